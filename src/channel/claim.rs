@@ -1,0 +1,233 @@
+//! Who owns a request: the executor, the canceller or the timer.
+//!
+//! One atomic word per request: a generation (high 32 bits, raised by each reschedule) and a state.
+//!
+//! ```text
+//!            begin            finish (drop of Owned)
+//!   QUEUED ─────────► EXECUTING ─────────► DONE
+//!     │  ▲                │  requeue (generation + 1)
+//!     │  └────────────────┘
+//!     │ cancel / expire
+//!     └──────► CANCELLED | EXPIRED (whoever made the change owns the payload, then DONE)
+//! ```
+//!
+//! The winner of the compare-and-swap out of QUEUED gets an [`Owned`]: exclusive access to the payload. All others see that they lost.
+//! A cancel that comes too late (EXECUTING) leaves a mark that the executor can read.
+
+use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const QUEUED: u64 = 0;
+const EXECUTING: u64 = 1;
+const CANCELLED: u64 = 2;
+const EXPIRED: u64 = 3;
+const DONE: u64 = 4;
+const STATE_MASK: u64 = 0xff;
+const GENERATION_SHIFT: u32 = 32;
+
+/// How a claim out of the queue ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Execute,
+    Cancel,
+    Expire,
+}
+
+impl Fate {
+    const fn state(self) -> u64 {
+        match self {
+            Fate::Execute => EXECUTING,
+            Fate::Cancel => CANCELLED,
+            Fate::Expire => EXPIRED,
+        }
+    }
+}
+
+/// A payload `T` that exactly one thread at a time may own, beside a part `S` that all may read.
+pub struct Claim<S, T> {
+    word: AtomicU64,
+    is_cancel_requested: AtomicBool,
+    shared: S,
+    payload: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the payload is only reached through `Owned`, of which at most one exists (compare-and-swap on `word`); moving it between
+// threads needs `T: Send`. `shared` is read from all of them.
+unsafe impl<S: Sync + Send, T: Send> Sync for Claim<S, T> {}
+// SAFETY: as above.
+unsafe impl<S: Send, T: Send> Send for Claim<S, T> {}
+
+impl<S, T> Claim<S, T> {
+    /// A queued claim of generation 0.
+    pub fn new(shared: S, payload: T) -> Arc<Claim<S, T>> {
+        Arc::new(Claim {
+            word: AtomicU64::new(QUEUED),
+            is_cancel_requested: AtomicBool::new(false),
+            shared,
+            payload: UnsafeCell::new(Some(payload)),
+        })
+    }
+
+    pub fn shared(&self) -> &S {
+        &self.shared
+    }
+
+    /// Raised by each [`Owned::requeue`]; a timer armed for one generation must not fire on the next.
+    pub fn generation(&self) -> u32 {
+        (self.word.load(Ordering::Acquire) >> GENERATION_SHIFT) as u32
+    }
+
+    pub fn is_queued(&self) -> bool {
+        self.word.load(Ordering::Acquire) & STATE_MASK == QUEUED
+    }
+
+    /// Whether someone asked to cancel, in time or too late.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancel_requested.load(Ordering::Relaxed)
+    }
+
+    /// Claims the queued payload of `generation` (`None`: whatever generation); none if another was faster.
+    pub fn claim(self: &Arc<Self>, fate: Fate, generation: Option<u32>) -> Option<Owned<S, T>> {
+        if fate == Fate::Cancel {
+            // Relaxed: a hint to the executor, it orders nothing.
+            self.is_cancel_requested.store(true, Ordering::Relaxed);
+        }
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & STATE_MASK != QUEUED
+                || generation.is_some_and(|wanted| wanted != (word >> GENERATION_SHIFT) as u32)
+            {
+                return None;
+            }
+            let target = (word & !STATE_MASK) | fate.state();
+            // Acquire pairs with the Release of `requeue`: the winner sees all that the last owner wrote.
+            match self.word.compare_exchange_weak(word, target, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(Owned { claim: Arc::clone(self) }),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+}
+
+/// Exclusive possession of a claim's payload. Dropping it drops the payload and ends the claim.
+pub struct Owned<S, T> {
+    claim: Arc<Claim<S, T>>,
+}
+
+impl<S, T> Owned<S, T> {
+    /// The shared handle, for cancellation checks and deliveries after the payload is gone.
+    pub fn ticket(&self) -> &Arc<Claim<S, T>> {
+        &self.claim
+    }
+
+    pub fn shared(&self) -> &S {
+        &self.claim.shared
+    }
+
+    /// Puts the payload back into the queue under the next generation.
+    pub fn requeue(self) -> Arc<Claim<S, T>> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never used or dropped again, so the reference count moves out exactly once.
+        let claim = unsafe { std::ptr::read(&this.claim) };
+        let generation = claim.word.load(Ordering::Relaxed) >> GENERATION_SHIFT;
+        let next = (generation.wrapping_add(1) & u64::from(u32::MAX)) << GENERATION_SHIFT;
+        claim.word.store(next | QUEUED, Ordering::Release);
+        claim
+    }
+
+    /// A stable address for the C ABI; ownership goes with it until [`Owned::from_raw`].
+    pub fn into_raw(self) -> *const Claim<S, T> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: as in `requeue`.
+        Arc::into_raw(unsafe { std::ptr::read(&this.claim) })
+    }
+
+    /// # Safety
+    /// `raw` came from [`Owned::into_raw`] and has not been taken back since.
+    pub unsafe fn from_raw(raw: *const Claim<S, T>) -> Owned<S, T> {
+        // SAFETY: the caller's contract is that of `Arc::from_raw`, and possession came along.
+        Owned { claim: unsafe { Arc::from_raw(raw) } }
+    }
+
+    /// The payload behind a raw address, for the duration of one call across the C ABI.
+    ///
+    /// # Safety
+    /// `raw` came from [`Owned::into_raw`], has not been taken back, and no other reference to the payload is in use during `'a`.
+    pub unsafe fn borrow_raw<'a>(raw: *const Claim<S, T>) -> (&'a S, &'a mut T) {
+        // SAFETY: live by contract; the payload is present while possession exists and unaliased by contract.
+        unsafe {
+            let claim = &*raw;
+            let payload = (*claim.payload.get()).as_mut();
+            (&claim.shared, payload.expect("present while owned"))
+        }
+    }
+}
+
+impl<S, T> Deref for Owned<S, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: possession is exclusive, and shared borrows of `self` only read.
+        unsafe { (*self.claim.payload.get()).as_ref() }.expect("present while owned")
+    }
+}
+
+impl<S, T> DerefMut for Owned<S, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: possession is exclusive and `self` is borrowed mutably.
+        unsafe { (*self.claim.payload.get()).as_mut() }.expect("present while owned")
+    }
+}
+
+impl<S, T> Drop for Owned<S, T> {
+    fn drop(&mut self) {
+        // SAFETY: possession is exclusive; nobody can win it after DONE.
+        unsafe { *self.claim.payload.get() = None };
+        let generation = self.claim.word.load(Ordering::Relaxed) & !STATE_MASK;
+        self.claim.word.store(generation | DONE, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_claim_wins_and_the_payload_dies_with_it() {
+        let payload = Arc::new(());
+        let claim = Claim::new("shared", Arc::clone(&payload));
+        let owned = claim.claim(Fate::Execute, None).unwrap();
+        assert!(claim.claim(Fate::Cancel, None).is_none());
+        assert!(claim.is_cancelled(), "a late cancel leaves its mark");
+        assert_eq!(*owned.shared(), "shared");
+        drop(owned);
+        assert_eq!(Arc::strong_count(&payload), 1);
+        assert!(claim.claim(Fate::Execute, None).is_none());
+    }
+
+    #[test]
+    fn a_requeued_payload_has_a_new_generation() {
+        let claim = Claim::new((), 1);
+        let mut owned = claim.claim(Fate::Execute, Some(0)).unwrap();
+        *owned += 1;
+        let claim = owned.requeue();
+        assert!(claim.claim(Fate::Expire, Some(0)).is_none(), "armed for the earlier generation");
+        assert_eq!(*claim.claim(Fate::Execute, Some(1)).unwrap(), 2);
+    }
+
+    #[test]
+    fn raw_possession_round_trips() {
+        let claim = Claim::new(7, String::from("x"));
+        let raw = claim.claim(Fate::Execute, None).unwrap().into_raw();
+        // SAFETY: `raw` is live and this is the only use.
+        let (shared, payload) = unsafe { Owned::borrow_raw(raw) };
+        payload.push('y');
+        assert_eq!((*shared, payload.as_str()), (7, "xy"));
+        // SAFETY: taken back once.
+        drop(unsafe { Owned::from_raw(raw) });
+        assert_eq!(Arc::strong_count(&claim), 1);
+    }
+}

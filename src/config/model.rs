@@ -1,0 +1,141 @@
+//! The validated facts of one model.
+
+use std::sync::Arc;
+
+use conch_proto::inference::ModelConfig;
+
+use crate::DataType;
+
+/// A validated, normalised model configuration. Immutable; shared by every version loaded with it.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The whole message, normalised: what the config endpoints and the C API report.
+    pub message: Arc<ModelConfig>,
+    pub name: Arc<str>,
+    /// Empty unless the file names one.
+    pub platform: Box<str>,
+    pub backend: Box<str>,
+    /// 0: the model has no batch dimension.
+    pub max_batch_size: u32,
+    pub inputs: Vec<TensorSpec>,
+    pub outputs: Vec<TensorSpec>,
+    pub scheduling: Scheduling,
+    pub version_policy: VersionPolicy,
+    pub instance_groups: Vec<InstanceGroup>,
+    pub is_decoupled: bool,
+}
+
+impl Model {
+    pub fn input(&self, name: &str) -> Option<(usize, &TensorSpec)> {
+        self.inputs.iter().enumerate().find(|(_, spec)| &*spec.name == name)
+    }
+
+    pub fn output(&self, name: &str) -> Option<(usize, &TensorSpec)> {
+        self.outputs.iter().enumerate().find(|(_, spec)| &*spec.name == name)
+    }
+
+    pub fn is_batching(&self) -> bool {
+        self.max_batch_size > 0
+    }
+
+    /// What metadata reports as `platform`: the platform, else the backend.
+    pub fn platform_or_backend(&self) -> &str {
+        if self.platform.is_empty() { &self.backend } else { &self.platform }
+    }
+}
+
+/// One input or output as configured, without the batch dimension.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorSpec {
+    pub name: Arc<str>,
+    pub data_type: DataType,
+    /// -1 is a variable dimension.
+    pub dims: Vec<i64>,
+    /// The shape the backend sees instead of `dims`.
+    pub reshape: Option<Vec<i64>>,
+    pub is_shape_tensor: bool,
+    /// Inputs only: shapes may differ within a batch.
+    pub allow_ragged_batch: bool,
+    /// Inputs only: may be left out.
+    pub is_optional: bool,
+    pub is_non_linear_format_io: bool,
+    /// Outputs only; empty if none.
+    pub label_filename: Box<str>,
+}
+
+impl TensorSpec {
+    pub fn has_variable_dims(&self) -> bool {
+        self.dims.contains(&-1)
+    }
+}
+
+/// How requests reach the instances.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scheduling {
+    /// One request per execution, first in first out.
+    Default,
+    Dynamic(DynamicBatching),
+    /// Configured but served by later work: loading such a model is refused.
+    Sequence,
+    Ensemble,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct DynamicBatching {
+    /// Ascending, without duplicates; never empty on a batching model.
+    pub preferred_batch_sizes: Vec<u32>,
+    pub max_queue_delay_us: u64,
+    pub is_preserving_order: bool,
+    /// 0: no levels.
+    pub priority_levels: u64,
+    pub default_priority_level: u64,
+    pub default_policy: QueuePolicy,
+    /// By level, 1-based.
+    pub priority_policies: Vec<(u64, QueuePolicy)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuePolicy {
+    pub timeout_action: TimeoutAction,
+    /// 0: none.
+    pub default_timeout_us: u64,
+    pub allow_timeout_override: bool,
+    /// 0: unbounded.
+    pub queue_size_max: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeoutAction {
+    #[default]
+    Reject,
+    Delay,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VersionPolicy {
+    Latest(u32),
+    All,
+    Specific(Vec<i64>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceKind {
+    Cpu,
+    Gpu,
+    Model,
+}
+
+/// One resolved instance group: KIND_AUTO is already decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceGroup {
+    pub name: Box<str>,
+    pub kind: InstanceKind,
+    pub count: u32,
+    pub gpus: Vec<i32>,
+    pub is_passive: bool,
+    pub profiles: Vec<String>,
+    /// Empty: the default policy of the kind.
+    pub host_policy: Box<str>,
+    /// Kind name (`KIND_NVDLA`) and id.
+    pub secondary_devices: Vec<(String, i64)>,
+}

@@ -1,0 +1,119 @@
+//! What the engine asks of whoever executes models. Implemented by `ffi::host` over Triton's C ABI, and by fakes in tests.
+//!
+//! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend; `Model` calls are serial per model and may be
+//! concurrent across models; `Backend::load_model` and `Model::create_instance` may block for long. `Instance::execute` runs on the
+//! instance's own core thread, one call at a time. Everything is dropped (finalised) in reverse order of creation:
+//! instances, model, backend.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use conch_config::{InstanceKind, Model as ModelConfig};
+
+use crate::model::ModelVersion;
+use crate::{Departures, Error, Live};
+
+/// Finds and opens backends.
+pub trait BackendHost: Send + Sync {
+    /// Opens (or returns the already open) backend of a model.
+    ///
+    /// # Errors
+    /// In the words of spec: no library found, cannot be loaded, entry point missing, or what its Initialize returned.
+    fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error>;
+
+    /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
+    fn list(&self) -> Vec<(String, String, String)>;
+
+    /// Finalises all backends in reverse order of their initialisation. No model is loaded any more.
+    fn finalize_all(&self);
+}
+
+/// Which backend library a model wants, and where to look for it.
+#[derive(Clone, Debug)]
+pub struct BackendSpec {
+    pub backend: String,
+    /// `runtime:` of the configuration; empty means `libtriton_<backend>.so`.
+    pub runtime: String,
+    pub model_path: PathBuf,
+    pub version: i64,
+}
+
+/// How many threads may be inside a backend's Execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutionPolicy {
+    /// One thread per instance.
+    Blocking,
+    /// One thread per device serves all its instances.
+    DeviceBlocking,
+}
+
+/// An instance group that the backend prefers when the configuration names none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreferredGroup {
+    /// `None`: automatic.
+    pub kind: Option<InstanceKind>,
+    pub count: u64,
+    pub device_ids: Vec<u64>,
+}
+
+/// One loaded backend library.
+pub trait Backend: Send + Sync {
+    fn name(&self) -> &str;
+    fn execution_policy(&self) -> ExecutionPolicy;
+    fn preferred_groups(&self) -> &[PreferredGroup];
+    /// Whether instances of one model may be initialised concurrently.
+    fn allows_parallel_instances(&self) -> bool;
+
+    /// Initialises a model version; the backend may complete its configuration meanwhile.
+    fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error>;
+}
+
+/// What a backend learns of the model it is to load.
+pub struct LoadContext {
+    pub name: Arc<str>,
+    pub version: i64,
+    /// The model's directory (not the version's).
+    pub path: PathBuf,
+    /// Normalised as far as is known; complete unless `may_complete`.
+    pub config: Arc<conch_config::Model>,
+    /// Whether the backend may call ModelSetConfig. The callback checks and applies a proposed configuration.
+    pub may_complete: bool,
+}
+
+/// A model version inside its backend.
+pub trait Model: Send + Sync {
+    /// The configuration after the backend completed it.
+    fn config(&self) -> Arc<ModelConfig>;
+
+    /// Tells the model which registry entry it serves, once, after its configuration is final and before the first instance.
+    fn bind(&self, version: &Arc<ModelVersion>);
+
+    /// Initialises an instance. Called on the thread that will execute it.
+    fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error>;
+}
+
+#[derive(Clone, Debug)]
+pub struct InstanceSpec {
+    pub name: String,
+    pub kind: InstanceKind,
+    pub device_id: i32,
+    pub host_policy: String,
+    pub is_passive: bool,
+    pub profiles: Vec<String>,
+    pub secondary_devices: Vec<(String, i64)>,
+}
+
+/// Requests executed by one call.
+pub type Batch = Vec<Live>;
+
+/// One executable copy of a model. `Send`: it is created on and used by its core thread, and dropped there.
+pub trait Instance: Send {
+    /// Executes the batch, leaving it empty. Every request is answered exactly once through its completion: those released during the call by way of
+    /// `departures` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
+    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures);
+
+    /// The backend's readiness hook, where it has one.
+    fn is_ready(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,75 @@
+//! The one error type that crosses crate edges: a code and a message for the client.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Error codes, numbered as in Triton's C API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Code {
+    Unknown = 0,
+    Internal = 1,
+    NotFound = 2,
+    InvalidArg = 3,
+    Unavailable = 4,
+    Unsupported = 5,
+    AlreadyExists = 6,
+    Cancelled = 7,
+}
+
+impl Code {
+    /// The words of Triton's `TRITONSERVER_ErrorCodeString`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Code::Unknown => "Unknown",
+            Code::Internal => "Internal",
+            Code::NotFound => "Not found",
+            Code::InvalidArg => "Invalid argument",
+            Code::Unavailable => "Unavailable",
+            Code::Unsupported => "Unsupported",
+            Code::AlreadyExists => "Already exists",
+            Code::Cancelled => "Cancelled",
+        }
+    }
+}
+
+/// What went wrong, in the words the client sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub code: Code,
+    pub message: Cow<'static, str>,
+}
+
+impl Error {
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Error {
+        Error { code, message: message.into() }
+    }
+
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::Internal, message)
+    }
+
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::InvalidArg, message)
+    }
+
+    pub fn not_found(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::NotFound, message)
+    }
+
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::Unavailable, message)
+    }
+
+    pub fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::Unsupported, message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code.name(), self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,136 @@
+//! A request from draft to execution.
+//!
+//! [`Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model and makes a [`Request`], which lives in a
+//! `channel::Claim` beside its [`Origin`]: many threads may hold the claim (a [`Ticket`]: the shard's timer, the scheduler's queue),
+//! but only the one that wins the claim gets the request itself ([`Live`]).
+
+use std::sync::Arc;
+
+use conch_channel::{Claim, Owned};
+use conch_config::DataType;
+use conch_memory::View;
+use smallvec::SmallVec;
+
+use crate::Completion;
+use crate::model::{ModelVersion, Reservation};
+
+/// Dimensions; up to six are stored in place.
+pub type Shape = SmallVec<[i64; 6]>;
+
+/// The shared handle of a request: to queue, cancel or expire it.
+pub type Ticket = Arc<Claim<Origin, Request>>;
+
+/// Exclusive possession of a request after winning its claim: to execute it or to answer it.
+pub type Live = Owned<Origin, Request>;
+
+/// A sequence's id. The default, `Unsigned(0)`, means none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CorrelationId {
+    Unsigned(u64),
+    Text(Box<str>),
+}
+
+impl Default for CorrelationId {
+    fn default() -> CorrelationId {
+        CorrelationId::Unsigned(0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParameterValue {
+    Text(Box<str>),
+    Int(i64),
+    Bool(bool),
+    Double(f64),
+}
+
+/// A custom request or response parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    pub name: Box<str>,
+    pub value: ParameterValue,
+}
+
+/// What a client asked for, as parsed: nothing is checked against the model yet. Names borrow from the request's bytes.
+#[derive(Debug, Default)]
+pub struct Draft<'a> {
+    pub id: &'a str,
+    pub correlation_id: CorrelationId,
+    /// Bits SEQUENCE_START (1) and SEQUENCE_END (2).
+    pub sequence_flags: u32,
+    /// 0: the model's default.
+    pub priority: u64,
+    pub timeout_us: u64,
+    pub parameters: Vec<Parameter>,
+    pub inputs: SmallVec<[DraftInput<'a>; 4]>,
+    /// Empty: all outputs of the model.
+    pub requested_outputs: SmallVec<[&'a str; 4]>,
+    /// The single input is the raw body; its name, type and shape come from the model.
+    pub is_raw: bool,
+}
+
+/// One input of a [`Draft`].
+#[derive(Debug)]
+pub struct DraftInput<'a> {
+    pub name: &'a str,
+    pub data_type: DataType,
+    pub shape: Shape,
+    /// The tensor's bytes in wire layout, in one or more pieces.
+    pub chunks: SmallVec<[View; 1]>,
+}
+
+/// The part of a request that everyone with its ticket may read: where the answer goes, and what it concerns.
+pub struct Origin {
+    pub model: Arc<ModelVersion>,
+    pub id: Box<str>,
+    pub completion: Arc<dyn Completion>,
+    /// The completion's own name for the request.
+    pub slot: u64,
+}
+
+/// An admitted request: shapes, types and sizes agree with the model.
+pub struct Request {
+    pub correlation_id: CorrelationId,
+    pub sequence_flags: u32,
+    /// Resolved against the model's levels; 0 without levels.
+    pub priority: u64,
+    pub timeout_us: u64,
+    pub parameters: Vec<Parameter>,
+    pub inputs: SmallVec<[Input; 4]>,
+    /// Indices into the model's configured outputs; empty means all of them.
+    pub requested_outputs: SmallVec<[u16; 4]>,
+    /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
+    pub batch_size: u32,
+    pub stamps: Stamps,
+    /// The place in the model's live count; freed when the request is dropped.
+    pub reservation: Reservation,
+}
+
+impl Request {
+    /// How many inferences this request counts as: never 0.
+    pub fn batch_count(&self) -> u32 {
+        self.batch_size.max(1)
+    }
+}
+
+/// One input of a [`Request`], as the backend sees it.
+#[derive(Clone, Debug)]
+pub struct Input {
+    pub name: Arc<str>,
+    pub data_type: DataType,
+    /// After `reshape`, including the batch dimension of a batching model.
+    pub shape: Shape,
+    pub chunks: SmallVec<[View; 1]>,
+    pub byte_size: u64,
+}
+
+/// Monotonic clock readings, ns; 0 until reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamps {
+    /// The request was admitted.
+    pub request_start_ns: u64,
+    /// It entered the model's queue.
+    pub queue_start_ns: u64,
+    /// Absolute client deadline (gRPC), 0 for none.
+    pub deadline_ns: u64,
+}

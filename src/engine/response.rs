@@ -1,0 +1,85 @@
+//! The way back: responses, and the trait through which they reach whoever asked.
+
+use std::sync::Arc;
+
+use conch_config::DataType;
+use conch_memory::View;
+use smallvec::SmallVec;
+
+use crate::model::ModelVersion;
+use crate::request::{Parameter, Shape};
+use crate::{Error, Origin};
+
+/// One output tensor. `data` holds its bytes in wire layout.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub name: Arc<str>,
+    pub data_type: DataType,
+    pub shape: Shape,
+    pub data: View,
+}
+
+/// One answer of a model to a request.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub model: Arc<ModelVersion>,
+    pub outputs: SmallVec<[Output; 4]>,
+    pub parameters: Vec<Parameter>,
+}
+
+/// What a completion receives: zero or one response, and whether it is the last.
+#[derive(Debug)]
+pub struct Delivery {
+    /// [`Origin::slot`] of the request.
+    pub slot: u64,
+    /// `None`: flags only (a decoupled model that ends without a further response).
+    pub outcome: Option<Result<Response, Error>>,
+    pub is_final: bool,
+}
+
+/// Where responses go: a shard's mailbox, or an embedder's callback. Implemented outside the engine.
+pub trait Completion: Send + Sync {
+    /// Takes one delivery. Called from any thread; must not block, and must have room for the final delivery of every request that it
+    /// submitted. The receiver need not notice before [`Completion::wake`].
+    fn deliver(&self, delivery: Delivery);
+
+    /// Makes the receiver look. Called once after one or more deliveries.
+    fn wake(&self);
+}
+
+/// Deliveries collected while a batch executes, so that each receiver is woken once.
+#[derive(Default)]
+pub struct Departures {
+    waiting: Vec<(Arc<dyn Completion>, Delivery)>,
+}
+
+impl Departures {
+    pub fn push(&mut self, origin: &Origin, outcome: Option<Result<Response, Error>>, is_final: bool) {
+        let delivery = Delivery { slot: origin.slot, outcome, is_final };
+        self.waiting.push((Arc::clone(&origin.completion), delivery));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Delivers everything in order, then wakes each receiver once.
+    pub fn flush(&mut self) {
+        let mut woken: SmallVec<[Arc<dyn Completion>; 4]> = SmallVec::new();
+        for (completion, delivery) in self.waiting.drain(..) {
+            completion.deliver(delivery);
+            if !woken.iter().any(|known| Arc::ptr_eq(known, &completion)) {
+                woken.push(completion);
+            }
+        }
+        for completion in woken {
+            completion.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for dyn Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Completion")
+    }
+}

@@ -1,0 +1,255 @@
+//! An owned, aligned, growable piece of host memory.
+//!
+//! All capacity of a block is initialised from the language's point of view: fresh memory is zeroed (for large blocks the kernel's
+//! zero pages, at no cost until touched), recycled memory holds earlier bytes. So the spare capacity can be handed out as
+//! `&mut [u8]` to `recv` without unsafe code at the caller. Earlier bytes never become visible: only `len` bytes are readable, and
+//! whoever raises `len` has written them.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::pool::Pool;
+use crate::{ALIGNMENT_BYTES, Charge};
+
+/// From this capacity on, memory comes straight from `mmap`: zero pages cost nothing until touched, and growth moves page tables
+/// instead of bytes (`mremap`).
+pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
+
+/// Raw aligned memory; freed on drop.
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: `Memory` owns its bytes exclusively and has no thread affinity.
+unsafe impl Send for Memory {}
+// SAFETY: shared access only reads the pointer and capacity.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `capacity` zeroed bytes, at least 1, aligned to [`ALIGNMENT_BYTES`]. Aborts if the system has none, as Rust's `Vec` does.
+    pub(crate) fn zeroed(capacity: usize) -> Memory {
+        let capacity = capacity.max(1);
+        if capacity >= MAPPED_FROM_BYTES {
+            return Memory::mapped(capacity);
+        }
+        let layout = Memory::layout(capacity);
+        // SAFETY: the layout has non-zero size.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        Memory { base, capacity }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT_BYTES).expect("capacities are far below isize::MAX")
+    }
+
+    fn mapped(capacity: usize) -> Memory {
+        // SAFETY: an anonymous private mapping touches no existing memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                capacity,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            handle_alloc_error(Memory::layout(capacity));
+        }
+        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
+        Memory { base, capacity }
+    }
+
+    fn grow(&mut self, capacity: usize) {
+        debug_assert!(self.capacity >= MAPPED_FROM_BYTES && capacity > self.capacity);
+        // SAFETY: base and capacity describe a mapping that this value owns; MAYMOVE lets the kernel move it, and the old address
+        // is not used afterwards.
+        let base = unsafe {
+            libc::mremap(self.base.as_ptr().cast(), self.capacity, capacity, libc::MREMAP_MAYMOVE)
+        };
+        if base == libc::MAP_FAILED {
+            handle_alloc_error(Memory::layout(capacity));
+        }
+        self.base = NonNull::new(base.cast()).expect("mremap never returns null");
+        self.capacity = capacity;
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.capacity >= MAPPED_FROM_BYTES {
+            // SAFETY: base and capacity describe a mapping that this value owns.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity) };
+        } else {
+            // SAFETY: allocated in `zeroed` with the same layout.
+            unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.capacity)) };
+        }
+    }
+}
+
+/// An owned piece of host memory: `len` readable bytes of `capacity`.
+pub struct Block {
+    memory: Option<Memory>,
+    len: usize,
+    pool: Option<Arc<Pool>>,
+    charge: Option<Charge>,
+}
+
+impl Block {
+    /// A block outside any pool with room for `capacity` bytes. Does not block.
+    pub fn with_capacity(capacity: usize) -> Block {
+        Block { memory: Some(Memory::zeroed(capacity)), len: 0, pool: None, charge: None }
+    }
+
+    /// A copy of `bytes` outside any pool.
+    pub fn copy_of(bytes: &[u8]) -> Block {
+        let mut block = Block::with_capacity(bytes.len());
+        block.extend_from_slice(bytes);
+        block
+    }
+
+    pub(crate) fn pooled(memory: Memory, pool: Arc<Pool>) -> Block {
+        Block { memory: Some(memory), len: 0, pool: Some(pool), charge: None }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("only drop takes the memory")
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.memory().capacity
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes these bytes count against a budget for as long as the block, or a view of it, lives.
+    pub fn set_charge(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
+
+    pub fn charge_mut(&mut self) -> Option<&mut Charge> {
+        self.charge.as_mut()
+    }
+
+    /// The readable bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `len <= capacity` and all capacity is initialised.
+        unsafe { std::slice::from_raw_parts(self.memory().base.as_ptr(), self.len) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let (base, len) = (self.memory().base, self.len);
+        // SAFETY: as in `as_slice`, and `&mut self` excludes every other access.
+        unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) }
+    }
+
+    /// The unused capacity, to be written before [`Block::advance`]. Its present content is meaningless.
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        let (base, len, capacity) = (self.memory().base, self.len, self.capacity());
+        // SAFETY: `len..capacity` lies inside the allocation, is initialised, and `&mut self` excludes every other access.
+        unsafe { std::slice::from_raw_parts_mut(base.as_ptr().add(len), capacity - len) }
+    }
+
+    /// Counts `bytes` of the spare capacity as written. Panics if there is less.
+    pub fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity() - self.len, "advance past the capacity");
+        self.len += bytes;
+    }
+
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Appends `bytes`. Panics if they do not fit: callers size the block first.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let spare = self.spare_mut();
+        spare[..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Raises the capacity to at least `capacity`; readable bytes stay. Large blocks move page tables, small ones copy.
+    pub fn reserve(&mut self, capacity: usize) {
+        if capacity <= self.capacity() {
+            return;
+        }
+        // A block that outgrew its size class does not go back to the pool.
+        self.pool = None;
+        if self.capacity() >= MAPPED_FROM_BYTES {
+            self.memory.as_mut().expect("only drop takes the memory").grow(capacity);
+            return;
+        }
+        let grown = Memory::zeroed(capacity);
+        // SAFETY: both allocations hold at least `len` bytes and are distinct.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.memory().base.as_ptr(), grown.base.as_ptr(), self.len);
+        }
+        self.memory = Some(grown);
+    }
+
+    /// Base address, for code that hands it across the C ABI. Valid while the block lives and does not grow.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory().base.as_ptr()
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.memory().base.as_ptr()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.take()) {
+            pool.give_back(memory);
+        }
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Block").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_without_losing_bytes_small_and_mapped() {
+        for (first, then) in [(1, 100), (100, 1 << 20), (1 << 17, 1 << 22)] {
+            let mut block = Block::with_capacity(first);
+            block.extend_from_slice(&vec![7; first]);
+            block.reserve(then);
+            assert!(block.capacity() >= then);
+            assert_eq!(block.as_slice(), vec![7; first]);
+            assert_eq!(block.as_ptr() as usize % ALIGNMENT_BYTES, 0);
+            assert!(block.spare_mut().iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "advance past the capacity")]
+    fn refuses_to_advance_past_the_capacity() {
+        Block::with_capacity(8).advance(9);
+    }
+}

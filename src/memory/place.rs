@@ -1,0 +1,27 @@
+//! Where bytes lie.
+
+/// The kind of memory, numbered as in Triton's C API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    #[default]
+    Cpu = 0,
+    CpuPinned = 1,
+    Gpu = 2,
+}
+
+/// Kind and id of the memory that holds a buffer. The id is the GPU's ordinal, 0 for host memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub kind: Kind,
+    pub id: i64,
+}
+
+impl Place {
+    /// Ordinary host memory.
+    pub const CPU: Place = Place { kind: Kind::Cpu, id: 0 };
+
+    /// Whether the CPU can read the bytes directly.
+    pub const fn is_host(self) -> bool {
+        !matches!(self.kind, Kind::Gpu)
+    }
+}

@@ -1,0 +1,132 @@
+//! A shared, read-only window onto bytes that something else owns.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::{Block, Place};
+
+/// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no bytes are copied.
+#[derive(Clone)]
+pub struct View {
+    base: NonNull<u8>,
+    len: usize,
+    place: Place,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: a view only reads, and its owner keeps the bytes alive and unchanged on whatever thread (contract of the constructors).
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// No bytes.
+    pub fn empty() -> View {
+        View { base: NonNull::dangling(), len: 0, place: Place::CPU, owner: None }
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> View {
+        if bytes.is_empty() { View::empty() } else { View::from(Block::copy_of(bytes)) }
+    }
+
+    /// Bytes that outlive the program, such as a constant.
+    pub fn from_static(bytes: &'static [u8]) -> View {
+        View { base: NonNull::from(bytes).cast(), len: bytes.len(), place: Place::CPU, owner: None }
+    }
+
+    /// Bytes owned by foreign code.
+    ///
+    /// # Safety
+    /// `base..base+len` stays valid and unchanged until `owner` is dropped (for `None`: until the last clone of this view is), on
+    /// every thread. For a GPU place the address is a device address and is never read here.
+    pub unsafe fn foreign(
+        base: *const u8,
+        len: usize,
+        place: Place,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> View {
+        let base = NonNull::new(base.cast_mut()).unwrap_or(NonNull::dangling());
+        View { base, len, place, owner }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Address of the first byte; dangling (but aligned to 1) if empty.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.base.as_ptr()
+    }
+
+    /// The bytes, if the CPU can read them; none for GPU memory.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        if !self.place.is_host() {
+            return None;
+        }
+        // SAFETY: valid, unchanged host memory while `self` keeps the owner alive.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) })
+    }
+
+    /// The part `start..end`; none if it does not lie inside.
+    pub fn slice(&self, start: usize, end: usize) -> Option<View> {
+        if start > end || end > self.len {
+            return None;
+        }
+        // SAFETY: `start <= len`, so the address stays inside (or one past) the same memory.
+        let base = unsafe { self.base.add(start) };
+        Some(View { base, len: end - start, place: self.place, owner: self.owner.clone() })
+    }
+}
+
+impl From<Block> for View {
+    /// Freezes a block: its readable bytes become shared.
+    fn from(block: Block) -> View {
+        View::from(Arc::new(block))
+    }
+}
+
+impl From<Arc<Block>> for View {
+    fn from(block: Arc<Block>) -> View {
+        let base = NonNull::new(block.as_ptr().cast_mut()).expect("blocks are never null");
+        View { base, len: block.len(), place: Place::CPU, owner: Some(block) }
+    }
+}
+
+impl AsRef<[u8]> for View {
+    /// The bytes; empty for GPU memory, which has none to show.
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice().unwrap_or(&[])
+    }
+}
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("View").field("len", &self.len).field("place", &self.place).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_share_and_refuse_what_lies_outside() {
+        let view = View::copy_of(b"abcdef");
+        let middle = view.slice(2, 5).unwrap();
+        drop(view);
+        assert_eq!(middle.as_ref(), b"cde");
+        assert!(middle.slice(0, 4).is_none());
+        assert!(middle.slice(3, 2).is_none());
+        assert_eq!(middle.slice(3, 3).unwrap().len(), 0);
+    }
+}
