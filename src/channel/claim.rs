@@ -104,8 +104,15 @@ impl<S, T> Claim<S, T> {
             }
             let target = (word & !STATE_MASK) | fate.state();
             // Acquire pairs with the Release of `requeue`: the winner sees all that the last owner wrote.
-            match self.word.compare_exchange_weak(word, target, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some(Owned { claim: Arc::clone(self) }),
+            match self
+                .word
+                .compare_exchange_weak(word, target, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    return Some(Owned {
+                        claim: Arc::clone(self),
+                    });
+                }
                 Err(seen) => word = seen,
             }
         }
@@ -149,7 +156,9 @@ impl<S, T> Owned<S, T> {
     /// `raw` came from [`Owned::into_raw`] and has not been taken back since.
     pub unsafe fn from_raw(raw: *const Claim<S, T>) -> Owned<S, T> {
         // SAFETY: the caller's contract is that of `Arc::from_raw`, and possession came along.
-        Owned { claim: unsafe { Arc::from_raw(raw) } }
+        Owned {
+            claim: unsafe { Arc::from_raw(raw) },
+        }
     }
 
     /// The payload behind a raw address, for the duration of one call across the C ABI.
@@ -214,7 +223,10 @@ mod tests {
         let mut owned = claim.claim(Fate::Execute, Some(0)).unwrap();
         *owned += 1;
         let claim = owned.requeue();
-        assert!(claim.claim(Fate::Expire, Some(0)).is_none(), "armed for the earlier generation");
+        assert!(
+            claim.claim(Fate::Expire, Some(0)).is_none(),
+            "armed for the earlier generation"
+        );
         assert_eq!(*claim.claim(Fate::Execute, Some(1)).unwrap(), 2);
     }
 

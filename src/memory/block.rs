@@ -46,7 +46,8 @@ impl Memory {
     }
 
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES).expect("capacities are far below isize::MAX")
+        Layout::from_size_align(capacity, ALIGNMENT_BYTES)
+            .expect("capacities are far below isize::MAX")
     }
 
     fn mapped(capacity: usize) -> Memory {
@@ -73,7 +74,12 @@ impl Memory {
         // SAFETY: base and capacity describe a mapping that this value owns; MAYMOVE lets the kernel move it, and the old address
         // is not used afterwards.
         let base = unsafe {
-            libc::mremap(self.base.as_ptr().cast(), self.capacity, capacity, libc::MREMAP_MAYMOVE)
+            libc::mremap(
+                self.base.as_ptr().cast(),
+                self.capacity,
+                capacity,
+                libc::MREMAP_MAYMOVE,
+            )
         };
         if base == libc::MAP_FAILED {
             handle_alloc_error(Memory::layout(capacity));
@@ -106,7 +112,12 @@ pub struct Block {
 impl Block {
     /// A block outside any pool with room for `capacity` bytes. Does not block.
     pub fn with_capacity(capacity: usize) -> Block {
-        Block { memory: Some(Memory::zeroed(capacity)), len: 0, pool: None, charge: None }
+        Block {
+            memory: Some(Memory::zeroed(capacity)),
+            len: 0,
+            pool: None,
+            charge: None,
+        }
     }
 
     /// A copy of `bytes` outside any pool.
@@ -117,7 +128,12 @@ impl Block {
     }
 
     pub(crate) fn pooled(memory: Memory, pool: Arc<Pool>) -> Block {
-        Block { memory: Some(memory), len: 0, pool: Some(pool), charge: None }
+        Block {
+            memory: Some(memory),
+            len: 0,
+            pool: Some(pool),
+            charge: None,
+        }
     }
 
     fn memory(&self) -> &Memory {
@@ -166,7 +182,10 @@ impl Block {
 
     /// Counts `bytes` of the spare capacity as written. Panics if there is less.
     pub fn advance(&mut self, bytes: usize) {
-        assert!(bytes <= self.capacity() - self.len, "advance past the capacity");
+        assert!(
+            bytes <= self.capacity() - self.len,
+            "advance past the capacity"
+        );
         self.len += bytes;
     }
 
@@ -189,13 +208,20 @@ impl Block {
         // A block that outgrew its size class does not go back to the pool.
         self.pool = None;
         if self.capacity() >= MAPPED_FROM_BYTES {
-            self.memory.as_mut().expect("only drop takes the memory").grow(capacity);
+            self.memory
+                .as_mut()
+                .expect("only drop takes the memory")
+                .grow(capacity);
             return;
         }
         let grown = Memory::zeroed(capacity);
         // SAFETY: both allocations hold at least `len` bytes and are distinct.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.memory().base.as_ptr(), grown.base.as_ptr(), self.len);
+            std::ptr::copy_nonoverlapping(
+                self.memory().base.as_ptr(),
+                grown.base.as_ptr(),
+                self.len,
+            );
         }
         self.memory = Some(grown);
     }
@@ -226,7 +252,10 @@ impl AsRef<[u8]> for Block {
 
 impl std::fmt::Debug for Block {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Block").field("len", &self.len).field("capacity", &self.capacity()).finish()
+        f.debug_struct("Block")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 

@@ -22,7 +22,10 @@ pub struct Exhausted {
 
 impl Budget {
     pub fn new(limit_bytes: u64) -> Arc<Budget> {
-        Arc::new(Budget { used_bytes: AtomicU64::new(0), limit_bytes })
+        Arc::new(Budget {
+            used_bytes: AtomicU64::new(0),
+            limit_bytes,
+        })
     }
 
     pub fn used_bytes(&self) -> u64 {
@@ -34,11 +37,15 @@ impl Budget {
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), Exhausted> {
-        let refused = Exhausted { asked_bytes: bytes, limit_bytes: self.limit_bytes };
+        let refused = Exhausted {
+            asked_bytes: bytes,
+            limit_bytes: self.limit_bytes,
+        };
         // Relaxed: the counter guards no other memory.
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|total| *total <= self.limit_bytes)
+                used.checked_add(bytes)
+                    .filter(|total| *total <= self.limit_bytes)
             })
             .map(|_| ())
             .map_err(|_| refused)
@@ -58,7 +65,10 @@ impl Charge {
 
     /// A charge of nothing; grows with [`Charge::cover`].
     pub fn empty(budget: &Arc<Budget>) -> Charge {
-        Charge { budget: Arc::clone(budget), reserved_bytes: 0 }
+        Charge {
+            budget: Arc::clone(budget),
+            reserved_bytes: 0,
+        }
     }
 
     /// Makes the charge cover at least `bytes` in all; never shrinks it.
@@ -69,7 +79,9 @@ impl Charge {
         if bytes <= self.reserved_bytes {
             return Ok(());
         }
-        let target = bytes.div_ceil(Self::STEP_BYTES).saturating_mul(Self::STEP_BYTES);
+        let target = bytes
+            .div_ceil(Self::STEP_BYTES)
+            .saturating_mul(Self::STEP_BYTES);
         self.budget.reserve(target - self.reserved_bytes)?;
         self.reserved_bytes = target;
         Ok(())
@@ -82,7 +94,9 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
+        self.budget
+            .used_bytes
+            .fetch_sub(self.reserved_bytes, Ordering::Relaxed);
     }
 }
 

@@ -18,7 +18,10 @@ pub struct Place {
 
 impl Place {
     /// Ordinary host memory.
-    pub const CPU: Place = Place { kind: Kind::Cpu, id: 0 };
+    pub const CPU: Place = Place {
+        kind: Kind::Cpu,
+        id: 0,
+    };
 
     /// Whether the CPU can read the bytes directly.
     pub const fn is_host(self) -> bool {

@@ -29,8 +29,14 @@ pub struct Pool {
 impl Pool {
     /// A pool that keeps at most `retain_bytes_max` bytes of free blocks.
     pub fn new(retain_bytes_max: usize) -> Arc<Pool> {
-        let classes = (0..CLASS_COUNT).map(|_| ArrayQueue::new(FREE_BLOCKS_MAX)).collect();
-        Arc::new(Pool { classes, retained_bytes: AtomicUsize::new(0), retain_bytes_max })
+        let classes = (0..CLASS_COUNT)
+            .map(|_| ArrayQueue::new(FREE_BLOCKS_MAX))
+            .collect();
+        Arc::new(Pool {
+            classes,
+            retained_bytes: AtomicUsize::new(0),
+            retain_bytes_max,
+        })
     }
 
     /// An empty block with room for at least `capacity` bytes.
@@ -41,7 +47,8 @@ impl Pool {
         let recycled = self.classes.get(class).and_then(ArrayQueue::pop);
         let memory = match recycled {
             Some(memory) => {
-                self.retained_bytes.fetch_sub(memory.capacity(), Ordering::Relaxed);
+                self.retained_bytes
+                    .fetch_sub(memory.capacity(), Ordering::Relaxed);
                 memory
             }
             None => Memory::zeroed(class_bytes),
@@ -56,10 +63,15 @@ impl Pool {
 
     pub(crate) fn give_back(&self, memory: Memory) {
         let bytes = memory.capacity();
-        let Some((class, _)) = class_of(bytes) else { return };
+        let Some((class, _)) = class_of(bytes) else {
+            return;
+        };
         // Relaxed: an approximate bound; the queue itself orders the memory.
         if self.retained_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.retain_bytes_max
-            || self.classes.get(class).is_none_or(|queue| queue.push(memory).is_err())
+            || self
+                .classes
+                .get(class)
+                .is_none_or(|queue| queue.push(memory).is_err())
         {
             self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -68,7 +80,9 @@ impl Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("retained_bytes", &self.retained_bytes()).finish()
+        f.debug_struct("Pool")
+            .field("retained_bytes", &self.retained_bytes())
+            .finish()
     }
 }
 
@@ -94,10 +108,20 @@ mod tests {
         for bytes in (SMALLEST_CLASS_BYTES..LARGEST_CLASS_BYTES).step_by(977) {
             let (class, class_bytes) = class_of(bytes).unwrap();
             assert!(class < CLASS_COUNT);
-            assert!(class_bytes >= bytes && (class_bytes - bytes) * 5 <= class_bytes, "{bytes} in {class_bytes}");
-            assert_eq!(class_of(class_bytes), Some((class, class_bytes)), "a class holds itself");
+            assert!(
+                class_bytes >= bytes && (class_bytes - bytes) * 5 <= class_bytes,
+                "{bytes} in {class_bytes}"
+            );
+            assert_eq!(
+                class_of(class_bytes),
+                Some((class, class_bytes)),
+                "a class holds itself"
+            );
         }
-        assert_eq!(class_of(LARGEST_CLASS_BYTES).unwrap().1, LARGEST_CLASS_BYTES);
+        assert_eq!(
+            class_of(LARGEST_CLASS_BYTES).unwrap().1,
+            LARGEST_CLASS_BYTES
+        );
         assert_eq!(class_of(0), None);
         assert_eq!(class_of(LARGEST_CLASS_BYTES + 1), None);
     }
@@ -107,7 +131,11 @@ mod tests {
         let pool = Pool::new(100 << 10);
         let address = pool.take(50 << 10).as_ptr();
         assert!(pool.retained_bytes() >= 50 << 10);
-        assert_eq!(pool.take(50 << 10).as_ptr(), address, "the same block again");
+        assert_eq!(
+            pool.take(50 << 10).as_ptr(),
+            address,
+            "the same block again"
+        );
         drop((pool.take(60 << 10), pool.take(60 << 10)));
         assert!(pool.retained_bytes() <= 100 << 10);
     }

@@ -23,17 +23,31 @@ unsafe impl Sync for View {}
 impl View {
     /// No bytes.
     pub fn empty() -> View {
-        View { base: NonNull::dangling(), len: 0, place: Place::CPU, owner: None }
+        View {
+            base: NonNull::dangling(),
+            len: 0,
+            place: Place::CPU,
+            owner: None,
+        }
     }
 
     /// A copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> View {
-        if bytes.is_empty() { View::empty() } else { View::from(Block::copy_of(bytes)) }
+        if bytes.is_empty() {
+            View::empty()
+        } else {
+            View::from(Block::copy_of(bytes))
+        }
     }
 
     /// Bytes that outlive the program, such as a constant.
     pub fn from_static(bytes: &'static [u8]) -> View {
-        View { base: NonNull::from(bytes).cast(), len: bytes.len(), place: Place::CPU, owner: None }
+        View {
+            base: NonNull::from(bytes).cast(),
+            len: bytes.len(),
+            place: Place::CPU,
+            owner: None,
+        }
     }
 
     /// Bytes owned by foreign code.
@@ -48,7 +62,12 @@ impl View {
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> View {
         let base = NonNull::new(base.cast_mut()).unwrap_or(NonNull::dangling());
-        View { base, len, place, owner }
+        View {
+            base,
+            len,
+            place,
+            owner,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -84,7 +103,12 @@ impl View {
         }
         // SAFETY: `start <= len`, so the address stays inside (or one past) the same memory.
         let base = unsafe { self.base.add(start) };
-        Some(View { base, len: end - start, place: self.place, owner: self.owner.clone() })
+        Some(View {
+            base,
+            len: end - start,
+            place: self.place,
+            owner: self.owner.clone(),
+        })
     }
 }
 
@@ -98,7 +122,12 @@ impl From<Block> for View {
 impl From<Arc<Block>> for View {
     fn from(block: Arc<Block>) -> View {
         let base = NonNull::new(block.as_ptr().cast_mut()).expect("blocks are never null");
-        View { base, len: block.len(), place: Place::CPU, owner: Some(block) }
+        View {
+            base,
+            len: block.len(),
+            place: Place::CPU,
+            owner: Some(block),
+        }
     }
 }
 
@@ -111,7 +140,10 @@ impl AsRef<[u8]> for View {
 
 impl std::fmt::Debug for View {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("View").field("len", &self.len).field("place", &self.place).finish()
+        f.debug_struct("View")
+            .field("len", &self.len)
+            .field("place", &self.place)
+            .finish()
     }
 }
 

@@ -1,0 +1,446 @@
+//! From command-line words to [`Arguments`], with Triton's parsing rules: GNU long options (`--flag value`, `--flag=value`,
+//! unambiguous prefixes), no short options, no positional words.
+
+use std::path::PathBuf;
+
+use crate::flags::{self, Effect, Flag, NoFlag, Takes};
+
+/// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arguments {
+    pub server_id: String,
+    pub exit_timeout_secs: u64,
+    pub drain_delay_secs: u64,
+    pub log_verbose: u32,
+    pub log_info: bool,
+    pub log_warning: bool,
+    pub log_error: bool,
+    pub log_is_iso8601: bool,
+    pub log_file: Option<PathBuf>,
+    /// In lexical order, without duplicates.
+    pub model_repositories: Vec<PathBuf>,
+    pub exit_on_error: bool,
+    pub auto_complete: bool,
+    pub strict_readiness: bool,
+    pub model_config_name: String,
+    pub model_load_thread_count: usize,
+    pub http: Listener,
+    pub grpc: Listener,
+    pub metrics: Listener,
+    pub allow_cpu_metrics: bool,
+    pub http_input_bytes_max: u64,
+    pub backend_directory: PathBuf,
+    /// Backend (empty: all), setting, value.
+    pub backend_config: Vec<(String, String, String)>,
+    pub shard_count: Option<usize>,
+    pub memory_limit_bytes: Option<u64>,
+    pub connections_max: Option<usize>,
+    pub queue_requests_max: u64,
+    pub lowers_core_priority: bool,
+    /// To be logged once the log is set up.
+    pub warnings: Vec<String>,
+}
+
+/// One listening socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    pub is_enabled: bool,
+    pub address: String,
+    pub port: u16,
+    pub shares_port: bool,
+}
+
+/// Why the process should not start.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// `--help`: print the usage to standard output and exit 0.
+    Help,
+    /// A bad flag: usage and reason to standard error, exit 1.
+    Bad { flag: String, reason: String },
+    /// Flags that do not go together: the reason to standard error, exit 1.
+    Clash(String),
+}
+
+impl Default for Arguments {
+    fn default() -> Arguments {
+        let listener = |port| Listener {
+            is_enabled: true,
+            address: String::from("0.0.0.0"),
+            port,
+            shares_port: false,
+        };
+        Arguments {
+            server_id: String::from("triton"),
+            exit_timeout_secs: 30,
+            drain_delay_secs: 0,
+            log_verbose: 0,
+            log_info: true,
+            log_warning: true,
+            log_error: true,
+            log_is_iso8601: false,
+            log_file: None,
+            model_repositories: Vec::new(),
+            exit_on_error: true,
+            auto_complete: true,
+            strict_readiness: true,
+            model_config_name: String::new(),
+            model_load_thread_count: 4,
+            http: listener(8000),
+            grpc: listener(8001),
+            metrics: Listener {
+                address: String::new(),
+                ..listener(8002)
+            },
+            allow_cpu_metrics: true,
+            http_input_bytes_max: 64 << 20,
+            backend_directory: PathBuf::from("/opt/tritonserver/backends"),
+            backend_config: Vec::new(),
+            shard_count: None,
+            memory_limit_bytes: None,
+            connections_max: None,
+            queue_requests_max: 65_536,
+            lowers_core_priority: true,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Parses the words after the program's name.
+pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Arguments, Stop> {
+    let mut arguments = Arguments::default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
+            return Err(Stop::Bad {
+                flag: String::new(),
+                reason: format!("Unexpected argument: {word}"),
+            });
+        };
+        let (name, inline) = match named.split_once('=') {
+            Some((name, value)) => (name, Some(String::from(value))),
+            None => (named, None),
+        };
+        let bad = |reason: String| Stop::Bad {
+            flag: String::from(name),
+            reason,
+        };
+        let flag = flags::find(name).map_err(|why| match why {
+            NoFlag::Unknown => bad(String::from("no such option; --help lists all")),
+            NoFlag::Ambiguous => bad(String::from("the prefix fits several options")),
+        })?;
+        let bad = |reason: String| Stop::Bad {
+            flag: String::from(flag.name),
+            reason,
+        };
+        let value = match (flag.takes, inline) {
+            (Takes::Nothing, Some(_)) => {
+                return Err(bad(String::from("the option takes no value")));
+            }
+            (Takes::Nothing, None) => String::new(),
+            (_, Some(value)) => value,
+            (_, None) => words
+                .next()
+                .ok_or_else(|| bad(String::from("the option needs a value")))?,
+        };
+        if flag.name == "help" {
+            return Err(Stop::Help);
+        }
+        apply(&mut arguments, flag, &value).map_err(bad)?;
+    }
+    finish(arguments)
+}
+
+fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), String> {
+    match flag.takes {
+        Takes::Bool => {
+            parse_bool(value)?;
+        }
+        Takes::Int => {
+            parse_int(value)?;
+        }
+        Takes::Nothing | Takes::Text(_) => {}
+    }
+    let refusal = || {
+        format!(
+            "this version of conch does not serve --{}={value}; remove the option to start without it",
+            flag.name
+        )
+    };
+    match flag.effect {
+        Effect::Served => return set(arguments, flag.name, value),
+        Effect::Inert(why) => arguments
+            .warnings
+            .push(format!("--{} has no effect: {why}", flag.name)),
+        Effect::Only(accepted) => {
+            let asks_nothing = match flag.takes {
+                Takes::Bool => parse_bool(value)? == parse_bool(accepted)?,
+                _ => value.eq_ignore_ascii_case(accepted),
+            };
+            if !asks_nothing {
+                return Err(refusal());
+            }
+        }
+        Effect::Refused => return Err(refusal()),
+        Effect::Deprecated(instead) => {
+            arguments
+                .warnings
+                .push(format!("--{} is deprecated, use {instead}", flag.name));
+            return set(arguments, flag.name, value);
+        }
+    }
+    Ok(())
+}
+
+fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String> {
+    match name {
+        "id" => arguments.server_id = value.into(),
+        "exit-timeout-secs" => {
+            arguments.exit_timeout_secs = parse_int(value)?.max(0).unsigned_abs()
+        }
+        "drain-delay-secs" => arguments.drain_delay_secs = parse_int(value)?.max(0).unsigned_abs(),
+        "log-verbose" => {
+            arguments.log_verbose = match parse_bool(value) {
+                Ok(is_on) if value.parse::<i64>().is_err() => u32::from(is_on),
+                _ => u32::try_from(parse_int(value)?.max(0)).map_err(|_| out_of_bound(value))?,
+            }
+        }
+        "log-info" => arguments.log_info = parse_bool(value)?,
+        "log-warning" => arguments.log_warning = parse_bool(value)?,
+        "log-error" => arguments.log_error = parse_bool(value)?,
+        "log-format" => {
+            arguments.log_is_iso8601 = match value {
+                "default" => false,
+                "ISO8601" => true,
+                _ => return Err(String::from("invalid argument for --log-format")),
+            }
+        }
+        "log-file" => arguments.log_file = (!value.is_empty()).then(|| value.into()),
+        "model-store" | "model-repository" => arguments.model_repositories.push(value.into()),
+        "exit-on-error" => arguments.exit_on_error = parse_bool(value)?,
+        "disable-auto-complete-config" => arguments.auto_complete = false,
+        "strict-model-config" => arguments.auto_complete &= !parse_bool(value)?,
+        "strict-readiness" => arguments.strict_readiness = parse_bool(value)?,
+        "model-config-name" if value.is_empty() => {
+            return Err(String::from(
+                "Error: empty argument for --model-config-name",
+            ));
+        }
+        "model-config-name" => arguments.model_config_name = value.into(),
+        "model-load-thread-count" => arguments.model_load_thread_count = parse_count(value, 1)?,
+        "allow-http" => arguments.http.is_enabled = parse_bool(value)?,
+        "http-address" => arguments.http.address = value.into(),
+        "http-port" => arguments.http.port = parse_port(value)?,
+        "reuse-http-port" => arguments.http.shares_port = parse_bool(value)?,
+        "http-max-input-size" => {
+            arguments.http_input_bytes_max = u64::try_from(parse_int(value)?)
+                .ok()
+                .filter(|bytes| *bytes > 0)
+                .ok_or("Error: --http-max-input-size must be greater than 0.")?;
+        }
+        "allow-grpc" => arguments.grpc.is_enabled = parse_bool(value)?,
+        "grpc-address" => arguments.grpc.address = value.into(),
+        "grpc-port" => arguments.grpc.port = parse_port(value)?,
+        "reuse-grpc-port" => arguments.grpc.shares_port = parse_bool(value)?,
+        "allow-metrics" => arguments.metrics.is_enabled = parse_bool(value)?,
+        "allow-cpu-metrics" => arguments.allow_cpu_metrics = parse_bool(value)?,
+        "metrics-address" => arguments.metrics.address = value.into(),
+        "metrics-port" => arguments.metrics.port = parse_port(value)?,
+        "backend-directory" => arguments.backend_directory = value.into(),
+        "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
+        "shards" => arguments.shard_count = Some(parse_count(value, 1)?),
+        "memory-limit-bytes" => {
+            let bytes = u64::try_from(parse_int(value)?)
+                .ok()
+                .filter(|bytes| *bytes >= 1 << 20);
+            arguments.memory_limit_bytes = Some(bytes.ok_or("at least 1048576 (1 MiB)")?);
+        }
+        "connections-max" => arguments.connections_max = Some(parse_count(value, 1)?),
+        "queue-requests-max" => arguments.queue_requests_max = parse_count(value, 1)? as u64,
+        "lower-core-priority" => arguments.lowers_core_priority = parse_bool(value)?,
+        unlisted => unreachable!("the flag table serves --{unlisted} but nothing sets it"),
+    }
+    Ok(())
+}
+
+fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
+    if arguments.model_repositories.is_empty() {
+        let reason = String::from("Error: --model-repository must be specified");
+        return Err(Stop::Bad {
+            flag: String::from("model-repository"),
+            reason,
+        });
+    }
+    arguments.model_repositories.sort();
+    arguments.model_repositories.dedup();
+    if arguments.metrics.address.is_empty() {
+        arguments.metrics.address = arguments.http.address.clone();
+    }
+    let listeners = [
+        ("HTTP", &arguments.http),
+        ("GRPC", &arguments.grpc),
+        ("metrics", &arguments.metrics),
+    ];
+    for (index, (earlier_name, earlier)) in listeners.iter().enumerate() {
+        for (later_name, later) in listeners.iter().skip(index + 1) {
+            let is_same =
+                earlier.address == later.address && earlier.port == later.port && earlier.port != 0;
+            if earlier.is_enabled && later.is_enabled && is_same {
+                return Err(Stop::Clash(format!(
+                    "The server cannot listen to {earlier_name} requests and {later_name} requests at the same address and port {}:{}",
+                    later.address, later.port
+                )));
+            }
+        }
+    }
+    Ok(arguments)
+}
+
+fn parse_bool(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Ok(true),
+        "false" | "off" | "0" => Ok(false),
+        _ => Err(format!("invalid value for bool option: {text}")),
+    }
+}
+
+fn parse_int(text: &str) -> Result<i64, String> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("Invalid option value. Got {text}"));
+    }
+    text.parse().map_err(|_| out_of_bound(text))
+}
+
+fn out_of_bound(text: &str) -> String {
+    format!("Provided option value is out of bound. Got {text}")
+}
+
+fn parse_port(text: &str) -> Result<u16, String> {
+    u16::try_from(parse_int(text)?).map_err(|_| out_of_bound(text))
+}
+
+fn parse_count(text: &str, least: usize) -> Result<usize, String> {
+    usize::try_from(parse_int(text)?)
+        .ok()
+        .filter(|count| *count >= least)
+        .ok_or_else(|| out_of_bound(text))
+}
+
+fn parse_backend_config(text: &str) -> Result<(String, String, String), String> {
+    let (head, value) = text
+        .split_once('=')
+        .ok_or("--backend-config option format is '<backend name>,<setting>=<value>' or '<setting>=<value>'")?;
+    let (backend, setting) = head.split_once(',').unwrap_or(("", head));
+    if setting.is_empty() || value.is_empty() {
+        return Err(String::from("--backend-config needs a setting and a value"));
+    }
+    Ok((backend.into(), setting.into(), value.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, Stop> {
+        parse(line.split_whitespace().map(String::from))
+    }
+
+    fn reason(line: &str) -> String {
+        match parsed(line) {
+            Err(Stop::Bad { reason, .. } | Stop::Clash(reason)) => reason,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn accepts_both_forms_prefixes_and_repeats() {
+        let arguments = parsed(
+            "--model-repository=b --model-store a --model-repo b --http-port 1 --grpc-port=2 --log-v true --allow-metrics=OFF \
+             --backend-config=x,y=z=w --backend-config k=v",
+        )
+        .unwrap();
+        assert_eq!(
+            arguments.model_repositories,
+            [PathBuf::from("a"), PathBuf::from("b")]
+        );
+        assert_eq!(
+            (
+                arguments.http.port,
+                arguments.grpc.port,
+                arguments.log_verbose
+            ),
+            (1, 2, 1)
+        );
+        assert!(!arguments.metrics.is_enabled);
+        let expected =
+            [("x", "y", "z=w"), ("", "k", "v")].map(|(a, b, c)| (a.into(), b.into(), c.into()));
+        assert_eq!(arguments.backend_config, expected);
+    }
+
+    #[test]
+    fn refuses_with_a_reason() {
+        for (line, expected) in [
+            ("stray", "Unexpected argument: stray"),
+            ("-h", "Unexpected argument: -h"),
+            ("--http-port", "the option needs a value"),
+            ("--http-port=x", "Invalid option value. Got x"),
+            ("--http-port=8000abc", "Invalid option value. Got 8000abc"),
+            (
+                "--http-port=65536",
+                "Provided option value is out of bound. Got 65536",
+            ),
+            (
+                "--http-port=99999999999999999999",
+                "Provided option value is out of bound. Got 99999999999999999999",
+            ),
+            ("--allow-http=2", "invalid value for bool option: 2"),
+            ("--log-format=iso8601", "invalid argument for --log-format"),
+            ("--no-such", "no such option; --help lists all"),
+            (
+                "--http-max-input-size=0",
+                "Error: --http-max-input-size must be greater than 0.",
+            ),
+            ("", "Error: --model-repository must be specified"),
+            (
+                "--model-repository=m --grpc-port=8000",
+                "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000",
+            ),
+        ] {
+            assert_eq!(reason(line), expected, "{line}");
+        }
+        assert!(reason("--model-control-mode=explicit").contains("does not serve"));
+        assert!(reason("--http-restricted-api=health:k=v").contains("does not serve"));
+    }
+
+    #[test]
+    fn every_served_flag_can_be_set() {
+        for flag in flags::FLAGS
+            .iter()
+            .filter(|flag| matches!(flag.effect, Effect::Served | Effect::Deprecated(_)))
+        {
+            let value = match (flag.name, flag.takes) {
+                ("help", _) => continue,
+                ("log-format", _) => "default",
+                ("log-verbose", _) => "1",
+                ("backend-config", _) => "a=b",
+                ("memory-limit-bytes", _) => "1048576",
+                (_, Takes::Bool) => "true",
+                (_, Takes::Int) => "5",
+                (_, Takes::Nothing | Takes::Text(_)) => "text",
+            };
+            set(&mut Arguments::default(), flag.name, value)
+                .unwrap_or_else(|reason| panic!("{}: {reason}", flag.name));
+        }
+    }
+
+    #[test]
+    fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
+        let arguments = parsed(
+            "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE --strict-model-config=true",
+        )
+        .unwrap();
+        assert_eq!(arguments.warnings.len(), 2);
+        assert!(!arguments.auto_complete);
+    }
+}
