@@ -1,5 +1,24 @@
-//! Generated prost messages of our own `.proto` files. Names and numbers are those on Triton's wire.
+//! Prost messages generated from our own `.proto` files. Names and numbers are those on Triton's wire.
+//!
+//! Maps are `BTreeMap`, so that whatever is printed or encoded has one order. The raw tensor contents of inference requests and
+//! responses are `bytes::Bytes`; every other `bytes` field is a `Vec<u8>`.
+#![forbid(unsafe_code)]
+// The comments and shapes below come from the .proto files.
+#![allow(
+    clippy::doc_lazy_continuation,
+    clippy::large_enum_variant,
+    rustdoc::all
+)]
+
+/// The messages of `model_config.proto` and `grpc_service.proto`.
 pub mod inference {
-    #[derive(Clone, PartialEq, ::prost::Message)]
-    pub struct ModelConfig {}
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }
+
+/// The messages of `health.proto`.
+pub mod health {
+    include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+}
+
+/// The serialised `FileDescriptorSet` of all the files, for code that works by field name.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
