@@ -18,10 +18,11 @@ pub use tritonrepoagent::*;
 pub use tritonserver::*;
 
 /// Makes a foreign handle type unconstructible, `!Send`, `!Sync` and `!Unpin`: only pointers to it have a meaning.
-type Opaque = (
-    [u8; 0],
-    std::marker::PhantomData<(*mut u8, std::marker::PhantomPinned)>,
-);
+#[repr(C)]
+struct Opaque {
+    _bytes: [u8; 0],
+    _marker: std::marker::PhantomData<(*mut u8, std::marker::PhantomPinned)>,
+}
 
 /// The names of all functions that a server exports, in the order of the headers.
 pub fn export_names() -> impl Iterator<Item = &'static str> {
