@@ -1,0 +1,114 @@
+//! On which CPUs threads run, and how readily.
+
+use std::io;
+
+/// The CPUs that the calling thread may use, ascending; never empty.
+pub fn current_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: all-zero bytes are a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable and as large as stated; 0 is the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let size = usize::try_from(libc::CPU_SETSIZE).expect("a positive constant");
+    // SAFETY: `cpu` is below the set's size.
+    Ok((0..size)
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect())
+}
+
+/// Confines the calling thread to `cpus`. Threads and processes that it starts inherit the set.
+///
+/// # Errors
+/// If `cpus` is empty, names a CPU beyond the system's, or none of them may be used.
+pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus {
+        if *cpu >= usize::try_from(libc::CPU_SETSIZE).expect("a positive constant") {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("there is no CPU {cpu}"),
+            ));
+        }
+        // SAFETY: `cpu` is below the set's size.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` is readable and as large as stated; 0 is the calling thread.
+    if unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the process').
+pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
+    // SAFETY: no pointers are passed; 0 is the calling thread.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// How many CPUs' worth of time the process' cgroup grants (its quota over its period); none without a quota.
+pub fn quota_cpus() -> Option<f64> {
+    let root = std::path::Path::new("/sys/fs/cgroup");
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or("");
+    // The quota of every enclosing group applies too; the narrowest counts.
+    let mut folder = root.join(path);
+    let mut narrowest: Option<f64> = None;
+    loop {
+        if let Ok(text) = std::fs::read_to_string(folder.join("cpu.max"))
+            && let Some(cpus) = parse_quota(&text)
+        {
+            narrowest = Some(narrowest.map_or(cpus, |known| known.min(cpus)));
+        }
+        if folder == root || !folder.pop() {
+            return narrowest;
+        }
+    }
+}
+
+/// Parses `cpu.max`: `<quota us|max> <period us>`.
+fn parse_quota(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    let (quota, period) = (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?);
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn confines_and_reads_back() {
+        std::thread::spawn(|| {
+            let cpus = current_cpus().unwrap();
+            confine_current_thread(&cpus[..1]).unwrap();
+            assert_eq!(current_cpus().unwrap(), &cpus[..1]);
+            assert!(confine_current_thread(&[]).is_err());
+            assert!(confine_current_thread(&[1 << 20]).is_err());
+            lower_priority_of_current_thread(5).unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn reads_quotas() {
+        for (text, expected) in [
+            ("max 100000\n", None),
+            ("200000 100000\n", Some(2.0)),
+            ("50000 100000", Some(0.5)),
+            ("", None),
+            ("1 0", None),
+            ("x y", None),
+        ] {
+            assert_eq!(parse_quota(text), expected, "{text:?}");
+        }
+    }
+}
