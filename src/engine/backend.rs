@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use conch_config::{InstanceKind, Model as ModelConfig};
+use conch_memory::{Budget, Pool};
 
 use crate::model::ModelVersion;
 use crate::{Departures, Error, Live};
@@ -31,6 +32,8 @@ pub trait BackendHost: Send + Sync {
 /// Which backend library a model wants, and where to look for it.
 #[derive(Clone, Debug)]
 pub struct BackendSpec {
+    /// For messages.
+    pub model_name: String,
     pub backend: String,
     /// `runtime:` of the configuration; empty means `libtriton_<backend>.so`.
     pub runtime: String,
@@ -78,6 +81,9 @@ pub struct LoadContext {
     pub config: Arc<conch_config::Model>,
     /// Whether the backend may call ModelSetConfig. The callback checks and applies a proposed configuration.
     pub may_complete: bool,
+    /// Where output buffers come from, and what bounds them: the server's own.
+    pub pool: Arc<Pool>,
+    pub budget: Arc<Budget>,
 }
 
 /// A model version inside its backend.
