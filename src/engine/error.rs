@@ -42,7 +42,10 @@ pub struct Error {
 
 impl Error {
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Error {
-        Error { code, message: message.into() }
+        Error {
+            code,
+            message: message.into(),
+        }
     }
 
     pub fn internal(message: impl Into<Cow<'static, str>>) -> Error {

@@ -3,18 +3,32 @@
 //! No sockets and no foreign code: `frontend` brings requests in and takes responses out through [`Completion`], `ffi` executes
 //! through [`Backend`], [`Model`] and [`Instance`]. `scheduler` is pure: it reads no clock, starts no thread, does no I/O.
 
+#![forbid(unsafe_code)]
+
 mod backend;
+pub mod clock;
 mod error;
+mod lifecycle;
+pub mod log;
+pub mod metrics;
 mod model;
+pub mod registry;
 mod request;
 mod response;
+pub mod server;
+pub mod stats;
+pub mod tables;
 
 pub use backend::{
-    Backend, BackendHost, BackendSpec, Batch, ExecutionPolicy, Instance, InstanceSpec, LoadContext, Model, PreferredGroup,
+    Backend, BackendHost, BackendSpec, Batch, ExecutionPolicy, Instance, InstanceSpec, LoadContext,
+    Model, PreferredGroup,
 };
 pub use error::{Code, Error};
 pub use model::{ModelVersion, Reservation};
+pub use registry::{Reader, Registry, Snapshot};
 pub use request::{
-    CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request, Shape, Stamps, Ticket,
+    CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,
+    Shape, Stamps, Ticket,
 };
 pub use response::{Completion, Delivery, Departures, Output, Response};
+pub use server::{Options, Server};

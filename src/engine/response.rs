@@ -54,9 +54,19 @@ pub struct Departures {
 }
 
 impl Departures {
-    pub fn push(&mut self, origin: &Origin, outcome: Option<Result<Response, Error>>, is_final: bool) {
-        let delivery = Delivery { slot: origin.slot, outcome, is_final };
-        self.waiting.push((Arc::clone(&origin.completion), delivery));
+    pub fn push(
+        &mut self,
+        origin: &Origin,
+        outcome: Option<Result<Response, Error>>,
+        is_final: bool,
+    ) {
+        let delivery = Delivery {
+            slot: origin.slot,
+            outcome,
+            is_final,
+        };
+        self.waiting
+            .push((Arc::clone(&origin.completion), delivery));
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,0 +1,185 @@
+//! Which models can be asked for, as immutable snapshots.
+//!
+//! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a [`Reader`], which costs one
+//! atomic load of a line that nobody writes between changes. A request that found its [`ModelVersion`] keeps it alive, whatever the
+//! registry becomes.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+
+use crate::{Error, ModelVersion};
+
+/// Where a model version stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Loading,
+    Ready,
+    Unloading,
+    /// With the reason: `unloaded`, or code and message of what failed.
+    Unavailable(String),
+}
+
+impl State {
+    /// The word of the repository index.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            State::Loading => "LOADING",
+            State::Ready => "READY",
+            State::Unloading => "UNLOADING",
+            State::Unavailable(_) => "UNAVAILABLE",
+        }
+    }
+
+    /// Empty unless unavailable.
+    pub fn reason(&self) -> &str {
+        match self {
+            State::Unavailable(reason) => reason,
+            State::Loading | State::Ready | State::Unloading => "",
+        }
+    }
+}
+
+/// The registry's entry of one version.
+#[derive(Clone, Debug)]
+pub struct VersionEntry {
+    pub state: State,
+    /// Present while ready; kept while unloading, so that its numbers can still be read.
+    pub model: Option<Arc<ModelVersion>>,
+}
+
+/// All versions of one model that were ever to be loaded, ascending.
+pub type Versions = BTreeMap<i64, VersionEntry>;
+
+/// The models at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    models: HashMap<Arc<str>, Versions>,
+}
+
+impl Snapshot {
+    pub fn new(models: HashMap<Arc<str>, Versions>) -> Snapshot {
+        Snapshot { models }
+    }
+
+    /// The version asked for, or the highest ready one. Does not block, allocates only on failure.
+    ///
+    /// # Errors
+    /// In upstream's words: NOT_FOUND for a model or version that nobody tried to load and for a model without a ready version,
+    /// UNAVAILABLE for a version that is not ready.
+    pub fn find(&self, name: &str, version: Option<i64>) -> Result<&Arc<ModelVersion>, Error> {
+        let Some(versions) = self.models.get(name) else {
+            return Err(Error::not_found(format!(
+                "Request for unknown model: '{name}' is not found"
+            )));
+        };
+        match version {
+            None => versions
+                .values()
+                .rev()
+                .find_map(VersionEntry::ready)
+                .ok_or_else(|| {
+                    Error::not_found(format!(
+                        "Request for unknown model: '{name}' has no available versions"
+                    ))
+                }),
+            Some(version) => {
+                let entry = versions.get(&version).ok_or_else(|| {
+                    Error::not_found(format!(
+                        "Request for unknown model: '{name}' version {version} is not found"
+                    ))
+                })?;
+                entry.ready().ok_or_else(|| {
+                    Error::unavailable(format!(
+                        "Request for unknown model: '{name}' version {version} is not at ready state"
+                    ))
+                })
+            }
+        }
+    }
+
+    /// The ready versions of a model, ascending.
+    ///
+    /// # Errors
+    /// NOT_FOUND if nobody tried to load such a model.
+    pub fn ready_versions(&self, name: &str) -> Result<Vec<i64>, Error> {
+        let versions = self.models.get(name).ok_or_else(|| {
+            Error::not_found(format!("Request for unknown model: '{name}' is not found"))
+        })?;
+        Ok(versions
+            .iter()
+            .filter(|(_, entry)| entry.ready().is_some())
+            .map(|(version, _)| *version)
+            .collect())
+    }
+
+    /// Every known model in no particular order.
+    pub fn models(&self) -> impl Iterator<Item = (&Arc<str>, &Versions)> {
+        self.models.iter()
+    }
+
+    pub fn versions(&self, name: &str) -> Option<&Versions> {
+        self.models.get(name)
+    }
+
+    /// Every ready version, models by name, versions ascending.
+    pub fn ready_models(&self) -> Vec<&Arc<ModelVersion>> {
+        let mut ready: Vec<&Arc<ModelVersion>> = self
+            .models
+            .values()
+            .flat_map(|versions| versions.values().filter_map(VersionEntry::ready))
+            .collect();
+        ready.sort_by(|left, right| (&left.name, left.version).cmp(&(&right.name, right.version)));
+        ready
+    }
+}
+
+impl VersionEntry {
+    fn ready(&self) -> Option<&Arc<ModelVersion>> {
+        self.model.as_ref().filter(|_| self.state == State::Ready)
+    }
+}
+
+/// The current snapshot.
+#[derive(Debug, Default)]
+pub struct Registry {
+    current: Arc<ArcSwap<Snapshot>>,
+}
+
+impl Registry {
+    /// For the control plane and other rare readers.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// For a thread that looks often.
+    pub fn reader(&self) -> Reader {
+        Reader {
+            cache: Cache::new(Arc::clone(&self.current)),
+        }
+    }
+
+    /// Makes `snapshot` the one that every later look finds. Called under the lifecycle's lock only.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        self.current.store(Arc::new(snapshot));
+    }
+}
+
+/// One thread's view of the registry. Holds the snapshot it saw last until the next look.
+pub struct Reader {
+    cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
+}
+
+impl Reader {
+    pub fn load(&mut self) -> &Arc<Snapshot> {
+        self.cache.load()
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reader")
+    }
+}

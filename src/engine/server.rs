@@ -1,0 +1,325 @@
+//! The server object: options in, a registry of loaded models out, and an orderly end.
+//!
+//! Made once by the executable or by an embedder. [`Server::start`] and [`Server::stop`] block for as long as models load and unload;
+//! everything else answers from memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use conch_memory::{Budget, Pool};
+
+use crate::lifecycle::Lifecycle;
+use crate::metrics::process::CpuMeter;
+use crate::registry::{Registry, State};
+use crate::stats::ModelStatistics;
+use crate::{BackendHost, Error, log, metrics, tables};
+
+/// What a server is started with. The defaults are those of the command line.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `name` of the server metadata.
+    pub server_id: String,
+    pub model_repositories: Vec<PathBuf>,
+    /// Use `configs/<name>.pbtxt` where a model has it; empty: `config.pbtxt` only.
+    pub model_config_name: String,
+    /// Complete partial configurations, by rule and by the backend.
+    pub auto_complete: bool,
+    /// A model that fails to load fails [`Server::start`].
+    pub exit_on_error: bool,
+    /// Ready means that all models are.
+    pub strict_readiness: bool,
+    /// For all of [`Server::stop`].
+    pub exit_timeout: Duration,
+    /// Bound of the bytes that requests hold in this process.
+    pub memory_limit_bytes: u64,
+    /// Free blocks that the pool keeps for reuse.
+    pub pool_retain_bytes: usize,
+    /// Bound of the live requests of one model version.
+    pub queue_requests_max: u64,
+    /// What auto-complete writes as max_batch_size where the model can batch.
+    pub default_max_batch_size: u32,
+    /// CPUs given to the network's shards; cores keep off them where enough others remain.
+    pub shard_cpus: Vec<usize>,
+    /// Run cores at nice +5 where they share CPUs with shards.
+    pub lowers_core_priority: bool,
+    pub model_load_thread_count: usize,
+    /// Further attempts after a version failed to load.
+    pub model_load_retry_count: u32,
+    /// Serve metrics at all, and those of process and CPU.
+    pub allow_metrics: bool,
+    pub allow_cpu_metrics: bool,
+    /// `counter_latencies` of the metrics configuration: the `*_duration_us` families.
+    pub counter_latencies: bool,
+    /// How old the figures of process and CPU may be.
+    pub metrics_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            server_id: "triton".to_owned(),
+            model_repositories: Vec::new(),
+            model_config_name: String::new(),
+            auto_complete: true,
+            exit_on_error: true,
+            strict_readiness: true,
+            exit_timeout: Duration::from_secs(30),
+            memory_limit_bytes: metrics::process::memory_total_bytes() / 2,
+            pool_retain_bytes: 64 << 20,
+            queue_requests_max: 65_536,
+            default_max_batch_size: 4,
+            shard_cpus: Vec::new(),
+            lowers_core_priority: true,
+            model_load_thread_count: 4,
+            model_load_retry_count: 0,
+            allow_metrics: true,
+            allow_cpu_metrics: true,
+            counter_latencies: true,
+            metrics_interval: Duration::from_millis(2_000),
+        }
+    }
+}
+
+/// What the server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    pub name: String,
+    pub version: &'static str,
+    pub extensions: &'static [&'static str],
+}
+
+/// One row of the repository index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexRow {
+    pub name: String,
+    /// None for a model of which no version was ever to be loaded; then state and reason are empty.
+    pub version: Option<i64>,
+    pub state: &'static str,
+    pub reason: String,
+}
+
+/// Phases of a server's life, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Phase {
+    Serving = 1,
+    /// Not ready any more, but requests are still served.
+    Draining = 2,
+    Stopping = 3,
+}
+
+/// A running server.
+pub struct Server {
+    options: Options,
+    metadata: Metadata,
+    budget: Arc<Budget>,
+    pool: Arc<Pool>,
+    host: Arc<dyn BackendHost>,
+    registry: Arc<Registry>,
+    lifecycle: Lifecycle,
+    phase: AtomicU8,
+    cpu_meter: CpuMeter,
+}
+
+impl Server {
+    /// Loads all models of the repositories and returns when each is ready or has failed. Blocks.
+    ///
+    /// # Errors
+    /// INVALID_ARG without a repository; with `exit_on_error`, INTERNAL `failed to load all models` if one failed: everything is
+    /// unloaded again then.
+    pub fn start(options: Options, host: Arc<dyn BackendHost>) -> Result<Arc<Server>, Error> {
+        if options.model_repositories.is_empty() {
+            return Err(Error::invalid("--model-repository must be specified"));
+        }
+        let registry = Arc::new(Registry::default());
+        let lifecycle = Lifecycle::new(&options, Arc::clone(&host), Arc::clone(&registry));
+        let server = Arc::new(Server {
+            metadata: Metadata {
+                name: options.server_id.clone(),
+                version: VERSION,
+                extensions: EXTENSIONS,
+            },
+            budget: Budget::new(options.memory_limit_bytes),
+            pool: Pool::new(options.pool_retain_bytes),
+            host,
+            registry,
+            lifecycle,
+            phase: AtomicU8::new(Phase::Serving as u8),
+            cpu_meter: CpuMeter::start(options.metrics_interval),
+            options,
+        });
+        let all_loaded = server.lifecycle.load_all();
+        tables::log_summary(&server.host.list(), &server.lifecycle.rows());
+        tables::log_options(&server.options, &server.metadata);
+        if !all_loaded && server.options.exit_on_error {
+            if let Err(error) = server.stop() {
+                log::error!("{error}");
+            }
+            return Err(Error::internal("failed to load all models"));
+        }
+        Ok(server)
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Whether the process serves at all: also while it drains.
+    pub fn is_live(&self) -> bool {
+        self.phase() < Phase::Stopping
+    }
+
+    /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose).
+    pub fn is_ready(&self) -> bool {
+        self.phase() == Phase::Serving
+            && (!self.options.strict_readiness || self.lifecycle.is_all_ready())
+    }
+
+    /// Whether a version (or the highest ready one) serves, and its backend agrees.
+    ///
+    /// # Errors
+    /// The lookup's.
+    pub fn is_model_ready(&self, name: &str, version: Option<i64>) -> Result<bool, Error> {
+        if self.is_stopping() {
+            return Err(Error::unavailable("Server not ready"));
+        }
+        self.registry.snapshot().find(name, version).map(|_| true)
+    }
+
+    /// Whether [`Server::stop`] began.
+    pub fn is_stopping(&self) -> bool {
+        self.phase() >= Phase::Stopping
+    }
+
+    /// Turns readiness off at once, so that balancers stop sending; everything else goes on.
+    pub fn begin_drain(&self) {
+        self.phase
+            .fetch_max(Phase::Draining as u8, Ordering::AcqRel);
+    }
+
+    /// Waits for requests in flight, unloads all models, and finalises the backends; blocks up to `exit_timeout`. A second call returns at once.
+    ///
+    /// # Errors
+    /// INTERNAL if the time did not suffice; what still runs then must end with the process.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.stop_within(self.options.exit_timeout)
+    }
+
+    /// [`Server::stop`] with what is left of a budget that other parts shared.
+    ///
+    /// # Errors
+    /// As [`Server::stop`].
+    pub fn stop_within(&self, budget: Duration) -> Result<(), Error> {
+        if self
+            .phase
+            .fetch_max(Phase::Stopping as u8, Ordering::AcqRel)
+            >= Phase::Stopping as u8
+        {
+            return Ok(());
+        }
+        self.lifecycle.stop(budget)?;
+        self.host.finalize_all();
+        Ok(())
+    }
+
+    /// The repository index, by name and version. `ready_only` keeps the ready versions.
+    pub fn index(&self, ready_only: bool) -> Vec<IndexRow> {
+        let mut rows = self.lifecycle.rows();
+        if ready_only {
+            rows.retain(|row| row.state == State::Ready.name());
+        }
+        rows
+    }
+
+    /// All metrics in Prometheus text format 0.0.4.
+    pub fn metrics_text(&self) -> String {
+        metrics::render(self)
+    }
+
+    /// Numbers of one ready version, of all ready versions of a model, or of all models.
+    ///
+    /// # Errors
+    /// The lookup's, if a name was given.
+    pub fn statistics(
+        &self,
+        name: Option<&str>,
+        version: Option<i64>,
+    ) -> Result<Vec<ModelStatistics>, Error> {
+        let snapshot = self.registry.snapshot();
+        let models = match (name, version) {
+            (None, _) => snapshot.ready_models(),
+            (Some(name), Some(_)) => vec![snapshot.find(name, version)?],
+            (Some(name), None) => {
+                snapshot.find(name, None)?;
+                snapshot
+                    .ready_models()
+                    .into_iter()
+                    .filter(|model| &*model.name == name)
+                    .collect()
+            }
+        };
+        Ok(models
+            .into_iter()
+            .map(|model| model.model_statistics())
+            .collect())
+    }
+
+    pub(crate) fn cpu_meter(&self) -> &CpuMeter {
+        &self.cpu_meter
+    }
+
+    fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 | 1 => Phase::Serving,
+            2 => Phase::Draining,
+            _ => Phase::Stopping,
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("id", &self.options.server_id)
+            .field("phase", &self.phase())
+            .finish()
+    }
+}
+
+/// The version of Triton whose interfaces this server provides: clients compare it.
+const VERSION: &str = "2.73.0";
+
+/// In upstream's order.
+const EXTENSIONS: &[&str] = &[
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+];
