@@ -1,1 +1,164 @@
-//! Being built.
+//! The network side: shards that speak HTTP and gRPC, and the threads that feed them.
+//!
+//! [`start`] binds the listeners, starts one shard per CPU given to the network, and returns a [`Frontend`] to drain and stop them.
+//! `shard` is the only door to the runtime; `http` and `grpc` decode requests into drafts for the engine and encode its responses;
+//! `api` holds the operations that both protocols share.
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod api;
+mod grpc;
+mod http;
+mod metrics;
+mod options;
+mod shard;
+mod watchdog;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conch_engine::server::Server;
+use conch_engine::{Error, log};
+use conch_net::Listener;
+
+use acceptor::Acceptor;
+use shard::Running;
+use shard::link::{Letter, Link, Protocol};
+use watchdog::Watchdog;
+
+pub use options::{Endpoint, Options};
+
+/// How often a drain looks whether it is over.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
+
+/// Where the listeners are bound; none for those not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    pub http: Option<SocketAddr>,
+    pub grpc: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+}
+
+/// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of the process.
+pub struct Frontend {
+    addresses: Addresses,
+    acceptors: Vec<(Protocol, Acceptor)>,
+    shards: Vec<Running>,
+    watchdog: Option<Watchdog>,
+}
+
+/// Binds and serves. Blocks only while sockets and threads are made.
+///
+/// # Errors
+/// UNAVAILABLE in upstream's words if an address cannot be had; INTERNAL if the system refuses a shard.
+pub fn start(options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
+    conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
+    let mut listeners = Vec::new();
+    let mut addresses = Addresses::default();
+    for (protocol, endpoint) in [
+        (Protocol::Grpc, &options.grpc),
+        (Protocol::Http, &options.http),
+        (Protocol::Metrics, &options.metrics),
+    ] {
+        let Some(endpoint) = endpoint else { continue };
+        let listener = Listener::bind(&endpoint.address, endpoint.port, endpoint.reuse_port)
+            .map_err(|error| {
+                log::error!("{error}");
+                Error::unavailable(format!(
+                    "Socket '{}:{}' already in use ",
+                    endpoint.address, endpoint.port
+                ))
+            })?;
+        let address = listener.address();
+        match protocol {
+            Protocol::Http => {
+                addresses.http = Some(address);
+                log::info!("Started HTTPService at {address}");
+            }
+            Protocol::Grpc => {
+                addresses.grpc = Some(address);
+                log::info!("Started GRPCInferenceService at {address}");
+            }
+            Protocol::Metrics => {
+                addresses.metrics = Some(address);
+                log::info!("Started Metrics Service at {address}");
+            }
+        }
+        listeners.push((protocol, listener));
+    }
+    let options = Arc::new(options);
+    let mut shards = Vec::new();
+    for (index, cpu) in options.shard_cpus.iter().enumerate() {
+        shards.push(Running::start(index, *cpu, &options, &server)?);
+    }
+    let links: Vec<Arc<Link>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
+    let watchdog = Watchdog::start(links.clone())?;
+    let mut acceptors = Vec::new();
+    for (protocol, listener) in listeners {
+        let acceptor = Acceptor::start(listener, protocol, links.clone(), options.connections_max)?;
+        acceptors.push((protocol, acceptor));
+    }
+    Ok(Frontend {
+        addresses,
+        acceptors,
+        shards,
+        watchdog: Some(watchdog),
+    })
+}
+
+impl Frontend {
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// The CPU of each shard.
+    pub fn shard_cpus(&self) -> Vec<usize> {
+        self.shards.iter().map(|shard| shard.cpu).collect()
+    }
+
+    /// Refuses new connections, closes idle ones, and waits until the others have finished what they serve, at most until `deadline`.
+    /// Metrics are served on. Returns whether all finished. Blocks.
+    pub fn drain(&mut self, deadline: Instant) -> bool {
+        for (protocol, acceptor) in &mut self.acceptors {
+            if *protocol != Protocol::Metrics {
+                acceptor.stop();
+            }
+        }
+        for shard in &self.shards {
+            shard.link.send(Letter::Drain);
+        }
+        loop {
+            let open_count: usize = self
+                .shards
+                .iter()
+                .map(|shard| shard.link.connection_count())
+                .sum();
+            if open_count == 0 {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                log::warning!("{open_count} connections did not finish in time");
+                return false;
+            }
+            std::thread::sleep(DRAIN_POLL);
+        }
+    }
+
+    /// Ends everything that is left. Blocks until the threads are gone.
+    ///
+    /// # Errors
+    /// INTERNAL if a shard ended by a panic.
+    pub fn stop(mut self) -> Result<(), Error> {
+        for (_, acceptor) in &mut self.acceptors {
+            acceptor.stop();
+        }
+        // Before the shards: a poke to one that has ended would look like a hang.
+        drop(self.watchdog.take());
+        let mut outcome = Ok(());
+        for shard in self.shards.drain(..) {
+            outcome = outcome.and(shard.stop());
+        }
+        outcome
+    }
+}

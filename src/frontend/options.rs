@@ -1,0 +1,61 @@
+//! What the network side is started with.
+
+use std::time::Duration;
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub address: String,
+    /// 0: any free port.
+    pub port: u16,
+    /// Share the port with other processes that ask for the same (SO_REUSEPORT).
+    pub reuse_port: bool,
+}
+
+/// Every listener, bound and limit. The defaults are those of the command line; no endpoint is served unless given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub http: Option<Endpoint>,
+    pub grpc: Option<Endpoint>,
+    pub metrics: Option<Endpoint>,
+    /// One shard per entry, pinned to that CPU.
+    pub shard_cpus: Vec<usize>,
+    /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
+    pub shards_spin: bool,
+    /// Open connections in the process; a further one is closed at once.
+    pub connections_max: usize,
+    /// Requests that one shard has in flight; a further one is UNAVAILABLE.
+    pub in_flight_max: usize,
+    /// `--http-max-input-size`: bounds the JSON of a request, each of its JSON tensors, and a raw body.
+    pub http_input_bytes_max: u64,
+    /// Any HTTP body: the reach of the 32-bit Content-Length that upstream accepts.
+    pub http_body_bytes_max: u64,
+    /// Request line and headers of an HTTP request.
+    pub http_head_bytes_max: usize,
+    /// From the first byte of an HTTP request to the end of its headers.
+    pub http_head_timeout: Duration,
+    /// An HTTP connection between requests.
+    pub http_idle_timeout: Duration,
+    /// The longest pause within a request's body, and while a client takes no bytes of a response.
+    pub http_stall_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            http: None,
+            grpc: None,
+            metrics: None,
+            shard_cpus: vec![0],
+            shards_spin: false,
+            connections_max: 65_536,
+            in_flight_max: 16_384,
+            http_input_bytes_max: 64 << 20,
+            http_body_bytes_max: i32::MAX as u64,
+            http_head_bytes_max: 64 << 10,
+            http_head_timeout: Duration::from_secs(30),
+            http_idle_timeout: Duration::from_secs(300),
+            http_stall_timeout: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A shard: one thread, pinned to a CPU, with one io_uring executor and the connections that the acceptors dealt to it.
+//!
+//! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task queue of the default kind (others
+//! lose wake-ups), no cancelled accepts (accepting is a thread's business), a short preempt timer, every task behind `catch_unwind`
+//! (a panic would end the executor), every task's handle kept (futures pending at the end are never dropped otherwise), and no borrow
+//! of shard state across a spawn, which polls the new task at once.
+
+mod connections;
+pub(crate) mod link;
+mod reply;
+mod slab;
+mod stream;
+mod timer;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use conch_channel::{Letters, Receiver};
+use conch_engine::registry::Reader;
+use conch_engine::server::Server;
+use conch_engine::stats::Failure;
+use conch_engine::{Completion, Draft, Error, Live, ModelVersion, Stamps, clock};
+use conch_memory::{Budget, Pool};
+use futures_lite::FutureExt;
+use glommio::{LocalExecutorBuilder, Placement, Task};
+
+use crate::Options;
+use connections::Connections;
+use link::{Letter, Link, Protocol};
+use reply::InFlight;
+use slab::Slab;
+
+pub use connections::{Presence, Waiting};
+pub use reply::Reply;
+pub use stream::Stream;
+pub use timer::Timer;
+
+/// Letters handled before other tasks get their turn: about 50 us.
+const LETTERS_PER_TURN: usize = 256;
+/// The executor looks at timers, wake-ups and sockets at least this often, whatever the tasks do.
+const PREEMPT_AFTER: Duration = Duration::from_micros(500);
+/// How long an idle shard looks for work before it sleeps, where it may spin at all.
+const SPIN: Duration = Duration::from_micros(20);
+/// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime takes.
+const IO_MEMORY_BYTES: usize = 64 << 10;
+
+/// State shared by everything that runs on one shard.
+pub struct Shard {
+    pub server: Arc<Server>,
+    pub options: Arc<Options>,
+    pub pool: Arc<Pool>,
+    pub budget: Arc<Budget>,
+    reader: RefCell<Reader>,
+    in_flight: RefCell<InFlight>,
+    connections: RefCell<Connections>,
+    tasks: RefCell<Slab<Option<Task<()>>>>,
+    link: Arc<Link>,
+    completion: Arc<dyn Completion>,
+    is_draining: Cell<bool>,
+    drain_waiters: RefCell<Vec<Waker>>,
+}
+
+/// The handle of a running shard thread.
+pub(crate) struct Running {
+    pub(crate) link: Arc<Link>,
+    pub(crate) cpu: usize,
+    thread: glommio::ExecutorJoinHandle<()>,
+}
+
+impl Running {
+    /// Starts a shard on `cpu`.
+    ///
+    /// # Errors
+    /// What the runtime says: locked memory, or no such CPU.
+    pub(crate) fn start(
+        index: usize,
+        cpu: usize,
+        options: &Arc<Options>,
+        server: &Arc<Server>,
+    ) -> Result<Running, Error> {
+        let (link, receiver) = Link::new();
+        let spin = if options.shards_spin {
+            SPIN
+        } else {
+            Duration::ZERO
+        };
+        let (own_link, own_options, own_server) =
+            (Arc::clone(&link), Arc::clone(options), Arc::clone(server));
+        let thread = LocalExecutorBuilder::new(Placement::Fixed(cpu))
+            .name(&format!("shard-{index}"))
+            .io_memory(IO_MEMORY_BYTES)
+            .preempt_timer(PREEMPT_AFTER)
+            .spin_before_park(spin)
+            .spawn(move || Shard::run(own_link, receiver, own_options, own_server))
+            .map_err(|error| {
+                Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
+            })?;
+        Ok(Running { link, cpu, thread })
+    }
+
+    /// Ends the shard: what is still open is dropped. Blocks until the thread is gone.
+    pub(crate) fn stop(self) -> Result<(), Error> {
+        self.link.send(Letter::Stop);
+        self.thread
+            .join()
+            .map_err(|error| Error::internal(format!("a shard ended badly: {error}")))
+    }
+}
+
+impl Shard {
+    async fn run(
+        link: Arc<Link>,
+        mut receiver: Receiver<Letter>,
+        options: Arc<Options>,
+        server: Arc<Server>,
+    ) {
+        let completion: Arc<dyn Completion> = Arc::clone(&link) as Arc<dyn Completion>;
+        let shard = Rc::new(Shard {
+            pool: Arc::clone(server.pool()),
+            budget: Arc::clone(server.budget()),
+            reader: RefCell::new(server.registry().reader()),
+            in_flight: RefCell::new(InFlight::new(options.in_flight_max)),
+            connections: RefCell::new(Connections::default()),
+            tasks: RefCell::new(Slab::new()),
+            completion,
+            is_draining: Cell::new(false),
+            drain_waiters: RefCell::new(Vec::new()),
+            server,
+            options,
+            link,
+        });
+        let mut taken = receiver.take();
+        std::future::poll_fn(|context| shard.pump(&mut receiver, &mut taken, context)).await;
+        // Futures that are still pending when the executor ends are never dropped: end them here, so that sockets close and requests
+        // are withdrawn. One may spawn another while it ends.
+        loop {
+            let tasks: Vec<Task<()>> = shard
+                .tasks
+                .borrow_mut()
+                .drain()
+                .into_iter()
+                .flatten()
+                .collect();
+            if tasks.is_empty() {
+                break;
+            }
+            for task in tasks {
+                task.cancel().await;
+            }
+        }
+    }
+
+    /// Takes in what other threads sent. Ready when the shard is to end.
+    fn pump(
+        self: &Rc<Self>,
+        receiver: &mut Receiver<Letter>,
+        taken: &mut Letters<Letter>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut handled_count = 0;
+        loop {
+            for letter in taken.by_ref() {
+                match letter {
+                    Letter::Delivery(delivery) => {
+                        let waker = self.in_flight.borrow_mut().book(delivery);
+                        if let Some(waker) = waker {
+                            waker.wake();
+                        }
+                    }
+                    Letter::Connection(socket, protocol) => self.serve(socket, protocol),
+                    Letter::Poke => {
+                        self.connections.borrow_mut().sweep(clock::monotonic_ns());
+                        self.link.answer(self.in_flight.borrow().len());
+                    }
+                    Letter::Drain => self.drain(),
+                    Letter::Stop => return Poll::Ready(()),
+                }
+                handled_count += 1;
+                if handled_count >= LETTERS_PER_TURN {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+            *taken = std::task::ready!(receiver.poll_take(context));
+        }
+    }
+
+    fn serve(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol) {
+        let stream = Stream::adopt(socket);
+        let presence = Presence::new(self, stream.socket());
+        match protocol {
+            Protocol::Http => self.spawn(crate::http::serve(Rc::clone(self), stream, presence)),
+            Protocol::Metrics => {
+                self.spawn(crate::metrics::serve(Rc::clone(self), stream, presence))
+            }
+            Protocol::Grpc => {
+                let served = crate::grpc::serve(Rc::clone(self), stream);
+                self.spawn(async move {
+                    served.await;
+                    drop(presence);
+                });
+            }
+        }
+    }
+
+    fn drain(&self) {
+        self.is_draining.set(true);
+        self.connections.borrow_mut().close_idle();
+        let waiters = std::mem::take(&mut *self.drain_waiters.borrow_mut());
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether connections are to end after the request that they serve now.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.get()
+    }
+
+    /// Completes when the shard begins to drain.
+    pub fn drained(&self) -> impl Future<Output = ()> + '_ {
+        std::future::poll_fn(|context| {
+            if self.is_draining.get() {
+                return Poll::Ready(());
+            }
+            let mut waiters = self.drain_waiters.borrow_mut();
+            if !waiters.iter().any(|known| known.will_wake(context.waker())) {
+                waiters.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+    }
+
+    /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not block.
+    pub fn find(&self, name: &str, version: Option<i64>) -> Result<Arc<ModelVersion>, Error> {
+        self.reader
+            .borrow_mut()
+            .load()
+            .find(name, version)
+            .map(Arc::clone)
+    }
+
+    /// Checks `draft` against the model and puts it into the model's queue. Does not block.
+    ///
+    /// `deadline_ns` (monotonic) is the client's own: past it the request is withdrawn and the reply is CANCELLED.
+    ///
+    /// # Errors
+    /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the model's queue is full.
+    pub fn infer(
+        self: &Rc<Self>,
+        model: &Arc<ModelVersion>,
+        draft: Draft<'_>,
+        deadline_ns: Option<u64>,
+    ) -> Result<Reply, Error> {
+        let slot = self
+            .in_flight
+            .borrow_mut()
+            .reserve()
+            .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
+        let stamps = Stamps {
+            request_start_ns: clock::monotonic_ns(),
+            queue_start_ns: 0,
+            deadline_ns: deadline_ns.unwrap_or(0),
+        };
+        let submitted = conch_engine::admit::admit(model, draft, &self.completion, slot, stamps)
+            .and_then(|ticket| model.submit(Arc::clone(&ticket)).map(|()| ticket));
+        match submitted {
+            Ok(ticket) => Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at))),
+            Err(error) => {
+                self.in_flight.borrow_mut().release(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Books a request that was taken back before it was executed.
+    fn count_withdrawal(&self, claimed: Live) {
+        let duration_ns = clock::monotonic_ns().saturating_sub(claimed.stamps.request_start_ns);
+        let model = Arc::clone(&claimed.shared().model);
+        model
+            .statistics
+            .report_failure(Failure::Canceled, duration_ns);
+        drop(claimed);
+    }
+
+    /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no
+    /// borrow of anything that it uses.
+    pub fn spawn(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
+        let key = self.tasks.borrow_mut().insert(None);
+        let shard = Rc::clone(self);
+        let task = glommio::spawn_local(async move {
+            if AssertUnwindSafe(future).catch_unwind().await.is_err() {
+                conch_engine::log::error!("a task of a shard panicked; its connection is closed");
+            }
+            let own = shard.tasks.borrow_mut().remove(key);
+            if let Some(Some(own)) = own {
+                own.detach();
+            }
+        });
+        let mut tasks = self.tasks.borrow_mut();
+        match tasks.get_mut(key) {
+            Some(place) => *place = Some(task),
+            // It is finished already.
+            None => drop(task.detach()),
+        }
+    }
+
+    /// Runs `work` on a thread where it may take long, off the shard.
+    pub async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        glommio::executor().spawn_blocking(work).await
+    }
+
+    /// Lets other tasks run, if this turn has lasted long enough.
+    pub async fn yield_if_needed(&self) {
+        glommio::yield_if_needed().await;
+    }
+}
