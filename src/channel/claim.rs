@@ -17,8 +17,12 @@
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::pile::Link;
+use crate::sync::AtomicPtr;
 
 const QUEUED: u64 = 0;
 const EXECUTING: u64 = 1;
@@ -50,6 +54,9 @@ impl Fate {
 pub struct Claim<S, T> {
     word: AtomicU64,
     is_cancel_requested: AtomicBool,
+    /// Whether it lies in a pile, whose link is `next`.
+    is_linked: AtomicBool,
+    next: AtomicPtr<Claim<S, T>>,
     shared: S,
     payload: UnsafeCell<Option<T>>,
 }
@@ -66,6 +73,8 @@ impl<S, T> Claim<S, T> {
         Arc::new(Claim {
             word: AtomicU64::new(QUEUED),
             is_cancel_requested: AtomicBool::new(false),
+            is_linked: AtomicBool::new(false),
+            next: AtomicPtr::new(ptr::null_mut()),
             shared,
             payload: UnsafeCell::new(Some(payload)),
         })
@@ -119,6 +128,33 @@ impl<S, T> Claim<S, T> {
     }
 }
 
+// SAFETY: the reference count moves into the pile and back; `is_linked` keeps a second reference to the same claim out of any pile
+// meanwhile, so `next` has one writer.
+unsafe impl<S: Sync + Send, T: Send> Link for Arc<Claim<S, T>> {
+    type Node = Claim<S, T>;
+
+    fn into_node(self) -> Result<NonNull<Claim<S, T>>, Self> {
+        // Acquire pairs with the Release of `from_node`: the link of an earlier stay is read before it is written again.
+        if self.is_linked.swap(true, Ordering::Acquire) {
+            return Err(self);
+        }
+        // SAFETY: addresses of an `Arc` are never null.
+        Ok(unsafe { NonNull::new_unchecked(Arc::into_raw(self).cast_mut()) })
+    }
+
+    unsafe fn from_node(node: NonNull<Claim<S, T>>) -> Self {
+        // SAFETY: the address came from `Arc::into_raw`, once per stay, by this function's contract.
+        let claim = unsafe { Arc::from_raw(node.as_ptr()) };
+        claim.is_linked.store(false, Ordering::Release);
+        claim
+    }
+
+    unsafe fn next<'a>(node: NonNull<Claim<S, T>>) -> &'a AtomicPtr<Claim<S, T>> {
+        // SAFETY: live by this function's contract.
+        unsafe { &(*node.as_ptr()).next }
+    }
+}
+
 /// Exclusive possession of a claim's payload. Dropping it drops the payload and ends the claim.
 pub struct Owned<S, T> {
     claim: Arc<Claim<S, T>>,
@@ -156,9 +192,8 @@ impl<S, T> Owned<S, T> {
     /// `raw` came from [`Owned::into_raw`] and has not been taken back since.
     pub unsafe fn from_raw(raw: *const Claim<S, T>) -> Owned<S, T> {
         // SAFETY: the caller's contract is that of `Arc::from_raw`, and possession came along.
-        Owned {
-            claim: unsafe { Arc::from_raw(raw) },
-        }
+        let claim = unsafe { Arc::from_raw(raw) };
+        Owned { claim }
     }
 
     /// The payload behind a raw address, for the duration of one call across the C ABI.
@@ -200,7 +235,7 @@ impl<S, T> Drop for Owned<S, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -228,6 +263,24 @@ mod tests {
             "armed for the earlier generation"
         );
         assert_eq!(*claim.claim(Fate::Execute, Some(1)).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_claim_lies_in_one_pile_at_a_time() {
+        let claim = Claim::new((), 1);
+        let (first, second) = (crate::Inbox::default(), crate::Inbox::default());
+        assert!(matches!(first.push(Arc::clone(&claim)), Ok(true)));
+        assert!(matches!(
+            second.push(Arc::clone(&claim)),
+            Err(crate::Refused::Linked(_))
+        ));
+        assert_eq!(first.take_all().count(), 1);
+        assert!(
+            matches!(second.push(Arc::clone(&claim)), Ok(true)),
+            "taken out, it may be queued again"
+        );
+        drop((first, second));
+        assert_eq!(Arc::strong_count(&claim), 1);
     }
 
     #[test]

@@ -1,0 +1,310 @@
+//! A list that many threads push onto and one takes whole.
+//!
+//! Both queues of this crate are piles: [`Inbox`](crate::Inbox) of requests and the mailbox's envelopes. A push is one
+//! compare-and-swap, taking everything is another, so neither side ever waits for the other (in a ring of slots a producer that
+//! loses its CPU between taking a slot and filling it stops the consumer). The links lie inside the items: nothing is allocated here, and
+//! the memory in use is that of what is queued. The bound is kept where items are made: a request has a place among its model's
+//! live requests before it may be queued, a final delivery belongs to such a request.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use crate::sync::{AtomicPtr, Ordering};
+
+/// An owning pointer whose target can be linked into one [`Pile`] at a time.
+///
+/// # Safety
+/// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back, refuses an item that is in a pile
+/// already, and `next` always names the same atomic of that node, which nobody else writes while the node is linked.
+pub unsafe trait Link: Send + Sized {
+    type Node;
+
+    /// # Errors
+    /// The item itself, if it is in a pile already.
+    fn into_node(self) -> Result<NonNull<Self::Node>, Self>;
+
+    /// # Safety
+    /// `node` came from [`Link::into_node`] and has not been taken back since.
+    unsafe fn from_node(node: NonNull<Self::Node>) -> Self;
+
+    /// # Safety
+    /// As for [`Link::from_node`], for all of `'a`.
+    unsafe fn next<'a>(node: NonNull<Self::Node>) -> &'a AtomicPtr<Self::Node>;
+}
+
+/// Why a push was refused; the item comes back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused<L> {
+    Closed(L),
+    /// It is in a pile already.
+    Linked(L),
+}
+
+/// See the module.
+pub struct Pile<L: Link> {
+    /// The newest item; null if there is none, [`closed`] once no more may come.
+    head: AtomicPtr<L::Node>,
+    items: PhantomData<L>,
+}
+
+// SAFETY: a pile owns its items (`Link: Send`) and hands each to exactly one thread.
+unsafe impl<L: Link> Sync for Pile<L> {}
+// SAFETY: as above.
+unsafe impl<L: Link> Send for Pile<L> {}
+
+/// No node lies at address 1: nodes hold a pointer and are aligned to it.
+fn closed<N>() -> *mut N {
+    ptr::without_provenance_mut(1)
+}
+
+impl<L: Link> Default for Pile<L> {
+    fn default() -> Pile<L> {
+        Pile {
+            head: AtomicPtr::new(ptr::null_mut()),
+            items: PhantomData,
+        }
+    }
+}
+
+impl<L: Link> Pile<L> {
+    /// Adds `item`; says whether the pile was empty before, in which case whoever takes from it may have to be woken.
+    ///
+    /// # Errors
+    /// The item, if the pile is closed or the item is linked already.
+    pub fn push(&self, item: L) -> Result<bool, Refused<L>> {
+        let node = item.into_node().map_err(Refused::Linked)?;
+        // SAFETY: `node` is ours until the exchange below publishes it.
+        let next = unsafe { L::next(node) };
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head == closed() {
+                // SAFETY: taken back at once, never published.
+                return Err(Refused::Closed(unsafe { L::from_node(node) }));
+            }
+            next.store(head, Ordering::Relaxed);
+            // Release publishes the item and its link to the taker's Acquire.
+            match self.head.compare_exchange_weak(
+                head,
+                node.as_ptr(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(head.is_null()),
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    /// Whether there is nothing to take now.
+    pub fn is_empty(&self) -> bool {
+        let head = self.head.load(Ordering::Relaxed);
+        head.is_null() || head == closed()
+    }
+
+    /// Takes everything, oldest first.
+    pub fn take_all(&self) -> Chain<L> {
+        self.take(ptr::null_mut())
+    }
+
+    /// Takes everything and refuses what comes later.
+    pub fn close(&self) -> Chain<L> {
+        self.take(closed())
+    }
+
+    fn take(&self, replacement: *mut L::Node) -> Chain<L> {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head == closed() || (head.is_null() && replacement.is_null()) {
+                return Chain::from_newest(ptr::null_mut());
+            }
+            match self.head.compare_exchange_weak(
+                head,
+                replacement,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Chain::from_newest(head),
+                Err(seen) => head = seen,
+            }
+        }
+    }
+}
+
+impl<L: Link> Drop for Pile<L> {
+    fn drop(&mut self) {
+        drop(self.close());
+    }
+}
+
+/// Items taken from a [`Pile`], oldest first. Dropping it drops the rest.
+pub struct Chain<L: Link> {
+    next: *mut L::Node,
+    items: PhantomData<L>,
+}
+
+// SAFETY: a chain owns its items, and they may move between threads.
+unsafe impl<L: Link> Send for Chain<L> {}
+
+impl<L: Link> Chain<L> {
+    /// A chain without items.
+    pub fn empty() -> Chain<L> {
+        Chain {
+            next: ptr::null_mut(),
+            items: PhantomData,
+        }
+    }
+
+    /// Turns the links of a taken pile round, so that the oldest comes first.
+    fn from_newest(mut node: *mut L::Node) -> Chain<L> {
+        let mut chain = Chain::empty();
+        while let Some(current) = NonNull::new(node) {
+            // SAFETY: the chain owns every node of the taken pile; the Acquire of `take` made its links visible.
+            let link = unsafe { L::next(current) };
+            node = link.load(Ordering::Relaxed);
+            link.store(chain.next, Ordering::Relaxed);
+            chain.next = current.as_ptr();
+        }
+        chain
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.next.is_null()
+    }
+}
+
+impl<L: Link> Iterator for Chain<L> {
+    type Item = L;
+
+    fn next(&mut self) -> Option<L> {
+        let node = NonNull::new(self.next)?;
+        // SAFETY: the chain owns `node` until the next line takes it back.
+        self.next = unsafe { L::next(node) }.load(Ordering::Relaxed);
+        // SAFETY: unlinked above, so it is taken back exactly once.
+        Some(unsafe { L::from_node(node) })
+    }
+}
+
+impl<L: Link> Drop for Chain<L> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+/// A value with a link of its own.
+pub(crate) struct Envelope<T> {
+    next: AtomicPtr<Envelope<T>>,
+    pub(crate) value: T,
+}
+
+impl<T> Envelope<T> {
+    pub(crate) fn new(value: T) -> Box<Envelope<T>> {
+        Box::new(Envelope {
+            next: AtomicPtr::new(ptr::null_mut()),
+            value,
+        })
+    }
+}
+
+// SAFETY: a box is unique, so it cannot be linked twice; the link is private to this module.
+unsafe impl<T: Send> Link for Box<Envelope<T>> {
+    type Node = Envelope<T>;
+
+    fn into_node(self) -> Result<NonNull<Envelope<T>>, Self> {
+        Ok(NonNull::from(Box::leak(self)))
+    }
+
+    unsafe fn from_node(node: NonNull<Envelope<T>>) -> Self {
+        // SAFETY: the address is that of a leaked box, by this function's contract.
+        unsafe { Box::from_raw(node.as_ptr()) }
+    }
+
+    unsafe fn next<'a>(node: NonNull<Envelope<T>>) -> &'a AtomicPtr<Envelope<T>> {
+        // SAFETY: live by this function's contract.
+        unsafe { &(*node.as_ptr()).next }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    type Boxes = Pile<Box<Envelope<Arc<u32>>>>;
+
+    fn values(chain: Chain<Box<Envelope<Arc<u32>>>>) -> Vec<u32> {
+        chain.map(|envelope| *envelope.value).collect()
+    }
+
+    #[test]
+    fn what_is_pushed_comes_out_in_order_and_once() {
+        let pile = Boxes::default();
+        assert!(pile.is_empty());
+        assert_eq!(pile.push(Envelope::new(Arc::new(1))).ok(), Some(true));
+        assert_eq!(pile.push(Envelope::new(Arc::new(2))).ok(), Some(false));
+        assert_eq!(pile.push(Envelope::new(Arc::new(3))).ok(), Some(false));
+        assert_eq!(values(pile.take_all()), [1, 2, 3]);
+        assert!(pile.is_empty() && pile.take_all().is_empty());
+        assert_eq!(
+            pile.push(Envelope::new(Arc::new(4))).ok(),
+            Some(true),
+            "empty again"
+        );
+        assert_eq!(values(pile.take_all()), [4]);
+    }
+
+    #[test]
+    fn a_closed_pile_gives_the_rest_and_refuses() {
+        let pile = Boxes::default();
+        assert!(pile.push(Envelope::new(Arc::new(1))).is_ok());
+        assert_eq!(values(pile.close()), [1]);
+        assert!(
+            matches!(pile.push(Envelope::new(Arc::new(2))), Err(Refused::Closed(envelope)) if *envelope.value == 2)
+        );
+        assert!(pile.is_empty() && pile.close().is_empty() && pile.take_all().is_empty());
+    }
+
+    #[test]
+    fn dropping_a_pile_or_half_a_chain_drops_the_items() {
+        let value = Arc::new(0);
+        let pile = Boxes::default();
+        for _ in 0..4 {
+            assert!(pile.push(Envelope::new(Arc::clone(&value))).is_ok());
+        }
+        let mut chain = pile.take_all();
+        drop(chain.next());
+        assert!(pile.push(Envelope::new(Arc::clone(&value))).is_ok());
+        drop((chain, pile));
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn many_producers_lose_nothing_and_keep_their_own_order() {
+        const PRODUCERS: u32 = 4;
+        // Miri interprets; a few rounds show it every access.
+        const EACH: u32 = if cfg!(miri) { 50 } else { 20_000 };
+        let pile = Boxes::default();
+        let mut last = [0_u32; PRODUCERS as usize];
+        std::thread::scope(|scope| {
+            for producer in 0..PRODUCERS {
+                let pile = &pile;
+                scope.spawn(move || {
+                    for index in 1..=EACH {
+                        assert!(
+                            pile.push(Envelope::new(Arc::new(producer * 1_000_000 + index)))
+                                .is_ok()
+                        );
+                    }
+                });
+            }
+            while last.iter().any(|index| *index < EACH) {
+                for value in values(pile.take_all()) {
+                    let seen = &mut last[(value / 1_000_000) as usize];
+                    assert_eq!(value % 1_000_000, *seen + 1);
+                    *seen += 1;
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+}

@@ -1,0 +1,486 @@
+//! How the cores of one model share its inbox and its scheduler.
+//!
+//! The scheduler is a passive value under a [`Baton`]. An idle core takes the baton, lets the scheduler accept what lies in the inbox and
+//! form one batch, releases, looks again, and executes its batch outside. No thread exists only to batch, and a request reaches
+//! the core that executes it in one hop.
+//!
+//! Nothing may be forgotten between the holder's last look and its release, nor between a core's last look and its sleep:
+//! - a producer pushes, fences, and rings one idle core if there is one;
+//! - a core enters itself into the idle set, fences, looks once more, and only then sleeps;
+//! - a holder publishes what is left (ready work, next deadline), releases, fences, looks again, and rings one idle core if
+//!   anything is left or someone wanted the baton meanwhile.
+//!
+//! Of each pair of fences one comes second, and its side sees the other's news. At most one idle core needs to watch the
+//! scheduler's deadline: the one whose deadline stands in `armed_ns` (it may be overtaken by one with an earlier deadline).
+//! A core that leaves with a batch while the deadline is unwatched rings an idle core, which then watches; with none idle it tells
+//! the caller, whose timekeeper has it.
+
+use crate::baton::Baton;
+use crate::bell::{Clock, IdleSet, NEVER_NS, Spin};
+use crate::pile::{Chain, Link, Pile, Refused};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// What the scheduler left behind when it was last driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Another batch could be formed now.
+    pub is_ready: bool,
+    /// When it wants to be driven again though nothing arrives; [`NEVER_NS`] if only arrivals matter.
+    pub deadline_ns: u64,
+    /// It holds nothing.
+    pub is_empty: bool,
+}
+
+/// The inbox of a model's cores, their scheduler `S`, and their idle set. `LOOKS_AGAIN` is off in one test, to show that the second
+/// look matters.
+pub struct Relay<L: Link, S, const LOOKS_AGAIN: bool = true> {
+    inbox: Pile<L>,
+    baton: Baton<S>,
+    idle: IdleSet,
+    is_ready: AtomicBool,
+    deadline_ns: AtomicU64,
+    armed_ns: AtomicU64,
+    is_closing: AtomicBool,
+}
+
+/// One core's side of a [`Relay`]; it stays on the core's thread.
+#[derive(Debug)]
+pub struct Runner {
+    core: usize,
+    spin: Spin,
+    /// Whether a look at the scheduler is owed, whatever the relay's state says.
+    owes_look: bool,
+}
+
+/// A batch for the calling core.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Turn<B> {
+    pub batch: B,
+    /// The scheduler's deadline, if no idle core watches it while this batch executes.
+    pub unwatched_deadline_ns: Option<u64>,
+}
+
+impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
+    pub fn new(scheduler: S, core_count: usize) -> Self {
+        Relay {
+            inbox: Pile::default(),
+            baton: Baton::new(scheduler),
+            idle: IdleSet::new(core_count),
+            is_ready: AtomicBool::new(false),
+            deadline_ns: AtomicU64::new(NEVER_NS),
+            armed_ns: AtomicU64::new(NEVER_NS),
+            is_closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds `item` and wakes an idle core if there is one. Never blocks; at most one system call.
+    ///
+    /// # Errors
+    /// The item, once the relay is closed, or if it lies in a queue already.
+    pub fn submit(&self, item: L) -> Result<(), Refused<L>> {
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Err(Refused::Closed(item));
+        }
+        // Into a pile that was not empty: whoever pushed first rings, and whoever takes rings on while work is left.
+        if self.inbox.push(item)? {
+            // Pairs with the fence of a core about to sleep.
+            fence(Ordering::SeqCst);
+            self.idle.ring_one();
+        }
+        Ok(())
+    }
+
+    /// Refuses further items; the cores end when the scheduler is empty.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.idle.ring_all();
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// The side of core number `core`, on whose thread this is called; once per core.
+    pub fn runner(&self, core: usize, spin: Spin) -> Runner {
+        self.idle.bell(core).attach();
+        Runner {
+            core,
+            spin,
+            owes_look: true,
+        }
+    }
+
+    /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at a given time (ns) and says what
+    /// is left. None: closed and drained.
+    ///
+    /// `drive` runs under the baton: it must not block, and never calls back into the relay.
+    pub fn next<B>(
+        &self,
+        runner: &mut Runner,
+        clock: &impl Clock,
+        mut drive: impl FnMut(&mut S, Chain<L>, u64) -> (Option<B>, Outlook),
+    ) -> Option<Turn<B>> {
+        let core = runner.core;
+        let mut has_seen_closing = false;
+        let mut is_listed = false;
+        loop {
+            let mut is_held_elsewhere = false;
+            if runner.owes_look || self.is_due(clock, has_seen_closing) {
+                if let Some(mut scheduler) = self.baton.try_take() {
+                    if std::mem::take(&mut is_listed) {
+                        self.leave(core);
+                    }
+                    runner.owes_look = false;
+                    let is_closing = self.is_closing.load(Ordering::Acquire);
+                    has_seen_closing = is_closing;
+                    let arrivals = if is_closing {
+                        self.inbox.close()
+                    } else {
+                        self.inbox.take_all()
+                    };
+                    let (batch, outlook) = drive(&mut scheduler, arrivals, clock.now_ns());
+                    self.publish(outlook);
+                    let is_wanted = scheduler.release();
+                    // Pairs with the fences of `submit` and of a core about to sleep.
+                    fence(Ordering::SeqCst);
+                    let is_left =
+                        LOOKS_AGAIN && (is_wanted || outlook.is_ready || !self.inbox.is_empty());
+                    if let Some(batch) = batch {
+                        // Asked again on the next call: the scheduler may have changed by then without this core.
+                        runner.owes_look = outlook.is_ready;
+                        let unwatched_deadline_ns = self.hand_on(is_left, is_closing, outlook);
+                        return Some(Turn {
+                            batch,
+                            unwatched_deadline_ns,
+                        });
+                    }
+                    if is_closing && outlook.is_empty {
+                        // Whoever wanted the baton, or waits for a deadline that is no more, shall see the end too.
+                        self.idle.ring_all();
+                        return None;
+                    }
+                    if is_left {
+                        runner.owes_look = true;
+                        continue;
+                    }
+                } else {
+                    is_held_elsewhere = true;
+                }
+            }
+            if !is_listed {
+                self.idle.insert(core);
+                is_listed = true;
+                if LOOKS_AGAIN {
+                    // Pairs with the fences of `submit`, `close` and of a release.
+                    fence(Ordering::SeqCst);
+                    continue;
+                }
+            }
+            self.sleep(runner, clock, is_held_elsewhere);
+            is_listed = false;
+            runner.owes_look = true;
+        }
+    }
+
+    /// Drives the scheduler from outside its cores (the timekeeper). None: a core holds the baton and will look itself.
+    pub fn visit<R>(
+        &self,
+        clock: &impl Clock,
+        drive: impl FnOnce(&mut S, Chain<L>, u64) -> (R, Outlook),
+    ) -> Option<(R, Outlook)> {
+        let mut scheduler = self.baton.try_take()?;
+        let arrivals = self.inbox.take_all();
+        let (result, outlook) = drive(&mut scheduler, arrivals, clock.now_ns());
+        self.publish(outlook);
+        let is_wanted = scheduler.release();
+        fence(Ordering::SeqCst);
+        if is_wanted
+            || outlook.is_ready
+            || !self.inbox.is_empty()
+            || outlook.deadline_ns != NEVER_NS
+        {
+            self.idle.ring_one();
+        }
+        Some((result, outlook))
+    }
+
+    fn is_due(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {
+        if !self.inbox.is_empty() || self.is_ready.load(Ordering::Relaxed) {
+            return true;
+        }
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        (deadline_ns != NEVER_NS && deadline_ns <= clock.now_ns())
+            || (!has_seen_closing && self.is_closing.load(Ordering::Relaxed))
+    }
+
+    fn publish(&self, outlook: Outlook) {
+        // Relaxed: the fence after the release orders them for whoever looks after its own fence.
+        self.is_ready.store(outlook.is_ready, Ordering::Relaxed);
+        self.deadline_ns
+            .store(outlook.deadline_ns, Ordering::Relaxed);
+    }
+
+    /// Before a core executes: what it leaves goes to an idle sibling. Returns the deadline if nobody watches it.
+    fn hand_on(&self, is_left: bool, is_closing: bool, outlook: Outlook) -> Option<u64> {
+        if is_closing && outlook.is_empty {
+            self.idle.ring_all();
+            return None;
+        }
+        let is_unwatched = outlook.deadline_ns < self.armed_ns.load(Ordering::Relaxed);
+        let is_handed = (is_left || is_unwatched) && self.idle.ring_one();
+        (is_unwatched && !is_handed).then_some(outlook.deadline_ns)
+    }
+
+    /// Takes `core` out of the idle set without having slept.
+    fn leave(&self, core: usize) {
+        // If a ringer was faster, its ring is answered by the look that follows; left on the bell it costs one empty look later.
+        self.idle.remove(core);
+    }
+
+    /// Sleeps as a listed core, until rung or until a deadline that nobody else watches.
+    fn sleep(&self, runner: &mut Runner, clock: &impl Clock, is_held_elsewhere: bool) {
+        let bell = self.idle.bell(runner.core);
+        // The holder has been told and will ring an idle core when it is done: it, not we, knows the next deadline.
+        let watched_ns = if is_held_elsewhere {
+            NEVER_NS
+        } else {
+            self.watch()
+        };
+        let is_rung = bell.wait(watched_ns, clock, &mut runner.spin);
+        if watched_ns != NEVER_NS {
+            // Failure: another took the duty over with an earlier deadline.
+            let _ = self.armed_ns.compare_exchange(
+                watched_ns,
+                NEVER_NS,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+        if !is_rung {
+            self.leave(runner.core);
+        }
+    }
+
+    /// Takes on the watch over the scheduler's deadline, unless someone watches an equal or earlier one.
+    fn watch(&self) -> u64 {
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        let mut armed_ns = self.armed_ns.load(Ordering::Relaxed);
+        while deadline_ns < armed_ns {
+            match self.armed_ns.compare_exchange_weak(
+                armed_ns,
+                deadline_ns,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return deadline_ns,
+                Err(seen) => armed_ns = seen,
+            }
+        }
+        NEVER_NS
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::Claim;
+
+    struct Real(Instant);
+
+    impl Clock for Real {
+        fn now_ns(&self) -> u64 {
+            u64::try_from(self.0.elapsed().as_nanos()).expect("a test is short")
+        }
+    }
+
+    type Item = Arc<Claim<(), ()>>;
+
+    /// Forms batches of one.
+    fn single(
+        queue: &mut std::collections::VecDeque<Item>,
+        arrivals: Chain<Item>,
+        _: u64,
+    ) -> (Option<Item>, Outlook) {
+        queue.extend(arrivals);
+        let batch = queue.pop_front();
+        let is_empty = queue.is_empty();
+        (
+            batch,
+            Outlook {
+                is_ready: !is_empty,
+                deadline_ns: NEVER_NS,
+                is_empty,
+            },
+        )
+    }
+
+    #[test]
+    fn all_cores_work_and_end_when_closed() {
+        const PRODUCERS: usize = 3;
+        const EACH: usize = 3_000;
+        let relay = Relay::<Item, std::collections::VecDeque<Item>>::new(Default::default(), 4);
+        let executed = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for core in 0..4 {
+                let (relay, executed) = (&relay, &executed);
+                scope.spawn(move || {
+                    let mut runner = relay.runner(core, Spin::OFF);
+                    while relay
+                        .next(&mut runner, &Real(Instant::now()), single)
+                        .is_some()
+                    {
+                        executed.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let producers: Vec<_> = (0..PRODUCERS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for index in 0..EACH {
+                            assert!(relay.submit(Claim::new((), ())).is_ok());
+                            if index % 16 == 0 {
+                                std::thread::yield_now();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for producer in producers {
+                producer.join().unwrap();
+            }
+            relay.close();
+        });
+        assert_eq!(executed.into_inner(), PRODUCERS * EACH);
+        assert!(matches!(
+            relay.submit(Claim::new((), ())),
+            Err(Refused::Closed(_))
+        ));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::collections::VecDeque;
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::thread;
+
+    use super::*;
+    use crate::pile::Envelope;
+
+    const DELAY_NS: u64 = 5;
+
+    /// Time that passes only when someone waits for it.
+    #[derive(Clone)]
+    struct Jumping(Arc<AtomicU64>);
+
+    impl Clock for Jumping {
+        fn now_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn jump_to(&self, deadline_ns: u64) {
+            self.0.fetch_max(deadline_ns, Ordering::Relaxed);
+        }
+    }
+
+    type Item = Box<Envelope<()>>;
+
+    /// Batches of two, or of one when the oldest has waited `DELAY_NS`: the smallest scheduler with ready work and a deadline.
+    #[derive(Default)]
+    struct Pairs {
+        queue: VecDeque<Item>,
+        oldest_ns: u64,
+    }
+
+    impl Pairs {
+        fn drive(&mut self, arrivals: Chain<Item>, now_ns: u64) -> (Option<usize>, Outlook) {
+            for item in arrivals {
+                if self.queue.is_empty() {
+                    self.oldest_ns = now_ns;
+                }
+                self.queue.push_back(item);
+            }
+            let size = match self.queue.len() {
+                0 => 0,
+                1 if now_ns < self.oldest_ns + DELAY_NS => 0,
+                1 => 1,
+                _ => 2,
+            };
+            self.queue.drain(..size);
+            self.oldest_ns = now_ns;
+            let is_empty = self.queue.is_empty();
+            let deadline_ns = if is_empty {
+                NEVER_NS
+            } else {
+                self.oldest_ns + DELAY_NS
+            };
+            (
+                (size > 0).then_some(size),
+                Outlook {
+                    is_ready: self.queue.len() >= 2,
+                    deadline_ns,
+                    is_empty,
+                },
+            )
+        }
+    }
+
+    /// Two cores, one producer of `count` requests, one deadline. Ends when everything was executed and both cores have left; a lost
+    /// wake-up leaves all threads parked, which loom reports.
+    fn model<const LOOKS_AGAIN: bool>(count: usize) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let relay = Arc::new(Relay::<Item, Pairs, LOOKS_AGAIN>::new(Pairs::default(), 2));
+            let clock = Jumping(Arc::new(AtomicU64::new(1)));
+            let executed = Arc::new(AtomicUsize::new(0));
+            let cores: Vec<_> = (0..2)
+                .map(|core| {
+                    let (relay, clock, executed) =
+                        (Arc::clone(&relay), clock.clone(), Arc::clone(&executed));
+                    thread::spawn(move || {
+                        let mut runner = relay.runner(core, Spin::OFF);
+                        while let Some(turn) = relay.next(&mut runner, &clock, Pairs::drive) {
+                            // The last request closes the relay: the producer must not, or its ring would hide a lost one.
+                            if executed.fetch_add(turn.batch, Ordering::Relaxed) + turn.batch
+                                == count
+                            {
+                                relay.close();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..count {
+                assert!(relay.submit(Envelope::new(())).is_ok());
+            }
+            for core in cores {
+                core.join().unwrap();
+            }
+            assert_eq!(executed.load(Ordering::Relaxed), count);
+        });
+    }
+
+    #[test]
+    fn one_request_is_executed_at_its_deadline() {
+        model::<true>(1);
+    }
+
+    #[test]
+    fn three_requests_are_executed() {
+        model::<true>(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn without_the_second_look_a_request_is_forgotten() {
+        model::<false>(1);
+    }
+}
