@@ -157,6 +157,11 @@ impl Block {
         self.charge = Some(charge);
     }
 
+    /// Takes the charge away, to put it on another block that continues this one.
+    pub fn take_charge(&mut self) -> Option<Charge> {
+        self.charge.take()
+    }
+
     pub fn charge_mut(&mut self) -> Option<&mut Charge> {
         self.charge.as_mut()
     }
