@@ -13,6 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use glommio::net::{TcpListener, TcpStream};
 use h2::RecvStream;
 use h2::server::SendResponse;
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -55,13 +56,14 @@ async fn serve(stream: TcpStream) -> Result<(), h2::Error> {
         .max_send_buffer_size(4 << 20)
         .handshake::<_, Bytes>(Adapter::new(stream))
         .await?;
+    let last_head = RefCell::new((0, Vec::new()));
     let mut calls = FuturesUnordered::new();
     poll_fn(|context| {
         loop {
             loop {
                 match connection.poll_accept(context) {
                     Poll::Ready(Some(Ok((request, respond)))) => {
-                        calls.push(answer(request.into_body(), respond));
+                        calls.push(answer(request.into_body(), respond, &last_head));
                     }
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
@@ -80,7 +82,11 @@ async fn serve(stream: TcpStream) -> Result<(), h2::Error> {
     .await
 }
 
-async fn answer(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+async fn answer(
+    mut body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+    last_head: &RefCell<(usize, Vec<u8>)>,
+) -> Result<(), h2::Error> {
     let mut first = Bytes::new();
     let mut message = Vec::new();
     while let Some(piece) = body.data().await {
@@ -111,7 +117,8 @@ async fn answer(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Resul
         .body(())
         .expect("the head is valid");
     let mut stream = respond.send_response(head, false)?;
-    let mut reply = wire::grpc_reply_head(tensor.len());
+    let mut reply = Vec::with_capacity(64 + tensor.len().min(JOIN_BYTES_MAX));
+    reply_head(&mut reply, tensor.len(), last_head);
     if tensor.len() <= JOIN_BYTES_MAX {
         reply.extend_from_slice(&tensor);
         stream.send_data(Bytes::from(reply), false)?;
@@ -122,6 +129,15 @@ async fn answer(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Resul
     let mut trailers = http::HeaderMap::with_capacity(1);
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     stream.send_trailers(trailers)
+}
+
+/// Appends the head of a reply, which is built anew only when the size of the tensor changes.
+fn reply_head(reply: &mut Vec<u8>, tensor_bytes: usize, last: &RefCell<(usize, Vec<u8>)>) {
+    let mut last = last.borrow_mut();
+    if last.0 != tensor_bytes || last.1.is_empty() {
+        *last = (tensor_bytes, wire::grpc_reply_head(tensor_bytes));
+    }
+    reply.extend_from_slice(&last.1);
 }
 
 /// The length that a gRPC frame's prefix announces, prefix included.

@@ -1,0 +1,70 @@
+"""Writes small ONNX models as bytes, so that tests need neither the onnx package nor committed binaries."""
+
+import struct
+
+FLOAT, UINT8, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE, UINT32, UINT64 = 1, 2, 6, 7, 8, 9, 10, 11, 12, 13
+
+
+def varint(value):
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out + bytes([value]))
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def part(field, content):
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def value(name, kind, shape):
+    """A graph input or output; a text in `shape` is a variable dimension."""
+    dims = b"".join(part(1, part(2, dim) if isinstance(dim, str) else number(1, dim)) for dim in shape)
+    return part(1, name) + part(2, part(1, number(1, kind) + part(2, dims)))
+
+
+def node(operation, inputs, outputs, **attributes):
+    out = b"".join(part(1, name) for name in inputs) + b"".join(part(2, name) for name in outputs) + part(4, operation)
+    for name, setting in attributes.items():
+        out += part(5, part(1, name) + number(3, setting) + number(20, 2))
+    return out
+
+
+def constant(name, values):
+    """An INT64 vector that operators take as an input."""
+    return number(1, len(values)) + number(2, INT64) + part(8, name) + part(9, struct.pack(f"<{len(values)}q", *values))
+
+
+def model(inputs, outputs, nodes, constants=()):
+    """The bytes of a model, operator set 17."""
+    graph = b"".join(part(1, entry) for entry in nodes) + part(2, "test")
+    graph += b"".join(part(5, entry) for entry in constants)
+    graph += b"".join(part(11, value(*entry)) for entry in inputs)
+    graph += b"".join(part(12, value(*entry)) for entry in outputs)
+    return number(1, 8) + part(2, "conch tests") + part(7, graph) + part(8, part(1, "") + number(2, 17))
+
+
+def mixed():
+    """FP32[3,2] from UINT32[2,2] and BOOL[3]: output[i,j] = input1[i] * (input0[0,j] + input0[1,j])."""
+    return model(
+        [("input0", UINT32, (2, 2)), ("input1", BOOL, (3,))], [("output0", FLOAT, (3, 2))],
+        [node("Cast", ["input0"], ["numbers"], to=FLOAT), node("Cast", ["input1"], ["flags"], to=FLOAT),
+         node("Reshape", ["flags", "column"], ["one"]), node("Concat", ["one", "one"], ["two"], axis=1),
+         node("MatMul", ["two", "numbers"], ["output0"])],
+        [constant("column", [3, 1])])
+
+
+def halves():
+    """Two FP32[3,1] from FP32[4]: its first three and its last three values."""
+    return model(
+        [("input", FLOAT, (4,))], [("output0", FLOAT, (3, 1)), ("output1", FLOAT, (3, 1))],
+        [node("Slice", ["input", "zero", "three"], ["first"]), node("Slice", ["input", "one", "four"], ["last"]),
+         node("Reshape", ["first", "column"], ["output0"]), node("Reshape", ["last", "column"], ["output1"])],
+        [constant("zero", [0]), constant("one", [1]), constant("three", [3]), constant("four", [4]),
+         constant("column", [3, 1])])

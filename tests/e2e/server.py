@@ -1,0 +1,271 @@
+"""Starts a server under test, waits until it is ready, watches it, and stops it.
+
+The same handle runs conch and, where a machine has it, the real Triton, so that an expectation can be proved against both.
+Every server listens on loopback only, on ports that the kernel chose.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+PEERS = pathlib.Path(os.environ.get("PEERS_DIR", pathlib.Path.home() / ".cache/peers"))
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+PROFILE = os.environ.get("CONCH_PROFILE", "ci")
+BACKENDS = ("identity", "onnxruntime", "probe")
+
+STARTED = {
+    "http": re.compile(r"Started HTTPService at ([0-9.]+):(\d+)"),
+    "grpc": re.compile(r"Started GRPCInferenceService at ([0-9.]+):(\d+)"),
+    "metrics": re.compile(r"Started Metrics Service at ([0-9.]+):(\d+)"),
+}
+
+
+def built(name):
+    """The path of something that cargo built, in the profile under test."""
+    return TARGET / PROFILE / name
+
+
+def backend_directory():
+    """A backend directory laid out as servers expect it, made of links to what cargo built."""
+    directory = CACHE / "backends" / PROFILE
+    for backend in BACKENDS:
+        library = built(f"libtriton_{backend}.so")
+        if library.exists():
+            place = directory / backend
+            place.mkdir(parents=True, exist_ok=True)
+            link(place / library.name, library)
+    for runtime in sorted(CACHE.glob("onnxruntime/libonnxruntime.so*")):
+        if (directory / "onnxruntime").is_dir():
+            link(directory / "onnxruntime" / runtime.name, runtime)
+    return directory
+
+
+def link(place, target):
+    """Makes `place` a link to `target`, also while another process does the same."""
+    if place.is_symlink() and os.readlink(place) == str(target):
+        return
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    os.replace(fresh, place)
+
+
+def free_port():
+    """A port that was free a moment ago; for servers that do not take port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class StartFailed(Exception):
+    """The server ended, or did not become ready in time. Carries its output and exit code."""
+
+    def __init__(self, reason, code, output):
+        super().__init__(f"{reason} (exit code {code})\n{output[-4000:]}")
+        self.code, self.output = code, output
+
+
+class Server:
+    """One running server. Use it as a context manager: leaving stops it and checks that it ended well."""
+
+    def __init__(self, repository, *flags, kind="conch", prefix=(), environment=None, ready_within=60, backends=None,
+                 expect_ready=True):
+        backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
+        self.kind, self.lines, self.ports = kind, [], {}
+        self._changed = threading.Condition()
+        repositories = [repository] if isinstance(repository, (str, pathlib.Path)) else list(repository)
+        arguments = [f"--model-repository={path}" for path in repositories]
+        arguments += [f"--backend-directory={backends or backend_directory()}"]
+        given = " ".join(flags)
+        for name in ("http", "grpc", "metrics"):
+            if f"--{name}-address" not in given and name != "metrics":
+                arguments.append(f"--{name}-address=127.0.0.1")
+            if f"--{name}-port" not in given:
+                port = 0 if kind == "conch" else free_port()
+                arguments.append(f"--{name}-port={port}")
+                self.ports[name] = port
+        if kind == "conch":
+            program = [os.environ.get("CONCH", str(built("conch")))]
+        else:
+            program = [str(PEERS / "triton")]
+        self.command = [*prefix, *program, *arguments, *flags]
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env={**os.environ, **(environment or {})})
+        self._readers = [threading.Thread(target=self._read, args=(stream,), daemon=True)
+                         for stream in (self.process.stdout, self.process.stderr)]
+        for reader in self._readers:
+            reader.start()
+        try:
+            self._wait_for_ports(flags, ready_within)
+            if expect_ready:
+                self._wait_until_ready(ready_within)
+        except BaseException:
+            self.kill()
+            raise
+
+    # Output
+
+    def _read(self, stream):
+        for line in stream:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    @property
+    def output(self):
+        """Everything printed so far, on either stream."""
+        return "\n".join(self.lines)
+
+    def wait_for_line(self, pattern, within=10):
+        """Waits for a line of output that matches, and returns the match."""
+        deadline, expression = time.monotonic() + within, re.compile(pattern)
+        with self._changed:
+            while True:
+                for line in self.lines:
+                    if match := expression.search(line):
+                        return match
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not any(r.is_alive() for r in self._readers)):
+                    raise StartFailed(f"no line matches {pattern!r}", self.process.poll(), self.output)
+                self._changed.wait(min(left, 0.05))
+
+    # Start
+
+    def _wait_for_ports(self, flags, within):
+        off = {name for name in STARTED if f"--allow-{name}=false" in flags}
+        for name in STARTED.keys() - off:
+            match = self.wait_for_line(STARTED[name].pattern, within)
+            if int(match[2]):
+                self.ports[name] = int(match[2])
+
+    def _wait_until_ready(self, within):
+        if "http" not in self.ports:
+            return
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise StartFailed("ended before it was ready", self.process.returncode, self.output)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if self.get("/v2/health/ready")[0] == 200:
+                    self.ready_after = time.monotonic() - self.started_at
+                    return
+            time.sleep(0.002)
+        raise StartFailed("not ready in time", None, self.output)
+
+    # Addresses and plain requests
+
+    def address(self, name):
+        return f"127.0.0.1:{self.ports[name]}"
+
+    @property
+    def http(self):
+        return self.address("http")
+
+    @property
+    def grpc(self):
+        return self.address("grpc")
+
+    def request(self, method, path, body=None, headers=None, port="http", timeout=30):
+        """One request on a connection of its own: (status, headers, body)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=timeout)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            reply = connection.getresponse()
+            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+        finally:
+            connection.close()
+
+    def get(self, path, port="http", **more):
+        status, _, body = self.request("GET", path, port=port, **more)
+        return status, body
+
+    def get_json(self, path):
+        status, body = self.get(path)
+        if status != 200:
+            raise AssertionError(f"GET {path}: {status} {body!r}")
+        return json.loads(body)
+
+    def post_json(self, path, value, headers=None):
+        body = value if isinstance(value, (bytes, str)) else json.dumps(value)
+        status, _, reply = self.request("POST", path, body=body, headers=headers)
+        return status, reply
+
+    def statistics(self, model, version="1"):
+        """The statistics of one model version."""
+        return self.get_json(f"/v2/models/{model}/versions/{version}/stats")["model_stats"][0]
+
+    def metrics(self):
+        """The metrics page as a map from `name{labels}` to its value."""
+        status, body = self.get("/metrics", port="metrics")
+        if status != 200:
+            raise AssertionError(f"metrics: {status}")
+        rows = (line.rsplit(" ", 1) for line in body.decode().splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in rows}
+
+    # Resources
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def resident_bytes(self):
+        """Memory that the process holds in RAM."""
+        fields = pathlib.Path(f"/proc/{self.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self):
+        """CPU time of all threads, user and system. Resolution: one clock tick, 10 ms."""
+        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def file_count(self):
+        """Open file descriptors."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def is_alive(self):
+        return self.process.poll() is None
+
+    # Stop
+
+    def terminate(self, within=30, signal_number=signal.SIGTERM):
+        """Asks the server to stop and returns its exit code."""
+        if self.is_alive():
+            self.process.send_signal(signal_number)
+        code = self.process.wait(within)
+        for reader in self._readers:
+            reader.join(5)
+        return code
+
+    def kill(self):
+        """Ends the server at once, whatever state it is in."""
+        if self.is_alive():
+            self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(5)
+        for stream in (self.process.stdout, self.process.stderr):
+            stream.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        try:
+            if kind is None:
+                code = self.terminate()
+                if code != 0 and self.kind == "conch":
+                    raise AssertionError(f"the server ended with code {code}\n{self.output[-4000:]}")
+        finally:
+            self.kill()
