@@ -1,1 +1,264 @@
-//! Being built.
+//! The identity backend: every output repeats an input. For measuring the server itself, for trying out clients, and, by way of
+//! delays and failures on demand, for tests of schedulers.
+//!
+//! Output *i* of the configuration repeats the input that has its name with `INPUT` for `OUTPUT`, else input *i*. Only outputs that the
+//! client wants are made. Nothing is allocated per request.
+
+#![forbid(unsafe_code)]
+
+mod controls;
+mod pairing;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use conch_backend_sdk as sdk;
+use sdk::{Batch, Error, InstanceContext, ModelConfig, ModelContext, Request};
+
+use controls::Controls;
+use pairing::Pair;
+
+sdk::export_backend!(Identity);
+
+/// Nothing is shared between models.
+pub struct Identity;
+
+impl sdk::Backend for Identity {
+    type Model = Model;
+
+    fn initialize(_context: &sdk::BackendContext) -> Result<Self, Error> {
+        Ok(Identity)
+    }
+
+    fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
+        attributes.allow_parallel_instances()
+    }
+}
+
+pub struct Model {
+    pairs: Vec<Pair>,
+    settings: Settings,
+    instance_count: AtomicU64,
+}
+
+/// What the `parameters` of the configuration set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Settings {
+    /// `creation_delay_sec`: how long loading the model takes.
+    creation_delay: Duration,
+    /// `execute_delay_ms`: how long one execution takes.
+    execute_delay: Duration,
+    /// `instance_wise_delay_multiplier`: if not 0, the execution delay of an instance is multiplied by this and by its index (but at
+    /// least by 1).
+    delay_multiplier: u64,
+    /// `enable_request_controls`: whether parameters of a request may order a delay or a failure; see [`Controls`].
+    has_controls: bool,
+    /// `example_response_parameters`: attach `param0` to `param2` to every response.
+    has_example_parameters: bool,
+}
+
+impl Settings {
+    fn read(config: &ModelConfig) -> Result<Self, Error> {
+        let count = |name: &str| match config.integer_parameter(name)? {
+            None => Ok(0),
+            Some(value) => u64::try_from(value).map_err(|_| {
+                Error::invalid(format!(
+                    "parameter '{name}' must not be negative, got {value}"
+                ))
+            }),
+        };
+        let flag = |name: &str| Ok(config.boolean_parameter(name)?.unwrap_or(false));
+        Ok(Settings {
+            creation_delay: Duration::from_secs(count("creation_delay_sec")?),
+            execute_delay: Duration::from_millis(count("execute_delay_ms")?),
+            delay_multiplier: count("instance_wise_delay_multiplier")?,
+            has_controls: flag("enable_request_controls")?,
+            has_example_parameters: flag("example_response_parameters")?,
+        })
+    }
+
+    /// The delay of an instance's executions; instances are counted from 0 in the order of their creation.
+    fn delay_of(&self, instance_index: u64) -> Duration {
+        let factor = self.delay_multiplier.saturating_mul(instance_index).max(1);
+        self.execute_delay
+            .saturating_mul(u32::try_from(factor).unwrap_or(u32::MAX))
+    }
+}
+
+impl sdk::Model for Model {
+    type Backend = Identity;
+    type Instance = Instance;
+
+    fn initialize(_backend: &Identity, context: &mut ModelContext) -> Result<Self, Error> {
+        let config = context.config();
+        let settings = Settings::read(config)?;
+        if !settings.creation_delay.is_zero() {
+            sdk::info!("Creation delay is set to: {:?}", settings.creation_delay);
+            thread::sleep(settings.creation_delay);
+        }
+        Ok(Model {
+            pairs: pairing::pair(
+                &config.inputs()?,
+                &config.outputs()?,
+                config.max_batch_size() > 0,
+            )?,
+            settings,
+            instance_count: AtomicU64::new(0),
+        })
+    }
+}
+
+pub struct Instance {
+    delay: Duration,
+}
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, _context: &InstanceContext) -> Result<Self, Error> {
+        // Only a number that no other instance gets; nothing is published with it.
+        let index = model.instance_count.fetch_add(1, Ordering::Relaxed);
+        Ok(Instance {
+            delay: model.settings.delay_of(index),
+        })
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        let mut delay = self.delay;
+        if model.settings.has_controls {
+            for request in batch.requests() {
+                let controls = Controls::read(request)?;
+                if let Some(message) = controls.execute_error {
+                    // Everything goes back to the server unanswered.
+                    return Err(Error::internal(message));
+                }
+                delay = delay.max(controls.delay);
+            }
+        }
+        batch.begin_compute();
+        if !delay.is_zero() {
+            thread::sleep(delay);
+        }
+        batch.end_compute();
+        for request in batch.requests() {
+            if let Err(error) = answer(model, batch, request) {
+                request.fail(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(model: &Model, batch: &Batch<'_>, request: Request<'_>) -> Result<(), Error> {
+    if !model.settings.has_controls {
+        return repeat(model, request)?.send();
+    }
+    let controls = Controls::read(request)?;
+    if let Some(error) = controls.error {
+        return Err(error);
+    }
+    if controls.panics {
+        panic!("ordered by the request");
+    }
+    if !batch.is_decoupled() {
+        return repeat(model, request)?.send();
+    }
+    // The SDK ends the stream after the last one.
+    for index in 0..controls.response_count {
+        if index > 0 && !controls.response_delay.is_zero() {
+            thread::sleep(controls.response_delay);
+        }
+        if request.is_cancelled()? {
+            return Err(Error::new(
+                sdk::Code::Cancelled,
+                "request has been cancelled",
+            ));
+        }
+        repeat(model, request)?.send_partial()?;
+    }
+    Ok(())
+}
+
+/// Makes a response whose outputs repeat the request's inputs.
+fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, Error> {
+    let mut response = request.respond()?;
+    for index in 0..request.output_count()? {
+        let name = request.output_name(index)?;
+        let pair = model
+            .pairs
+            .iter()
+            .find(|pair| *pair.output == *name)
+            .ok_or_else(|| {
+                Error::invalid(format!("unknown output '{}'", name.to_string_lossy()))
+            })?;
+        match request.input(&pair.input) {
+            Ok(input) => {
+                let mut buffer =
+                    response.output(name, input.data_type(), input.shape(), input.byte_count())?;
+                input.for_each_buffer(|piece| buffer.write(piece))?;
+            }
+            Err(error) => {
+                let Some(absent) = &pair.absent else {
+                    return Err(error);
+                };
+                absent.write(&mut response, name, request)?;
+            }
+        }
+    }
+    if model.settings.has_example_parameters {
+        response.set_text(c"param0", "an example string parameter")?;
+        response.set_integer(c"param1", 42)?;
+        response.set_boolean(c"param2", false)?;
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(parameters: &str) -> Result<Settings, Error> {
+        let json = format!(r#"{{"parameters": {{{parameters}}}}}"#);
+        Settings::read(&ModelConfig::parse(json.as_bytes())?)
+    }
+
+    #[test]
+    fn reads_its_settings() {
+        assert_eq!(settings(""), Ok(Settings::default()));
+        let all = r#""creation_delay_sec": {"string_value": "2"}, "execute_delay_ms": {"string_value": "30"},
+            "instance_wise_delay_multiplier": {"string_value": "4"}, "enable_request_controls": {"string_value": "true"},
+            "example_response_parameters": {"string_value": "1"}"#;
+        assert_eq!(
+            settings(all),
+            Ok(Settings {
+                creation_delay: Duration::from_secs(2),
+                execute_delay: Duration::from_millis(30),
+                delay_multiplier: 4,
+                has_controls: true,
+                has_example_parameters: true,
+            })
+        );
+        for wrong in [
+            r#""execute_delay_ms": {"string_value": "soon"}"#,
+            r#""execute_delay_ms": {"string_value": "-1"}"#,
+            r#""enable_request_controls": {"string_value": "maybe"}"#,
+        ] {
+            assert!(settings(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn multiplies_delays_by_instance() {
+        let mut settings = Settings {
+            execute_delay: Duration::from_millis(10),
+            ..Settings::default()
+        };
+        let delays = |settings: &Settings| [0, 1, 3].map(|i| settings.delay_of(i).as_millis());
+        assert_eq!(delays(&settings), [10, 10, 10]);
+        settings.delay_multiplier = 2;
+        assert_eq!(delays(&settings), [10, 20, 60]);
+        settings.delay_multiplier = u64::MAX;
+        assert!(settings.delay_of(u64::MAX) > Duration::from_secs(1_000_000));
+    }
+}

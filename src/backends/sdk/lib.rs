@@ -1,1 +1,33 @@
-//! Being built.
+//! For authors of backends: Triton's C backend ABI as safe Rust.
+//!
+//! Implement [`Backend`], [`Model`] and [`Instance`], name the backend type in [`export_backend!`], build a `cdylib` called
+//! `libtriton_<name>.so`, and have its build script link the stub server library (see `build.rs` of the identity backend). The
+//! result loads into any server with the ABI. `unsafe` stays in this crate; it installs no global allocator, since a plug-in is a
+//! guest in its process.
+
+pub mod backend;
+mod batch;
+pub mod clock;
+pub mod config;
+mod data_type;
+#[doc(hidden)]
+pub mod entry;
+mod error;
+mod gather;
+pub mod log;
+mod request;
+mod response;
+
+pub use backend::{
+    Attributes, Backend, BackendContext, Instance, InstanceContext, Kind, Model, ModelContext,
+};
+pub use batch::Batch;
+#[doc(hidden)]
+pub use conch_abi as abi;
+pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
+pub use data_type::{DataType, element_count, shape_text};
+pub use error::{Code, Error};
+pub use gather::{Gather, Gathered, Join, Scatter, Share};
+pub use request::{Input, Parameter, Request};
+pub use response::{Buffer, Response, State};
+pub use serde_json;

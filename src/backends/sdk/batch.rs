@@ -1,0 +1,297 @@
+//! The requests of one execution: who was answered, and what the statistics say.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use conch_abi as abi;
+
+use crate::clock::monotonic_ns;
+use crate::{Error, Request};
+
+/// How far a request's answer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// No final response was sent.
+    #[default]
+    Open,
+    Sent,
+    Failed,
+}
+
+/// What the SDK remembers of each request of a batch.
+#[derive(Default)]
+pub(crate) struct Slot {
+    pub(crate) outcome: Cell<Outcome>,
+    /// A response with more to come was sent.
+    pub(crate) has_partial: Cell<bool>,
+}
+
+/// Requests that one call executes together. Answer each through [`Request::respond`] or [`Request::fail`]; the SDK reports the
+/// statistics and releases them when [`Instance::execute`](crate::Instance::execute) returns.
+///
+/// If that returns an error (or panics) before any response was sent, the server keeps all requests and answers each with the
+/// error. Afterwards the error goes to those not answered yet.
+pub struct Batch<'b> {
+    instance: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
+    slots: &'b [Slot],
+    max_batch_size: i64,
+    is_decoupled: bool,
+    exec_start_ns: u64,
+    compute_start_ns: Cell<u64>,
+    compute_end_ns: Cell<u64>,
+    exclusive: PhantomData<*mut ()>,
+}
+
+impl<'b> Batch<'b> {
+    /// # Safety
+    /// The instance is live and the requests are owned by this execution and used by this thread alone during `'b`;
+    /// `slots` has as many entries, all fresh.
+    pub(crate) unsafe fn new(
+        instance: *mut abi::TRITONBACKEND_ModelInstance,
+        requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
+        slots: &'b [Slot],
+        max_batch_size: i64,
+        is_decoupled: bool,
+        exec_start_ns: u64,
+    ) -> Self {
+        Batch {
+            instance,
+            requests,
+            slots,
+            max_batch_size,
+            is_decoupled,
+            exec_start_ns,
+            compute_start_ns: Cell::new(0),
+            compute_end_ns: Cell::new(0),
+            exclusive: PhantomData,
+        }
+    }
+
+    /// Requests in the batch; at least one.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// The requests, in the order in which the scheduler chose them.
+    pub fn requests(&self) -> impl ExactSizeIterator<Item = Request<'_>> {
+        self.requests.iter().zip(self.slots).map(|(&raw, slot)| {
+            // SAFETY: live and owned by this execution, by the contract of `new`; the wrapper cannot outlive the batch.
+            unsafe { Request::new(raw, slot) }
+        })
+    }
+
+    pub fn max_batch_size(&self) -> i64 {
+        self.max_batch_size
+    }
+
+    /// Whether several responses per request are allowed.
+    pub fn is_decoupled(&self) -> bool {
+        self.is_decoupled
+    }
+
+    /// Rows of a request: the first dimension of its first input if the model batches, else 1.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn rows_of(&self, request: Request<'_>) -> Result<usize, Error> {
+        if self.max_batch_size <= 0 {
+            return Ok(1);
+        }
+        let input = request.input_at(0)?;
+        let rows = input.shape().first().copied().unwrap_or(1);
+        usize::try_from(rows).map_err(|_| Error::internal("negative batch dimension"))
+    }
+
+    /// Marks the end of input gathering and the start of computation.
+    pub fn begin_compute(&self) {
+        self.compute_start_ns.set(monotonic_ns());
+    }
+
+    /// Marks the end of computation and the start of output scattering.
+    pub fn end_compute(&self) {
+        self.compute_end_ns.set(monotonic_ns());
+    }
+
+    /// Answers what is unanswered, reports statistics and releases every request; or gives everything back to the server, as
+    /// the returned error object tells it.
+    pub(crate) fn finish(self, result: Result<(), Error>) -> *mut abi::TRITONSERVER_Error {
+        let is_untouched = self
+            .slots
+            .iter()
+            .all(|slot| slot.outcome.get() == Outcome::Open && !slot.has_partial.get());
+        let error = match result {
+            Ok(()) => None,
+            Err(error) if is_untouched => return error.into_raw(),
+            Err(error) => Some(error),
+        };
+        self.answer_rest(error);
+
+        let exec_end_ns = monotonic_ns();
+        let stamps = Stamps::ordered(
+            self.exec_start_ns,
+            self.compute_start_ns.get(),
+            self.compute_end_ns.get(),
+            exec_end_ns,
+        );
+        let mut rows = 0u64;
+        let mut has_success = false;
+        for request in self.requests() {
+            let is_success = request.slot.outcome.get() == Outcome::Sent;
+            has_success |= is_success;
+            rows = rows.saturating_add(self.rows_of(request).map_or(1, |rows| rows as u64));
+            report("request statistics", || {
+                // SAFETY: instance and request are live: the request is released only below.
+                unsafe {
+                    Error::check(abi::TRITONBACKEND_ModelInstanceReportStatistics(
+                        self.instance,
+                        request.raw(),
+                        is_success,
+                        stamps.exec_start_ns,
+                        stamps.compute_start_ns,
+                        stamps.compute_end_ns,
+                        stamps.exec_end_ns,
+                    ))
+                }
+            });
+        }
+        // As upstream's backends do, an execution in which everything failed is not counted as one. Reported before the releases,
+        // so that a client that has its answer finds the execution counted.
+        if has_success {
+            report("batch statistics", || {
+                // SAFETY: the instance is live until Execute returns.
+                unsafe {
+                    Error::check(abi::TRITONBACKEND_ModelInstanceReportBatchStatistics(
+                        self.instance,
+                        rows,
+                        stamps.exec_start_ns,
+                        stamps.compute_start_ns,
+                        stamps.compute_end_ns,
+                        stamps.exec_end_ns,
+                    ))
+                }
+            });
+        }
+        for &request in self.requests {
+            report("release", || {
+                // SAFETY: owned by this execution, released once, and not used afterwards: `self` ends here.
+                unsafe {
+                    Error::check(abi::TRITONBACKEND_RequestRelease(
+                        request.as_ptr(),
+                        abi::TRITONSERVER_REQUEST_RELEASE_ALL,
+                    ))
+                }
+            });
+        }
+        ptr::null_mut()
+    }
+
+    fn answer_rest(&self, error: Option<Error>) {
+        for request in self.requests() {
+            if request.slot.outcome.get() != Outcome::Open {
+                continue;
+            }
+            match &error {
+                Some(error) => request.fail(error.clone()),
+                None if self.is_decoupled => {
+                    request.slot.outcome.set(Outcome::Sent);
+                    report("final flag", || send_final_flag(request));
+                }
+                None => request.fail(Error::internal("the backend gave no response")),
+            }
+        }
+    }
+}
+
+/// Ends the responses of a decoupled request without a further one.
+fn send_final_flag(request: Request<'_>) -> Result<(), Error> {
+    let mut factory = ptr::null_mut();
+    // SAFETY: the request is live; the factory is ours, used once and deleted.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_ResponseFactoryNew(
+            &raw mut factory,
+            request.raw(),
+        ))?;
+        let sent = Error::check(abi::TRITONBACKEND_ResponseFactorySendFlags(
+            factory,
+            abi::TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+        ));
+        sent.and(Error::check(abi::TRITONBACKEND_ResponseFactoryDelete(
+            factory,
+        )))
+    }
+}
+
+/// Nobody is left to be told of a failure at the end of an execution, except the log.
+fn report(what: &str, call: impl FnOnce() -> Result<(), Error>) {
+    if let Err(error) = call() {
+        crate::error!("failed {what}: {error}");
+    }
+}
+
+/// Time stamps of an execution in the order that the server asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamps {
+    exec_start_ns: u64,
+    compute_start_ns: u64,
+    compute_end_ns: u64,
+    exec_end_ns: u64,
+}
+
+impl Stamps {
+    /// Stamps never taken (0) collapse: without a start of computation all time before its end is computation, without an end
+    /// the computation lasted as long as the execution.
+    fn ordered(
+        exec_start_ns: u64,
+        compute_start_ns: u64,
+        compute_end_ns: u64,
+        exec_end_ns: u64,
+    ) -> Self {
+        let exec_end_ns = exec_end_ns.max(exec_start_ns);
+        let compute_start_ns = compute_start_ns.clamp(exec_start_ns, exec_end_ns);
+        let compute_end_ns = match compute_end_ns {
+            0 => exec_end_ns,
+            end => end.clamp(compute_start_ns, exec_end_ns),
+        };
+        Stamps {
+            exec_start_ns,
+            compute_start_ns,
+            compute_end_ns,
+            exec_end_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_come_in_order() {
+        for (given, expected) in [
+            ((10, 20, 30, 40), (10, 20, 30, 40)),
+            // Never taken.
+            ((10, 0, 0, 40), (10, 10, 40, 40)),
+            ((10, 20, 0, 40), (10, 20, 40, 40)),
+            ((10, 0, 30, 40), (10, 10, 30, 40)),
+            // Taken in the wrong order.
+            ((10, 30, 20, 40), (10, 30, 30, 40)),
+            ((10, 20, 50, 40), (10, 20, 40, 40)),
+            ((10, 5, 7, 3), (10, 10, 10, 10)),
+        ] {
+            let stamps = Stamps::ordered(given.0, given.1, given.2, given.3);
+            let found = (
+                stamps.exec_start_ns,
+                stamps.compute_start_ns,
+                stamps.compute_end_ns,
+                stamps.exec_end_ns,
+            );
+            assert_eq!(found, expected, "{given:?}");
+        }
+    }
+}

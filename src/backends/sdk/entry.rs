@@ -1,0 +1,398 @@
+//! The entry points that a server looks up in a plug-in, as generic functions; [`export_backend!`](crate::export_backend) gives
+//! them their C names.
+//!
+//! Every one catches panics: they must not unwind into the server. Who frees what: the state pointer of a backend, model and instance
+//! is a `Box` made by its Initialize and taken back by its Finalize; the server finalises instances before their model and models
+//! before their backend, so the references between the boxes hold.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+
+use conch_abi as abi;
+
+use crate::backend::{Attributes, Backend, BackendContext, Instance, InstanceContext};
+use crate::backend::{Model, ModelContext};
+use crate::batch::{Batch, Slot};
+use crate::clock::monotonic_ns;
+use crate::{Code, Error};
+
+/// The oldest minor version of the backend API that has every function the SDK calls. Servers older than Triton 2.40 lack some.
+const API_VERSION_MINOR_MIN: u32 = 16;
+
+type RawError = *mut abi::TRITONSERVER_Error;
+
+struct ModelCell<M> {
+    model: M,
+    max_batch_size: i64,
+    is_decoupled: bool,
+}
+
+struct InstanceCell<I: Instance> {
+    instance: I,
+    model: NonNull<ModelCell<I::Model>>,
+    /// Kept between executions, so that a steady load allocates nothing here.
+    slots: Vec<Slot>,
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_Initialize`: the backend is live, and calls for it come one at a time.
+pub unsafe fn initialize<B: Backend>(raw: *mut abi::TRITONBACKEND_Backend) -> RawError {
+    guard(|| {
+        check_version()?;
+        // SAFETY: live during this call by the function's contract.
+        let context = unsafe { BackendContext::new(raw)? };
+        let state = Box::into_raw(Box::new(B::initialize(&context)?));
+        // SAFETY: the backend is live; on failure the box, which nobody else saw, is taken back.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_BackendSetState(raw, state.cast()))
+                .inspect_err(|_| drop(Box::from_raw(state)))
+        }
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_Finalize`.
+pub unsafe fn finalize<B: Backend>(raw: *mut abi::TRITONBACKEND_Backend) -> RawError {
+    guard(|| {
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: the backend is live; its state is the box of `initialize`, and nobody uses it any more.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_BackendState(raw, &raw mut state))?;
+            drop_box::<B>(state);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_GetBackendAttribute`.
+pub unsafe fn attributes<B: Backend>(
+    raw: *mut abi::TRITONBACKEND_Backend,
+    attributes: *mut abi::TRITONBACKEND_BackendAttribute,
+) -> RawError {
+    guard(|| {
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: the backend is live and initialised, so its state is the box of `initialize`; the attributes are live.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_BackendState(raw, &raw mut state))?;
+            let backend = shared::<B>(state, "backend")?;
+            backend.attributes(&mut Attributes::new(attributes)?)
+        }
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelInitialize`: the model is live, and calls for it come one at a time.
+pub unsafe fn model_initialize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> RawError {
+    guard(|| {
+        let mut backend = ptr::null_mut();
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: model and backend are live; the backend's state is the box of `initialize`, shared by models, which may start
+        // at the same time (`Backend` is `Sync`).
+        let backend = unsafe {
+            Error::check(abi::TRITONBACKEND_ModelBackend(raw, &raw mut backend))?;
+            Error::check(abi::TRITONBACKEND_BackendState(backend, &raw mut state))?;
+            shared::<M::Backend>(state, "backend")?
+        };
+        // SAFETY: the model is live during this call.
+        let mut context = unsafe { ModelContext::new(raw)? };
+        let model = M::initialize(backend, &mut context)?;
+        let cell = Box::into_raw(Box::new(ModelCell {
+            model,
+            max_batch_size: context.config().max_batch_size(),
+            is_decoupled: context.config().is_decoupled(),
+        }));
+        // SAFETY: the model is live; on failure the box, which nobody else saw, is taken back.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelSetState(raw, cell.cast()))
+                .inspect_err(|_| drop(Box::from_raw(cell)))
+        }
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelFinalize`.
+pub unsafe fn model_finalize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> RawError {
+    guard(|| {
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: the model is live; its state is the box of `model_initialize`, and its instances are gone.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelState(raw, &raw mut state))?;
+            drop_box::<ModelCell<M>>(state);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelInstanceInitialize`: the instance is live and used by this thread alone.
+pub unsafe fn instance_initialize<I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> RawError {
+    guard(|| {
+        let mut model = ptr::null_mut();
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`, which outlives its instances.
+        let model: &ModelCell<I::Model> = unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceModel(raw, &raw mut model))?;
+            Error::check(abi::TRITONBACKEND_ModelState(model, &raw mut state))?;
+            shared(state, "model")?
+        };
+        // SAFETY: the instance is live during this call.
+        let context = unsafe { InstanceContext::new(raw)? };
+        let cell = Box::into_raw(Box::new(InstanceCell {
+            instance: I::initialize(&model.model, &context)?,
+            model: NonNull::from(model),
+            slots: Vec::new(),
+        }));
+        // SAFETY: the instance is live; on failure the box, which nobody else saw, is taken back.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceSetState(raw, cell.cast()))
+                .inspect_err(|_| drop(Box::from_raw(cell)))
+        }
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelInstanceFinalize`.
+pub unsafe fn instance_finalize<I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> RawError {
+    guard(|| {
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: the instance is live; its state is the box of `instance_initialize`, and it executes nothing any more.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state))?;
+            drop_box::<InstanceCell<I>>(state);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelInstanceExecute`: the instance is live and executes nothing else; `requests` points at
+/// `request_count` requests, which this call owns if it returns success.
+pub unsafe fn instance_execute<I: Instance>(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: *mut *mut abi::TRITONBACKEND_Request,
+    request_count: u32,
+) -> RawError {
+    let exec_start_ns = monotonic_ns();
+    let mut state: *mut c_void = ptr::null_mut();
+    // SAFETY: the instance is live; its state is the box of `instance_initialize`, used by one execution at a time.
+    let cell = unsafe {
+        let found = Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state));
+        match (found, state.cast::<InstanceCell<I>>().as_mut()) {
+            (Err(error), _) => return error.into_raw(),
+            (Ok(()), None) => return Error::internal("instance without a state").into_raw(),
+            (Ok(()), Some(cell)) => cell,
+        }
+    };
+    if requests.is_null() || request_count == 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's array. It may hold nulls, so it is read as such first.
+    let requests = unsafe { std::slice::from_raw_parts(requests, request_count as usize) };
+    if requests.iter().any(|request| request.is_null()) {
+        return Error::internal("null request given to the backend").into_raw();
+    }
+    // SAFETY: the same array, now known to hold no nulls; NonNull has the layout of a pointer.
+    let requests = unsafe {
+        std::slice::from_raw_parts(
+            requests
+                .as_ptr()
+                .cast::<NonNull<abi::TRITONBACKEND_Request>>(),
+            requests.len(),
+        )
+    };
+    // SAFETY: the model's box outlives its instances.
+    let model = unsafe { cell.model.as_ref() };
+
+    cell.slots.clear();
+    cell.slots.resize_with(requests.len(), Slot::default);
+    // SAFETY: instance and requests are live and this thread's until Execute returns; there is one fresh slot per request.
+    let batch = unsafe {
+        Batch::new(
+            raw,
+            requests,
+            &cell.slots,
+            model.max_batch_size,
+            model.is_decoupled,
+            exec_start_ns,
+        )
+    };
+    let instance = &mut cell.instance;
+    let result = catch_unwind(AssertUnwindSafe(|| instance.execute(&model.model, &batch)))
+        .unwrap_or_else(|panic| Err(panic_error(&*panic)));
+    batch.finish(result)
+}
+
+/// The server must have the same major version and at least the functions that the SDK calls; a newer or older minor is no matter.
+fn check_version() -> Result<(), Error> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both results are writable.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_ApiVersion(
+            &raw mut major,
+            &raw mut minor,
+        ))?;
+    }
+    if is_version_enough(major, minor) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "the server's backend API is {major}.{minor}, this backend needs {}.{API_VERSION_MINOR_MIN} or a later minor version",
+        abi::TRITONBACKEND_API_VERSION_MAJOR
+    )))
+}
+
+fn is_version_enough(major: u32, minor: u32) -> bool {
+    major == abi::TRITONBACKEND_API_VERSION_MAJOR && minor >= API_VERSION_MINOR_MIN
+}
+
+fn guard(body: impl FnOnce() -> Result<(), Error>) -> RawError {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => ptr::null_mut(),
+        Ok(Err(error)) => error.into_raw(),
+        Err(panic) => panic_error(&*panic).into_raw(),
+    }
+}
+
+fn panic_error(panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("of unknown cause");
+    Error::new(Code::Internal, format!("panic in the backend: {message}"))
+}
+
+/// # Safety
+/// `state` is null or a box of a `T` that lives during `'s` and is not borrowed mutably.
+unsafe fn shared<'s, T>(state: *mut c_void, what: &str) -> Result<&'s T, Error> {
+    // SAFETY: by this function's contract.
+    unsafe { state.cast::<T>().as_ref() }
+        .ok_or_else(|| Error::internal(format!("{what} without a state")))
+}
+
+/// # Safety
+/// `state` is null or a box of a `T` that nobody uses any more.
+unsafe fn drop_box<T>(state: *mut c_void) {
+    if !state.is_null() {
+        // SAFETY: by this function's contract.
+        drop(unsafe { Box::from_raw(state.cast::<T>()) });
+    }
+}
+
+/// Exports the entry points of a plug-in for a [`Backend`] type. Once per `cdylib`, named `libtriton_<backend>.so`.
+#[macro_export]
+macro_rules! export_backend {
+    ($backend:ty) => {
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+            type Model = <$backend as $crate::Backend>::Model;
+            type Instance = <Model as $crate::Model>::Instance;
+            type RawError = *mut abi::TRITONSERVER_Error;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_Initialize(
+                backend: *mut abi::TRITONBACKEND_Backend,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::initialize::<$backend>(backend) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_Finalize(
+                backend: *mut abi::TRITONBACKEND_Backend,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::finalize::<$backend>(backend) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_GetBackendAttribute(
+                backend: *mut abi::TRITONBACKEND_Backend,
+                attributes: *mut abi::TRITONBACKEND_BackendAttribute,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::attributes::<$backend>(backend, attributes) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInitialize(
+                model: *mut abi::TRITONBACKEND_Model,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::model_initialize::<Model>(model) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelFinalize(
+                model: *mut abi::TRITONBACKEND_Model,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::model_finalize::<Model>(model) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceInitialize(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_initialize::<Instance>(instance) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceFinalize(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_finalize::<Instance>(instance) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceExecute(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+                requests: *mut *mut abi::TRITONBACKEND_Request,
+                request_count: u32,
+            ) -> RawError {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_execute::<Instance>(instance, requests, request_count) }
+            }
+        };
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_newer_and_slightly_older_servers() {
+        for (major, minor, expected) in [
+            (1, API_VERSION_MINOR_MIN, true),
+            (1, 19, true),
+            (1, 99, true),
+            (1, API_VERSION_MINOR_MIN - 1, false),
+            (2, 19, false),
+            (0, 19, false),
+        ] {
+            assert_eq!(is_version_enough(major, minor), expected, "{major}.{minor}");
+        }
+    }
+
+    #[test]
+    fn panics_become_errors_with_their_message() {
+        let caught = catch_unwind(|| panic!("plain")).unwrap_err();
+        assert_eq!(
+            panic_error(&*caught).message(),
+            "panic in the backend: plain"
+        );
+        let caught = catch_unwind(|| panic!("{} {}", "with", 2)).unwrap_err();
+        assert!(panic_error(&*caught).message().ends_with("with 2"));
+    }
+}

@@ -1,0 +1,501 @@
+//! Tensors of a batch: inputs of all requests joined along the first dimension, outputs cut apart again.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use crate::data_type::{element_count, shape_text};
+use crate::{Batch, DataType, Error, Input, Request, Response};
+
+/// Joined input of a batch.
+#[derive(Clone, Debug)]
+pub struct Gathered<'a> {
+    pub data_type: DataType,
+    /// Rows of all requests first, where the model batches.
+    pub shape: Vec<i64>,
+    pub bytes: &'a [u8],
+}
+
+/// How the inputs of several requests are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Along the first dimension; the other dimensions must be equal.
+    Rows,
+    /// Element after element into one dimension, whatever the shapes.
+    Ragged,
+}
+
+/// Memory in which inputs are joined, kept between batches.
+#[derive(Default)]
+pub struct Gather {
+    buffer: Aligned,
+}
+
+impl Gather {
+    /// Joins the input `name` of all requests. A single request's input is not copied if it lies in one piece, aligned to its elements.
+    /// `None` if no request has the input.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if only some requests have it or their types or shapes differ; otherwise whatever the server reports.
+    pub fn collect<'a>(
+        &'a mut self,
+        batch: &'a Batch<'_>,
+        name: &CStr,
+        join: Join,
+    ) -> Result<Option<Gathered<'a>>, Error> {
+        // A request without the input is told from a failure by looking at its names, which is off the usual path.
+        let mut requests = batch.requests();
+        let Some(first_request) = requests.next() else {
+            return Ok(None);
+        };
+        let first = match first_request.input(name) {
+            Ok(input) => input,
+            Err(error) => {
+                for request in batch.requests() {
+                    if has_input(request, name)? {
+                        return Err(error);
+                    }
+                }
+                return Ok(None);
+            }
+        };
+        let data_type = first.data_type();
+        if batch.len() == 1 {
+            let shape = join_shapes(name, join, std::iter::once(Ok(first.shape())))?;
+            if let Some(bytes) = first.contiguous()?
+                && is_aligned(bytes, data_type)
+            {
+                return Ok(Some(Gathered {
+                    data_type,
+                    shape,
+                    bytes,
+                }));
+            }
+            let bytes = self
+                .buffer
+                .fill(first.byte_count(), |target| append(&first, target))?;
+            return Ok(Some(Gathered {
+                data_type,
+                shape,
+                bytes,
+            }));
+        }
+
+        let mut byte_count = 0usize;
+        let shape = join_shapes(
+            name,
+            join,
+            batch.requests().map(|request| {
+                let input = request.input(name)?;
+                if input.data_type() != data_type {
+                    return Err(Error::invalid(format!(
+                        "requests of a batch have different data types for input '{}'",
+                        name.to_string_lossy()
+                    )));
+                }
+                byte_count = byte_count
+                    .checked_add(input.byte_count())
+                    .ok_or_else(|| Error::internal("batch larger than memory"))?;
+                Ok(input.shape())
+            }),
+        )?;
+        let bytes = self.buffer.fill(byte_count, |target| {
+            for request in batch.requests() {
+                append(&request.input(name)?, target)?;
+            }
+            Ok(())
+        })?;
+        Ok(Some(Gathered {
+            data_type,
+            shape,
+            bytes,
+        }))
+    }
+}
+
+/// Where a request's rows lie in the bytes of an output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub range: Range<usize>,
+    pub shape: Vec<i64>,
+}
+
+/// An output of a batch, to be cut into the requests' shares.
+#[derive(Clone, Copy, Debug)]
+pub struct Scatter<'a> {
+    pub name: &'a CStr,
+    pub data_type: DataType,
+    pub shape: &'a [i64],
+    pub bytes: &'a [u8],
+}
+
+impl Scatter<'_> {
+    /// Writes each request's rows into its response, if it wants this output. A request whose share cannot be written is answered
+    /// with that error, and its response is gone afterwards.
+    ///
+    /// # Errors
+    /// `Internal` if the output does not have as many rows as the batch, or not as many bytes as its shape says.
+    pub fn write(
+        &self,
+        batch: &Batch<'_>,
+        rows: &[usize],
+        responses: &mut [Option<Response<'_>>],
+    ) -> Result<(), Error> {
+        let shares = self.shares(batch.max_batch_size() > 0, rows)?;
+        for ((request, response), share) in batch.requests().zip(responses).zip(shares) {
+            let Some(open) = response.as_mut() else {
+                continue;
+            };
+            let written = (|| {
+                if !request.wants(self.name)? {
+                    return Ok(());
+                }
+                let bytes = self
+                    .bytes
+                    .get(share.range)
+                    .ok_or_else(|| Error::internal("share outside of its output"))?;
+                open.output(self.name, self.data_type, &share.shape, bytes.len())?
+                    .write(bytes)
+            })();
+            if let Err(error) = written
+                && let Some(open) = response.take()
+            {
+                open.fail(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Byte range and shape of each request's rows.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn shares(&self, is_batching: bool, rows: &[usize]) -> Result<Vec<Share>, Error> {
+        shares(
+            self.name,
+            self.data_type,
+            self.shape,
+            self.bytes,
+            is_batching,
+            rows,
+        )
+    }
+}
+
+fn shares(
+    name: &CStr,
+    data_type: DataType,
+    shape: &[i64],
+    bytes: &[u8],
+    is_batching: bool,
+    rows: &[usize],
+) -> Result<Vec<Share>, Error> {
+    let wrong =
+        |what: String| Error::internal(format!("output '{}': {what}", name.to_string_lossy()));
+    if !is_batching {
+        return match rows.len() {
+            1 => Ok(vec![Share {
+                range: 0..bytes.len(),
+                shape: shape.to_vec(),
+            }]),
+            count => Err(wrong(format!(
+                "{count} requests in a batch of a model that does not batch"
+            ))),
+        };
+    }
+    let total: usize = rows.iter().sum();
+    let Some((&first, rest)) = shape.split_first() else {
+        return Err(wrong("no batch dimension".to_owned()));
+    };
+    if usize::try_from(first) != Ok(total) {
+        return Err(wrong(format!(
+            "shape {} does not have the batch's {total} rows",
+            shape_text(shape)
+        )));
+    }
+    let row_elements =
+        element_count(rest).ok_or_else(|| wrong(format!("bad shape {}", shape_text(shape))))?;
+    let mut ends = RowEnds::new(data_type, row_elements, bytes);
+    let mut start = 0;
+    let mut shares = Vec::with_capacity(rows.len());
+    for &count in rows {
+        let end = ends
+            .advance(count)
+            .ok_or_else(|| wrong("fewer bytes than its shape says".to_owned()))?;
+        let mut share = Share {
+            range: start..end,
+            shape: shape.to_vec(),
+        };
+        if let Some(dimension) = share.shape.first_mut() {
+            *dimension = count as i64;
+        }
+        shares.push(share);
+        start = end;
+    }
+    if start != bytes.len() {
+        return Err(wrong("more bytes than its shape says".to_owned()));
+    }
+    Ok(shares)
+}
+
+/// Walks over the rows of a tensor's bytes.
+struct RowEnds<'a> {
+    bytes: &'a [u8],
+    /// `None`: BYTES, whose elements carry their length in front.
+    row_bytes: Option<usize>,
+    row_elements: usize,
+    position: usize,
+}
+
+impl<'a> RowEnds<'a> {
+    fn new(data_type: DataType, row_elements: usize, bytes: &'a [u8]) -> Self {
+        let row_bytes = data_type
+            .element_bytes()
+            .map(|element_bytes| element_bytes.saturating_mul(row_elements));
+        RowEnds {
+            bytes,
+            row_bytes,
+            row_elements,
+            position: 0,
+        }
+    }
+
+    /// The end of the next `rows` rows; `None` if the bytes do not reach that far.
+    fn advance(&mut self, rows: usize) -> Option<usize> {
+        match self.row_bytes {
+            Some(row_bytes) => {
+                self.position = self.position.checked_add(row_bytes.checked_mul(rows)?)?;
+            }
+            None => {
+                for _ in 0..self.row_elements.checked_mul(rows)? {
+                    let rest = self.bytes.get(self.position..)?;
+                    let length = u32::from_le_bytes(*rest.first_chunk()?);
+                    let length = usize::try_from(length).ok()?;
+                    self.position = self.position.checked_add(4)?.checked_add(length)?;
+                }
+            }
+        }
+        (self.position <= self.bytes.len()).then_some(self.position)
+    }
+}
+
+/// The shape of joined tensors.
+fn join_shapes<'s>(
+    name: &CStr,
+    join: Join,
+    mut shapes: impl Iterator<Item = Result<&'s [i64], Error>>,
+) -> Result<Vec<i64>, Error> {
+    let overflow = || {
+        Error::invalid(format!(
+            "shapes of input '{}' in a batch are too large",
+            name.to_string_lossy()
+        ))
+    };
+    if join == Join::Ragged {
+        let mut total = 0i64;
+        for shape in shapes {
+            let count = element_count(shape?).and_then(|count| i64::try_from(count).ok());
+            total = count
+                .and_then(|count| total.checked_add(count))
+                .ok_or_else(overflow)?;
+        }
+        return Ok(vec![total]);
+    }
+    let mut joined = shapes.next().transpose()?.unwrap_or_default().to_vec();
+    for shape in shapes {
+        let shape = shape?;
+        let (Some((rows, rest)), Some((first, others))) =
+            (joined.split_first_mut(), shape.split_first())
+        else {
+            return Err(Error::invalid(format!(
+                "input '{}' has no batch dimension",
+                name.to_string_lossy()
+            )));
+        };
+        if rest != others {
+            return Err(Error::invalid(format!(
+                "requests of a batch have different shapes for input '{}': [.,{}] and {}",
+                name.to_string_lossy(),
+                shape_text(rest).trim_start_matches('['),
+                shape_text(shape)
+            )));
+        }
+        *rows = rows.checked_add(*first).ok_or_else(overflow)?;
+    }
+    Ok(joined)
+}
+
+fn append(input: &Input<'_>, target: &mut Target<'_>) -> Result<(), Error> {
+    input.for_each_buffer(|piece| target.write(piece))
+}
+
+fn has_input(request: Request<'_>, name: &CStr) -> Result<bool, Error> {
+    for index in 0..request.input_count()? {
+        if request.input_at(index)?.name() == name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_aligned(bytes: &[u8], data_type: DataType) -> bool {
+    let alignment = data_type.element_bytes().unwrap_or(1);
+    bytes.as_ptr().addr().is_multiple_of(alignment)
+}
+
+/// Room for bytes that starts on a cache line, which suits every element type and vector instruction.
+#[derive(Default)]
+struct Aligned {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([MaybeUninit<u8>; 64]);
+
+impl Aligned {
+    /// Makes room for `byte_count` bytes and has `fill` write them, all of them.
+    fn fill(
+        &mut self,
+        byte_count: usize,
+        fill: impl FnOnce(&mut Target<'_>) -> Result<(), Error>,
+    ) -> Result<&[u8], Error> {
+        let line_count = byte_count.div_ceil(64);
+        if self.lines.len() < line_count {
+            // Nothing of the old contents is worth moving.
+            self.lines = Vec::new();
+            self.lines
+                .resize(line_count, Line([MaybeUninit::uninit(); 64]));
+        }
+        let base = self.lines.as_mut_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: the vector owns at least that many bytes, of a type that asks nothing of them, borrowed through `self`.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base, byte_count) };
+        let mut target = Target { bytes, filled: 0 };
+        fill(&mut target)?;
+        if target.filled != byte_count {
+            return Err(Error::internal(format!(
+                "an input has {} bytes instead of {byte_count}",
+                target.filled
+            )));
+        }
+        // SAFETY: all of them were written, by the check above.
+        Ok(unsafe { std::slice::from_raw_parts(base.cast::<u8>(), byte_count) })
+    }
+}
+
+struct Target<'t> {
+    bytes: &'t mut [MaybeUninit<u8>],
+    filled: usize,
+}
+
+impl Target<'_> {
+    fn write(&mut self, source: &[u8]) -> Result<(), Error> {
+        let end = self.filled.checked_add(source.len());
+        let room = end.and_then(|end| self.bytes.get_mut(self.filled..end));
+        let Some(room) = room else {
+            return Err(Error::internal("an input is longer than its size"));
+        };
+        // SAFETY: slices of one length, and the target is borrowed uniquely, so they do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                source.as_ptr(),
+                room.as_mut_ptr().cast::<u8>(),
+                source.len(),
+            );
+        }
+        self.filled += source.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(range: Range<usize>, shape: &[i64]) -> Share {
+        Share {
+            range,
+            shape: shape.to_vec(),
+        }
+    }
+
+    fn joined(join: Join, shapes: &[&[i64]]) -> Result<Vec<i64>, Error> {
+        join_shapes(c"X", join, shapes.iter().map(|shape| Ok(*shape)))
+    }
+
+    #[test]
+    fn joins_shapes_along_the_first_dimension() {
+        for (shapes, expected) in [
+            (&[&[2, 3][..]][..], Some(vec![2, 3])),
+            (&[&[2, 3], &[1, 3], &[4, 3]], Some(vec![7, 3])),
+            (&[&[2], &[0]], Some(vec![2])),
+            (&[&[]], Some(vec![])),
+            (&[&[2, 3], &[2, 4]], None),
+            (&[&[2, 3], &[2]], None),
+            (&[&[], &[]], None),
+            (&[&[i64::MAX], &[1]], None),
+        ] {
+            assert_eq!(joined(Join::Rows, shapes).ok(), expected, "{shapes:?}");
+        }
+    }
+
+    #[test]
+    fn joins_ragged_shapes_into_one_dimension() {
+        for (shapes, expected) in [
+            (&[&[1, 3][..], &[2, 5]][..], Some(vec![13])),
+            (&[&[1, 0], &[1]], Some(vec![1])),
+            (&[&[i64::MAX], &[1]], None),
+            (&[&[-1]], None),
+        ] {
+            assert_eq!(joined(Join::Ragged, shapes).ok(), expected, "{shapes:?}");
+        }
+    }
+
+    #[test]
+    fn cuts_outputs_into_the_requests_rows() {
+        let check = |data_type, shape: &[i64], bytes: &[u8], rows: &[usize]| {
+            shares(c"Y", data_type, shape, bytes, true, rows).ok()
+        };
+        let bytes: Vec<u8> = (0..24).collect();
+        assert_eq!(
+            check(DataType::Int16, &[3, 4], &bytes, &[1, 2]),
+            Some(vec![share(0..8, &[1, 4]), share(8..24, &[2, 4])])
+        );
+        assert_eq!(
+            check(DataType::Uint8, &[2, 0], &[], &[1, 1]),
+            Some(vec![share(0..0, &[1, 0]), share(0..0, &[1, 0])])
+        );
+        // Rows, bytes and dimensions that do not fit.
+        assert_eq!(check(DataType::Int16, &[3, 4], &bytes, &[1, 1]), None);
+        assert_eq!(check(DataType::Int16, &[3, 3], &bytes, &[1, 2]), None);
+        assert_eq!(check(DataType::Int16, &[3, 5], &bytes, &[1, 2]), None);
+        assert_eq!(check(DataType::Int16, &[], &bytes, &[1]), None);
+        let strings = b"\x02\0\0\0ab\0\0\0\0\x01\0\0\0c";
+        assert_eq!(
+            check(DataType::Bytes, &[3], strings, &[1, 2]),
+            Some(vec![share(0..6, &[1]), share(6..15, &[2])])
+        );
+        assert_eq!(check(DataType::Bytes, &[3], &strings[..14], &[1, 2]), None);
+        assert_eq!(check(DataType::Bytes, &[2], strings, &[1, 1]), None);
+    }
+
+    #[test]
+    fn passes_whole_outputs_of_models_that_do_not_batch() {
+        let whole = shares(c"Y", DataType::Uint8, &[2], &[1, 2], false, &[1]);
+        assert_eq!(whole, Ok(vec![share(0..2, &[2])]));
+        assert!(shares(c"Y", DataType::Uint8, &[2], &[1, 2], false, &[1, 1]).is_err());
+    }
+
+    #[test]
+    fn aligned_memory_is_aligned_and_filled_exactly() {
+        let mut aligned = Aligned::default();
+        for size in [0usize, 1, 63, 64, 65, 1000] {
+            let piece = vec![7u8; size];
+            let bytes = aligned.fill(size, |target| target.write(&piece)).unwrap();
+            assert_eq!(bytes, piece);
+            assert!(bytes.as_ptr().addr().is_multiple_of(64));
+        }
+        assert!(aligned.fill(4, |target| target.write(&[1, 2, 3])).is_err());
+        assert!(aligned.fill(2, |target| target.write(&[1, 2, 3])).is_err());
+    }
+}

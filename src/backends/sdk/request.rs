@@ -1,0 +1,462 @@
+//! Requests of a batch and their inputs.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use conch_abi as abi;
+
+use crate::batch::{Outcome, Slot};
+use crate::response::Response;
+use crate::{DataType, Error, State};
+
+/// One request of the batch being executed. It can be used until Execute returns; the SDK releases it then.
+#[derive(Clone, Copy)]
+pub struct Request<'b> {
+    raw: NonNull<abi::TRITONBACKEND_Request>,
+    pub(crate) slot: &'b Slot,
+}
+
+impl<'b> Request<'b> {
+    /// # Safety
+    /// `raw` is a request that this execution owns during `'b`, used by this thread alone.
+    pub(crate) unsafe fn new(raw: NonNull<abi::TRITONBACKEND_Request>, slot: &'b Slot) -> Self {
+        Request { raw, slot }
+    }
+
+    pub(crate) fn raw(self) -> *mut abi::TRITONBACKEND_Request {
+        self.raw.as_ptr()
+    }
+
+    /// The client's id; empty if it gave none.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn id(self) -> Result<&'b CStr, Error> {
+        let mut id: *const c_char = ptr::null();
+        // SAFETY: the request is live; the returned text is NUL-terminated and lives as long as the request.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestId(self.raw(), &raw mut id))?;
+            Ok(borrow(id))
+        }
+    }
+
+    /// Whether the client gave up. Work for such a request may stop and be answered with a CANCELLED error.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn is_cancelled(self) -> Result<bool, Error> {
+        let mut is_cancelled = false;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestIsCancelled(
+                self.raw(),
+                &raw mut is_cancelled,
+            ))?;
+        }
+        Ok(is_cancelled)
+    }
+
+    /// Sequence flags of the request, a mask of `TRITONSERVER_REQUEST_FLAG_*`.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn flags(self) -> Result<u32, Error> {
+        let mut flags = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe { Error::check(abi::TRITONBACKEND_RequestFlags(self.raw(), &raw mut flags))? };
+        Ok(flags)
+    }
+
+    /// The numeric correlation id of the request's sequence.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the id is text.
+    pub fn correlation_id(self) -> Result<u64, Error> {
+        let mut id = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestCorrelationId(
+                self.raw(),
+                &raw mut id,
+            ))?;
+        }
+        Ok(id)
+    }
+
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn parameter_count(self) -> Result<u32, Error> {
+        let mut count = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestParameterCount(
+                self.raw(),
+                &raw mut count,
+            ))?;
+        }
+        Ok(count)
+    }
+
+    /// Name and value of a custom parameter, by index.
+    ///
+    /// # Errors
+    /// Whatever the server reports, or `Unsupported` for a kind of value that this SDK does not know.
+    pub fn parameter(self, index: u32) -> Result<(&'b CStr, Parameter<'b>), Error> {
+        let mut key: *const c_char = ptr::null();
+        let mut kind = 0;
+        let mut value: *const c_void = ptr::null();
+        // SAFETY: the request is live, the results writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestParameter(
+                self.raw(),
+                index,
+                &raw mut key,
+                &raw mut kind,
+                &raw mut value,
+            ))?;
+        }
+        if value.is_null() {
+            return Err(Error::internal("request parameter without a value"));
+        }
+        // SAFETY: non-null by the check; the server points at a value of the kind it names (a string parameter is the text itself),
+        // which lives as long as the request.
+        unsafe {
+            let value = match kind {
+                abi::TRITONSERVER_PARAMETER_STRING => Parameter::Text(CStr::from_ptr(value.cast())),
+                abi::TRITONSERVER_PARAMETER_INT => {
+                    Parameter::Integer(value.cast::<i64>().read_unaligned())
+                }
+                abi::TRITONSERVER_PARAMETER_BOOL => {
+                    Parameter::Boolean(value.cast::<u8>().read() != 0)
+                }
+                abi::TRITONSERVER_PARAMETER_DOUBLE => {
+                    Parameter::Number(value.cast::<f64>().read_unaligned())
+                }
+                other => {
+                    return Err(Error::unsupported(format!(
+                        "unknown type {other} of request parameter"
+                    )));
+                }
+            };
+            Ok((borrow(key), value))
+        }
+    }
+
+    /// The value of a custom parameter, by name.
+    ///
+    /// # Errors
+    /// As [`parameter`](Self::parameter).
+    pub fn find_parameter(self, name: &CStr) -> Result<Option<Parameter<'b>>, Error> {
+        for index in 0..self.parameter_count()? {
+            let (key, value) = self.parameter(index)?;
+            if key == name {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn input_count(self) -> Result<u32, Error> {
+        let mut count = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestInputCount(
+                self.raw(),
+                &raw mut count,
+            ))?;
+        }
+        Ok(count)
+    }
+
+    /// An input of the request by index, in no particular order.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn input_at(self, index: u32) -> Result<Input<'b>, Error> {
+        let mut input = ptr::null_mut();
+        // SAFETY: the request is live, the result writable; the input lives as long as the request.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestInputByIndex(
+                self.raw(),
+                index,
+                &raw mut input,
+            ))?;
+            Input::new(input)
+        }
+    }
+
+    /// An input of the request by name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (in the server's words) if the request has no such input.
+    pub fn input(self, name: &CStr) -> Result<Input<'b>, Error> {
+        let mut input = ptr::null_mut();
+        // SAFETY: as above; the name is NUL-terminated.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestInput(
+                self.raw(),
+                name.as_ptr(),
+                &raw mut input,
+            ))?;
+            Input::new(input)
+        }
+    }
+
+    /// How many outputs the client wants; the others need not be made.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn output_count(self) -> Result<u32, Error> {
+        let mut count = 0;
+        // SAFETY: the request is live, the result writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestOutputCount(
+                self.raw(),
+                &raw mut count,
+            ))?;
+        }
+        Ok(count)
+    }
+
+    /// The name of a wanted output.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn output_name(self, index: u32) -> Result<&'b CStr, Error> {
+        let mut name: *const c_char = ptr::null();
+        // SAFETY: the request is live; the name is NUL-terminated and lives as long as the request.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_RequestOutputName(
+                self.raw(),
+                index,
+                &raw mut name,
+            ))?;
+            Ok(borrow(name))
+        }
+    }
+
+    /// Whether the client wants this output.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn wants(self, output: &CStr) -> Result<bool, Error> {
+        for index in 0..self.output_count()? {
+            if self.output_name(index)? == output {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Begins a response. A one-to-one model makes exactly one; dropping it unsent leaves the request unanswered, and the SDK then
+    /// answers with an error.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn respond(self) -> Result<Response<'b>, Error> {
+        let mut response = ptr::null_mut();
+        // SAFETY: the request is live, the result writable; the new response is owned by the wrapper.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ResponseNew(
+                &raw mut response,
+                self.raw(),
+            ))?;
+            Response::new(response, self.slot)
+        }
+    }
+
+    /// Answers with an error. A request already answered for good stays as it is.
+    pub fn fail(self, error: Error) {
+        if self.slot.outcome.get() != Outcome::Open {
+            crate::error!("error after the final response: {error}");
+            return;
+        }
+        match self.respond() {
+            Ok(response) => response.fail(error),
+            // No response can be made at all; the client sees whatever the server does with a request released unanswered.
+            Err(refused) => {
+                self.slot.outcome.set(Outcome::Failed);
+                crate::error!("cannot answer a request with '{error}': {refused}");
+            }
+        }
+    }
+
+    /// Begins the next value of an implicit state of the request's sequence.
+    ///
+    /// # Errors
+    /// `InvalidArgument` (in the server's words) if the model has no such state.
+    pub fn state(
+        self,
+        name: &CStr,
+        data_type: DataType,
+        shape: &[i64],
+    ) -> Result<State<'b>, Error> {
+        // SAFETY: the request is live during `'b` by the contract of `new`.
+        unsafe { State::new(self.raw(), name, data_type, shape) }
+    }
+}
+
+/// A custom parameter's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Parameter<'b> {
+    Text(&'b CStr),
+    Integer(i64),
+    Boolean(bool),
+    Number(f64),
+}
+
+/// One input tensor of a request.
+#[derive(Clone, Copy)]
+pub struct Input<'b> {
+    raw: NonNull<abi::TRITONBACKEND_Input>,
+    name: &'b CStr,
+    data_type: DataType,
+    shape: &'b [i64],
+    byte_count: u64,
+    buffer_count: u32,
+    request: PhantomData<&'b Slot>,
+}
+
+impl<'b> Input<'b> {
+    /// # Safety
+    /// `raw` is an input of a request that is live during `'b`.
+    unsafe fn new(raw: *mut abi::TRITONBACKEND_Input) -> Result<Self, Error> {
+        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("server gave a null input"))?;
+        let mut name: *const c_char = ptr::null();
+        let mut data_type = 0;
+        let mut shape: *const i64 = ptr::null();
+        let mut dims_count = 0u32;
+        let mut byte_count = 0;
+        let mut buffer_count = 0;
+        // SAFETY: the input is live, the results writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_InputProperties(
+                raw.as_ptr(),
+                &raw mut name,
+                &raw mut data_type,
+                &raw mut shape,
+                &raw mut dims_count,
+                &raw mut byte_count,
+                &raw mut buffer_count,
+            ))?;
+        }
+        let data_type = DataType::from_raw(data_type).ok_or_else(|| {
+            Error::unsupported(format!("input with the unknown data type {data_type}"))
+        })?;
+        let shape = if dims_count == 0 || shape.is_null() {
+            &[]
+        } else {
+            // SAFETY: the server's array of that many dimensions, which lives as long as the request.
+            unsafe { std::slice::from_raw_parts(shape, dims_count as usize) }
+        };
+        Ok(Input {
+            raw,
+            // SAFETY: NUL-terminated, lives as long as the request.
+            name: unsafe { borrow(name) },
+            data_type,
+            shape,
+            byte_count,
+            buffer_count,
+            request: PhantomData,
+        })
+    }
+
+    pub fn name(&self) -> &'b CStr {
+        self.name
+    }
+
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// With the batch dimension, where the model batches.
+    pub fn shape(&self) -> &'b [i64] {
+        self.shape
+    }
+
+    /// Bytes over all buffers.
+    pub fn byte_count(&self) -> usize {
+        // A tensor lies in memory, so its size fits.
+        usize::try_from(self.byte_count).unwrap_or(usize::MAX)
+    }
+
+    /// Pieces in which the data lies; none for a tensor without elements.
+    pub fn buffer_count(&self) -> u32 {
+        self.buffer_count
+    }
+
+    /// One piece of the data, in main memory.
+    ///
+    /// # Errors
+    /// `Unsupported` if the piece lies in GPU memory; otherwise whatever the server reports.
+    pub fn buffer(&self, index: u32) -> Result<&'b [u8], Error> {
+        let mut buffer: *const c_void = ptr::null();
+        let mut byte_count = 0u64;
+        let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
+        let mut memory_type_id = 0;
+        // SAFETY: the input is live, the results writable.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_InputBuffer(
+                self.raw.as_ptr(),
+                index,
+                &raw mut buffer,
+                &raw mut byte_count,
+                &raw mut memory_type,
+                &raw mut memory_type_id,
+            ))?;
+        }
+        if memory_type == abi::TRITONSERVER_MEMORY_GPU {
+            return Err(Error::unsupported(format!(
+                "input '{}' is in GPU memory, which this backend cannot read",
+                self.name.to_string_lossy()
+            )));
+        }
+        let byte_count = usize::try_from(byte_count)
+            .map_err(|_| Error::internal("input buffer larger than memory"))?;
+        if byte_count == 0 || buffer.is_null() {
+            return Ok(&[]);
+        }
+        // SAFETY: the server's buffer of that many bytes in main memory, unchanged while the request is live.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), byte_count) })
+    }
+
+    /// All of the data without a copy, if it lies in one piece.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    pub fn contiguous(&self) -> Result<Option<&'b [u8]>, Error> {
+        match self.buffer_count {
+            0 => Ok(Some(&[])),
+            1 => self.buffer(0).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Hands each piece of the data to `visit`, in order.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer), or what `visit` returns.
+    pub fn for_each_buffer(
+        &self,
+        mut visit: impl FnMut(&'b [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for index in 0..self.buffer_count {
+            visit(self.buffer(index)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `text` is null or a NUL-terminated string that lives during `'b`.
+unsafe fn borrow<'b>(text: *const c_char) -> &'b CStr {
+    if text.is_null() {
+        c""
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { CStr::from_ptr(text) }
+    }
+}
