@@ -70,7 +70,9 @@ impl DataType {
 
     /// The type with this wire name (exact, upper case).
     pub fn from_name(name: &str) -> Option<DataType> {
-        DataType::ALL.into_iter().find(|data_type| data_type.name() == name)
+        DataType::ALL
+            .into_iter()
+            .find(|data_type| data_type.name() == name)
     }
 
     /// Bytes per element; none for BYTES, whose elements vary.

@@ -1,12 +1,42 @@
 //! From `config.pbtxt` (or JSON) to validated facts about a model.
 //!
-//! `text` parses the file into the ModelConfig message with errors that name file, line, column and field; `normalize` fills
-//! defaults; `validate` holds upstream's rules; `complete` deduces what a missing file leaves open; `json` writes and reads the JSON
-//! form. [`Model`] is what the rest of the server works with. Pure functions of their arguments: no threads, no clock; files are
-//! read only where a function takes a path.
+//! `text` parses the file into the ModelConfig message with errors that name file, line, column and field; `complete` deduces what a
+//! missing or partial file leaves open; `normalize` fills defaults; `validate` holds upstream's rules; `instance_group` decides where
+//! instances go; `merge` takes a backend's proposal; `json` writes and reads the JSON form. [`Model`] is what the rest of the server
+//! works with. Pure functions of their arguments: no threads, no clock; files are read only where a function takes a path.
+//!
+//! A load goes: [`load_file`] or [`from_json`] or an empty message, [`prepare`], the backend is opened, [`resolve_instance_groups`],
+//! [`Model::from_partial`], the backend's proposals ([`merge_proposal`]), [`Model::from_message`].
+#![forbid(unsafe_code)]
 
+mod complete;
 mod data_type;
+mod error;
+mod facts;
+mod instance_group;
+mod json;
+mod merge;
 mod model;
+mod normalize;
+mod prepare;
+mod schema;
+mod text;
+mod validate;
 
+pub use complete::complete_backend;
 pub use data_type::DataType;
-pub use model::{DynamicBatching, InstanceGroup, InstanceKind, Model, QueuePolicy, Scheduling, TensorSpec, TimeoutAction, VersionPolicy};
+pub use error::{Code, Error};
+pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups};
+pub use json::{from_json, to_json};
+pub use merge::merge_proposal;
+pub use model::{
+    BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind, Model,
+    QueuePolicy, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
+};
+pub use normalize::normalize;
+pub use prepare::{Preparation, prepare};
+pub use text::{load_file, parse_text};
+pub use validate::{validate, validate_io, validate_name};
+
+/// The message that all of this is about.
+pub use conch_proto::inference::ModelConfig;

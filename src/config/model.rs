@@ -1,5 +1,6 @@
 //! The validated facts of one model.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use conch_proto::inference::ModelConfig;
@@ -15,6 +16,10 @@ pub struct Model {
     /// Empty unless the file names one.
     pub platform: Box<str>,
     pub backend: Box<str>,
+    /// File name of the backend's library; empty: the usual one.
+    pub runtime: Box<str>,
+    /// File in the version directory; empty: the backend's own default.
+    pub default_model_filename: Box<str>,
     /// 0: the model has no batch dimension.
     pub max_batch_size: u32,
     pub inputs: Vec<TensorSpec>,
@@ -23,24 +28,49 @@ pub struct Model {
     pub version_policy: VersionPolicy,
     pub instance_groups: Vec<InstanceGroup>,
     pub is_decoupled: bool,
+    /// The model wants its responses cached.
+    pub has_response_cache: bool,
+    /// Tensors that the backend derives from a batch and feeds to the model; no request carries them.
+    pub batch_inputs: Vec<BatchInput>,
+    /// Outputs that the backend splits by another tensor's shapes.
+    pub batch_outputs: Vec<BatchOutput>,
+    /// For the backend, opaque to the server but for a few names.
+    pub parameters: BTreeMap<String, String>,
+    /// Labels of the model's metrics.
+    pub metric_tags: BTreeMap<String, String>,
 }
 
 impl Model {
     pub fn input(&self, name: &str) -> Option<(usize, &TensorSpec)> {
-        self.inputs.iter().enumerate().find(|(_, spec)| &*spec.name == name)
+        self.inputs
+            .iter()
+            .enumerate()
+            .find(|(_, spec)| &*spec.name == name)
     }
 
     pub fn output(&self, name: &str) -> Option<(usize, &TensorSpec)> {
-        self.outputs.iter().enumerate().find(|(_, spec)| &*spec.name == name)
+        self.outputs
+            .iter()
+            .enumerate()
+            .find(|(_, spec)| &*spec.name == name)
     }
 
     pub fn is_batching(&self) -> bool {
         self.max_batch_size > 0
     }
 
+    /// Inputs that every request must have.
+    pub fn required_inputs(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.inputs.iter().filter(|spec| !spec.is_optional)
+    }
+
     /// What metadata reports as `platform`: the platform, else the backend.
     pub fn platform_or_backend(&self) -> &str {
-        if self.platform.is_empty() { &self.backend } else { &self.platform }
+        if self.platform.is_empty() {
+            &self.backend
+        } else {
+            &self.platform
+        }
     }
 }
 
@@ -123,6 +153,33 @@ pub enum InstanceKind {
     Cpu,
     Gpu,
     Model,
+}
+
+/// A tensor that the backend derives from the shapes in a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchInput {
+    pub kind: BatchInputKind,
+    pub target_names: Vec<String>,
+    /// INT32 or FP32.
+    pub data_type: DataType,
+    pub source_input: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchInputKind {
+    ElementCount,
+    AccumulatedElementCount,
+    AccumulatedElementCountWithZero,
+    MaxElementCountAsShape,
+    ItemShape,
+    ItemShapeFlatten,
+}
+
+/// Outputs that are split between requests by the shapes of an input. There is one kind: scatter with input shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOutput {
+    pub target_names: Vec<String>,
+    pub source_input: String,
 }
 
 /// One resolved instance group: KIND_AUTO is already decided.

@@ -1,0 +1,250 @@
+//! What the server itself deduces when a configuration is partial or absent: name, backend, platform and file name, from the
+//! files in the model's directory. Inputs and outputs are the backend's to complete.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use conch_proto::inference::ModelConfig;
+
+use crate::Error;
+
+/// Fills `name`, `backend`, `platform` and `default_model_filename` where they are empty. `model_path` is the model's directory, whose
+/// name is `model_name` unless it is mapped.
+///
+/// What is not told by the configuration is read off the file names in the first version directory. Reads directories: blocks.
+///
+/// # Errors
+/// `Internal` if a directory cannot be read; `InvalidArg` if nothing tells the backend.
+pub fn complete_backend(
+    config: &mut ModelConfig,
+    model_name: &str,
+    model_path: &Path,
+) -> Result<(), Error> {
+    let version = FirstVersion::find(model_path)?;
+    if config.name.is_empty() {
+        config.name = model_name.to_owned();
+    }
+    if complete_tensorflow(config, version.as_ref()) {
+        return Ok(());
+    }
+    for known in &KNOWN {
+        if config.backend.is_empty() && known.is_meant(config, version.as_ref()) {
+            config.backend = known.backend.to_owned();
+            if known.is_platform_read_off_file
+                && config.platform.is_empty()
+                && config.default_model_filename.is_empty()
+            {
+                config.platform = known.platform.to_owned();
+            }
+        }
+    }
+    match KNOWN.iter().find(|known| known.backend == config.backend) {
+        Some(known) if known.backend == "pytorch" => complete_pytorch(config),
+        Some(known) => {
+            if config.platform.is_empty() {
+                config.platform = known.platform.to_owned();
+            }
+            if config.default_model_filename.is_empty() {
+                config.default_model_filename = known.file_name.to_owned();
+            }
+        }
+        None => return complete_custom(config, model_name),
+    }
+    Ok(())
+}
+
+/// One kind of model that the server knows by its file.
+struct Known {
+    backend: &'static str,
+    /// Written into the configuration; empty if the backend has none.
+    platform: &'static str,
+    /// Platforms that lead to this backend.
+    platforms: &'static [&'static str],
+    file_name: &'static str,
+    /// Whether a directory of that name is a model too.
+    may_be_directory: bool,
+    is_platform_read_off_file: bool,
+}
+
+/// In the order in which they are tried. TensorFlow comes before all of them.
+const KNOWN: [Known; 6] = [
+    Known {
+        backend: "tensorrt",
+        platform: "tensorrt_plan",
+        platforms: &["tensorrt_plan"],
+        file_name: "model.plan",
+        may_be_directory: false,
+        is_platform_read_off_file: false,
+    },
+    Known {
+        backend: "onnxruntime",
+        platform: "onnxruntime_onnx",
+        platforms: &["onnxruntime_onnx"],
+        file_name: "model.onnx",
+        may_be_directory: true,
+        is_platform_read_off_file: false,
+    },
+    Known {
+        backend: "openvino",
+        platform: "",
+        platforms: &[],
+        file_name: "model.xml",
+        may_be_directory: true,
+        is_platform_read_off_file: false,
+    },
+    Known {
+        backend: "pytorch",
+        platform: "pytorch_libtorch",
+        platforms: &["pytorch_libtorch", "libtorch"],
+        file_name: "model.pt",
+        may_be_directory: false,
+        is_platform_read_off_file: true,
+    },
+    Known {
+        backend: "pytorch",
+        platform: "torch_aoti",
+        platforms: &["torch_aoti"],
+        file_name: "model.pt2",
+        may_be_directory: false,
+        is_platform_read_off_file: true,
+    },
+    Known {
+        backend: "python",
+        platform: "",
+        platforms: &[],
+        file_name: "model.py",
+        may_be_directory: true,
+        is_platform_read_off_file: false,
+    },
+];
+
+impl Known {
+    fn is_meant(&self, config: &ModelConfig, version: Option<&FirstVersion>) -> bool {
+        if self.platforms.contains(&config.platform.as_str())
+            || config.default_model_filename == self.file_name
+        {
+            return true;
+        }
+        let is_open = config.platform.is_empty() && config.default_model_filename.is_empty();
+        is_open
+            && version.is_some_and(|version| {
+                version.contains(self.file_name)
+                    && (self.may_be_directory || !version.is_directory(self.file_name))
+            })
+    }
+}
+
+/// The lexically first version directory and what is in it.
+struct FirstVersion {
+    path: PathBuf,
+    entries: BTreeSet<String>,
+}
+
+impl FirstVersion {
+    fn find(model_path: &Path) -> Result<Option<FirstVersion>, Error> {
+        let entries = entry_names(model_path)?;
+        let Some(first) = entries
+            .into_iter()
+            .map(|name| model_path.join(name))
+            .find(|path| path.is_dir())
+        else {
+            return Ok(None);
+        };
+        Ok(Some(FirstVersion {
+            entries: entry_names(&first)?,
+            path: first,
+        }))
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.entries.contains(name)
+    }
+
+    fn is_directory(&self, name: &str) -> bool {
+        self.path.join(name).is_dir()
+    }
+}
+
+fn entry_names(path: &Path) -> Result<BTreeSet<String>, Error> {
+    let error = |error| {
+        Error::internal(format!(
+            "failed to open directory {}: {error}",
+            path.display()
+        ))
+    };
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(path).map_err(error)? {
+        // A name that is not UTF-8 is none that we look for.
+        if let Ok(name) = entry.map_err(error)?.file_name().into_string() {
+            names.insert(name);
+        }
+    }
+    Ok(names)
+}
+
+/// TensorFlow is known by its platform; whether the backend is set does not matter. True if it is TensorFlow.
+fn complete_tensorflow(config: &mut ModelConfig, version: Option<&FirstVersion>) -> bool {
+    const FORMS: [(&str, &str, bool); 2] = [
+        ("tensorflow_savedmodel", "model.savedmodel", true),
+        ("tensorflow_graphdef", "model.graphdef", false),
+    ];
+    if config.platform.is_empty() && matches!(config.backend.as_str(), "" | "tensorflow") {
+        for (platform, file_name, is_directory) in FORMS {
+            let is_named = config.default_model_filename == file_name;
+            let is_found = config.default_model_filename.is_empty()
+                && version.is_some_and(|version| {
+                    version.contains(file_name) && version.is_directory(file_name) == is_directory
+                });
+            if is_named || is_found {
+                config.platform = platform.to_owned();
+            }
+        }
+    }
+    let Some((_, file_name, _)) = FORMS
+        .into_iter()
+        .find(|(platform, _, _)| config.platform == *platform)
+    else {
+        return false;
+    };
+    if config.backend.is_empty() {
+        config.backend = "tensorflow".to_owned();
+    }
+    if config.default_model_filename.is_empty() {
+        config.default_model_filename = file_name.to_owned();
+    }
+    true
+}
+
+/// A TorchScript model unless the configuration says otherwise. The file name is left open on a configured `pytorch_libtorch`: the
+/// backend has its own default.
+fn complete_pytorch(config: &mut ModelConfig) {
+    let file_name = match config.platform.as_str() {
+        "" => {
+            config.platform = "pytorch_libtorch".to_owned();
+            "model.pt"
+        }
+        "torch_aoti" => "model.pt2",
+        _ => return,
+    };
+    if config.default_model_filename.is_empty() {
+        config.default_model_filename = file_name.to_owned();
+    }
+}
+
+/// The last resort, where nothing is given and no file is known: "model.identity" runs on "identity".
+fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), Error> {
+    if !(config.backend.is_empty()
+        && config.platform.is_empty()
+        && config.default_model_filename.is_empty())
+    {
+        return Ok(());
+    }
+    let Some((_, backend)) = model_name.split_once('.') else {
+        return Err(Error::invalid(format!(
+            "Invalid model name: Could not determine backend for model '{model_name}' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'."
+        )));
+    };
+    config.backend = backend.to_owned();
+    config.default_model_filename = format!("model.{backend}");
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! What a configuration can be refused for.
+
+use std::fmt;
+
+/// The kind of a refusal; names follow the codes of the C API that they become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    Internal,
+    NotFound,
+    InvalidArg,
+    Unsupported,
+}
+
+/// A refusal in the words that clients see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Error {
+    pub fn internal(message: impl Into<String>) -> Error {
+        Error {
+            code: Code::Internal,
+            message: message.into(),
+        }
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Error {
+        Error {
+            code: Code::NotFound,
+            message: message.into(),
+        }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error {
+            code: Code::InvalidArg,
+            message: message.into(),
+        }
+    }
+
+    pub fn unsupported(message: impl Into<String>) -> Error {
+        Error {
+            code: Code::Unsupported,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

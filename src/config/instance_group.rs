@@ -1,0 +1,207 @@
+//! Where a model's instances go: groups filled from the backend's preference and the devices there are, then checked.
+
+use conch_proto::inference::model_config::SchedulingChoice;
+use conch_proto::inference::model_instance_group::Kind;
+use conch_proto::inference::{ModelConfig, ModelInstanceGroup};
+
+use crate::validate::PLATFORM_TENSORRT;
+use crate::{Error, InstanceKind};
+
+/// The GPUs that models may use; none on a machine without.
+#[derive(Clone, Debug, Default)]
+pub struct Gpus {
+    /// Ascending.
+    pub ids: Vec<i32>,
+    /// What a GPU had to offer at least to be listed; for messages.
+    pub min_compute_capability: f64,
+}
+
+/// An instance group that a backend prefers where the configuration leaves it open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreferredGroup {
+    /// `None`: automatic.
+    pub kind: Option<InstanceKind>,
+    pub count: u64,
+    pub device_ids: Vec<u64>,
+}
+
+/// Gives every group a name, a kind other than automatic, a count and its GPUs, then checks them. An ensemble has none.
+///
+/// `preferred` is the backend's wish, first one first.
+///
+/// # Errors
+/// `InvalidArg` in upstream's words for a device that is not there, GPUs on another kind, and profiles on another platform than TensorRT.
+pub fn resolve_instance_groups(
+    config: &mut ModelConfig,
+    preferred: &[PreferredGroup],
+    gpus: &Gpus,
+) -> Result<(), Error> {
+    if matches!(
+        config.scheduling_choice,
+        Some(SchedulingChoice::EnsembleScheduling(_))
+    ) {
+        return Ok(());
+    }
+    if config.instance_group.is_empty() {
+        let mut group = preferred_group(preferred, gpus);
+        group.name.clone_from(&config.name);
+        config.instance_group.push(group);
+    }
+    let ModelConfig {
+        name,
+        backend,
+        instance_group,
+        ..
+    } = config;
+    for (index, group) in instance_group.iter_mut().enumerate() {
+        if group.name.is_empty() {
+            group.name = format!("{name}_{index}");
+        }
+        resolve(group, backend, preferred, gpus);
+    }
+    config
+        .instance_group
+        .iter()
+        .try_for_each(|group| check(config, group, gpus))
+}
+
+/// The group of a model that configures none.
+fn preferred_group(preferred: &[PreferredGroup], gpus: &Gpus) -> ModelInstanceGroup {
+    let mut group = ModelInstanceGroup::default();
+    let usable = preferred
+        .iter()
+        .find(|wish| wish.kind != Some(InstanceKind::Gpu) || !gpus.ids.is_empty());
+    if let Some(wish) = usable {
+        group.gpus = match wish.kind {
+            Some(InstanceKind::Gpu) => present(wish, gpus),
+            // Unknown ids stay, so that they turn the group into one on the CPU below.
+            None => wish
+                .device_ids
+                .iter()
+                .map(|id| i32::try_from(*id).unwrap_or(i32::MAX))
+                .collect(),
+            Some(InstanceKind::Cpu | InstanceKind::Model) => Vec::new(),
+        };
+        group.set_kind(wish.kind.map_or(Kind::Auto, kind_number));
+        group.count = i32::try_from(wish.count).unwrap_or(i32::MAX);
+    }
+    group
+}
+
+fn resolve(
+    group: &mut ModelInstanceGroup,
+    backend: &str,
+    preferred: &[PreferredGroup],
+    gpus: &Gpus,
+) {
+    if group.kind == Kind::Auto as i32 {
+        let is_on_gpu = !gpus.ids.is_empty() && group.gpus.iter().all(|id| gpus.ids.contains(id));
+        group.set_kind(if is_on_gpu { Kind::Gpu } else { Kind::Cpu });
+    }
+    for wish in preferred
+        .iter()
+        .filter(|wish| wish.kind.map(|kind| kind_number(kind) as i32) == Some(group.kind))
+    {
+        if group.kind == Kind::Gpu as i32 && group.gpus.is_empty() && !wish.device_ids.is_empty() {
+            group.gpus = present(wish, gpus);
+            if group.gpus.is_empty() {
+                continue;
+            }
+        }
+        if group.count < 1 && wish.count > 0 {
+            group.count = i32::try_from(wish.count).unwrap_or(i32::MAX);
+        }
+    }
+    if group.count < 1 {
+        let is_doubled =
+            group.kind == Kind::Cpu as i32 && matches!(backend, "tensorflow" | "onnxruntime");
+        group.count = if is_doubled { 2 } else { 1 };
+    }
+    if group.kind == Kind::Gpu as i32 && group.gpus.is_empty() {
+        group.gpus.clone_from(&gpus.ids);
+    }
+}
+
+/// The wished devices that are there.
+fn present(wish: &PreferredGroup, gpus: &Gpus) -> Vec<i32> {
+    wish.device_ids
+        .iter()
+        .filter_map(|id| i32::try_from(*id).ok())
+        .filter(|id| gpus.ids.contains(id))
+        .collect()
+}
+
+fn kind_number(kind: InstanceKind) -> Kind {
+    match kind {
+        InstanceKind::Cpu => Kind::Cpu,
+        InstanceKind::Gpu => Kind::Gpu,
+        InstanceKind::Model => Kind::Model,
+    }
+}
+
+fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Result<(), Error> {
+    let subject = format!("instance group {} of model {}", group.name, config.name);
+    match Kind::try_from(group.kind) {
+        Ok(Kind::Gpu) => {
+            if group.gpus.is_empty() {
+                return Err(Error::invalid(format!(
+                    "{subject} has kind KIND_GPU but no GPUs are available"
+                )));
+            }
+            if let Some(id) = group.gpus.iter().find(|id| !gpus.ids.contains(id)) {
+                let ids: Vec<String> = gpus.ids.iter().map(i32::to_string).collect();
+                return Err(Error::invalid(format!(
+                    "{subject} specifies invalid or unsupported gpu id {id}. GPUs with at least the minimum required CUDA compute compatibility of {:.6} are: {}",
+                    gpus.min_compute_capability,
+                    ids.join(", ")
+                )));
+            }
+        }
+        Ok(kind @ (Kind::Cpu | Kind::Model)) => {
+            if !group.gpus.is_empty() {
+                return Err(Error::invalid(format!(
+                    "{subject} has kind {} but specifies one or more GPUs",
+                    kind.as_str_name()
+                )));
+            }
+        }
+        Ok(Kind::Auto) | Err(_) => {
+            return Err(Error::internal(format!(
+                "{subject} has unexpected kind KIND_AUTO"
+            )));
+        }
+    }
+    if config.platform != PLATFORM_TENSORRT && !group.profile.is_empty() {
+        // The missing space is upstream's.
+        return Err(Error::invalid(format!(
+            "{subject} and platform {}specifies profile field which is only supported for TensorRT models",
+            config.platform
+        )));
+    }
+    group
+        .profile
+        .iter()
+        .try_for_each(|profile| check_profile(&subject, &config.platform, profile))
+}
+
+fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), Error> {
+    if profile.is_empty() {
+        return Err(Error::invalid("profile name must not be empty"));
+    }
+    let text = profile.trim_start();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let digits = digits
+        .split(|character: char| !character.is_ascii_digit())
+        .next()
+        .unwrap_or_default();
+    if digits.is_empty() {
+        return Err(Error::invalid(format!("unable to parse '{profile}': stoi")));
+    }
+    let is_negative = text.starts_with('-') && digits.chars().any(|digit| digit != '0');
+    if is_negative || digits.parse::<i32>().is_err() {
+        return Err(Error::invalid(format!(
+            "{subject} and platform {platform} specifies invalid profile {profile}. The field should contain the string representation of a non-negative integer."
+        )));
+    }
+    Ok(())
+}
