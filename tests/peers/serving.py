@@ -1,0 +1,104 @@
+"""Starts a server on a model repository, on free ports, and stops it. Shared by the tests of this folder.
+
+The server is given as a command line; it must take Triton's options --model-repository, --backend-directory, --http-port,
+--grpc-port and --metrics-port. So the same test runs against conch and against Triton itself.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    def __init__(self, command, repository, backends, options=(), environment=None, is_ready_expected=True):
+        self.http_port, self.grpc_port, self.metrics_port = free_port(), free_port(), free_port()
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
+        arguments = shlex.split(command) + [
+            f"--model-repository={repository}",
+            f"--backend-directory={backends}",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            arguments, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
+        self.is_ready_expected = is_ready_expected
+
+    @property
+    def http(self):
+        return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc(self):
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def log_text(self):
+        with open(self.log.name) as file:
+            return file.read()
+
+    def wait(self, seconds=120):
+        path = "ready" if self.is_ready_expected else "live"
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"server ended with {self.process.returncode}:\n{self.log_text()[-4000:]}")
+            try:
+                with urllib.request.urlopen(f"http://{self.http}/v2/health/{path}", timeout=1) as reply:
+                    if reply.status == 200:
+                        return self
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"server not {path} after {seconds} s:\n{self.log_text()[-4000:]}")
+
+    def stop(self, seconds=60):
+        """Returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise RuntimeError(f"server did not stop within {seconds} s:\n{self.log_text()[-4000:]}")
+        self.log.close()
+        return self.process.returncode
+
+    def __enter__(self):
+        try:
+            return self.wait()
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(self.log_text()[-4000:], file=sys.stderr)
+        self.stop()
+        os.unlink(self.log.name)
+
+
+def write_model(repository, name, config, version_files=()):
+    """Writes a model's configuration and the files of its version 1, given as (name, bytes)."""
+    version = os.path.join(repository, name, "1")
+    os.makedirs(version, exist_ok=True)
+    with open(os.path.join(repository, name, "config.pbtxt"), "w") as file:
+        file.write(config)
+    for file_name, content in version_files:
+        with open(os.path.join(version, file_name), "wb") as file:
+            file.write(content)
