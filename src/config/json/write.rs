@@ -20,21 +20,30 @@ fn write_message(message: &DynamicMessage, out: &mut String) {
     out.push('{');
     let start = out.len();
     let descriptor = message.descriptor();
-    let is_late = |field: &FieldDescriptor| {
+    // In the order of the schema's source.
+    let names = descriptor
+        .descriptor_proto()
+        .field
+        .iter()
+        .map(|field| field.name());
+    let fields: Vec<FieldDescriptor> = names
+        .filter_map(|name| descriptor.get_field_by_name(name))
+        .collect();
+    let is_late = |field: &&FieldDescriptor| {
         field.containing_oneof().is_some() && field.kind().as_message().is_none()
     };
-    for field in descriptor.fields().filter(|field| !is_late(field)) {
-        if !field.supports_presence() || message.has_field(&field) {
-            write_member(message, &field, start, out);
+    for field in fields.iter().filter(|field| !is_late(field)) {
+        if !field.supports_presence() || message.has_field(field) {
+            write_member(message, field, start, out);
         }
     }
     // A plain member of a oneof comes behind everything else, and only if it is set.
-    for field in descriptor
-        .fields()
+    for field in fields
+        .iter()
         .filter(is_late)
         .filter(|field| message.has_field(field))
     {
-        write_member(message, &field, start, out);
+        write_member(message, field, start, out);
     }
     out.push('}');
 }
