@@ -159,6 +159,8 @@ class Server:
                 raise StartFailed("ended before it was ready", self.process.returncode, self.output)
             with contextlib.suppress(OSError, http.client.HTTPException):
                 if self.get("/v2/health/ready")[0] == 200:
+                    if self.kind != "conch" and "metrics" in self.ports:  # logs its address before it listens there
+                        self.get("/metrics", port="metrics")
                     self.ready_after = time.monotonic() - self.started_at
                     return
             time.sleep(0.002)

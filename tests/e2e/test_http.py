@@ -167,7 +167,8 @@ class Infer(ServerCase):
             {"name": "INPUT0", "datatype": "INT32", "shape": [3], "data": [1, 2, 3]},
             {"name": "INPUT1", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(names)}}],
             "parameters": {"binary_data_output": True},
-            "outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT1", "parameters": {"binary_data": False}}]}
+            "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}},
+                        {"name": "OUTPUT1", "parameters": {"binary_data": False}}]}
         status, headers, reply = self.infer(body, names, model="pair")
         self.assertEqual(status, 200, reply)
         length = int(headers["inference-header-content-length"])
@@ -270,6 +271,7 @@ class Protocol(ServerCase):
                 status, _, reply = replies.next()
                 self.assertEqual((status, json.loads(reply)["id"]), (200, str(index)))
 
+    @conch_only  # the real one answers 404, as its parser loses the path
     def test_pieces_of_one_byte(self):
         with wire.connect(self.server) as link:
             for byte in wire.post(self.PATH, self.BODY):
@@ -286,13 +288,21 @@ class Protocol(ServerCase):
 
     def test_chunked_body(self):
         for size in (1, 7, 1 << 20):
-            pieces = [self.BODY[i:i + size] for i in range(0, len(self.BODY), size)]
-            chunks = b"".join(b"%x;note=1\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nTrailer: 1\r\n\r\n"
-            raw = wire.post(self.PATH, chunks, "Transfer-Encoding: chunked", length=False)
-            with wire.connect(self.server) as link:
-                link.sendall(raw + wire.post(self.PATH, self.BODY))
-                replies = wire.Replies(link)
-                self.assertEqual([replies.next()[0], replies.next()[0]], [200, 200])
+            self.check_chunks(size, b"", b"")
+
+    @conch_only
+    def test_chunk_extensions_and_trailers(self):
+        self.check_chunks(10, b";note=1", b"Trailer: 1\r\n")
+
+    def check_chunks(self, size, extension, trailer):
+        pieces = [self.BODY[i:i + size] for i in range(0, len(self.BODY), size)]
+        chunks = b"".join(b"%x%s\r\n%s\r\n" % (len(piece), extension, piece) for piece in pieces)
+        raw = wire.post(self.PATH, chunks + b"0\r\n" + trailer + b"\r\n", "Transfer-Encoding: chunked", length=False)
+        with wire.connect(self.server) as link:
+            replies = wire.Replies(link)
+            for request in (raw, wire.post(self.PATH, self.BODY)):
+                link.sendall(request)
+                self.assertEqual(replies.next()[0], 200)
 
     @conch_only
     def test_head(self):

@@ -1,0 +1,39 @@
+# Read by the scripts beside it: how they speak, and where they keep what they make.
+cache=$PWD/.cache
+mkdir -p "$cache"
+target=${CARGO_TARGET_DIR:-$PWD/target}
+
+# One line per step, with the time since the start.
+step() { printf '[%3ds] %s\n' "$SECONDS" "$*" >&2; }
+
+# What failed and what to do about it; ends the script.
+fail() {
+  printf '\n%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Runs a command with its output in a file: told in one line, shown only when it fails.
+quietly() {
+  local name=$1 log
+  shift
+  log=$cache/$(echo "$name" | tr -c 'a-z0-9\n' '-').log
+  step "$name"
+  "$@" >"$log" 2>&1 || fail "'$name' failed. The end of $log:
+$(tail -n 25 "$log")"
+}
+
+# Puts the backends that cargo built in PROFILE where a server looks for them, and prints that directory.
+lay_out_backends() {
+  local profile=$1 directory=$cache/backends/$1 library name
+  for library in "$target/$profile"/libtriton_*.so; do
+    [ -e "$library" ] || continue
+    name=$(basename "$library" .so)
+    name=${name#libtriton_}
+    mkdir -p "$directory/$name"
+    ln -sfn "$library" "$directory/$name/$(basename "$library")"
+  done
+  for library in "$cache"/onnxruntime/libonnxruntime.so*; do
+    [ -e "$library" ] && [ -d "$directory/onnxruntime" ] && ln -sfn "$library" "$directory/onnxruntime/$(basename "$library")"
+  done
+  echo "$directory"
+}
