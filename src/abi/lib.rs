@@ -24,6 +24,9 @@ struct Opaque {
     _marker: std::marker::PhantomData<(*mut u8, std::marker::PhantomPinned)>,
 }
 
+/// How many functions a server exports.
+pub const EXPORT_COUNT: usize = 281;
+
 /// The names of all functions that a server exports, in the order of the headers.
 pub fn export_names() -> impl Iterator<Item = &'static str> {
     include_str!("exports.txt").lines()
@@ -36,10 +39,10 @@ mod tests {
     #[test]
     fn lists_every_export_once() {
         let mut names: Vec<_> = export_names().collect();
-        assert_eq!(names.len(), 281);
+        assert_eq!(names.len(), EXPORT_COUNT);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 281);
+        assert_eq!(names.len(), EXPORT_COUNT);
         for (prefix, count) in [
             ("TRITONSERVER_", 172),
             ("TRITONBACKEND_", 91),

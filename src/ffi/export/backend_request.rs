@@ -1,0 +1,184 @@
+//! Requests, as the backend that executes them sees them.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+use conch_abi as abi;
+use conch_engine::{CorrelationId, Error};
+
+use super::export;
+use crate::boundary::{as_handle, borrow, text, write, write_optional};
+use crate::host::{LentInput, LentValue, Loan};
+
+fn count(count: usize) -> Result<u32, Error> {
+    u32::try_from(count).map_err(|_| Error::internal("more than 2^32 parts"))
+}
+
+/// How upstream begins messages about a request: with its id, if it has one.
+fn prefix(loan: &Loan) -> String {
+    match loan.origin() {
+        Ok(origin) if !origin.id.is_empty() => format!("[request id: {}] ", origin.id),
+        _ => String::from("[request id: <id_unknown>] "),
+    }
+}
+
+fn out_of_bounds(loan: &Loan, index: u32, count: usize, parts: &str) -> Error {
+    Error::invalid(format!(
+        "{}out of bounds index {index}: request has {count} {parts}",
+        prefix(loan)
+    ))
+}
+
+fn input_at(loan: &Loan, index: u32) -> Result<&LentInput, Error> {
+    let input = usize::try_from(index)
+        .ok()
+        .and_then(|index| loan.inputs().get(index));
+    input.ok_or_else(|| out_of_bounds(loan, index, loan.inputs().len(), "inputs"))
+}
+
+export! {
+    fn TRITONBACKEND_RequestId(request: *mut abi::TRITONBACKEND_Request, id: *mut *const c_char) {
+        write(id, borrow(request)?.id()?)
+    }
+
+    fn TRITONBACKEND_RequestIsCancelled(request: *mut abi::TRITONBACKEND_Request, is_cancelled: *mut bool) {
+        write(is_cancelled, borrow(request)?.is_cancelled()?)
+    }
+
+    fn TRITONBACKEND_RequestCorrelationId(request: *mut abi::TRITONBACKEND_Request, id: *mut u64) {
+        let loan = borrow(request)?;
+        match loan.request()?.correlation_id {
+            CorrelationId::Unsigned(number) => write(id, number),
+            CorrelationId::Text(_) => {
+                Err(Error::invalid(format!("{}correlation ID in request is not an unsigned int", prefix(loan))))
+            }
+        }
+    }
+
+    fn TRITONBACKEND_RequestCorrelationIdString(request: *mut abi::TRITONBACKEND_Request, id: *mut *const c_char) {
+        let loan = borrow(request)?;
+        match loan.correlation_text()? {
+            Some(address) => write(id, address),
+            None => Err(Error::invalid(format!("{}correlation ID in request is not a string", prefix(loan)))),
+        }
+    }
+
+    fn TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
+        request: *mut abi::TRITONBACKEND_Request, timeout: *mut u64,
+    ) {
+        write(timeout, borrow(request)?.request()?.timeout_us)
+    }
+
+    fn TRITONBACKEND_RequestFlags(request: *mut abi::TRITONBACKEND_Request, flags: *mut u32) {
+        write(flags, borrow(request)?.request()?.sequence_flags)
+    }
+
+    fn TRITONBACKEND_RequestParameterCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
+        write(count, self::count(borrow(request)?.request()?.parameters.len())?)
+    }
+
+    fn TRITONBACKEND_RequestParameter(
+        request: *mut abi::TRITONBACKEND_Request, index: u32, key: *mut *const c_char,
+        kind: *mut abi::TRITONSERVER_ParameterType, vvalue: *mut *const c_void,
+    ) {
+        let parameters = borrow(request)?.parameters()?;
+        let Some(parameter) = usize::try_from(index).ok().and_then(|index| parameters.get(index)) else {
+            let count = parameters.len();
+            return Err(Error::invalid(format!("out of bounds index {index}: request has {count} parameters")));
+        };
+        write(key, parameter.name.as_ptr())?;
+        write(kind, match parameter.value {
+            LentValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
+            LentValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
+            LentValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
+            LentValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
+        })?;
+        write(vvalue, parameter.value.address())
+    }
+
+    fn TRITONBACKEND_RequestInputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
+        write(count, self::count(borrow(request)?.inputs().len())?)
+    }
+
+    fn TRITONBACKEND_RequestInputName(
+        request: *mut abi::TRITONBACKEND_Request, index: u32, input_name: *mut *const c_char,
+    ) {
+        write(input_name, std::ptr::null())?;
+        write(input_name, input_at(borrow(request)?, index)?.name())
+    }
+
+    fn TRITONBACKEND_RequestInput(
+        request: *mut abi::TRITONBACKEND_Request, name: *const c_char, input: *mut *mut abi::TRITONBACKEND_Input,
+    ) {
+        write(input, std::ptr::null_mut())?;
+        let loan = borrow(request)?;
+        let name = text(name, "name")?;
+        let found = loan.inputs().iter().find(|lent| &*lent.input().name == name);
+        let found = found.ok_or_else(|| Error::invalid(format!("{}unknown request input name {name}", prefix(loan))))?;
+        write(input, as_handle(found))
+    }
+
+    fn TRITONBACKEND_RequestInputByIndex(
+        request: *mut abi::TRITONBACKEND_Request, index: u32, input: *mut *mut abi::TRITONBACKEND_Input,
+    ) {
+        write(input, as_handle(input_at(borrow(request)?, index)?))
+    }
+
+    fn TRITONBACKEND_RequestOutputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
+        let loan = borrow(request)?;
+        let requested = &loan.request()?.requested_outputs;
+        // Asking for none is asking for all.
+        let outputs = if requested.is_empty() { loan.facts()?.output_count() } else { requested.len() };
+        write(count, self::count(outputs)?)
+    }
+
+    fn TRITONBACKEND_RequestOutputName(
+        request: *mut abi::TRITONBACKEND_Request, index: u32, output_name: *mut *const c_char,
+    ) {
+        write(output_name, std::ptr::null())?;
+        let loan = borrow(request)?;
+        let facts = loan.facts()?;
+        let requested = &loan.request()?.requested_outputs;
+        let position = usize::try_from(index).ok();
+        let (count, output) = if requested.is_empty() {
+            (facts.output_count(), position)
+        } else {
+            (requested.len(), position.and_then(|position| requested.get(position)).map(|output| usize::from(*output)))
+        };
+        let name = output.and_then(|output| facts.output_name(output));
+        let name = name.ok_or_else(|| out_of_bounds(loan, index, count, "requested outputs"))?;
+        write(output_name, name.as_ptr())
+    }
+
+    fn TRITONBACKEND_RequestOutputBufferProperties(
+        request: *mut abi::TRITONBACKEND_Request, name: *const c_char, byte_size: *mut usize,
+        memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
+    ) {
+        let _ = (borrow(request)?.request()?, name);
+        // Sizes are not known before the backend asks for the buffer; all buffers lie in host memory.
+        write_optional(byte_size, 0);
+        write(memory_type, abi::TRITONSERVER_MEMORY_CPU)?;
+        write(memory_type_id, 0)
+    }
+
+    fn TRITONBACKEND_RequestRelease(request: *mut abi::TRITONBACKEND_Request, release_flags: u32) {
+        if release_flags & abi::TRITONSERVER_REQUEST_RELEASE_RESCHEDULE != 0 {
+            return Err(Error::invalid(
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
+            ));
+        }
+        let loan = borrow(request)?;
+        loan.release()?;
+        // The backend's own reference, made when it got the handle; the first release alone gets here.
+        Arc::decrement_strong_count(std::ptr::from_ref(loan));
+        Ok(())
+    }
+
+    fn TRITONBACKEND_RequestTrace(
+        request: *mut abi::TRITONBACKEND_Request, trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+    ) {
+        borrow(request)?.request()?;
+        // No request is traced yet.
+        write(trace, std::ptr::null_mut())
+    }
+}

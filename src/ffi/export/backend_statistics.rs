@@ -1,0 +1,180 @@
+//! What backends report of their executions, responses and memory.
+
+use std::sync::Arc;
+
+use conch_abi as abi;
+use conch_engine::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
+use conch_engine::{Error, ModelVersion};
+
+use super::export;
+use crate::boundary::{borrow, borrow_mut, handles, into_handle, slice, take, write};
+use crate::host::{LoadedModel, Loan};
+use crate::objects::kind_of;
+
+handles! {
+    TRITONBACKEND_ModelInstanceResponseStatistics => ResponseStatistics, "response statistics";
+}
+
+/// What a backend collects about one response before it reports it. Times are monotonic ns.
+#[derive(Default)]
+pub(crate) struct ResponseStatistics {
+    version: Option<Arc<ModelVersion>>,
+    loan: Option<Arc<Loan>>,
+    start_ns: u64,
+    output_start_ns: u64,
+    end_ns: u64,
+    /// The code of the error that the response carries.
+    error: Option<u32>,
+}
+
+impl ResponseStatistics {
+    fn report(&self) -> ResponseReport {
+        let ResponseStatistics {
+            start_ns,
+            output_start_ns,
+            end_ns,
+            ..
+        } = *self;
+        match self.error {
+            Some(abi::TRITONSERVER_ERROR_CANCELLED) => {
+                ResponseReport::Cancelled { start_ns, end_ns }
+            }
+            None if output_start_ns == 0 => ResponseReport::Empty { start_ns, end_ns },
+            error => ResponseReport::Sent {
+                success: error.is_none(),
+                start_ns,
+                output_start_ns,
+                end_ns,
+            },
+        }
+    }
+}
+
+/// Counts the memory that `owner` uses.
+///
+/// # Safety
+/// `usage` has `usage_size` live attributes.
+pub(super) unsafe fn report_memory(
+    model: &LoadedModel,
+    owner: MemoryOwner,
+    usage: *mut *mut abi::TRITONSERVER_BufferAttributes,
+    usage_size: u32,
+) -> Result<(), Error> {
+    let count = usize::try_from(usage_size).map_err(|_| Error::invalid("too many usages"))?;
+    // SAFETY: by this function's contract.
+    for attributes in unsafe { slice(usage.cast_const(), count, "usage") }? {
+        // SAFETY: by this function's contract.
+        let attributes = unsafe { borrow(*attributes) }?;
+        let kind = kind_of(attributes.memory_type)?;
+        let usage = MemoryUsage {
+            kind,
+            id: attributes.memory_type_id,
+            bytes: attributes.byte_size,
+        };
+        model.report_memory(owner, usage);
+    }
+    Ok(())
+}
+
+export! {
+    fn TRITONBACKEND_ModelInstanceReportMemoryUsage(
+        instance: *mut abi::TRITONBACKEND_ModelInstance, usage: *mut *mut abi::TRITONSERVER_BufferAttributes,
+        usage_size: u32,
+    ) {
+        let instance = borrow(instance)?;
+        report_memory(instance.model(), instance.number(), usage, usage_size)
+    }
+
+    fn TRITONBACKEND_ModelInstanceReportStatistics(
+        instance: *mut abi::TRITONBACKEND_ModelInstance, request: *mut abi::TRITONBACKEND_Request, success: bool,
+        exec_start_ns: u64, compute_start_ns: u64, compute_end_ns: u64, exec_end_ns: u64,
+    ) {
+        borrow(instance)?;
+        let loan = borrow(request)?;
+        let executed = loan.request()?;
+        let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
+        let statistics = &loan.origin()?.model.statistics;
+        statistics.report_request(success, &executed.stamps, u64::from(executed.batch_count()), &span);
+        loan.mark_reported();
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceReportBatchStatistics(
+        instance: *mut abi::TRITONBACKEND_ModelInstance, batch_size: u64, exec_start_ns: u64, compute_start_ns: u64,
+        compute_end_ns: u64, exec_end_ns: u64,
+    ) {
+        let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
+        if let Some(version) = borrow(instance)?.model().registered() {
+            version.statistics.report_batch(batch_size, &span);
+        }
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
+        response_statistics: *mut *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+    ) {
+        write(response_statistics, into_handle(Box::<ResponseStatistics>::default()))
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+    ) {
+        take(response_statistics).map(drop)
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        model_instance: *mut abi::TRITONBACKEND_ModelInstance,
+    ) {
+        borrow_mut(response_statistics)?.version = borrow(model_instance)?.model().registered();
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        response_factory: *mut abi::TRITONBACKEND_ResponseFactory,
+    ) {
+        borrow_mut(response_statistics)?.loan = Some(Arc::clone(borrow(response_factory)?.sender.loan()));
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, response_start: u64,
+    ) {
+        borrow_mut(response_statistics)?.start_ns = response_start;
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, compute_output_start: u64,
+    ) {
+        borrow_mut(response_statistics)?.output_start_ns = compute_output_start;
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics, response_end: u64,
+    ) {
+        borrow_mut(response_statistics)?.end_ns = response_end;
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceResponseStatisticsSetError(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+        error: *mut abi::TRITONSERVER_Error,
+    ) {
+        let code = if error.is_null() { None } else { Some(borrow(error)?.code) };
+        borrow_mut(response_statistics)?.error = code;
+        Ok(())
+    }
+
+    fn TRITONBACKEND_ModelInstanceReportResponseStatistics(
+        response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
+    ) {
+        let statistics = borrow(response_statistics)?;
+        let missing = |part: &str| Error::invalid(format!("response statistics have no {part}"));
+        let version = statistics.version.as_ref().ok_or_else(|| missing("model instance"))?;
+        let loan = statistics.loan.as_ref().ok_or_else(|| missing("response factory"))?;
+        version.statistics.report_response(loan.next_response_index(), statistics.report()).map_err(Error::internal)
+    }
+}

@@ -1,0 +1,73 @@
+//! Where a buffer lies.
+
+use std::ffi::c_void;
+
+use conch_abi as abi;
+use conch_engine::Error;
+
+use super::export;
+use crate::boundary::{borrow, borrow_mut, into_handle, take, write};
+use crate::objects::{BufferAttributes, kind_of};
+
+export! {
+    fn TRITONSERVER_BufferAttributesNew(buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes) {
+        write(buffer_attributes, into_handle(Box::<BufferAttributes>::default()))
+    }
+
+    fn TRITONSERVER_BufferAttributesDelete(buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes) {
+        take(buffer_attributes).map(drop)
+    }
+
+    fn TRITONSERVER_BufferAttributesSetMemoryTypeId(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, memory_type_id: i64,
+    ) {
+        borrow_mut(buffer_attributes)?.memory_type_id = memory_type_id;
+        Ok(())
+    }
+
+    fn TRITONSERVER_BufferAttributesSetMemoryType(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, memory_type: abi::TRITONSERVER_MemoryType,
+    ) {
+        borrow_mut(buffer_attributes)?.memory_type = kind_of(memory_type)? as u32;
+        Ok(())
+    }
+
+    fn TRITONSERVER_BufferAttributesSetCudaIpcHandle(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, cuda_ipc_handle: *mut c_void,
+    ) {
+        borrow_mut(buffer_attributes)?.cuda_ipc_handle = cuda_ipc_handle;
+        Ok(())
+    }
+
+    fn TRITONSERVER_BufferAttributesSetByteSize(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, byte_size: usize,
+    ) {
+        borrow_mut(buffer_attributes)?.byte_size = byte_size as u64;
+        Ok(())
+    }
+
+    fn TRITONSERVER_BufferAttributesMemoryTypeId(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, memory_type_id: *mut i64,
+    ) {
+        write(memory_type_id, borrow(buffer_attributes)?.memory_type_id)
+    }
+
+    fn TRITONSERVER_BufferAttributesMemoryType(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, memory_type: *mut abi::TRITONSERVER_MemoryType,
+    ) {
+        write(memory_type, borrow(buffer_attributes)?.memory_type)
+    }
+
+    fn TRITONSERVER_BufferAttributesCudaIpcHandle(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, cuda_ipc_handle: *mut *mut c_void,
+    ) {
+        write(cuda_ipc_handle, borrow(buffer_attributes)?.cuda_ipc_handle)
+    }
+
+    fn TRITONSERVER_BufferAttributesByteSize(
+        buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, byte_size: *mut usize,
+    ) {
+        let bytes = borrow(buffer_attributes)?.byte_size;
+        write(byte_size, usize::try_from(bytes).map_err(|_| Error::internal("buffer does not fit the address space"))?)
+    }
+}

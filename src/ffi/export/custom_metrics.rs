@@ -1,0 +1,156 @@
+//! Metric families of plug-ins and embedders.
+
+use std::ffi::c_char;
+
+use conch_abi as abi;
+use conch_engine::Error;
+use conch_engine::metrics::{Family, FamilyKind, Metric};
+
+use super::export;
+use crate::boundary::{
+    borrow, borrow_mut, handles, into_handle, lossy_text, slice, take, text, write,
+};
+use crate::objects::Value;
+
+/// What a metric is made with beyond its labels.
+#[derive(Default)]
+pub(crate) struct MetricArguments {
+    /// Upper bounds of a histogram's buckets, once set.
+    bounds: Option<Vec<f64>>,
+}
+
+handles! {
+    TRITONSERVER_MetricFamily => Family, "metric family";
+    TRITONSERVER_Metric => Metric, "metric";
+    TRITONSERVER_MetricArgs => MetricArguments, "metric arguments";
+}
+
+fn number_of(kind: FamilyKind) -> abi::TRITONSERVER_MetricKind {
+    match kind {
+        FamilyKind::Counter => abi::TRITONSERVER_METRIC_KIND_COUNTER,
+        FamilyKind::Gauge => abi::TRITONSERVER_METRIC_KIND_GAUGE,
+        FamilyKind::Histogram => abi::TRITONSERVER_METRIC_KIND_HISTOGRAM,
+    }
+}
+
+/// # Safety
+/// As of `TRITONSERVER_MetricNewWithArgs`, whose arguments these are.
+unsafe fn new_metric(
+    metric: *mut *mut abi::TRITONSERVER_Metric,
+    family: *mut abi::TRITONSERVER_MetricFamily,
+    labels: *mut *const abi::TRITONSERVER_Parameter,
+    label_count: u64,
+    bounds: Option<&[f64]>,
+) -> Result<(), Error> {
+    let count = usize::try_from(label_count).map_err(|_| Error::invalid("too many labels"))?;
+    let mut pairs = Vec::with_capacity(count.min(64));
+    // SAFETY: `labels` has `label_count` parameters by this function's contract.
+    for label in unsafe { slice(labels.cast_const(), count, "labels") }? {
+        // SAFETY: live by this function's contract.
+        let parameter = unsafe { borrow(*label) }?;
+        let name = parameter.name.to_string_lossy().into_owned();
+        let Value::Text(value) = &parameter.value else {
+            return Err(Error::invalid(format!(
+                "Parameter [{name}] must have a type of TRITONSERVER_PARAMETER_STRING to be added as a label."
+            )));
+        };
+        pairs.push((name, value.to_string_lossy().into_owned()));
+    }
+    // SAFETY: live and writable by this function's contract.
+    unsafe {
+        let made = borrow(family)?.metric(&pairs, bounds)?;
+        write(metric, into_handle(Box::new(made)))
+    }
+}
+
+export! {
+    fn TRITONSERVER_MetricFamilyNew(
+        family: *mut *mut abi::TRITONSERVER_MetricFamily, kind: abi::TRITONSERVER_MetricKind,
+        name: *const c_char, description: *const c_char,
+    ) {
+        let kind = match kind {
+            abi::TRITONSERVER_METRIC_KIND_COUNTER => FamilyKind::Counter,
+            abi::TRITONSERVER_METRIC_KIND_GAUGE => FamilyKind::Gauge,
+            abi::TRITONSERVER_METRIC_KIND_HISTOGRAM => FamilyKind::Histogram,
+            _ => return Err(Error::invalid("Unsupported kind passed to MetricFamily constructor.")),
+        };
+        let opened = Family::open(kind, text(name, "name")?, &lossy_text(description))?;
+        write(family, into_handle(Box::new(opened)))
+    }
+
+    fn TRITONSERVER_MetricFamilyDelete(family: *mut abi::TRITONSERVER_MetricFamily) {
+        if borrow(family)?.metric_count() > 0 {
+            // The caller keeps the handle.
+            return Err(Error::internal(
+                "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete.",
+            ));
+        }
+        take(family).map(drop)
+    }
+
+    fn TRITONSERVER_GetMetricFamilyKind(
+        family: *mut abi::TRITONSERVER_MetricFamily, kind: *mut abi::TRITONSERVER_MetricKind,
+    ) {
+        write(kind, number_of(borrow(family)?.kind()))
+    }
+
+    fn TRITONSERVER_MetricArgsNew(args: *mut *mut abi::TRITONSERVER_MetricArgs) {
+        write(args, into_handle(Box::<MetricArguments>::default()))
+    }
+
+    fn TRITONSERVER_MetricArgsSetHistogram(
+        args: *mut abi::TRITONSERVER_MetricArgs, buckets: *const f64, buckets_count: u64,
+    ) {
+        let count = usize::try_from(buckets_count).map_err(|_| Error::invalid("too many buckets"))?;
+        borrow_mut(args)?.bounds = Some(slice(buckets, count, "buckets")?.to_vec());
+        Ok(())
+    }
+
+    fn TRITONSERVER_MetricArgsDelete(args: *mut abi::TRITONSERVER_MetricArgs) {
+        take(args).map(drop)
+    }
+
+    fn TRITONSERVER_MetricNew(
+        metric: *mut *mut abi::TRITONSERVER_Metric, family: *mut abi::TRITONSERVER_MetricFamily,
+        labels: *mut *const abi::TRITONSERVER_Parameter, label_count: u64,
+    ) {
+        new_metric(metric, family, labels, label_count, None)
+    }
+
+    fn TRITONSERVER_MetricNewWithArgs(
+        metric: *mut *mut abi::TRITONSERVER_Metric, family: *mut abi::TRITONSERVER_MetricFamily,
+        labels: *mut *const abi::TRITONSERVER_Parameter, label_count: u64, args: *const abi::TRITONSERVER_MetricArgs,
+    ) {
+        let bounds = if args.is_null() {
+            None
+        } else {
+            let bounds = borrow(args)?.bounds.as_deref();
+            Some(bounds.ok_or_else(|| Error::invalid("Metric args not set to histogram kind."))?)
+        };
+        new_metric(metric, family, labels, label_count, bounds)
+    }
+
+    fn TRITONSERVER_MetricDelete(metric: *mut abi::TRITONSERVER_Metric) {
+        take(metric).map(drop)
+    }
+
+    fn TRITONSERVER_MetricValue(metric: *mut abi::TRITONSERVER_Metric, value: *mut f64) {
+        write(value, borrow(metric)?.value()?)
+    }
+
+    fn TRITONSERVER_MetricIncrement(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
+        borrow(metric)?.increment(value)
+    }
+
+    fn TRITONSERVER_MetricSet(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
+        borrow(metric)?.set(value)
+    }
+
+    fn TRITONSERVER_MetricObserve(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
+        borrow(metric)?.observe(value)
+    }
+
+    fn TRITONSERVER_GetMetricKind(metric: *mut abi::TRITONSERVER_Metric, kind: *mut abi::TRITONSERVER_MetricKind) {
+        write(kind, number_of(borrow(metric)?.kind()))
+    }
+}

@@ -1,0 +1,40 @@
+//! The process's log.
+
+use std::ffi::{c_char, c_int};
+
+use conch_abi as abi;
+use conch_engine::Error;
+use conch_engine::log::{self, Level};
+
+use super::export;
+use crate::boundary::lossy_text;
+
+fn level_of(level: abi::TRITONSERVER_LogLevel) -> Option<Level> {
+    match level {
+        abi::TRITONSERVER_LOG_INFO => Some(Level::Info),
+        abi::TRITONSERVER_LOG_WARN => Some(Level::Warning),
+        abi::TRITONSERVER_LOG_ERROR => Some(Level::Error),
+        abi::TRITONSERVER_LOG_VERBOSE => Some(Level::Verbose(1)),
+        _ => None,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn TRITONSERVER_LogIsEnabled(level: abi::TRITONSERVER_LogLevel) -> bool {
+    level_of(level).is_some_and(log::is_shown)
+}
+
+export! {
+    fn TRITONSERVER_LogMessage(
+        level: abi::TRITONSERVER_LogLevel, filename: *const c_char, line: c_int, msg: *const c_char,
+    ) {
+        let Some(level) = level_of(level) else {
+            return Err(Error::invalid(format!("unknown logging level '{level}'")));
+        };
+        if log::is_shown(level) {
+            let line = u32::try_from(line).unwrap_or(0);
+            log::write(level, &lossy_text(filename), line, format_args!("{}", lossy_text(msg)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Calls into plug-ins, through the C++ trampoline of `guard.cc`: an exception becomes an error instead of ending the process.
+
+use std::ffi::{c_char, c_void};
+
+use conch_abi as abi;
+use conch_engine::Error;
+
+use crate::boundary::{ErrorHandle, accept, lossy_text};
+
+type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
+type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
+type ExecuteFunction =
+    unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
+
+unsafe extern "C" {
+    fn conch_guard_call1(function: Function1, first: *mut c_void) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_call2(
+        function: Function2,
+        first: *mut c_void,
+        second: *mut c_void,
+    ) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_execute(
+        function: ExecuteFunction,
+        instance: *mut c_void,
+        requests: *mut *mut c_void,
+        count: u32,
+    ) -> *mut abi::TRITONSERVER_Error;
+}
+
+/// Called by the trampoline for each exception it catches.
+///
+/// # Safety
+/// `what` is null or NUL-terminated.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn conch_guard_caught(what: *const c_char) -> *mut abi::TRITONSERVER_Error {
+    // SAFETY: by this function's own contract.
+    let what = unsafe { lossy_text(what) };
+    let message = if what.is_empty() {
+        "the plug-in threw an exception".to_owned()
+    } else {
+        format!("the plug-in threw an exception: {what}")
+    };
+    ErrorHandle::give(Error::internal(message))
+}
+
+/// Calls an entry point that takes one handle.
+///
+/// # Safety
+/// `function` is an entry point of a loaded plug-in, and `first` is what its header says.
+pub(crate) unsafe fn call1<A>(
+    function: unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error,
+    first: *mut A,
+) -> Result<(), Error> {
+    // SAFETY: the types differ only in what the pointer points to, which the calling convention does not see.
+    let function = unsafe {
+        std::mem::transmute::<unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error, Function1>(
+            function,
+        )
+    };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe { accept(conch_guard_call1(function, first.cast())) }
+}
+
+/// Calls an entry point that takes two handles.
+///
+/// # Safety
+/// As [`call1`].
+pub(crate) unsafe fn call2<A, B>(
+    function: unsafe extern "C" fn(*mut A, *mut B) -> *mut abi::TRITONSERVER_Error,
+    first: *mut A,
+    second: *mut B,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function = unsafe {
+        std::mem::transmute::<
+            unsafe extern "C" fn(*mut A, *mut B) -> *mut abi::TRITONSERVER_Error,
+            Function2,
+        >(function)
+    };
+    // SAFETY: as in `call1`.
+    unsafe { accept(conch_guard_call2(function, first.cast(), second.cast())) }
+}
+
+/// Calls ModelInstanceExecute.
+///
+/// # Safety
+/// `function` belongs to the plug-in of `instance`, no other thread executes that instance, and `requests` are `count` live handles.
+pub(crate) unsafe fn execute(
+    function: abi::TRITONBACKEND_ModelInstanceExecuteFn,
+    instance: *mut abi::TRITONBACKEND_ModelInstance,
+    requests: &mut [*mut abi::TRITONBACKEND_Request],
+    count: u32,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function = unsafe {
+        std::mem::transmute::<abi::TRITONBACKEND_ModelInstanceExecuteFn, ExecuteFunction>(function)
+    };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe {
+        accept(conch_guard_execute(
+            function,
+            instance.cast(),
+            requests.as_mut_ptr().cast(),
+            count,
+        ))
+    }
+}

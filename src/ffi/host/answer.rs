@@ -1,0 +1,168 @@
+//! Responses and response factories: what `TRITONBACKEND_Response*`, `TRITONBACKEND_Output*` and `TRITONBACKEND_ResponseFactory*`
+//! point to. Owned by the backend until sent or deleted; used by one thread at a time.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use conch_config::DataType;
+use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
+use conch_memory::{Block, Charge, View};
+use smallvec::SmallVec;
+
+use super::facts::ModelFacts;
+use super::loan::Sender;
+use crate::boundary::{c_string, handles};
+use crate::objects::BufferAttributes;
+
+handles! {
+    TRITONBACKEND_Response => Answer, "response";
+    TRITONBACKEND_Output => AnswerOutput, "output";
+    TRITONBACKEND_ResponseFactory => Factory, "response factory";
+}
+
+/// A response under construction.
+pub(crate) struct Answer {
+    pub(crate) sender: Sender,
+    facts: Arc<ModelFacts>,
+    /// Boxed: the backend holds their addresses.
+    outputs: SmallVec<[Box<AnswerOutput>; 4]>,
+    parameters: Vec<Parameter>,
+}
+
+/// The right to make responses for a request.
+pub(crate) struct Factory {
+    pub(crate) sender: Sender,
+}
+
+/// One output under construction.
+pub(crate) struct AnswerOutput {
+    facts: Arc<ModelFacts>,
+    name: Arc<str>,
+    c_name: CString,
+    data_type: DataType,
+    shape: Shape,
+    block: Option<Block>,
+    attributes: BufferAttributes,
+}
+
+impl Answer {
+    pub(crate) fn new(sender: Sender) -> Result<Answer, Error> {
+        let facts = Arc::clone(sender.loan().facts()?);
+        Ok(Answer {
+            sender,
+            facts,
+            outputs: SmallVec::new(),
+            parameters: Vec::new(),
+        })
+    }
+
+    pub(crate) fn set_parameter(&mut self, name: &str, value: ParameterValue) {
+        self.parameters.push(Parameter {
+            name: name.into(),
+            value,
+        });
+    }
+
+    /// Adds an output without bytes.
+    ///
+    /// # Errors
+    /// INVALID_ARG if the data type is none.
+    pub(crate) fn add_output(
+        &mut self,
+        name: &str,
+        data_type: u32,
+        shape: &[i64],
+    ) -> Result<&mut AnswerOutput, Error> {
+        let data_type = DataType::from_number(data_type).ok_or_else(|| {
+            Error::invalid(format!("output '{name}' has invalid data type {data_type}"))
+        })?;
+        self.outputs.push(Box::new(AnswerOutput {
+            facts: Arc::clone(&self.facts),
+            name: self.facts.shared_output_name(name),
+            c_name: c_string(name),
+            data_type,
+            shape: Shape::from_slice(shape),
+            block: None,
+            attributes: BufferAttributes::default(),
+        }));
+        Ok(self.outputs.last_mut().expect("just pushed"))
+    }
+
+    pub(crate) fn outputs(&self) -> &[Box<AnswerOutput>] {
+        &self.outputs
+    }
+
+    /// Sends the response, or `error` in its place.
+    pub(crate) fn send(self, error: Option<Error>, is_final: bool) -> Result<(), Error> {
+        let outcome = match error {
+            Some(error) => Err(error),
+            None => Ok(Response {
+                model: Arc::clone(&self.sender.loan().origin()?.model),
+                outputs: self
+                    .outputs
+                    .into_iter()
+                    .map(|output| output.freeze())
+                    .collect(),
+                parameters: self.parameters,
+            }),
+        };
+        self.sender.send(Some(outcome), is_final)
+    }
+}
+
+impl AnswerOutput {
+    pub(crate) fn c_name(&self) -> &CString {
+        &self.c_name
+    }
+
+    pub(crate) fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    pub(crate) fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    pub(crate) fn attributes(&self) -> &BufferAttributes {
+        &self.attributes
+    }
+
+    /// Allocates the output's bytes from the pool; the backend writes them before it sends.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Result<*mut c_void, Error> {
+        if self.block.is_some() {
+            let message = format!("allocated buffer for output '{}' already exists", self.name);
+            return Err(Error::new(Code::AlreadyExists, message));
+        }
+        let refused = || {
+            Error::unavailable(format!(
+                "failed to allocate {bytes} bytes for output '{}': over the memory limit",
+                self.name
+            ))
+        };
+        let size = usize::try_from(bytes).map_err(|_| refused())?;
+        let mut charge = Charge::empty(&self.facts.budget);
+        charge.cover(bytes).map_err(|_| refused())?;
+        let mut block = self.facts.pool.take(size);
+        block.set_charge(charge);
+        block.advance(size);
+        self.attributes = BufferAttributes {
+            byte_size: bytes,
+            ..BufferAttributes::default()
+        };
+        let block = self.block.insert(block);
+        Ok(block.as_mut_ptr().cast())
+    }
+
+    fn freeze(self) -> Output {
+        let data = self.block.map_or_else(View::empty, View::from);
+        Output {
+            name: self.name,
+            data_type: self.data_type,
+            shape: self.shape,
+            data,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A loaded backend: what `TRITONBACKEND_Backend*` points to, and its life.
+//!
+//! ```text
+//! open ─► Initialize ─► GetBackendAttribute ─► (models) ─► Finalize ─► [close]
+//!            │ error          │ error
+//!            └────────────────┴──────────────► Finalize ─► close: nothing is left, and it may be tried again
+//! ```
+//!
+//! Finalize follows a failed Initialize, too: backends free there what they made before they failed, as upstream has it.
+
+use std::ffi::{CString, c_void};
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use conch_abi as abi;
+use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model, PreferredGroup, log};
+use libloading::os::unix::Library;
+
+use super::library::{self, EntryPoints};
+use super::model::{LoadedModel, ModelHandle};
+use super::server::ServerHandle;
+use crate::boundary::{as_handle, c_string, handles};
+use crate::guard;
+use crate::objects::Message;
+
+handles! {
+    TRITONBACKEND_Backend => LoadedBackend, "backend";
+    TRITONBACKEND_BackendAttribute => Attributes, "backend attributes";
+}
+
+/// One backend library, initialised once for all of its models.
+pub(crate) struct LoadedBackend {
+    name: String,
+    c_name: CString,
+    path: PathBuf,
+    c_directory: CString,
+    configuration: Message,
+    state: AtomicPtr<c_void>,
+    policy: AtomicU32,
+    attributes: OnceLock<Attributes>,
+    is_finalized: AtomicBool,
+    server: Arc<ServerHandle>,
+    entry_points: EntryPoints,
+    /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because threads may hold its thread-locals.
+    library: ManuallyDrop<Library>,
+    closes: AtomicBool,
+    /// Serialises Initialize and Finalize of one library file. Empty until initialised: whoever opens holds the lock meanwhile.
+    life: OnceLock<Arc<Mutex<()>>>,
+}
+
+/// What GetBackendAttribute reports.
+#[derive(Debug, Default)]
+pub(crate) struct Attributes {
+    pub(crate) preferred_groups: Vec<PreferredGroup>,
+    pub(crate) allows_parallel_instances: bool,
+}
+
+/// What a backend is opened with.
+pub(crate) struct Opening<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) path: &'a Path,
+    /// The JSON document of BackendConfig.
+    pub(crate) configuration: String,
+    /// Finalise and close when no model uses it any more.
+    pub(crate) closes: bool,
+    pub(crate) server: Arc<ServerHandle>,
+    pub(crate) life: Arc<Mutex<()>>,
+}
+
+impl LoadedBackend {
+    /// Loads and initialises the library. The caller holds `opening.life`. Blocks as long as the backend does.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the library is not usable, else what the backend returned. Nothing is left behind.
+    pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<LoadedBackend>, Error> {
+        let (library, entry_points) = library::open(opening.path)?;
+        let directory = opening.path.parent().unwrap_or(Path::new("/"));
+        let backend = Arc::new(LoadedBackend {
+            name: opening.name.to_owned(),
+            c_name: c_string(opening.name),
+            path: opening.path.to_owned(),
+            c_directory: c_string(&directory.to_string_lossy()),
+            configuration: Message::new(opening.configuration),
+            state: AtomicPtr::new(ptr::null_mut()),
+            policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
+            attributes: OnceLock::new(),
+            is_finalized: AtomicBool::new(false),
+            server: opening.server,
+            entry_points,
+            library: ManuallyDrop::new(library),
+            // Until it is initialised: a failure leaves nothing.
+            closes: AtomicBool::new(true),
+            life: OnceLock::new(),
+        });
+        backend.initialize()?;
+        backend.closes.store(opening.closes, Ordering::Relaxed);
+        backend.life.get_or_init(|| opening.life);
+        Ok(backend)
+    }
+
+    fn initialize(&self) -> Result<(), Error> {
+        if let Some(initialize) = self.entry_points.initialize {
+            // SAFETY: the entry point of this library, with its backend's handle.
+            unsafe { guard::call1(initialize, as_handle::<abi::TRITONBACKEND_Backend>(self)) }?;
+        }
+        let mut attributes = Attributes::default();
+        if let Some(attribute) = self.entry_points.attribute {
+            let attributes =
+                ptr::from_mut(&mut attributes).cast::<abi::TRITONBACKEND_BackendAttribute>();
+            // SAFETY: as above; the attributes are written during the call only.
+            unsafe {
+                guard::call2(
+                    attribute,
+                    as_handle::<abi::TRITONBACKEND_Backend>(self),
+                    attributes,
+                )
+            }?;
+        }
+        self.attributes.get_or_init(|| attributes);
+        Ok(())
+    }
+
+    /// Finalises the backend, once. No model uses it any more.
+    pub(crate) fn finalize(&self) {
+        if self.is_finalized.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(finalize) = self.entry_points.finalize else {
+            return;
+        };
+        // SAFETY: the entry point of this library, with its backend's handle.
+        let result =
+            unsafe { guard::call1(finalize, as_handle::<abi::TRITONBACKEND_Backend>(self)) };
+        if let Err(error) = result {
+            log::error!("failed finalizing backend '{}': {error}", self.name);
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn c_name(&self) -> &CString {
+        &self.c_name
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn c_directory(&self) -> &CString {
+        &self.c_directory
+    }
+
+    pub(crate) fn configuration(&self) -> &Message {
+        &self.configuration
+    }
+
+    pub(crate) fn state(&self) -> &AtomicPtr<c_void> {
+        &self.state
+    }
+
+    pub(crate) fn policy(&self) -> &AtomicU32 {
+        &self.policy
+    }
+
+    pub(crate) fn server(&self) -> &Arc<ServerHandle> {
+        &self.server
+    }
+
+    pub(crate) fn entry_points(&self) -> &EntryPoints {
+        &self.entry_points
+    }
+}
+
+impl Drop for LoadedBackend {
+    fn drop(&mut self) {
+        let life = self.life.get().cloned();
+        let _serial = life
+            .as_ref()
+            .map(|life| life.lock().unwrap_or_else(PoisonError::into_inner));
+        self.finalize();
+        if self.closes.load(Ordering::Relaxed) {
+            // SAFETY: nobody uses the library after its last handle; this is the only drop of it.
+            unsafe { ManuallyDrop::drop(&mut self.library) };
+        }
+    }
+}
+
+impl Backend for LoadedBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn execution_policy(&self) -> ExecutionPolicy {
+        match self.policy.load(Ordering::Relaxed) {
+            abi::TRITONBACKEND_EXECUTION_DEVICE_BLOCKING => ExecutionPolicy::DeviceBlocking,
+            _ => ExecutionPolicy::Blocking,
+        }
+    }
+
+    fn preferred_groups(&self) -> &[PreferredGroup] {
+        self.attributes
+            .get()
+            .map_or(&[], |attributes| &attributes.preferred_groups)
+    }
+
+    fn allows_parallel_instances(&self) -> bool {
+        self.attributes
+            .get()
+            .is_some_and(|attributes| attributes.allows_parallel_instances)
+    }
+
+    fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
+        Ok(Arc::new(ModelHandle(LoadedModel::load(self, context)?)))
+    }
+}

@@ -1,0 +1,57 @@
+//! Which batch this thread executes, so that answers released during Execute depart together.
+//!
+//! The one thread-local of this crate: RequestRelease has no parameter that leads to the running batch.
+
+use std::cell::Cell;
+use std::ptr;
+
+use conch_engine::{Departures, Error, Origin, Response};
+
+thread_local! {
+    static CURRENT: Cell<*mut Execution> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// The batch that a thread is executing.
+struct Execution {
+    instance: u64,
+    departures: *mut Departures,
+}
+
+/// Runs `call` as the execution of a batch on `instance` (a number unique in the process).
+pub(crate) fn run<R>(instance: u64, departures: &mut Departures, call: impl FnOnce() -> R) -> R {
+    /// Restores the outer execution also if `call` panics.
+    struct Restore(*mut Execution);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let mut execution = Execution {
+        instance,
+        departures,
+    };
+    let _restore = Restore(CURRENT.replace(&raw mut execution));
+    call()
+}
+
+/// Whether this thread executes a batch on `instance`.
+pub(crate) fn is_current(instance: u64) -> bool {
+    // SAFETY: non-null only while `run` is on this thread's stack, and nobody else refers to the value.
+    unsafe { CURRENT.get().as_ref() }.is_some_and(|execution| execution.instance == instance)
+}
+
+/// Lets an answer depart with the batch that this thread executes on `instance`; gives it back if there is none.
+pub(crate) fn depart(
+    instance: u64,
+    origin: &Origin,
+    outcome: Option<Result<Response, Error>>,
+    is_final: bool,
+) -> Option<Option<Result<Response, Error>>> {
+    if !is_current(instance) {
+        return Some(outcome);
+    }
+    // SAFETY: as in `is_current`; `departures` is borrowed by `run` for as long, and used by no one else meanwhile.
+    let departures = unsafe { &mut *(*CURRENT.get()).departures };
+    departures.push(origin, outcome, is_final);
+    None
+}

@@ -1,0 +1,239 @@
+//! An instance of a model: what `TRITONBACKEND_ModelInstance*` points to, and the walk of a batch through it.
+//!
+//! Created, executed and dropped on its core's thread.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use conch_abi as abi;
+use conch_config::InstanceKind;
+use conch_engine::{Batch, Departures, Error, Instance, InstanceSpec, log};
+
+use super::execution;
+use super::loan::Loan;
+use super::model::LoadedModel;
+use crate::boundary::{as_handle, c_string, handles};
+use crate::guard;
+use crate::objects::Message;
+
+handles! {
+    TRITONBACKEND_ModelInstance => LoadedInstance, "model instance";
+}
+
+/// One initialised instance.
+pub(crate) struct LoadedInstance {
+    spec: InstanceSpec,
+    c_name: CString,
+    c_profiles: Vec<CString>,
+    c_secondary_devices: Vec<(CString, i64)>,
+    host_policy: Message,
+    state: AtomicPtr<c_void>,
+    model: Arc<LoadedModel>,
+    /// Unique in the process, above 0: names it as the executor of a batch and as an owner of memory.
+    number: u64,
+}
+
+impl LoadedInstance {
+    pub(crate) fn spec(&self) -> &InstanceSpec {
+        &self.spec
+    }
+
+    pub(crate) fn c_name(&self) -> &CString {
+        &self.c_name
+    }
+
+    pub(crate) fn profiles(&self) -> &[CString] {
+        &self.c_profiles
+    }
+
+    pub(crate) fn secondary_devices(&self) -> &[(CString, i64)] {
+        &self.c_secondary_devices
+    }
+
+    pub(crate) fn host_policy(&self) -> &Message {
+        &self.host_policy
+    }
+
+    pub(crate) fn state(&self) -> &AtomicPtr<c_void> {
+        &self.state
+    }
+
+    pub(crate) fn model(&self) -> &Arc<LoadedModel> {
+        &self.model
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The number of its kind in the C API, whose order is not the configuration's.
+    pub(crate) fn kind(&self) -> u32 {
+        match self.spec.kind {
+            InstanceKind::Cpu => abi::TRITONSERVER_INSTANCEGROUPKIND_CPU,
+            InstanceKind::Gpu => abi::TRITONSERVER_INSTANCEGROUPKIND_GPU,
+            InstanceKind::Model => abi::TRITONSERVER_INSTANCEGROUPKIND_MODEL,
+        }
+    }
+}
+
+impl Drop for LoadedInstance {
+    fn drop(&mut self) {
+        let Some(finalize) = self.model.backend().entry_points().instance_finalize else {
+            return;
+        };
+        // SAFETY: the entry point of this instance's backend, with its handle, which is not executing.
+        if let Err(error) = unsafe {
+            guard::call1(
+                finalize,
+                as_handle::<abi::TRITONBACKEND_ModelInstance>(self),
+            )
+        } {
+            log::error!(
+                "failed finalizing model instance '{}': {error}",
+                self.spec.name
+            );
+        }
+    }
+}
+
+/// The engine's side of an instance, with what its batches reuse.
+pub(crate) struct InstanceHandle {
+    /// Boxed: the backend holds its address.
+    loaded: Box<LoadedInstance>,
+    /// Shells of earlier loans, at most as many as the largest batch had.
+    spare: Vec<Arc<Loan>>,
+    lent: Vec<Arc<Loan>>,
+    handles: Handles,
+}
+
+/// The array that Execute receives, kept between batches for its capacity.
+#[derive(Default)]
+struct Handles(Vec<*mut abi::TRITONBACKEND_Request>);
+
+// SAFETY: empty whenever the instance moves between threads: `execute` fills and clears it.
+unsafe impl Send for Handles {}
+
+impl InstanceHandle {
+    /// Initialises an instance. Blocks as long as the backend does.
+    ///
+    /// # Errors
+    /// What the backend returned.
+    pub(crate) fn create(
+        model: Arc<LoadedModel>,
+        spec: InstanceSpec,
+    ) -> Result<InstanceHandle, Error> {
+        let policy = serde_json::json!({ spec.host_policy.as_str(): {} });
+        let loaded = Box::new(LoadedInstance {
+            c_name: c_string(&spec.name),
+            c_profiles: spec
+                .profiles
+                .iter()
+                .map(|profile| c_string(profile))
+                .collect(),
+            c_secondary_devices: spec
+                .secondary_devices
+                .iter()
+                .map(|(kind, id)| (c_string(kind), *id))
+                .collect(),
+            host_policy: Message::new(policy.to_string()),
+            state: AtomicPtr::new(ptr::null_mut()),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            spec,
+            model,
+        });
+        if let Some(initialize) = loaded.model.backend().entry_points().instance_initialize {
+            // SAFETY: the entry point of this instance's backend, with its handle.
+            unsafe {
+                guard::call1(
+                    initialize,
+                    as_handle::<abi::TRITONBACKEND_ModelInstance>(&loaded),
+                )
+            }?;
+        }
+        Ok(InstanceHandle {
+            loaded,
+            spare: Vec::new(),
+            lent: Vec::new(),
+            handles: Handles::default(),
+        })
+    }
+
+    /// Turns the batch into handles that the backend owns.
+    fn lend(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        let facts = self.loaded.model.facts()?;
+        for live in batch.drain(..) {
+            let mut loan = self.spare.pop().unwrap_or_default();
+            let shell = Arc::get_mut(&mut loan).expect("a shell has one holder");
+            shell.lend(live, facts, self.loaded.number);
+            self.handles
+                .0
+                .push(Arc::into_raw(Arc::clone(&loan)).cast_mut().cast());
+            self.lent.push(loan);
+        }
+        Ok(())
+    }
+
+    /// Keeps the shells of loans that came back.
+    fn collect(&mut self) {
+        for mut loan in self.lent.drain(..) {
+            if let Some(shell) = Arc::get_mut(&mut loan) {
+                shell.reset();
+                self.spare.push(loan);
+            }
+        }
+        self.handles.0.clear();
+    }
+}
+
+impl Instance for InstanceHandle {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+        if let Err(error) = self.lend(batch) {
+            for live in batch.drain(..) {
+                departures.push(live.shared(), Some(Err(error.clone())), true);
+            }
+            return;
+        }
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        let function = self.loaded.model.backend().entry_points().execute;
+        let handles = &mut self.handles.0;
+        // Batches are bounded by max_batch_size, which is an i32 in the configuration.
+        let count = u32::try_from(handles.len()).unwrap_or(u32::MAX);
+        let result = execution::run(self.loaded.number, departures, || {
+            // SAFETY: this instance's entry point and handle, executed by this thread alone; each handle is live and owns an `Arc`.
+            unsafe { guard::execute(function, instance, handles, count) }
+        });
+        if let Err(error) = result {
+            for loan in &self.lent {
+                if loan.recall(&error, departures) {
+                    // SAFETY: the backend's `Arc`, made in `lend`; ownership of the handle returned with the error, once.
+                    unsafe { Arc::decrement_strong_count(Arc::as_ptr(loan)) };
+                }
+            }
+        }
+        self.collect();
+    }
+
+    fn is_ready(&self) -> bool {
+        let Some(ready) = self.loaded.model.backend().entry_points().ready else {
+            return true;
+        };
+        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
+        // SAFETY: this instance's entry point and handle.
+        match unsafe { guard::call1(ready, instance) } {
+            Ok(()) => true,
+            Err(error) => {
+                log::verbose!(
+                    1,
+                    "model instance '{}' is not ready: {error}",
+                    self.loaded.spec.name
+                );
+                false
+            }
+        }
+    }
+}
+
+/// The next instance's number.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);

@@ -1,0 +1,64 @@
+//! A backend's shared library and its entry points.
+
+use std::path::Path;
+
+use conch_abi as abi;
+use conch_engine::Error;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// The functions of a plug-in. They stay callable while the library is open.
+pub(crate) struct EntryPoints {
+    pub(crate) initialize: Option<abi::TRITONBACKEND_InitializeFn>,
+    pub(crate) finalize: Option<abi::TRITONBACKEND_FinalizeFn>,
+    pub(crate) attribute: Option<abi::TRITONBACKEND_GetBackendAttributeFn>,
+    pub(crate) model_initialize: Option<abi::TRITONBACKEND_ModelInitializeFn>,
+    pub(crate) model_finalize: Option<abi::TRITONBACKEND_ModelFinalizeFn>,
+    pub(crate) instance_initialize: Option<abi::TRITONBACKEND_ModelInstanceInitializeFn>,
+    pub(crate) instance_finalize: Option<abi::TRITONBACKEND_ModelInstanceFinalizeFn>,
+    pub(crate) execute: abi::TRITONBACKEND_ModelInstanceExecuteFn,
+    pub(crate) ready: Option<abi::TRITONBACKEND_ModelInstanceReadyFn>,
+}
+
+/// Opens the library and looks its entry points up. Runs the library's constructors.
+///
+/// # Errors
+/// NOT_FOUND if the file cannot be loaded or has no Execute.
+pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
+    // SAFETY: loading runs the constructors of a file that the operator installed as a backend; what they do is theirs to answer for.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| Error::not_found(format!("unable to load shared library: {error}")))?;
+    // SAFETY: each name is paired with the type that `tritonbackend.h` gives it.
+    let entry_points = unsafe {
+        EntryPoints {
+            initialize: optional(&library, "TRITONBACKEND_Initialize"),
+            finalize: optional(&library, "TRITONBACKEND_Finalize"),
+            attribute: optional(&library, "TRITONBACKEND_GetBackendAttribute"),
+            model_initialize: optional(&library, "TRITONBACKEND_ModelInitialize"),
+            model_finalize: optional(&library, "TRITONBACKEND_ModelFinalize"),
+            instance_initialize: optional(&library, "TRITONBACKEND_ModelInstanceInitialize"),
+            instance_finalize: optional(&library, "TRITONBACKEND_ModelInstanceFinalize"),
+            execute: required(&library, "TRITONBACKEND_ModelInstanceExecute")?,
+            ready: optional(&library, "TRITONBACKEND_ModelInstanceReady"),
+        }
+    };
+    Ok((library, entry_points))
+}
+
+/// # Safety
+/// `name`, if the library has it, is a function of type `F`.
+unsafe fn optional<F: Copy>(library: &Library, name: &str) -> Option<F> {
+    // SAFETY: by this function's contract.
+    unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
+}
+
+/// # Safety
+/// As [`optional`].
+unsafe fn required<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
+    // SAFETY: by this function's contract.
+    let symbol = unsafe { library.get::<F>(name) };
+    symbol.map(|symbol| *symbol).map_err(|error| {
+        Error::not_found(format!(
+            "unable to find required entrypoint '{name}' in shared library: {error}"
+        ))
+    })
+}

@@ -1,0 +1,468 @@
+//! A request on loan to a backend: what `TRITONBACKEND_Request*` points to.
+//!
+//! A loan outlives the call that made it for as long as the backend, a response or a factory refers to it. Parties and what they hold:
+//!
+//! - the backend, from Execute until RequestRelease: one `Arc` by way of the raw handle, and with it the request itself;
+//! - each response and each response factory: a [`Sender`], with which answers leave even after the request was released;
+//! - the instance, while Execute runs: one `Arc`, so that a handle released meanwhile is never dangling. If it is the last one when
+//!   Execute returns, the loan is used again for the next request, so a steady state allocates nothing here.
+//!
+//! A handle that the backend never releases keeps its loan for good: a leak, nothing worse.
+//!
+//! When answers leave: a one-to-one model's is kept until the request is released (then it departs with its batch), unless a foreign
+//! thread sends it: then it leaves at once, as does every response of a decoupled model.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use conch_engine::clock::monotonic_ns;
+use conch_engine::stats::Failure;
+use conch_engine::{
+    CorrelationId, Delivery, Departures, Error, Input, Live, Origin, ParameterValue, Request,
+    Response, Ticket,
+};
+
+use super::execution;
+use super::facts::ModelFacts;
+use crate::boundary::{c_string, handles};
+use crate::objects::BufferAttributes;
+
+handles! {
+    TRITONBACKEND_Request => Loan, "request";
+    TRITONBACKEND_Input => LentInput, "input";
+}
+
+/// A request on loan, or an empty shell between two loans.
+#[derive(Default)]
+pub(crate) struct Loan {
+    /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both are kept apart by the C contract.
+    live: UnsafeCell<Option<Live>>,
+    lent: Option<Lent>,
+    inputs: Vec<LentInput>,
+    /// Names that are not the model's own.
+    other_names: Vec<CString>,
+    texts: Texts,
+    /// Uncontended for one-to-one models, whose calls all come from the core: three locks of some 15 ns per request.
+    reply: Mutex<Reply>,
+    sender_count: AtomicU32,
+    response_index: AtomicU64,
+}
+
+// SAFETY: `live` is reached under the C contract (see the field); the raw pointers in `inputs` point into the request, which lives in
+// its claim at a stable address until released, and to strings of this loan or the model's facts.
+unsafe impl Send for Loan {}
+// SAFETY: as above.
+unsafe impl Sync for Loan {}
+
+/// Where the request came from.
+struct Lent {
+    ticket: Ticket,
+    facts: Arc<ModelFacts>,
+    /// Which instance executes it; see [`execution::Execution`].
+    instance: u64,
+}
+
+/// One input, as the backend sees it.
+pub(crate) struct LentInput {
+    input: *const Input,
+    name: *const c_char,
+    attributes: OnceLock<Box<[BufferAttributes]>>,
+}
+
+/// C strings made on demand.
+#[derive(Default)]
+struct Texts {
+    id: OnceLock<CString>,
+    correlation_id: OnceLock<CString>,
+    parameters: OnceLock<Vec<LentParameter>>,
+}
+
+/// One request parameter in C's form.
+pub(crate) struct LentParameter {
+    pub(crate) name: CString,
+    pub(crate) value: LentValue,
+}
+
+pub(crate) enum LentValue {
+    Text(CString),
+    Int(i64),
+    Bool(bool),
+    Double(f64),
+}
+
+impl LentValue {
+    /// Where the value lies: the characters themselves for text.
+    pub(crate) fn address(&self) -> *const c_void {
+        match self {
+            LentValue::Text(text) => text.as_ptr().cast(),
+            LentValue::Int(value) => std::ptr::from_ref(value).cast(),
+            LentValue::Bool(value) => std::ptr::from_ref(value).cast(),
+            LentValue::Double(value) => std::ptr::from_ref(value).cast(),
+        }
+    }
+
+    pub(crate) fn of(value: &ParameterValue) -> LentValue {
+        match value {
+            ParameterValue::Text(text) => LentValue::Text(c_string(text)),
+            ParameterValue::Int(value) => LentValue::Int(*value),
+            ParameterValue::Bool(value) => LentValue::Bool(*value),
+            ParameterValue::Double(value) => LentValue::Double(*value),
+        }
+    }
+}
+
+/// How far the answer has come.
+#[derive(Default)]
+struct Reply {
+    is_released: bool,
+    /// The final answer was sent by the backend or given for it: nothing more may follow.
+    is_final: bool,
+    /// What a one-to-one model sent, until it may leave.
+    stored: Option<Result<Response, Error>>,
+    response_count: u64,
+    is_reported: bool,
+}
+
+impl Loan {
+    /// Lends `live` out. The loan is a shell: new, or [`Loan::reset`].
+    pub(crate) fn lend(&mut self, live: Live, facts: &Arc<ModelFacts>, instance: u64) {
+        let ticket = Arc::clone(live.ticket());
+        for input in &live.inputs {
+            let name = match facts.input_name(&input.name) {
+                Some(name) => name.as_ptr(),
+                None => {
+                    let name = c_string(&input.name);
+                    let address = name.as_ptr();
+                    self.other_names.push(name);
+                    address
+                }
+            };
+            self.inputs.push(LentInput {
+                input,
+                name,
+                attributes: OnceLock::new(),
+            });
+        }
+        *self.live.get_mut() = Some(live);
+        self.lent = Some(Lent {
+            ticket,
+            facts: Arc::clone(facts),
+            instance,
+        });
+    }
+
+    /// Makes a shell again. Only the last holder can.
+    pub(crate) fn reset(&mut self) {
+        *self.live.get_mut() = None;
+        self.lent = None;
+        self.inputs.clear();
+        self.other_names.clear();
+        self.texts = Texts::default();
+        *self.reply.get_mut().unwrap_or_else(PoisonError::into_inner) = Reply::default();
+        *self.sender_count.get_mut() = 0;
+        *self.response_index.get_mut() = 0;
+    }
+
+    fn lent(&self) -> Result<&Lent, Error> {
+        self.lent.as_ref().ok_or_else(released)
+    }
+
+    pub(crate) fn facts(&self) -> Result<&Arc<ModelFacts>, Error> {
+        Ok(&self.lent()?.facts)
+    }
+
+    pub(crate) fn origin(&self) -> Result<&Origin, Error> {
+        Ok(self.lent()?.ticket.shared())
+    }
+
+    /// Whether the client asked to cancel, or is gone.
+    pub(crate) fn is_cancelled(&self) -> Result<bool, Error> {
+        Ok(self.lent()?.ticket.is_cancelled())
+    }
+
+    /// The request, until released.
+    ///
+    /// # Safety
+    /// Nobody releases the request during `'a`.
+    pub(crate) unsafe fn request<'a>(&self) -> Result<&'a Request, Error> {
+        // SAFETY: only the release writes, which this function's contract excludes. The request lives in its claim, so `'a` does not
+        // depend on the loan.
+        let live = unsafe { &*self.live.get() };
+        let request: *const Request = &**live.as_ref().ok_or_else(released)?;
+        // SAFETY: valid until released, which does not happen during `'a`.
+        Ok(unsafe { &*request })
+    }
+
+    pub(crate) fn inputs(&self) -> &[LentInput] {
+        &self.inputs
+    }
+
+    pub(crate) fn id(&self) -> Result<*const c_char, Error> {
+        let origin = self.origin()?;
+        Ok(self.texts.id.get_or_init(|| c_string(&origin.id)).as_ptr())
+    }
+
+    /// The correlation id, if it is text.
+    ///
+    /// # Safety
+    /// As [`Loan::request`], for the duration of the call.
+    pub(crate) unsafe fn correlation_text(&self) -> Result<Option<*const c_char>, Error> {
+        // SAFETY: by this function's contract.
+        match unsafe { &self.request()?.correlation_id } {
+            CorrelationId::Text(text) => Ok(Some(
+                self.texts
+                    .correlation_id
+                    .get_or_init(|| c_string(text))
+                    .as_ptr(),
+            )),
+            CorrelationId::Unsigned(_) => Ok(None),
+        }
+    }
+
+    /// The custom parameters.
+    ///
+    /// # Safety
+    /// As [`Loan::request`], for the duration of the call.
+    pub(crate) unsafe fn parameters(&self) -> Result<&[LentParameter], Error> {
+        // SAFETY: by this function's contract.
+        let request = unsafe { self.request()? };
+        Ok(self.texts.parameters.get_or_init(|| {
+            let lent = |parameter: &conch_engine::Parameter| LentParameter {
+                name: c_string(&parameter.name),
+                value: LentValue::of(&parameter.value),
+            };
+            request.parameters.iter().map(lent).collect()
+        }))
+    }
+
+    /// Counts the next response of this request, from 0.
+    pub(crate) fn next_response_index(&self) -> u64 {
+        self.response_index.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes that the backend reported the request's statistics.
+    pub(crate) fn mark_reported(&self) {
+        self.reply().is_reported = true;
+    }
+
+    /// The backend gives the request back. The caller drops the backend's `Arc` afterwards.
+    ///
+    /// # Errors
+    /// INVALID_ARG if it did so before.
+    pub(crate) fn release(&self) -> Result<(), Error> {
+        let mut reply = self.reply();
+        if std::mem::replace(&mut reply.is_released, true) {
+            return Err(released());
+        }
+        // SAFETY: the backend gave up its use of the request with this call, and only the first release gets here.
+        let live = unsafe { (*self.live.get()).take() };
+        let outcome = if reply.is_final {
+            reply.stored.take()
+        } else if self.sender_count.load(Ordering::Relaxed) == 0 {
+            Some(Err(self.give_up(&mut reply, live.as_ref())))
+        } else {
+            // A response or a factory is still out: the answer comes through it.
+            None
+        };
+        drop(reply);
+        // First the place in the model's queue and the inputs, then the answer: a client that reacts to it finds them free.
+        drop(live);
+        if let Some(outcome) = outcome {
+            self.leave(Some(outcome), true)?;
+        }
+        Ok(())
+    }
+
+    /// Answers with the error of a failed Execute, unless the backend gave the request back or answered it before it failed.
+    pub(crate) fn recall(&self, error: &Error, departures: &mut Departures) -> bool {
+        let mut reply = self.reply();
+        if std::mem::replace(&mut reply.is_released, true) {
+            return false;
+        }
+        // SAFETY: ownership returned with the error, so the backend does not use the request any more.
+        let live = unsafe { (*self.live.get()).take() };
+        // An answer that a foreign thread sent is gone already; one that is only stored gives way to the error.
+        let is_answered = reply.is_final && reply.stored.take().is_none();
+        reply.is_final = true;
+        let is_reported = std::mem::replace(&mut reply.is_reported, true);
+        drop(reply);
+        if let (Ok(origin), Some(live)) = (self.origin(), &live) {
+            if !is_reported {
+                report_failure(origin, live);
+            }
+            if !is_answered {
+                departures.push(origin, Some(Err(error.clone())), true);
+            }
+        }
+        drop(live);
+        true
+    }
+
+    /// Takes one answer from the backend: a response, an error, or flags alone.
+    fn send(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Result<(), Error> {
+        let is_decoupled = self.facts()?.is_decoupled;
+        let mut reply = self.reply();
+        if reply.is_final {
+            return Err(Error::invalid(
+                "a response was sent after the final one of its request",
+            ));
+        }
+        reply.is_final = is_final;
+        reply.response_count += u64::from(outcome.is_some());
+        if is_decoupled {
+            // Under the lock, so that responses of several threads arrive in the order in which they were counted.
+            let origin = self.origin()?;
+            origin.completion.deliver(Delivery {
+                slot: origin.slot,
+                outcome,
+                is_final,
+            });
+            origin.completion.wake();
+            return Ok(());
+        }
+        if outcome.is_some() {
+            reply.stored = outcome;
+        }
+        if !is_final {
+            return Ok(());
+        }
+        if reply.response_count != 1 {
+            // Upstream's frontends say the same.
+            reply.stored = Some(Err(Error::internal(format!(
+                "expected a single response, got {}",
+                reply.response_count
+            ))));
+        }
+        let is_foreign = !execution::is_current(self.lent()?.instance);
+        if is_foreign || reply.is_released {
+            let outcome = reply.stored.take();
+            drop(reply);
+            self.leave(outcome, true)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody is left who could answer.
+    fn give_up(&self, reply: &mut Reply, live: Option<&Live>) -> Error {
+        reply.is_final = true;
+        reply.stored = None;
+        if let (Ok(origin), Some(live), false) = (self.origin(), live, reply.is_reported) {
+            reply.is_reported = true;
+            report_failure(origin, live);
+        }
+        let backend = self
+            .facts()
+            .map(|facts| facts.backend.clone())
+            .unwrap_or_default();
+        Error::internal(format!(
+            "backend '{backend}' released the request without a final response"
+        ))
+    }
+
+    /// Sends an answer on its way: with the batch if this thread executes it, else at once.
+    fn leave(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Result<(), Error> {
+        let lent = self.lent()?;
+        let origin = lent.ticket.shared();
+        if let Some(outcome) = execution::depart(lent.instance, origin, outcome, is_final) {
+            origin.completion.deliver(Delivery {
+                slot: origin.slot,
+                outcome,
+                is_final,
+            });
+            origin.completion.wake();
+        }
+        Ok(())
+    }
+
+    fn reply(&self) -> MutexGuard<'_, Reply> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LentInput {
+    pub(crate) fn name(&self) -> *const c_char {
+        self.name
+    }
+
+    /// The input's facts and bytes.
+    ///
+    /// # Safety
+    /// The request is not released during `'a`.
+    pub(crate) unsafe fn input<'a>(&self) -> &'a Input {
+        // SAFETY: it lies in the request, which stays at its place until released.
+        unsafe { &*self.input }
+    }
+
+    /// Attributes of each buffer.
+    ///
+    /// # Safety
+    /// As [`LentInput::input`], for the duration of the call.
+    pub(crate) unsafe fn attributes(&self) -> &[BufferAttributes] {
+        // SAFETY: by this function's contract.
+        let input = unsafe { self.input() };
+        self.attributes
+            .get_or_init(|| input.chunks.iter().map(BufferAttributes::of_view).collect())
+    }
+}
+
+/// The right to answer a request: held by each response and each response factory.
+pub(crate) struct Sender {
+    loan: Arc<Loan>,
+}
+
+impl Sender {
+    pub(crate) fn new(loan: Arc<Loan>) -> Sender {
+        // Relaxed: the lock of `reply` orders the count against the release.
+        loan.sender_count.fetch_add(1, Ordering::Relaxed);
+        Sender { loan }
+    }
+
+    pub(crate) fn another(&self) -> Sender {
+        Sender::new(Arc::clone(&self.loan))
+    }
+
+    pub(crate) fn loan(&self) -> &Arc<Loan> {
+        &self.loan
+    }
+
+    /// Sends a response, an error, or (none) flags alone.
+    ///
+    /// # Errors
+    /// INVALID_ARG after the final answer.
+    pub(crate) fn send(
+        &self,
+        outcome: Option<Result<Response, Error>>,
+        is_final: bool,
+    ) -> Result<(), Error> {
+        self.loan.send(outcome, is_final)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if self.loan.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let mut reply = self.loan.reply();
+        if reply.is_released && !reply.is_final {
+            let error = self.loan.give_up(&mut reply, None);
+            drop(reply);
+            // The loan is lent while a sender exists, which is the only thing that can fail here.
+            let _ = self.loan.leave(Some(Err(error)), true);
+        }
+    }
+}
+
+fn released() -> Error {
+    Error::invalid("request was already released")
+}
+
+fn report_failure(origin: &Origin, request: &Request) {
+    let duration_ns = monotonic_ns().saturating_sub(request.stamps.request_start_ns);
+    origin
+        .model
+        .statistics
+        .report_failure(Failure::Backend, duration_ns);
+}

@@ -1,0 +1,226 @@
+//! Calling backends: finding their libraries, and driving them through the life that `tritonbackend.h` describes.
+//!
+//! Implements the engine's `BackendHost`, `Backend`, `Model` and `Instance`. Loading threads call everything but `Instance::execute`,
+//! which runs on the instance's core.
+
+mod answer;
+mod backend;
+mod execution;
+mod facts;
+mod instance;
+mod library;
+mod loan;
+mod model;
+mod search;
+mod server;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use conch_engine::{Backend, BackendHost, BackendSpec, Error, Server, log};
+
+pub(crate) use answer::{Answer, AnswerOutput, Factory};
+pub(crate) use loan::{LentInput, LentValue, Loan, Sender};
+pub(crate) use model::LoadedModel;
+pub(crate) use server::ServerHandle;
+
+use backend::{LoadedBackend, Opening};
+
+/// What the host is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `name` of the server metadata, for backends that ask.
+    pub server_id: String,
+    /// Holds one directory per backend.
+    pub backend_directory: PathBuf,
+    /// `--backend-config`: backend (empty: all of them), setting, value.
+    pub backend_config: Vec<(String, String, String)>,
+    /// Whether backends may complete configurations.
+    pub auto_complete: bool,
+    /// What a completed configuration batches up to, unless `backend_config` says otherwise.
+    pub default_max_batch_size: u32,
+}
+
+/// All open backends of a process.
+pub struct Host {
+    options: Options,
+    server: Arc<ServerHandle>,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    /// By resolved path.
+    slots: HashMap<PathBuf, Arc<Slot>>,
+    /// In the order of their initialisation.
+    open: Vec<Kept>,
+}
+
+/// One library file. The lock is held over Initialize, so that loads that want the same backend wait for each other.
+#[derive(Default)]
+struct Slot {
+    life: Arc<Mutex<()>>,
+    backend: Mutex<Option<Kept>>,
+}
+
+/// Who keeps a backend open.
+#[derive(Clone)]
+enum Kept {
+    /// The host, until the server ends.
+    Always(Arc<LoadedBackend>),
+    /// Its models (`unload-when-unused`).
+    WhileUsed(Weak<LoadedBackend>),
+}
+
+impl Kept {
+    fn backend(&self) -> Option<Arc<LoadedBackend>> {
+        match self {
+            Kept::Always(backend) => Some(Arc::clone(backend)),
+            Kept::WhileUsed(backend) => backend.upgrade(),
+        }
+    }
+}
+
+impl Host {
+    pub fn new(options: Options) -> Arc<Host> {
+        let server = Arc::new(ServerHandle::new(options.server_id.clone()));
+        Arc::new(Host {
+            options,
+            server,
+            shelf: Mutex::default(),
+        })
+    }
+
+    /// Tells backends which server runs them, as soon as it does.
+    pub fn bind_server(&self, server: &Arc<Server>) {
+        self.server.bind(server);
+    }
+
+    /// The value of a setting for a backend; the backend's own goes before the one for all, the last one given wins.
+    fn setting(&self, backend: &str, setting: &str) -> Option<&str> {
+        let find = |wanted: &str| {
+            let mut settings = self.options.backend_config.iter().rev();
+            settings
+                .find(|(name, known, _)| name == wanted && known == setting)
+                .map(|(_, _, value)| value.as_str())
+        };
+        find(backend).or_else(|| find(""))
+    }
+
+    /// The document that BackendConfig returns: all values are text.
+    fn configuration(&self, backend: &str) -> String {
+        let options = &self.options;
+        let mut cmdline = serde_json::Map::new();
+        let mut set =
+            |setting: &str, value: String| cmdline.insert(setting.to_owned(), value.into());
+        set("auto-complete-config", options.auto_complete.to_string());
+        set(
+            "backend-directory",
+            options.backend_directory.to_string_lossy().into_owned(),
+        );
+        set("min-compute-capability", MIN_COMPUTE_CAPABILITY.to_owned());
+        set(
+            "default-max-batch-size",
+            options.default_max_batch_size.to_string(),
+        );
+        for wanted in ["", backend] {
+            for (_, setting, value) in options
+                .backend_config
+                .iter()
+                .filter(|(name, _, _)| name == wanted)
+            {
+                set(setting, value.clone());
+            }
+        }
+        serde_json::json!({ "cmdline": cmdline }).to_string()
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        lock(&self.shelf)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.finalize_all();
+    }
+}
+
+impl BackendHost for Host {
+    fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
+        let path = search::find_library(&self.options.backend_directory, spec)?;
+        let slot = Arc::clone(self.shelf().slots.entry(path.clone()).or_default());
+        // Also waits for the Finalize of a backend that is just being unloaded.
+        let _serial = lock(&slot.life);
+        if let Some(backend) = lock(&slot.backend).as_ref().and_then(Kept::backend) {
+            return Ok(backend);
+        }
+        let closes = self
+            .setting(&spec.backend, UNLOAD_SETTING)
+            .is_some_and(|value| value == "true");
+        let backend = LoadedBackend::open(Opening {
+            name: &spec.backend,
+            path: &path,
+            configuration: self.configuration(&spec.backend),
+            closes,
+            server: Arc::clone(&self.server),
+            life: Arc::clone(&slot.life),
+        })?;
+        let kept = if closes {
+            Kept::WhileUsed(Arc::downgrade(&backend))
+        } else {
+            Kept::Always(Arc::clone(&backend))
+        };
+        *lock(&slot.backend) = Some(kept.clone());
+        let mut shelf = self.shelf();
+        shelf.open.retain(
+            |kept| !matches!(kept, Kept::WhileUsed(backend) if backend.strong_count() == 0),
+        );
+        shelf.open.push(kept);
+        Ok(backend)
+    }
+
+    fn list(&self) -> Vec<(String, String, String)> {
+        let backends: Vec<_> = self.shelf().open.iter().filter_map(Kept::backend).collect();
+        let row = |backend: Arc<LoadedBackend>| {
+            let configuration =
+                String::from_utf8_lossy(backend.configuration().as_bytes()).into_owned();
+            (
+                backend.name().to_owned(),
+                backend.path().display().to_string(),
+                configuration,
+            )
+        };
+        backends.into_iter().map(row).collect()
+    }
+
+    fn finalize_all(&self) {
+        let mut shelf = self.shelf();
+        let open = std::mem::take(&mut shelf.open);
+        shelf.slots.clear();
+        drop(shelf);
+        for kept in open.into_iter().rev() {
+            let Kept::Always(backend) = kept else {
+                continue;
+            };
+            // A model that is still there would be called after its backend's end; leaving the backend alone is the lesser evil.
+            match Arc::into_inner(backend) {
+                Some(backend) => drop(backend),
+                None => log::error!(
+                    "a backend still has models at the end of the server: it is not finalized"
+                ),
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `--backend-config=<backend>,unload-when-unused=true`: finalise and close a backend after its last model.
+const UNLOAD_SETTING: &str = "unload-when-unused";
+
+/// What Triton's own builds say; only backends for GPUs look at it.
+const MIN_COMPUTE_CAPABILITY: &str = "6.000000";

@@ -1,0 +1,207 @@
+//! A model version inside its backend: what `TRITONBACKEND_Model*` points to.
+//!
+//! Lives from ModelInitialize (whose failure is followed by ModelFinalize, as upstream has it) until its last instance is gone.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use conch_abi as abi;
+use conch_engine::stats::{MemoryOwner, MemoryUsage};
+use conch_engine::{Code, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log};
+
+use super::backend::LoadedBackend;
+use super::facts::ModelFacts;
+use super::instance::InstanceHandle;
+use crate::boundary::{as_handle, c_string, handles};
+use crate::guard;
+
+handles! {
+    TRITONBACKEND_Model => LoadedModel, "model";
+}
+
+/// One initialised model version.
+pub(crate) struct LoadedModel {
+    context: LoadContext,
+    c_name: CString,
+    c_path: CString,
+    backend: Arc<LoadedBackend>,
+    state: AtomicPtr<c_void>,
+    config: Mutex<Arc<conch_config::Model>>,
+    /// During ModelInitialize, the only time at which the backend may change the configuration.
+    is_initializing: AtomicBool,
+    bound: OnceLock<Bound>,
+    /// Reported before the model was bound.
+    early_usage: Mutex<Vec<(MemoryOwner, MemoryUsage)>>,
+}
+
+/// What is known once the configuration is final.
+struct Bound {
+    version: Weak<ModelVersion>,
+    facts: Arc<ModelFacts>,
+}
+
+impl LoadedModel {
+    /// Initialises a model version. Blocks as long as the backend does.
+    ///
+    /// # Errors
+    /// What the backend returned.
+    pub(crate) fn load(
+        backend: Arc<LoadedBackend>,
+        context: LoadContext,
+    ) -> Result<Arc<LoadedModel>, Error> {
+        let model = Arc::new(LoadedModel {
+            c_name: c_string(&context.name),
+            c_path: c_string(&context.path.to_string_lossy()),
+            state: AtomicPtr::new(ptr::null_mut()),
+            config: Mutex::new(Arc::clone(&context.config)),
+            is_initializing: AtomicBool::new(true),
+            bound: OnceLock::new(),
+            early_usage: Mutex::default(),
+            context,
+            backend,
+        });
+        if let Some(initialize) = model.backend.entry_points().model_initialize {
+            // SAFETY: the entry point of this model's backend, with the model's handle.
+            unsafe { guard::call1(initialize, as_handle::<abi::TRITONBACKEND_Model>(&model)) }?;
+        }
+        model.is_initializing.store(false, Ordering::Release);
+        Ok(model)
+    }
+
+    pub(crate) fn c_name(&self) -> &CString {
+        &self.c_name
+    }
+
+    pub(crate) fn c_path(&self) -> &CString {
+        &self.c_path
+    }
+
+    pub(crate) fn version(&self) -> i64 {
+        self.context.version
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<LoadedBackend> {
+        &self.backend
+    }
+
+    pub(crate) fn state(&self) -> &AtomicPtr<c_void> {
+        &self.state
+    }
+
+    pub(crate) fn may_complete(&self) -> bool {
+        self.context.may_complete
+    }
+
+    pub(crate) fn current_config(&self) -> Arc<conch_config::Model> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Takes over a configuration that the backend proposes.
+    ///
+    /// # Errors
+    /// INVALID_ARG outside ModelInitialize or if the result breaks a rule, INTERNAL if it would change the scheduling choice.
+    pub(crate) fn propose_config(&self, json: &str) -> Result<(), Error> {
+        if !self.is_initializing.load(Ordering::Acquire) {
+            return Err(Error::invalid(
+                "TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+            ));
+        }
+        let proposal = conch_config::from_json(json).map_err(refused)?;
+        let mut config = lock(&self.config);
+        let merged = conch_config::merge_proposal(&config.message, proposal).map_err(refused)?;
+        *config = Arc::new(conch_config::Model::from_partial(merged).map_err(refused)?);
+        Ok(())
+    }
+
+    /// Counts memory that the backend says it uses for the model (owner 0) or an instance.
+    pub(crate) fn report_memory(&self, owner: MemoryOwner, usage: MemoryUsage) {
+        // Under the lock of the early reports, so that none falls between it and `bind`.
+        let mut early = lock(&self.early_usage);
+        match self.bound.get() {
+            None => early.push((owner, usage)),
+            Some(bound) => {
+                if let Some(version) = bound.version.upgrade() {
+                    version.statistics.report_memory(owner, usage);
+                }
+            }
+        }
+    }
+
+    /// The registry's entry; none if it is gone, or not there yet.
+    pub(crate) fn registered(&self) -> Option<Arc<ModelVersion>> {
+        self.bound.get()?.version.upgrade()
+    }
+
+    pub(crate) fn facts(&self) -> Result<&Arc<ModelFacts>, Error> {
+        let bound = self
+            .bound
+            .get()
+            .ok_or_else(|| Error::internal("the model is not bound to its version yet"))?;
+        Ok(&bound.facts)
+    }
+}
+
+impl Drop for LoadedModel {
+    fn drop(&mut self) {
+        let Some(finalize) = self.backend.entry_points().model_finalize else {
+            return;
+        };
+        // SAFETY: the entry point of this model's backend, with the model's handle; instances hold the model, so none is left.
+        let result = unsafe { guard::call1(finalize, as_handle::<abi::TRITONBACKEND_Model>(self)) };
+        if let Err(error) = result {
+            log::error!(
+                "failed finalizing model '{}' version {}: {error}",
+                self.context.name,
+                self.context.version
+            );
+        }
+    }
+}
+
+/// The engine's side of a loaded model.
+pub(crate) struct ModelHandle(pub(crate) Arc<LoadedModel>);
+
+impl Model for ModelHandle {
+    fn config(&self) -> Arc<conch_config::Model> {
+        self.0.current_config()
+    }
+
+    fn bind(&self, version: &Arc<ModelVersion>) {
+        let context = &self.0.context;
+        let facts = ModelFacts::new(
+            &version.config,
+            self.0.backend.name().to_owned(),
+            Arc::clone(&context.pool),
+            Arc::clone(&context.budget),
+        );
+        let mut early = lock(&self.0.early_usage);
+        self.0.bound.get_or_init(|| Bound {
+            version: Arc::downgrade(version),
+            facts: Arc::new(facts),
+        });
+        for (owner, usage) in early.drain(..) {
+            version.statistics.report_memory(owner, usage);
+        }
+    }
+
+    fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
+        Ok(Box::new(InstanceHandle::create(Arc::clone(&self.0), spec)?))
+    }
+}
+
+fn refused(error: conch_config::Error) -> Error {
+    let code = match error.code {
+        conch_config::Code::Internal => Code::Internal,
+        conch_config::Code::NotFound => Code::NotFound,
+        conch_config::Code::InvalidArg => Code::InvalidArg,
+        conch_config::Code::Unsupported => Code::Unsupported,
+    };
+    Error::new(code, error.message)
+}
+
+/// Control plane only, except for reports of memory use, which are rare.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

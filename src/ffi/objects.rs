@@ -1,0 +1,109 @@
+//! Small value objects that both sides make and delete: messages, parameters, buffer attributes.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+
+use conch_engine::Error;
+use conch_memory::{Kind, View};
+
+use crate::boundary::handles;
+
+handles! {
+    TRITONSERVER_Message => Message, "message";
+    TRITONSERVER_Parameter => Parameter, "parameter";
+    TRITONSERVER_BufferAttributes => BufferAttributes, "buffer attributes";
+}
+
+/// A JSON document. Owned by whoever the function that returned it says.
+pub(crate) struct Message {
+    /// Ends with a NUL that is not part of it: some callers read it as a C string.
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    pub(crate) fn new(json: impl Into<Vec<u8>>) -> Message {
+        let mut bytes = json.into();
+        bytes.push(0);
+        Message { bytes }
+    }
+
+    /// Without the NUL.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.bytes.strip_suffix(&[0]).unwrap_or_default()
+    }
+
+    /// The document as text.
+    ///
+    /// # Errors
+    /// INVALID_ARG if it is not UTF-8.
+    pub(crate) fn as_str(&self) -> Result<&str, Error> {
+        std::str::from_utf8(self.as_bytes())
+            .map_err(|_| Error::invalid("message is not valid UTF-8"))
+    }
+}
+
+/// A named value: a metric's label, or an argument of a load request.
+pub(crate) struct Parameter {
+    pub(crate) name: CString,
+    pub(crate) value: Value,
+}
+
+/// Bytes are borrowed from the caller, who keeps them while the parameter lives.
+#[allow(
+    dead_code,
+    reason = "only labels are read so far; loading with parameters takes the rest"
+)]
+pub(crate) enum Value {
+    Text(CString),
+    Int(i64),
+    Bool(bool),
+    Double(f64),
+    Bytes(*const c_void, u64),
+}
+
+/// Where a buffer lies and how long it is.
+#[derive(Clone, Copy)]
+pub(crate) struct BufferAttributes {
+    pub(crate) byte_size: u64,
+    pub(crate) memory_type: u32,
+    pub(crate) memory_type_id: i64,
+    pub(crate) cuda_ipc_handle: *mut c_void,
+}
+
+// SAFETY: the handle is an address that is passed on, never followed here.
+unsafe impl Send for BufferAttributes {}
+// SAFETY: as above.
+unsafe impl Sync for BufferAttributes {}
+
+impl Default for BufferAttributes {
+    fn default() -> BufferAttributes {
+        BufferAttributes {
+            byte_size: 0,
+            memory_type: Kind::Cpu as u32,
+            memory_type_id: 0,
+            cuda_ipc_handle: ptr::null_mut(),
+        }
+    }
+}
+
+impl BufferAttributes {
+    pub(crate) fn of_view(view: &View) -> BufferAttributes {
+        BufferAttributes {
+            // Lengths in memory always fit 64 bits.
+            byte_size: view.len() as u64,
+            memory_type: view.place().kind as u32,
+            memory_type_id: view.place().id,
+            cuda_ipc_handle: ptr::null_mut(),
+        }
+    }
+}
+
+/// The kind of memory with this number of the C API.
+pub(crate) fn kind_of(memory_type: u32) -> Result<Kind, Error> {
+    match memory_type {
+        0 => Ok(Kind::Cpu),
+        1 => Ok(Kind::CpuPinned),
+        2 => Ok(Kind::Gpu),
+        other => Err(Error::invalid(format!("unknown memory type {other}"))),
+    }
+}
