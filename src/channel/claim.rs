@@ -130,7 +130,7 @@ impl<S, T> Claim<S, T> {
 
 // SAFETY: the reference count moves into the pile and back; `is_linked` keeps a second reference to the same claim out of any pile
 // meanwhile, so `next` has one writer.
-unsafe impl<S: Sync + Send, T: Send> Link for Arc<Claim<S, T>> {
+unsafe impl<S, T> Link for Arc<Claim<S, T>> {
     type Node = Claim<S, T>;
 
     fn into_node(self) -> Result<NonNull<Claim<S, T>>, Self> {

@@ -16,7 +16,7 @@ use crate::sync::{AtomicPtr, Ordering};
 /// # Safety
 /// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back, refuses an item that is in a pile
 /// already, and `next` always names the same atomic of that node, which nobody else writes while the node is linked.
-pub unsafe trait Link: Send + Sized {
+pub unsafe trait Link: Sized {
     type Node;
 
     /// # Errors
@@ -47,10 +47,10 @@ pub struct Pile<L: Link> {
     items: PhantomData<L>,
 }
 
-// SAFETY: a pile owns its items (`Link: Send`) and hands each to exactly one thread.
-unsafe impl<L: Link> Sync for Pile<L> {}
+// SAFETY: a pile owns its items and hands each to exactly one thread.
+unsafe impl<L: Link + Send> Sync for Pile<L> {}
 // SAFETY: as above.
-unsafe impl<L: Link> Send for Pile<L> {}
+unsafe impl<L: Link + Send> Send for Pile<L> {}
 
 /// No node lies at address 1: nodes hold a pointer and are aligned to it.
 fn closed<N>() -> *mut N {
@@ -143,7 +143,7 @@ pub struct Chain<L: Link> {
 }
 
 // SAFETY: a chain owns its items, and they may move between threads.
-unsafe impl<L: Link> Send for Chain<L> {}
+unsafe impl<L: Link + Send> Send for Chain<L> {}
 
 impl<L: Link> Chain<L> {
     /// A chain without items.
@@ -206,7 +206,7 @@ impl<T> Envelope<T> {
 }
 
 // SAFETY: a box is unique, so it cannot be linked twice; the link is private to this module.
-unsafe impl<T: Send> Link for Box<Envelope<T>> {
+unsafe impl<T> Link for Box<Envelope<T>> {
     type Node = Envelope<T>;
 
     fn into_node(self) -> Result<NonNull<Envelope<T>>, Self> {

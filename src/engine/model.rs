@@ -1,9 +1,14 @@
 //! One loaded version of a model, as the data plane sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use conch_config::Scheduling;
+
+use crate::admit::Plan;
+use crate::order::Order;
+use crate::queue::{Bounds, Queue};
 use crate::stats::{ModelStatistics, Statistics};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
@@ -14,9 +19,17 @@ pub struct ModelVersion {
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
-    pub(crate) live: Arc<AtomicU64>,
+    live: AtomicU64,
     /// Bound of `live`.
-    pub(crate) live_max: u64,
+    live_max: u64,
+    /// What admission needs of the configuration, worked out once.
+    pub(crate) plan: Plan,
+    /// Bounds of the queue policy.
+    pub(crate) bounds: Bounds,
+    /// Present under preserve-ordering.
+    pub(crate) order: Option<Arc<Order>>,
+    /// Present once the cores are started.
+    pub(crate) queue: OnceLock<Arc<Queue>>,
 }
 
 impl ModelVersion {
@@ -28,15 +41,20 @@ impl ModelVersion {
         core_count: usize,
         live_max: u64,
     ) -> ModelVersion {
+        let is_ordered = matches!(&config.scheduling, Scheduling::Dynamic(settings) if settings.is_preserving_order);
         let statistics = Statistics::new(core_count, config.max_batch_size);
         ModelVersion {
             name,
             version,
-            config,
             statistics,
             load_duration_ns: AtomicU64::new(0),
-            live: Arc::default(),
+            live: AtomicU64::new(0),
             live_max,
+            plan: Plan::new(&config),
+            bounds: Bounds::new(&config),
+            order: is_ordered.then(Arc::default),
+            queue: OnceLock::new(),
+            config,
         }
     }
 
@@ -74,14 +92,34 @@ impl ModelVersion {
     }
 }
 
-/// A place among a model's live requests; freed on drop.
+/// A model together with a place among its live requests, which is freed on drop.
 pub struct Reservation {
-    live: Arc<AtomicU64>,
+    model: Arc<ModelVersion>,
+}
+
+impl Reservation {
+    /// None if the model has as many live requests as it may.
+    pub(crate) fn new(model: &Arc<ModelVersion>) -> Option<Reservation> {
+        if model.live.fetch_add(1, Ordering::Relaxed) >= model.live_max {
+            model.live.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Reservation { model: Arc::clone(model) })
+    }
+}
+
+impl std::ops::Deref for Reservation {
+    type Target = Arc<ModelVersion>;
+
+    fn deref(&self) -> &Arc<ModelVersion> {
+        &self.model
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
+        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
+        self.model.live.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -12,7 +12,10 @@ use conch_memory::View;
 use smallvec::SmallVec;
 
 use crate::Completion;
-use crate::model::{ModelVersion, Reservation};
+use crate::model::Reservation;
+use crate::order::Turn;
+use crate::queue::Place;
+use crate::scheduler::Facts;
 
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;
@@ -79,13 +82,18 @@ pub struct DraftInput<'a> {
     pub chunks: SmallVec<[View; 1]>,
 }
 
-/// The part of a request that everyone with its ticket may read: where the answer goes, and what it concerns.
+/// The part of a request that everyone with its ticket may read: where the answer goes, and what it concerns. Made by `admit`.
 pub struct Origin {
-    pub model: Arc<ModelVersion>,
+    /// The model, and the request's place among its live requests: a ticket that is cancelled but still queued counts.
+    pub model: Reservation,
     pub id: Box<str>,
     pub completion: Arc<dyn Completion>,
     /// The completion's own name for the request.
     pub slot: u64,
+    /// What the scheduler goes by.
+    pub(crate) facts: Facts,
+    /// The same object as `completion`, under preserve-ordering.
+    pub(crate) turn: Option<Arc<Turn>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
@@ -102,8 +110,8 @@ pub struct Request {
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,
     pub stamps: Stamps,
-    /// The place in the model's live count; freed when the request is dropped.
-    pub reservation: Reservation,
+    /// Its place among the waiting; none once it is in a batch.
+    pub(crate) place: Option<Place>,
 }
 
 impl Request {

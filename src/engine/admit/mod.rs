@@ -1,0 +1,373 @@
+//! The door into a model: a [`Draft`] that agrees with the model's configuration becomes a queued-to-be request.
+//!
+//! Every check of "Request validation in core", in upstream's order and words (`core/src/infer_request.cc`, Normalize). Runs on
+//! whatever thread brings the request, blocks on nothing, and allocates the claim (and the id's text) only.
+
+mod plan;
+mod raw;
+mod tensor;
+
+use std::fmt;
+use std::sync::Arc;
+
+use conch_channel::Claim;
+use conch_config::{Model, Scheduling};
+use smallvec::SmallVec;
+
+use crate::clock::monotonic_ns;
+use crate::model::Reservation;
+use crate::order::Turn;
+use crate::queue::Place;
+use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
+use crate::scheduler::Facts;
+use crate::stats::Failure;
+use crate::{Code, Completion, Error, ModelVersion};
+
+pub(crate) use plan::Plan;
+
+/// The longest textual correlation id, as upstream.
+const CORRELATION_ID_CHARACTERS_MAX: usize = 128;
+
+/// Unknown names among which duplicates are looked for; beyond it they are only called unknown.
+const UNKNOWN_MAX: usize = 16;
+
+/// Checks `draft` against `model` and reserves its places; the ticket is ready for [`ModelVersion::submit`].
+///
+/// The answer goes to `completion` under `slot`, unless this or the submission fails. `stamps.queue_start_ns` is set here.
+///
+/// # Errors
+/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many live requests or its queue
+/// policy's bound is reached.
+pub fn admit(
+    model: &Arc<ModelVersion>,
+    mut draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    mut stamps: Stamps,
+) -> Result<Ticket, Error> {
+    let config = &*model.config;
+    let request = Subject { model: &model.name, id: draft.id };
+    if let CorrelationId::Text(text) = &draft.correlation_id
+        && text.chars().count() > CORRELATION_ID_CHARACTERS_MAX
+    {
+        return Err(Error::unsupported(format!(
+            "string correlation ID cannot be longer than {CORRELATION_ID_CHARACTERS_MAX} characters"
+        )));
+    }
+    let matched = match_inputs(&request, model, &draft)?;
+    let requested_outputs = match_outputs(&request, model, &draft)?;
+    if draft.is_raw {
+        raw::deduce(&request, config, &mut draft.inputs)?;
+    }
+    requested_outputs.check(&request)?;
+    matched.check(&request, model, &draft)?;
+    let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
+
+    let mut inputs: SmallVec<[Input; 4]> = SmallVec::with_capacity(draft.inputs.len());
+    for (input, index) in draft.inputs.into_iter().zip(&matched.indices) {
+        let spec = config.inputs.get(*index).expect("matched above");
+        let label = if draft.is_raw { raw::LABEL } else { &spec.name };
+        inputs.push(tensor::check(&request, config, spec, label, batch_size, input)?);
+    }
+
+    let level = level(config, draft.priority);
+    stamps.queue_start_ns = monotonic_ns();
+    let facts = Facts {
+        batch_count: batch_size.max(1),
+        level,
+        queued_ns: stamps.queue_start_ns,
+        timeout_us: draft.timeout_us,
+        signature: model.plan.signature(config, &matched.indices, &inputs, batch_size > 0),
+    };
+    let reservation = Reservation::new(model).ok_or_else(|| refuse_full(&request, model, &stamps))?;
+    if !model.bounds.try_enter(level) {
+        return Err(refuse_full(&request, model, &stamps));
+    }
+    let place = Place::entered(model, level);
+    let turn = model.order.as_ref().map(|order| Turn::new(order, completion));
+    let origin = Origin {
+        model: reservation,
+        id: draft.id.into(),
+        completion: match &turn {
+            Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
+            None => Arc::clone(completion),
+        },
+        slot,
+        facts,
+        turn,
+    };
+    let request = Request {
+        correlation_id: draft.correlation_id,
+        sequence_flags: draft.sequence_flags,
+        priority: level,
+        timeout_us: draft.timeout_us,
+        parameters: draft.parameters,
+        inputs,
+        requested_outputs: requested_outputs.indices,
+        batch_size,
+        stamps,
+        place: Some(place),
+    };
+    Ok(Claim::new(origin, request))
+}
+
+/// What messages name: the model and the request.
+pub(crate) struct Subject<'a> {
+    model: &'a str,
+    id: &'a str,
+}
+
+impl Subject<'_> {
+    /// INVALID_ARG, with the request's id in front.
+    fn invalid(&self, message: impl fmt::Display) -> Error {
+        Error::invalid(format!("{}{message}", Prefix(self.id)))
+    }
+}
+
+/// The words with which upstream begins messages that name a request.
+pub(crate) struct Prefix<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Prefix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = if self.0.is_empty() { "<id_unknown>" } else { self.0 };
+        write!(f, "[request id: {id}] ")
+    }
+}
+
+/// Dimensions as upstream prints them: `[-1,16]`.
+pub(crate) struct Dims<'a>(pub(crate) &'a [i64]);
+
+impl fmt::Display for Dims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (index, dim) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{dim}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+fn refuse_full(request: &Subject<'_>, model: &ModelVersion, stamps: &Stamps) -> Error {
+    let duration_ns = stamps.queue_start_ns.saturating_sub(stamps.request_start_ns);
+    model.statistics.report_failure(Failure::Rejected, duration_ns);
+    Error::new(Code::Unavailable, format!("{}Exceeds maximum queue size", Prefix(request.id)))
+}
+
+/// A set of small numbers.
+#[derive(Default)]
+struct Seen(SmallVec<[u64; 2]>);
+
+impl Seen {
+    fn with_capacity(count: usize) -> Seen {
+        Seen(SmallVec::from_elem(0, count.div_ceil(64)))
+    }
+
+    /// False if it was there already.
+    fn insert(&mut self, index: usize) -> bool {
+        let Some(word) = self.0.get_mut(index / 64) else { return false };
+        let bit = 1 << (index % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    fn contains(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
+    }
+}
+
+/// The configured inputs that a draft's inputs belong to.
+struct MatchedInputs {
+    /// As long as the draft's inputs, unless one is unknown.
+    indices: SmallVec<[usize; 4]>,
+    seen: Seen,
+    unknown: SmallVec<[usize; 4]>,
+}
+
+/// # Errors
+/// Duplicates; what else is wrong is kept for [`MatchedInputs::check`], which upstream does later.
+fn match_inputs(request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) -> Result<MatchedInputs, Error> {
+    let config = &*model.config;
+    let mut matched = MatchedInputs {
+        indices: SmallVec::new(),
+        seen: Seen::with_capacity(config.inputs.len()),
+        unknown: SmallVec::new(),
+    };
+    if draft.is_raw {
+        if config.inputs.len() == 1 && draft.inputs.len() == 1 {
+            matched.seen.insert(0);
+            matched.indices.push(0);
+        }
+        return Ok(matched);
+    }
+    for (position, input) in draft.inputs.iter().enumerate() {
+        let is_new = match model.plan.input_index(config, input.name) {
+            Some(index) => {
+                matched.indices.push(index);
+                matched.seen.insert(index)
+            }
+            None => {
+                let is_new = matched.unknown.iter().all(|other| draft.inputs[*other].name != input.name);
+                if matched.unknown.len() < UNKNOWN_MAX {
+                    matched.unknown.push(position);
+                }
+                is_new
+            }
+        };
+        if !is_new {
+            return Err(request.invalid(format_args!("input '{}' already exists in request", input.name)));
+        }
+    }
+    Ok(matched)
+}
+
+impl MatchedInputs {
+    /// # Errors
+    /// A wrong count, then an unknown input.
+    fn check(&self, request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) -> Result<(), Error> {
+        let config = &*model.config;
+        let (count, required, configured) = (draft.inputs.len(), model.plan.required_count, config.inputs.len());
+        if count < required || count > configured {
+            return Err(request.invalid(self.wrong_count(request, config, draft, required)));
+        }
+        if let Some(position) = self.unknown.first() {
+            let name = draft.inputs[*position].name;
+            return Err(Error::invalid(format!(
+                "unexpected inference input '{name}' for model '{}'",
+                request.model
+            )));
+        }
+        Ok(())
+    }
+
+    fn wrong_count(&self, request: &Subject<'_>, config: &Model, draft: &Draft<'_>, required: usize) -> String {
+        let quote = |name: &str| format!("'{name}'");
+        let got: Vec<String> = draft.inputs.iter().map(|input| quote(input.name)).collect();
+        let missing: Vec<String> = config
+            .inputs
+            .iter()
+            .enumerate()
+            .filter(|(index, spec)| !spec.is_optional && !self.seen.contains(*index))
+            .map(|(_, spec)| quote(&spec.name))
+            .collect();
+        // With nothing missing upstream cuts off the opening bracket.
+        let missing = if missing.is_empty() { "]".into() } else { format!("[{}]", missing.join(",")) };
+        let expected = if required == config.inputs.len() {
+            format!("expected {required} inputs")
+        } else {
+            format!("expected number of inputs between {required} and {}", config.inputs.len())
+        };
+        format!(
+            "{expected} but got {} inputs for model '{}'. Got input(s) [{}], but missing required input(s) {missing}. \
+             Please provide all required input(s).",
+            draft.inputs.len(),
+            request.model,
+            got.join(",")
+        )
+    }
+}
+
+struct MatchedOutputs<'a> {
+    indices: SmallVec<[u16; 4]>,
+    unknown: SmallVec<[&'a str; 1]>,
+}
+
+/// # Errors
+/// Duplicates; unknown ones are kept for [`MatchedOutputs::check`].
+fn match_outputs<'a>(
+    request: &Subject<'_>,
+    model: &ModelVersion,
+    draft: &Draft<'a>,
+) -> Result<MatchedOutputs<'a>, Error> {
+    let config = &*model.config;
+    let mut matched = MatchedOutputs { indices: SmallVec::new(), unknown: SmallVec::new() };
+    let mut seen = Seen::with_capacity(if draft.requested_outputs.is_empty() { 0 } else { config.outputs.len() });
+    for name in &draft.requested_outputs {
+        let is_new = match model.plan.output_index(config, name) {
+            Some(index) => {
+                // A configuration has far fewer outputs than 65,536; one beyond is never reached by its name.
+                matched.indices.push(u16::try_from(index).unwrap_or(u16::MAX));
+                seen.insert(index)
+            }
+            None => {
+                let is_new = !matched.unknown.contains(name);
+                if matched.unknown.len() < UNKNOWN_MAX {
+                    matched.unknown.push(name);
+                }
+                is_new
+            }
+        };
+        if !is_new {
+            return Err(request.invalid(format_args!("output '{name}' already exists in request")));
+        }
+    }
+    Ok(matched)
+}
+
+impl MatchedOutputs<'_> {
+    fn check(&self, request: &Subject<'_>) -> Result<(), Error> {
+        match self.unknown.first() {
+            None => Ok(()),
+            Some(name) => Err(Error::invalid(format!(
+                "unexpected inference output '{name}' for model '{}'",
+                request.model
+            ))),
+        }
+    }
+}
+
+/// The leading dimension that all inputs of a batching model share; 0 without batching.
+fn batch_size(
+    request: &Subject<'_>,
+    config: &Model,
+    matched: &MatchedInputs,
+    inputs: &[DraftInput<'_>],
+) -> Result<u32, Error> {
+    if !config.is_batching() {
+        return Ok(0);
+    }
+    let mut batch_size = 0_i64;
+    for (input, index) in inputs.iter().zip(&matched.indices) {
+        let spec = config.inputs.get(*index).expect("matched before");
+        if spec.is_shape_tensor {
+            continue;
+        }
+        let Some(first) = input.shape.first() else {
+            return Err(request.invalid(format_args!(
+                "input '{}' has no shape but model requires batch dimension for '{}'",
+                spec.name, request.model
+            )));
+        };
+        if batch_size == 0 {
+            batch_size = *first;
+        } else if *first != batch_size {
+            return Err(request.invalid(format_args!(
+                "input '{}' batch size does not match other inputs for '{}'",
+                spec.name, request.model
+            )));
+        }
+    }
+    match u32::try_from(batch_size) {
+        Ok(batch_size) if batch_size <= config.max_batch_size => Ok(batch_size),
+        // A negative one is, as in upstream's unsigned arithmetic, too large.
+        _ => Err(request.invalid(format_args!(
+            "inference request batch-size must be <= {} for '{}'",
+            config.max_batch_size, request.model
+        ))),
+    }
+}
+
+/// The level that a request's priority means.
+fn level(config: &Model, priority: u64) -> u64 {
+    match &config.scheduling {
+        Scheduling::Dynamic(settings) if settings.priority_levels > 0 => {
+            if (1..=settings.priority_levels).contains(&priority) {
+                priority
+            } else {
+                settings.default_priority_level
+            }
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,255 @@
+//! Core threads: each creates its instances, drives the model's scheduler when idle, executes, and at last drops its instances.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use conch_channel::{SPIN_MAX_NS, Spin};
+use conch_config::InstanceKind;
+
+use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
+use crate::queue::{Queue, refuse};
+use crate::scheduler::Harvest;
+use crate::stats::Failure;
+use crate::topology::Placement;
+use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
+
+/// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.
+#[derive(Debug)]
+pub struct Cores {
+    version: Arc<ModelVersion>,
+    threads: Vec<Core>,
+}
+
+#[derive(Debug)]
+struct Core {
+    thread: JoinHandle<()>,
+    /// Dropped to let a core go that has only passive instances.
+    release: mpsc::Sender<()>,
+}
+
+/// What one thread is to run.
+struct Roster {
+    specs: Vec<InstanceSpec>,
+    /// Number among the cores that execute; none if all its instances are passive.
+    index: Option<usize>,
+}
+
+/// Starts the threads of a model version and creates its instances, each on its own thread: one thread per instance, or one per GPU under
+/// [`ExecutionPolicy::DeviceBlocking`]. `parallel` lets instances be created at the same time. Blocks until all are there; the version then takes requests.
+///
+/// # Errors
+/// The first failure to create an instance (the others are dropped again), or a configuration that cannot be honoured.
+pub fn start_cores(
+    version: &Arc<ModelVersion>,
+    model: &Arc<dyn backend::Model>,
+    specs: Vec<InstanceSpec>,
+    policy: ExecutionPolicy,
+    parallel: bool,
+    placement: &Placement,
+) -> Result<Cores, Error> {
+    let rosters = rosters(specs, policy);
+    let active_count = rosters.iter().filter(|roster| roster.index.is_some()).count();
+    let queue = Arc::new(Queue::new(&version.config, active_count, Arc::clone(&placement.timekeeper))?);
+    let mut cores = Cores { version: Arc::clone(version), threads: Vec::with_capacity(rosters.len()) };
+    let mut starting = Vec::with_capacity(rosters.len());
+    let mut outcome = Ok(());
+    for roster in rosters {
+        let (ready_sender, ready) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let name = roster.specs.first().map_or_else(String::new, |spec| spec.name.clone());
+        let (model, queue, placement) = (Arc::clone(model), Arc::clone(&queue), placement.clone());
+        let thread = std::thread::Builder::new()
+            .name(thread_name(&name))
+            .spawn(move || run(&model, &roster, &queue, &placement, &ready_sender, &released))
+            .map_err(|error| Error::internal(format!("failed to start a thread for instance '{name}': {error}")));
+        match thread {
+            Ok(thread) => cores.threads.push(Core { thread, release }),
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+        if parallel {
+            starting.push(ready);
+        } else {
+            outcome = wait_ready(&ready);
+            if outcome.is_err() {
+                break;
+            }
+        }
+    }
+    for ready in starting {
+        outcome = outcome.and(wait_ready(&ready));
+    }
+    if let Err(error) = outcome {
+        queue.close();
+        cores.join();
+        return Err(error);
+    }
+    if version.queue.set(queue).is_err() {
+        cores.join();
+        return Err(Error::internal(format!("the cores of model '{}' were started before", version.name)));
+    }
+    Ok(cores)
+}
+
+impl Cores {
+    /// Refuses new requests, executes what is queued, drops the instances on their threads and waits for all that. Blocks as long as
+    /// the backend executes.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    /// Refuses new requests without waiting; what is queued is still executed.
+    pub fn close(&self) {
+        if let Some(queue) = self.version.queue.get() {
+            queue.close();
+        }
+    }
+
+    /// How many threads there are.
+    pub fn thread_count(&self) -> usize {
+        self.threads.len()
+    }
+
+    fn end(&mut self) {
+        self.close();
+        self.join();
+    }
+
+    fn join(&mut self) {
+        // Released first, so that all end at the same time.
+        let threads: Vec<JoinHandle<()>> = self.threads.drain(..).map(|core| core.thread).collect();
+        for thread in threads {
+            if thread.join().is_err() {
+                crate::log::error!("a core of model '{}' panicked outside its backend", self.version.name);
+            }
+        }
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Which instances share a thread, in order of their first.
+fn rosters(specs: Vec<InstanceSpec>, policy: ExecutionPolicy) -> Vec<Roster> {
+    let mut rosters: Vec<Roster> = Vec::new();
+    let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
+    let mut active_count = 0;
+    for spec in specs {
+        let is_shared = policy == ExecutionPolicy::DeviceBlocking && spec.kind == InstanceKind::Gpu && !spec.is_passive;
+        if is_shared && let Some(roster) = by_device.get(&spec.device_id).and_then(|place| rosters.get_mut(*place)) {
+            roster.specs.push(spec);
+            continue;
+        }
+        if is_shared {
+            by_device.insert(spec.device_id, rosters.len());
+        }
+        let index = (!spec.is_passive).then_some(active_count);
+        active_count += usize::from(index.is_some());
+        rosters.push(Roster { specs: vec![spec], index });
+    }
+    rosters
+}
+
+/// At most 15 bytes, the system's limit; the end of an instance's name tells it from the others.
+fn thread_name(instance: &str) -> String {
+    const NAME_BYTES_MAX: usize = 15;
+    let mut start = instance.len().saturating_sub(NAME_BYTES_MAX);
+    while !instance.is_char_boundary(start) {
+        start += 1;
+    }
+    instance[start..].replace('\0', "")
+}
+
+fn wait_ready(ready: &mpsc::Receiver<Result<(), Error>>) -> Result<(), Error> {
+    ready.recv().unwrap_or_else(|_| Err(Error::internal("the thread of an instance ended before it was ready")))
+}
+
+/// The life of a core thread.
+fn run(
+    model: &Arc<dyn backend::Model>,
+    roster: &Roster,
+    queue: &Arc<Queue>,
+    placement: &Placement,
+    ready: &mpsc::Sender<Result<(), Error>>,
+    released: &mpsc::Receiver<()>,
+) {
+    placement.apply();
+    let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(roster.specs.len());
+    for spec in &roster.specs {
+        let created = catch_unwind(AssertUnwindSafe(|| Arc::clone(model).create_instance(spec.clone())));
+        match created.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+            Ok(instance) => instances.push(instance),
+            Err(error) => {
+                drop_instances(instances);
+                // Failure: the starter is gone, and with it the interest.
+                let _ = ready.send(Err(error));
+                return;
+            }
+        }
+    }
+    // The runner attaches before the version takes requests.
+    let runner = roster.index.map(|index| {
+        let spin = if placement.spins { Spin::up_to(SPIN_MAX_NS) } else { Spin::OFF };
+        queue.runner(index, spin)
+    });
+    let _ = ready.send(Ok(()));
+    match runner {
+        Some(runner) => serve(queue, runner, &mut instances),
+        // Passive: kept, never asked. Ends when the sender is dropped.
+        None => while released.recv().is_ok() {},
+    }
+    drop_instances(instances);
+}
+
+/// Executes batches until the queue is closed and drained. Several instances take turns.
+fn serve(queue: &Arc<Queue>, mut runner: conch_channel::Runner, instances: &mut [Box<dyn Instance>]) {
+    let mut harvest: Harvest<Live> = Harvest::default();
+    let mut departures = Departures::default();
+    let mut next = 0;
+    while queue.next(&mut runner, &mut harvest, &mut departures) {
+        if let Some(instance) = instances.get_mut(next) {
+            execute(&mut **instance, &mut harvest.batch, &mut departures);
+        }
+        next = (next + 1) % instances.len().max(1);
+    }
+}
+
+/// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
+fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut Departures) {
+    let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, departures)));
+    if !batch.is_empty() {
+        let error = match executed {
+            Ok(()) => Error::internal("the instance left the request unanswered"),
+            Err(panic) => panicked(&*panic),
+        };
+        crate::log::error!("an execution failed: {}", error.message);
+        for live in batch.drain(..) {
+            refuse(live, Failure::Other, error.clone(), departures);
+        }
+    } else if let Err(panic) = executed {
+        crate::log::error!("an execution failed: {}", panicked(&*panic).message);
+    }
+    departures.flush();
+}
+
+/// Drops one by one, so that a panic in one does not keep the others.
+fn drop_instances(instances: Vec<Box<dyn Instance>>) {
+    for instance in instances {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(instance))) {
+            crate::log::error!("an instance failed to end: {}", panicked(&*panic).message);
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::internal(format!("panic in the backend: {}", words.unwrap_or("without a message")))
+}

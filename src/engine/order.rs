@@ -1,0 +1,112 @@
+//! Preserve-ordering: responses of a model leave in the order in which its requests were batched.
+//!
+//! Each request of such a model gets a [`Turn`] in front of its completion. Its place in the order is reserved when it joins a batch
+//! (under the baton, so batches of several instances have one order); deliveries of later places wait until the earlier ones are final.
+//! A request that never joined a batch (cancelled, timed out) has no place and is answered at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{Completion, Delivery};
+
+/// The order of one model's responses.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    reserved: AtomicU64,
+    // A lock on the data plane: only models that ask for it pay, and it is held to move a few deliveries.
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Places whose final delivery has left.
+    left: u64,
+    /// Deliveries of later places, in order of arrival within each.
+    deliveries: BTreeMap<u64, Vec<(Arc<dyn Completion>, Delivery)>>,
+}
+
+/// One request's place in its model's order, in front of its completion.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    inner: Arc<dyn Completion>,
+    order: Arc<Order>,
+    /// 1-based; 0 while it has none.
+    place: AtomicU64,
+}
+
+impl Turn {
+    pub(crate) fn new(order: &Arc<Order>, inner: &Arc<dyn Completion>) -> Arc<Turn> {
+        Arc::new(Turn { inner: Arc::clone(inner), order: Arc::clone(order), place: AtomicU64::new(0) })
+    }
+
+    /// Takes the next place. Called under the baton of the model.
+    pub(crate) fn reserve(&self) {
+        let place = self.order.reserved.fetch_add(1, Ordering::Relaxed) + 1;
+        self.place.store(place, Ordering::Release);
+    }
+}
+
+impl Completion for Turn {
+    fn deliver(&self, delivery: Delivery) {
+        let place = self.place.load(Ordering::Acquire);
+        if place == 0 {
+            return self.inner.deliver(delivery);
+        }
+        let mut waiting = self.order.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if place != waiting.left + 1 {
+            waiting.deliveries.entry(place).or_default().push((Arc::clone(&self.inner), delivery));
+            return;
+        }
+        // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other.
+        let mut is_final = delivery.is_final;
+        self.inner.deliver(delivery);
+        while is_final {
+            waiting.left += 1;
+            let next = waiting.left + 1;
+            is_final = false;
+            for (completion, delivery) in waiting.deliveries.remove(&next).unwrap_or_default() {
+                is_final |= delivery.is_final;
+                completion.deliver(delivery);
+                completion.wake();
+            }
+        }
+    }
+
+    fn wake(&self) {
+        self.inner.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Recorder(Mutex<Vec<(u64, bool)>>);
+
+    impl Completion for Recorder {
+        fn deliver(&self, delivery: Delivery) {
+            self.0.lock().unwrap().push((delivery.slot, delivery.is_final));
+        }
+
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn later_batches_wait_for_earlier_ones() {
+        let recorder = Arc::new(Recorder::default());
+        let completion: Arc<dyn Completion> = recorder.clone();
+        let order = Arc::new(Order::default());
+        let turns: Vec<_> = (0..4).map(|_| Turn::new(&order, &completion)).collect();
+        for index in [0, 1, 2] {
+            turns[index].reserve();
+        }
+        // Slot (its index), whether final: as they are delivered, and as they shall leave.
+        for (slot, is_final) in [(2, true), (1, false), (3, true), (1, true), (0, false), (0, true)] {
+            turns[slot as usize].deliver(Delivery { slot, outcome: None, is_final });
+        }
+        let left = [(3, true), (0, false), (0, true), (1, false), (1, true), (2, true)];
+        assert_eq!(*recorder.0.lock().unwrap(), left, "3 was never batched, 1 and 2 wait for 0");
+    }
+}

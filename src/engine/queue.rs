@@ -1,0 +1,304 @@
+//! A model's queue: its inbox, its scheduler, and the cores that drive it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use conch_channel::{Chain, Clock, Fate, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
+use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
+
+use crate::clock::monotonic_ns;
+use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of};
+use crate::stats::Failure;
+use crate::timekeeper::Timekeeper;
+use crate::{Code, Departures, Error, Live, ModelVersion, Ticket};
+
+impl Entry for Ticket {
+    type Owned = Live;
+
+    fn facts(&self) -> &Facts {
+        &self.shared().facts
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.is_queued()
+    }
+
+    fn claim(&self, fate: Fate) -> Option<Live> {
+        conch_channel::Claim::claim(self, fate, None)
+    }
+}
+
+/// The clock of cores.
+pub(crate) struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
+    }
+
+    #[cfg(loom)]
+    fn jump_to(&self, _: u64) {}
+}
+
+/// See the module.
+pub(crate) struct Queue {
+    relay: Relay<Ticket, Scheduler<Ticket>>,
+    timekeeper: Arc<Timekeeper>,
+    /// The earliest deadline that the timekeeper has for this queue.
+    entrusted_ns: AtomicU64,
+}
+
+impl Queue {
+    /// A queue for `core_count` cores; it refuses requests of which the model's configuration cannot be honoured.
+    ///
+    /// # Errors
+    /// UNSUPPORTED for schedulers that do not exist.
+    pub(crate) fn new(
+        config: &conch_config::Model,
+        core_count: usize,
+        timekeeper: Arc<Timekeeper>,
+    ) -> Result<Queue, Error> {
+        let scheduler = Scheduler::new(config).ok_or_else(|| {
+            let kind = match config.scheduling {
+                Scheduling::Ensemble => "ensembles",
+                _ => "sequence batching",
+            };
+            Error::unsupported(format!("{kind} of model '{}' cannot be served by this version", config.name))
+        })?;
+        if let Scheduling::Dynamic(settings) = &config.scheduling
+            && settings.priority_levels > BOUNDED_LEVELS_MAX
+        {
+            return Err(Error::unsupported(format!(
+                "model '{}' has {} priority levels, at most {BOUNDED_LEVELS_MAX} are supported",
+                config.name, settings.priority_levels
+            )));
+        }
+        Ok(Queue {
+            relay: Relay::new(scheduler, core_count),
+            timekeeper,
+            entrusted_ns: AtomicU64::new(NEVER_NS),
+        })
+    }
+
+    /// The calling thread's side, as core number `core`.
+    pub(crate) fn runner(&self, core: usize, spin: Spin) -> Runner {
+        self.relay.runner(core, spin)
+    }
+
+    /// Waits for the next batch; false once the queue is closed and drained. Requests whose timeout passed are answered on the way.
+    pub(crate) fn next(
+        self: &Arc<Self>,
+        runner: &mut Runner,
+        harvest: &mut Harvest<Live>,
+        departures: &mut Departures,
+    ) -> bool {
+        loop {
+            // The vectors are lent to the batch that comes back, so that none is allocated per batch.
+            let turn = self.relay.next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
+                accept(scheduler, arrivals);
+                let outlook = scheduler.form(now_ns, harvest);
+                for live in &mut harvest.batch {
+                    leave_queue(live);
+                }
+                let is_work = !harvest.batch.is_empty() || !harvest.expired.is_empty();
+                (is_work.then_some(()), outlook)
+            });
+            let Some(turn) = turn else { return false };
+            if let Some(deadline_ns) = turn.unwatched_deadline_ns {
+                self.entrust(deadline_ns);
+            }
+            reject(&mut harvest.expired, departures);
+            if !harvest.batch.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    pub(crate) fn submit(&self, ticket: Ticket) -> Result<(), Refused<Ticket>> {
+        self.relay.submit(ticket)
+    }
+
+    /// Refuses further requests; what is queued is still executed.
+    pub(crate) fn close(&self) {
+        self.relay.close();
+    }
+
+    /// Leaves a deadline to the timekeeper, unless it has an earlier one.
+    fn entrust(self: &Arc<Self>, deadline_ns: u64) {
+        let earlier_ns = self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel);
+        if earlier_ns <= deadline_ns {
+            return;
+        }
+        let queue = Arc::downgrade(self);
+        self.timekeeper.call_at(deadline_ns, move |_| {
+            if let Some(queue) = queue.upgrade() {
+                queue.attend(deadline_ns);
+            }
+        });
+    }
+
+    /// The timekeeper's call: rejects what has timed out while every core executes.
+    fn attend(self: &Arc<Self>, entrusted_ns: u64) {
+        // Failure: an earlier deadline came in between, and its call is this one's predecessor or still to come.
+        let _ = self.entrusted_ns.compare_exchange(entrusted_ns, NEVER_NS, Ordering::AcqRel, Ordering::Relaxed);
+        let mut harvest = Harvest::default();
+        let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
+            accept(scheduler, arrivals);
+            ((), scheduler.expire(now_ns, &mut harvest))
+        });
+        // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
+        if let Some(((), Outlook { deadline_ns, .. })) = visited
+            && deadline_ns != NEVER_NS
+        {
+            self.entrust(deadline_ns);
+        }
+        let mut departures = Departures::default();
+        reject(&mut harvest.expired, &mut departures);
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+fn accept(scheduler: &mut Scheduler<Ticket>, arrivals: Chain<Ticket>) {
+    for ticket in arrivals {
+        scheduler.accept(ticket);
+    }
+}
+
+/// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.
+fn leave_queue(live: &mut Live) {
+    live.place = None;
+    if let Some(turn) = &live.shared().turn {
+        turn.reserve();
+    }
+}
+
+/// Answers requests whose timeout has passed.
+fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
+    if expired.is_empty() {
+        return;
+    }
+    for live in expired.drain(..) {
+        refuse(live, Failure::Rejected, Error::unavailable("Request timeout expired"), departures);
+    }
+    departures.flush();
+}
+
+/// Answers a request that was not executed, and counts it.
+pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
+    let origin = Arc::clone(live.ticket());
+    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+    origin.shared().model.statistics.report_failure(reason, duration_ns);
+    // Its memory and its places are free before the client can send another.
+    drop(live);
+    departures.push(origin.shared(), Some(Err(error)), true);
+}
+
+/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
+/// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
+pub fn withdraw(ticket: &Ticket) -> Option<Error> {
+    let live = conch_channel::Claim::claim(ticket, Fate::Cancel, None)?;
+    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+    ticket.shared().model.statistics.report_failure(Failure::Canceled, duration_ns);
+    drop(live);
+    Some(Error::new(Code::Cancelled, ""))
+}
+
+/// How many requests wait per priority level, where the queue policy bounds them.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    /// Count and bound, by level (0 without levels); empty if no level is bounded.
+    levels: Box<[(AtomicU32, u32)]>,
+}
+
+/// More levels than any configuration uses; each has a counter if the policy bounds it.
+const BOUNDED_LEVELS_MAX: u64 = 65_536;
+
+impl Bounds {
+    pub(crate) fn new(config: &conch_config::Model) -> Bounds {
+        let Scheduling::Dynamic(settings) = &config.scheduling else { return Bounds::default() };
+        let DynamicBatching { default_policy, priority_policies, priority_levels, .. } = settings;
+        let is_bounded = |policy: &QueuePolicy| policy.queue_size_max != 0;
+        if !is_bounded(default_policy) && !priority_policies.iter().any(|(_, policy)| is_bounded(policy)) {
+            return Bounds::default();
+        }
+        let levels = (0..=(*priority_levels).min(BOUNDED_LEVELS_MAX))
+            .map(|level| (AtomicU32::new(0), policy_of(priority_policies, *default_policy, level).queue_size_max))
+            .collect();
+        Bounds { levels }
+    }
+
+    /// Counts a request in; false if its level is full.
+    pub(crate) fn try_enter(&self, level: u64) -> bool {
+        let Some((count, max)) = self.at(level) else { return true };
+        if *max == 0 {
+            return true;
+        }
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < *max).then_some(count + 1)).is_ok()
+    }
+
+    fn leave(&self, level: u64) {
+        if let Some((count, max)) = self.at(level)
+            && *max != 0
+        {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn at(&self, level: u64) -> Option<&(AtomicU32, u32)> {
+        self.levels.get(usize::try_from(level).ok()?)
+    }
+}
+
+/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed on drop, which is when the
+/// request joins a batch or whoever claimed it drops it.
+pub struct Place {
+    model: Arc<ModelVersion>,
+    level: u64,
+}
+
+impl Place {
+    /// The place of a request that was counted in by [`Bounds::try_enter`].
+    pub(crate) fn entered(model: &Arc<ModelVersion>, level: u64) -> Place {
+        model.statistics.add_pending();
+        Place { model: Arc::clone(model), level }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.model.statistics.remove_pending(1);
+        self.model.bounds.leave(self.level);
+    }
+}
+
+impl ModelVersion {
+    /// Puts an admitted request into the queue, where an idle core finds it. Does not block.
+    ///
+    /// # Errors
+    /// UNAVAILABLE once the model is stopping: the request is counted as rejected and gone, and its completion is not called.
+    pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
+        let refused = match self.queue.get() {
+            Some(queue) => match queue.submit(ticket) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed(ticket)) => ticket,
+                Err(Refused::Linked(_)) => return Err(Error::internal("the request is queued already")),
+            },
+            None => ticket,
+        };
+        let error = Error::unavailable(format!(
+            "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
+            crate::admit::Prefix(&refused.shared().id)
+        ));
+        if let Some(live) = refused.claim(Fate::Cancel, None) {
+            let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+            self.statistics.report_failure(Failure::Rejected, duration_ns);
+        }
+        Err(error)
+    }
+}

@@ -1,0 +1,157 @@
+//! The dynamic batcher.
+//!
+//! A batch forms when an instance is free to execute it, from the requests in order of priority and arrival. Preferred sizes cut it and bound it; the
+//! delay lets the oldest request wait for company; requests that do not fit together end it. As upstream's
+//! `GetDynamicBatch`, except that a batch always starts empty: what upstream adds to one that waits for an instance is here still in the queue.
+
+use conch_channel::{Fate, NEVER_NS, Outlook};
+use conch_config::DynamicBatching;
+
+use super::levels::{Cursor, Levels};
+use super::{Entry, Harvest, idle};
+
+#[derive(Debug)]
+pub(crate) struct Dynamic<T> {
+    levels: Levels<T>,
+    /// Ascending, never empty.
+    preferred_sizes: Vec<u32>,
+    batch_size_max: u32,
+    delay_ns: u64,
+}
+
+/// What a look over the queue decided.
+struct Plan {
+    /// Take the first so many requests.
+    count: usize,
+    /// Their inferences.
+    size: u32,
+    /// With nothing to take: when to look again.
+    deadline_ns: u64,
+}
+
+impl<T: Entry> Dynamic<T> {
+    pub(crate) fn new(settings: &DynamicBatching, batch_size_max: u32) -> Dynamic<T> {
+        // A model without a batch dimension executes one request at a time, under the queue policy all the same.
+        let batch_size_max = batch_size_max.max(1);
+        let mut preferred_sizes = settings.preferred_batch_sizes.clone();
+        preferred_sizes.retain(|size| (1..=batch_size_max).contains(size));
+        if preferred_sizes.is_empty() {
+            preferred_sizes.push(batch_size_max);
+        }
+        preferred_sizes.sort_unstable();
+        Dynamic {
+            levels: Levels::new(settings),
+            preferred_sizes,
+            batch_size_max,
+            delay_ns: settings.max_queue_delay_us.saturating_mul(1_000),
+        }
+    }
+
+    pub(crate) fn accept(&mut self, entry: T) {
+        self.levels.push(entry);
+    }
+
+    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        self.levels.reject(now_ns, harvest);
+        Outlook {
+            deadline_ns: self.levels.next_rejection_ns(),
+            ..idle(self.levels.is_empty())
+        }
+    }
+
+    pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        self.levels.reject(now_ns, harvest);
+        loop {
+            let plan = self.plan(now_ns);
+            if plan.count == 0 {
+                return Outlook {
+                    is_ready: false,
+                    deadline_ns: plan.deadline_ns.min(self.levels.next_rejection_ns()),
+                    is_empty: self.levels.is_empty(),
+                };
+            }
+            self.take(&plan, now_ns, &mut harvest.batch);
+            if !harvest.batch.is_empty() {
+                // What is left may or may not make a batch: whoever is free looks.
+                return Outlook {
+                    deadline_ns: self.levels.next_rejection_ns(),
+                    ..idle(self.levels.is_empty())
+                };
+            }
+        }
+    }
+
+    /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
+    fn plan(&mut self, now_ns: u64) -> Plan {
+        let size_preferred_max = self.preferred_sizes.last().copied().unwrap_or(self.batch_size_max);
+        let mut cursor = Cursor::default();
+        let mut template = super::Signature::new();
+        let (mut count, mut size) = (0_usize, 0_u32);
+        let mut mark: Option<(usize, u32)> = None;
+        let mut is_full = false;
+        let (mut oldest_ns, mut expires_ns) = (NEVER_NS, NEVER_NS);
+        while let Some(queued) = self.levels.look(&mut cursor, now_ns) {
+            let facts = queued.entry.facts();
+            let next_size = size.saturating_add(facts.batch_count);
+            if count == 0 {
+                template.clone_from(&facts.signature);
+            } else {
+                if next_size > size_preferred_max && mark.is_none() {
+                    mark = Some((count, size));
+                }
+                if next_size > self.batch_size_max || facts.signature != template {
+                    is_full = true;
+                    break;
+                }
+            }
+            count += 1;
+            size = next_size;
+            oldest_ns = oldest_ns.min(facts.queued_ns);
+            expires_ns = expires_ns.min(queued.expires_ns());
+            if self.preferred_sizes.binary_search(&size).is_ok() {
+                mark = Some((count, size));
+            }
+            cursor.advance();
+        }
+        let delay_end_ns = oldest_ns.saturating_add(self.delay_ns);
+        let is_overdue = self.delay_ns != 0 && now_ns >= delay_end_ns;
+        if let Some((count, size)) = mark
+            && !is_overdue
+        {
+            return Plan { count, size, deadline_ns: NEVER_NS };
+        }
+        if count > 0 && !(is_full || size >= size_preferred_max || is_overdue || self.delay_ns == 0) {
+            let deadline_ns = delay_end_ns.min(expires_ns);
+            return Plan { count: 0, size: 0, deadline_ns };
+        }
+        Plan { count, size, deadline_ns: NEVER_NS }
+    }
+
+    /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit.
+    fn take(&mut self, plan: &Plan, now_ns: u64, batch: &mut Vec<T::Owned>) {
+        let mut size = 0_u32;
+        let mut template = None;
+        for _ in 0..plan.count {
+            let Some(entry) = self.levels.pop() else { break };
+            if let Some(owned) = entry.claim(Fate::Execute) {
+                size = size.saturating_add(entry.facts().batch_count);
+                template.get_or_insert_with(|| entry.facts().signature.clone());
+                batch.push(owned);
+            }
+        }
+        let Some(template) = template else { return };
+        while size < plan.size {
+            let mut cursor = Cursor::default();
+            let Some(queued) = self.levels.look(&mut cursor, now_ns) else { return };
+            let facts = queued.entry.facts();
+            if size.saturating_add(facts.batch_count) > plan.size || facts.signature != template {
+                return;
+            }
+            let batch_count = facts.batch_count;
+            if let Some(owned) = self.levels.pop().and_then(|entry| entry.claim(Fate::Execute)) {
+                size = size.saturating_add(batch_count);
+                batch.push(owned);
+            }
+        }
+    }
+}

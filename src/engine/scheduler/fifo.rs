@@ -1,0 +1,40 @@
+//! The default scheduler: one request per execution, in order of arrival.
+
+use std::collections::VecDeque;
+
+use conch_channel::{Fate, Outlook};
+
+use super::{Entry, Harvest, idle};
+
+#[derive(Debug)]
+pub(crate) struct Fifo<T> {
+    queue: VecDeque<T>,
+}
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Fifo<T> {
+        Fifo {
+            queue: VecDeque::new(),
+        }
+    }
+}
+
+impl<T: Entry> Fifo<T> {
+    pub(crate) fn accept(&mut self, entry: T) {
+        self.queue.push_back(entry);
+    }
+
+    pub(crate) fn form(&mut self, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        while let Some(entry) = self.queue.pop_front() {
+            if let Some(owned) = entry.claim(Fate::Execute) {
+                harvest.batch.push(owned);
+                break;
+            }
+        }
+        self.outlook()
+    }
+
+    pub(crate) fn outlook(&self) -> Outlook {
+        idle(self.queue.is_empty())
+    }
+}

@@ -1,0 +1,218 @@
+//! The queues of the dynamic batcher: by priority level, and within a level the requests in time before the delayed ones.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use conch_channel::{Fate, NEVER_NS};
+use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+
+use super::{Entry, Harvest};
+
+/// A request with what its level's policy makes of it.
+#[derive(Debug)]
+pub(super) struct Queued<T> {
+    pub(super) entry: T,
+    /// [`NEVER_NS`]: no timeout, or it has been delayed already.
+    expires_ns: u64,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Level<T> {
+    number: u64,
+    policy: QueuePolicy,
+    in_time: VecDeque<Queued<T>>,
+    delayed: VecDeque<Queued<T>>,
+}
+
+/// All waiting requests of a model, in the order in which they are to be batched.
+#[derive(Debug)]
+pub(super) struct Levels<T> {
+    /// Ascending; a level exists while it holds something.
+    levels: Vec<Level<T>>,
+    default_policy: QueuePolicy,
+    policies: Vec<(u64, QueuePolicy)>,
+    /// Timeouts that reject, earliest first, with an entry each to claim. The number tells equal times apart.
+    rejections: BTreeMap<(u64, u64), T>,
+    arrivals: u64,
+}
+
+/// A place in the order of requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    level: usize,
+    is_delayed: bool,
+    index: usize,
+}
+
+impl<T: Entry> Levels<T> {
+    pub(super) fn new(settings: &DynamicBatching) -> Levels<T> {
+        Levels {
+            levels: Vec::new(),
+            default_policy: settings.default_policy,
+            policies: settings.priority_policies.clone(),
+            rejections: BTreeMap::new(),
+            arrivals: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    pub(super) fn push(&mut self, entry: T) {
+        let facts = entry.facts();
+        let number = facts.level;
+        let place = match self.levels.binary_search_by_key(&number, |level| level.number) {
+            Ok(place) => place,
+            Err(place) => {
+                let policy = policy_of(&self.policies, self.default_policy, number);
+                let level = Level {
+                    number,
+                    policy,
+                    in_time: VecDeque::new(),
+                    delayed: VecDeque::new(),
+                };
+                self.levels.insert(place, level);
+                place
+            }
+        };
+        let level = &mut self.levels[place];
+        let timeout_us = timeout_us(&level.policy, facts.timeout_us);
+        let expires_ns = match timeout_us {
+            0 => NEVER_NS,
+            _ => facts.queued_ns.saturating_add(timeout_us.saturating_mul(1_000)),
+        };
+        self.arrivals += 1;
+        let number = self.arrivals;
+        if expires_ns != NEVER_NS && level.policy.timeout_action == TimeoutAction::Reject {
+            self.rejections.insert((expires_ns, number), entry.clone());
+        }
+        level.in_time.push_back(Queued {
+            entry,
+            expires_ns,
+            number,
+        });
+    }
+
+    /// Claims what is to be rejected at `now_ns`. The places in the queues are found empty later.
+    pub(super) fn reject(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        while let Some(first) = self.rejections.first_entry() {
+            if first.key().0 > now_ns {
+                break;
+            }
+            harvest.expired.extend(first.remove().claim(Fate::Expire));
+        }
+    }
+
+    /// When the next request is to be rejected; [`NEVER_NS`] if none is.
+    pub(super) fn next_rejection_ns(&self) -> u64 {
+        self.rejections
+            .first_key_value()
+            .map_or(NEVER_NS, |((expires_ns, _), _)| *expires_ns)
+    }
+
+    /// The next waiting request at or after `cursor`, which moves onto it. Claimed ones are dropped and late ones delayed on the way,
+    /// so that what lies before the cursor is exactly what was seen.
+    pub(super) fn look(&mut self, cursor: &mut Cursor, now_ns: u64) -> Option<&Queued<T>> {
+        loop {
+            let level = self.levels.get_mut(cursor.level)?;
+            let queue = if cursor.is_delayed {
+                &mut level.delayed
+            } else {
+                &mut level.in_time
+            };
+            let Some(queued) = queue.get(cursor.index) else {
+                if !cursor.is_delayed {
+                    cursor.is_delayed = true;
+                    cursor.index = 0;
+                } else if level.in_time.is_empty() && level.delayed.is_empty() {
+                    self.levels.remove(cursor.level);
+                    *cursor = Cursor {
+                        level: cursor.level,
+                        ..Cursor::default()
+                    };
+                } else {
+                    *cursor = Cursor {
+                        level: cursor.level + 1,
+                        ..Cursor::default()
+                    };
+                }
+                continue;
+            };
+            if !queued.entry.is_waiting() {
+                if let Some(gone) = queue.remove(cursor.index) {
+                    forget(&mut self.rejections, &gone);
+                }
+            } else if queued.expires_ns <= now_ns && level.policy.timeout_action == TimeoutAction::Delay
+            {
+                if let Some(mut late) = queue.remove(cursor.index) {
+                    late.expires_ns = NEVER_NS;
+                    level.delayed.push_back(late);
+                }
+            } else {
+                break;
+            }
+        }
+        let level = &self.levels[cursor.level];
+        let queue = if cursor.is_delayed {
+            &level.delayed
+        } else {
+            &level.in_time
+        };
+        queue.get(cursor.index)
+    }
+
+    /// Takes the first request out.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        loop {
+            let level = self.levels.first_mut()?;
+            let popped = match level.in_time.pop_front() {
+                Some(queued) => Some(queued),
+                None => level.delayed.pop_front(),
+            };
+            if level.in_time.is_empty() && level.delayed.is_empty() {
+                self.levels.remove(0);
+            }
+            if let Some(queued) = popped {
+                forget(&mut self.rejections, &queued);
+                return Some(queued.entry);
+            }
+        }
+    }
+}
+
+impl Cursor {
+    pub(super) fn advance(&mut self) {
+        self.index += 1;
+    }
+}
+
+impl<T> Queued<T> {
+    /// When its place in the order changes by itself.
+    pub(super) fn expires_ns(&self) -> u64 {
+        self.expires_ns
+    }
+}
+
+fn forget<T>(rejections: &mut BTreeMap<(u64, u64), T>, queued: &Queued<T>) {
+    if queued.expires_ns != NEVER_NS {
+        rejections.remove(&(queued.expires_ns, queued.number));
+    }
+}
+
+/// The policy of `level`.
+pub(crate) fn policy_of(policies: &[(u64, QueuePolicy)], default: QueuePolicy, level: u64) -> QueuePolicy {
+    policies
+        .iter()
+        .find(|(number, _)| *number == level)
+        .map_or(default, |(_, policy)| *policy)
+}
+
+/// A request may shorten its level's timeout, never lengthen it; without one there is nothing to shorten (as upstream).
+fn timeout_us(policy: &QueuePolicy, requested_us: u64) -> u64 {
+    if policy.allow_timeout_override && requested_us != 0 {
+        policy.default_timeout_us.min(requested_us)
+    } else {
+        policy.default_timeout_us
+    }
+}

@@ -1,0 +1,141 @@
+//! One thread that calls back at deadlines which nobody else watches: of schedulers while every core of their model executes, and of
+//! requests that have no shard.
+//!
+//! The thread starts with the first deadline and sleeps until the earliest. Callbacks must be short and must not block.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::monotonic_ns;
+
+type Callback = Box<dyn FnOnce(u64) + Send>;
+
+/// See the module. Dropping it ends the thread; what is still pending is never called.
+#[derive(Default)]
+pub struct Timekeeper {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    agenda: Mutex<Agenda>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Agenda {
+    /// By time and number of arrival.
+    pending: BTreeMap<Alarm, Callback>,
+    count: u64,
+    is_running: bool,
+    is_ending: bool,
+}
+
+/// Names one pending callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Alarm {
+    deadline_ns: u64,
+    number: u64,
+}
+
+impl Timekeeper {
+    /// Has `callback` called with the time when `deadline_ns` (monotonic) has come. Takes a lock that is held for moments only.
+    pub fn call_at(&self, deadline_ns: u64, callback: impl FnOnce(u64) + Send + 'static) -> Alarm {
+        let mut agenda = self.shared.lock();
+        agenda.count += 1;
+        let alarm = Alarm { deadline_ns, number: agenda.count };
+        agenda.pending.insert(alarm, Box::new(callback));
+        if !agenda.is_running {
+            let shared = Arc::clone(&self.shared);
+            let started = std::thread::Builder::new().name("timekeeper".into()).spawn(move || shared.run());
+            match started {
+                Ok(_) => agenda.is_running = true,
+                // Tried again with the next deadline; until then deadlines are late, not lost.
+                Err(error) => crate::log::error!("cannot start the timekeeper: {error}"),
+            }
+        } else if agenda.pending.first_key_value().is_some_and(|(first, _)| *first == alarm) {
+            self.shared.changed.notify_one();
+        }
+        alarm
+    }
+
+    /// Withdraws a callback; false if it was called or is being called.
+    pub fn cancel(&self, alarm: Alarm) -> bool {
+        self.shared.lock().pending.remove(&alarm).is_some()
+    }
+}
+
+impl Drop for Timekeeper {
+    fn drop(&mut self) {
+        self.shared.lock().is_ending = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Agenda> {
+        // Callbacks run outside the lock, so a poisoned agenda is whole.
+        self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut agenda = self.lock();
+        while !agenda.is_ending {
+            let now_ns = monotonic_ns();
+            match agenda.pending.first_entry() {
+                Some(first) if first.key().deadline_ns <= now_ns => {
+                    let callback = first.remove();
+                    drop(agenda);
+                    let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(now_ns)));
+                    if called.is_err() {
+                        crate::log::error!("a callback of the timekeeper panicked");
+                    }
+                    agenda = self.lock();
+                }
+                Some(first) => {
+                    let wait = Duration::from_nanos(first.key().deadline_ns - now_ns);
+                    agenda =
+                        self.changed.wait_timeout(agenda, wait).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => agenda = self.changed.wait(agenda).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Timekeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timekeeper").field("pending", &self.shared.lock().pending.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn calls_in_order_of_time_and_never_early() {
+        let timekeeper = Timekeeper::default();
+        let (sender, receiver) = mpsc::channel();
+        let start_ns = monotonic_ns();
+        let at = |offset_ms: u64| {
+            let sender = sender.clone();
+            let deadline_ns = start_ns + offset_ms * 1_000_000;
+            timekeeper.call_at(deadline_ns, move |now_ns| {
+                assert!(now_ns >= deadline_ns);
+                sender.send(offset_ms).unwrap();
+            })
+        };
+        at(30);
+        let withdrawn = at(20);
+        at(10);
+        timekeeper.call_at(start_ns, |_| panic!("one callback's panic is not the others' end"));
+        assert!(timekeeper.cancel(withdrawn) && !timekeeper.cancel(withdrawn));
+        let received: Vec<u64> = (0..2).map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+        assert_eq!(received, [10, 30]);
+    }
+}
