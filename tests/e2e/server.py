@@ -83,7 +83,7 @@ class Server:
         backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
         self.kind, self.lines, self.ports = kind, [], {}
         self._changed = threading.Condition()
-        repositories = [repository] if isinstance(repository, (str, pathlib.Path)) else list(repository)
+        repositories = repository if isinstance(repository, list) else [repository]
         arguments = [f"--model-repository={path}" for path in repositories]
         arguments += [f"--backend-directory={backends or backend_directory()}"]
         given = " ".join(flags)

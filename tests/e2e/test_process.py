@@ -1,0 +1,454 @@
+"""The process: start, readiness, what it refuses to start with, signals and draining, memory, CPU, and model repositories."""
+
+import ctypes
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import server as servers
+import wire
+from case import KIND, ServerCase, conch_only, pack
+from repository import Repository, identity
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROGRAM = os.environ.get("CONCH", str(servers.built("conch")))
+
+
+def run(*arguments, within=20, **more):
+    """Runs the executable to its end: (exit code, standard output, standard error)."""
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=within, check=False, **more)
+    return done.returncode, done.stdout, done.stderr
+
+
+def free_flags():
+    return ["--http-port=0", "--grpc-port=0", "--metrics-port=0", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+
+
+@conch_only
+class CommandLine(unittest.TestCase):
+    """Everything the command line refuses: usage on standard error, the reason below it, exit code 1."""
+
+    def check(self, arguments, reason):
+        code, _, errors = run(*arguments)
+        self.assertEqual(code, 1)
+        self.assertIn("Usage: ", errors)
+        self.assertRegex(errors, reason)
+
+    def test_unknown_flag(self):
+        self.check(["--no-such-flag"], "no-such-flag")
+
+    def test_stray_word(self):
+        self.check(["--model-repository=/nonexistent", "stray"], "Unexpected argument: stray")
+
+    def test_bad_bool(self):
+        self.check(["--allow-http=2"], "invalid value for bool option: 2")
+
+    def test_bad_number(self):
+        self.check(["--http-port=abc"], "Invalid option value. Got abc")
+
+    def test_number_out_of_range(self):
+        self.check(["--http-port=99999999999999"], "Provided option value is out of bound. Got 99999999999999")
+
+    def test_help(self):
+        self.check(["--help"], "--model-repository")
+
+    def test_port_clash(self):
+        with Repository() as repository:
+            code, _, errors = run(f"--model-repository={repository}", "--http-port=7999", "--grpc-port=7999")
+        self.assertEqual(code, 1)
+        self.assertRegex(errors, r"The server cannot listen to .* requests and .* requests at the same address and port")
+
+    def test_flag_forms(self):
+        with Repository().model("identity", identity()) as repository:
+            with servers.Server(repository, "--allow-metrics", "FALSE", "--i", "other", "--log-verbose=1") as server:
+                self.assertEqual(server.get_json("/v2")["name"], "other")
+                self.assertNotIn("Started Metrics Service", server.output)
+
+    def check_deprecated(self, flag):
+        with Repository().model("identity", identity()) as repository:
+            with servers.Server(repository, flag) as server:
+                self.assertRegex(server.output, "(?i)deprecated")
+
+    def test_deprecated_flag(self):
+        self.check_deprecated("--strict-model-config=false")
+
+
+@conch_only
+class Refusals(unittest.TestCase):
+    """What the host does not give: a message that names it, and exit code 1."""
+
+    def setUp(self):
+        self.repository = Repository().model("identity", identity())
+        self.addCleanup(self.repository.close)
+        self.flags = [f"--model-repository={self.repository}", f"--backend-directory={servers.backend_directory()}"]
+
+    def check(self, reason, *flags, **more):
+        code, out, errors = run(*self.flags, *flags, **more)
+        self.assertEqual(code, 1, errors)
+        self.assertRegex(out + errors, reason)
+        self.assertNotIn("panicked", out + errors)
+
+    def test_port_in_use(self):
+        for name in ("http", "grpc", "metrics"):
+            with self.subTest(name), socket.socket() as taken:
+                taken.bind(("127.0.0.1", 0))
+                taken.listen()
+                port = taken.getsockname()[1]
+                flags = [flag for flag in free_flags() if not flag.startswith(f"--{name}-port")]
+                self.check(rf"Socket '127.0.0.1:{port}' already in use", *flags, f"--{name}-port={port}")
+
+    def test_no_repository(self):
+        code, _, errors = run(*free_flags())
+        self.assertEqual(code, 1)
+        self.assertRegex(errors, "model-repository")
+
+    def test_missing_repository(self):
+        self.flags[0] = "--model-repository=/nonexistent/models"
+        self.check("/nonexistent/models", *free_flags())
+
+    def test_little_locked_memory(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
+        if os.geteuid() == 0:
+            code, out, errors = run_as_nobody(PROGRAM, *self.flags, *free_flags(), preexec=limit)
+        else:
+            code, out, errors = run(*self.flags, *free_flags(), preexec_fn=limit)
+        self.assertEqual(code, 1, errors)
+        self.assertRegex(out + errors, "(?i)memlock|locked memory")
+        self.assertNotIn("panicked", out + errors)
+
+    def test_io_uring_denied(self):
+        for number in (1, 38, 12):  # EPERM, ENOSYS, ENOMEM
+            with self.subTest(os.strerror(number)):
+                done = subprocess.run([sys.executable, str(HERE / "deny.py"), "io_uring_setup", str(number), PROGRAM,
+                                       *self.flags, *free_flags()], capture_output=True, text=True, timeout=20, check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertRegex(done.stdout + done.stderr, "io_uring")
+                self.assertNotIn("panicked", done.stdout + done.stderr)
+
+
+def run_as_nobody(*command, preexec=None):
+    """Runs a command without any privilege, so that limits count: (exit code, standard output, standard error)."""
+    def drop():
+        if preexec:
+            preexec()
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    with Repository() as place:
+        os.chmod(place.path, 0o755)
+        # The checkout may lie where nobody can look: the program is copied to a place of its own.
+        copy = place.path / "conch"
+        copy.write_bytes(pathlib.Path(command[0]).read_bytes())
+        copy.chmod(0o755)
+        models = place.path / "models/identity"
+        (models / "1").mkdir(parents=True)
+        (models / "config.pbtxt").write_text(identity())
+        arguments = [f"--model-repository={models.parent}" if part.startswith("--model-repository") else part
+                     for part in command[1:]]
+        done = subprocess.run([str(copy), *arguments], capture_output=True, text=True, timeout=20, check=False,
+                              preexec_fn=drop, cwd="/")
+    return done.returncode, done.stdout, done.stderr
+
+
+@conch_only
+class Signals(unittest.TestCase):
+    def setUp(self):
+        self.repository = Repository().model("identity", identity(batch=8))
+        self.repository.model("slow", identity(parameters={"execute_delay_ms": "700"}))
+        self.addCleanup(self.repository.close)
+
+    def start(self, *flags, **more):
+        server = servers.Server(self.repository, *flags, **more)
+        self.addCleanup(server.kill)
+        return server
+
+    def test_both_signals_end_well(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number):
+                server = self.start()
+                self.assertEqual(server.terminate(signal_number=number), 0)
+
+    def slow_request(self, server, answers):
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+        answers.append(server.post_json("/v2/models/slow/infer", body))
+
+    def test_what_is_in_flight_is_answered(self):
+        server, answers = self.start(), []
+        sender = threading.Thread(target=self.slow_request, args=(server, answers))
+        sender.start()
+        time.sleep(0.25)
+        code = server.terminate()
+        sender.join(10)
+        self.assertEqual((code, answers[0][0]), (0, 200))
+        self.assertEqual(json.loads(answers[0][1])["outputs"][0]["data"], [1, 2])
+
+    def test_drain_delay(self):
+        server = self.start("--drain-delay-secs=1")
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        self.assertEqual(server.get("/v2/health/ready")[0], 503)
+        self.assertEqual(server.get("/v2/health/live")[0], 200)
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+        self.assertEqual(server.post_json("/v2/models/identity/infer", body)[0], 200)
+        self.assertEqual(server.terminate(), 0)
+        self.assertGreater(time.monotonic() - begun, 0.9)
+
+    def test_idle_connections_do_not_hold_the_exit(self):
+        server = self.start()
+        links = [wire.connect(server) for _ in range(20)]
+        for link in links:
+            link.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
+            self.assertEqual(wire.Replies(link).next()[0], 200)
+        begun = time.monotonic()
+        self.assertEqual(server.terminate(), 0)
+        self.assertLess(time.monotonic() - begun, 5)
+        for link in links:
+            link.close()
+
+    def test_connection_close_while_draining(self):
+        server = self.start("--drain-delay-secs=0", "--exit-timeout-secs=10")
+        answers = []
+        sender = threading.Thread(target=self.slow_request, args=(server, answers))
+        sender.start()
+        time.sleep(0.25)
+        with wire.connect(server) as link:
+            link.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n")
+            time.sleep(0.05)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            try:
+                link.sendall(b"\r\n")
+                _, headers, _ = wire.Replies(link).next()
+                self.assertEqual(headers.get("connection", "").lower(), "close")
+            except (EOFError, ConnectionError):
+                pass  # closed at once is as good: nothing was accepted that then got no answer
+        sender.join(10)
+        self.assertEqual((server.terminate(), answers[0][0]), (0, 200))
+
+    def test_exit_timeout(self):
+        self.repository.model("hangs", identity(parameters={"execute_delay_ms": "6000"}))
+        server = self.start("--exit-timeout-secs=1")
+
+        def call():
+            try:
+                server.post_json("/v2/models/hangs/infer", {"inputs": [
+                    {"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]})
+            except (OSError, EOFError):
+                pass
+            except Exception as error:  # http.client's own family
+                self.assertIn(type(error).__module__, ("http.client",))
+        sender = threading.Thread(target=call)
+        sender.start()
+        time.sleep(0.25)
+        begun = time.monotonic()
+        self.assertEqual(server.terminate(within=20), 1)
+        self.assertLess(time.monotonic() - begun, 5)
+        self.assertIn("Exit timeout expired", server.output)
+        sender.join(10)
+
+
+@conch_only
+class Footprint(ServerCase):
+    """What an idle server costs, and that load leaves nothing behind. Figures hold for the release profile too."""
+
+    @staticmethod
+    def models(repository):
+        repository.model("identity", identity(batch=8))
+
+    def test_ready_soon(self):
+        fastest = self.server.ready_after
+        for _ in range(4):
+            with servers.Server(self.repository) as server:
+                fastest = min(fastest, server.ready_after)
+        self.assertLess(fastest, 0.1)
+
+    def test_idle_memory(self):
+        with servers.Server(self.repository) as server:
+            self.assertLess(server.resident_bytes(), 25_000_000)
+
+    def test_idle_cpu(self):
+        before, begun = self.server.cpu_seconds(), time.monotonic()
+        time.sleep(8)
+        share = (self.server.cpu_seconds() - before) / (time.monotonic() - begun)
+        self.assertLess(share, 0.005)
+
+    def test_load_leaves_no_memory_behind(self):
+        """The second of two equal series of mixed requests grows the resident memory by less than 2 MiB."""
+        count = int(os.environ.get("SOAK_REQUESTS", "100000"))
+        self.mixed_load(count)
+        first, files = self.server.resident_bytes(), self.server.file_count()
+        self.mixed_load(count)
+        grown = self.server.resident_bytes() - first
+        self.assertLess(grown, 2 << 20)
+        self.assertLessEqual(self.server.file_count(), files + 2)
+
+    def mixed_load(self, count):
+        good = wire.infer_json({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]})
+        tail = pack([1.0] * 1024)
+        binary = wire.infer_json({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1024],
+                                              "parameters": {"binary_data_size": len(tail)}}],
+                                  "parameters": {"binary_data_output": True}}, tail)
+        bad = wire.infer_json({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]})
+        broken = wire.infer_json(b"{")
+        batch = (good * 6 + binary * 2 + bad + broken, 10)
+        sent = 0
+        while sent < count:
+            with wire.connect(self.server) as link:  # a new connection for each thousand
+                replies = wire.Replies(link)
+                for _ in range(100):
+                    link.sendall(batch[0])
+                    statuses = [replies.next()[0] for _ in range(batch[1])]
+                    self.assertEqual(statuses, [200] * 8 + [400, 500])
+                    sent += batch[1]
+
+
+@conch_only
+class OneCpu(ServerCase):
+    """A one-CPU container is a common deployment."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.repository = Repository().model("identity", identity(batch=8, count=2))
+        cls.addClassCleanup(cls.repository.close)
+        cls.server = servers.Server(cls.repository, prefix=("taskset", "-c", "0"))
+        cls.addClassCleanup(cls.server.kill)
+
+    def test_it_serves(self):
+        for _ in range(200):
+            self.assert_serves()
+
+    def test_its_threads_stay_on_it(self):
+        for task in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
+            allowed = re.search(r"Cpus_allowed_list:\s*(\S+)", (task / "status").read_text())[1]
+            self.assertEqual(allowed, "0", task)
+
+
+class Repositories(unittest.TestCase):
+    """Which models, versions and configurations a server starts with."""
+
+    def serve(self, repository, *flags, **more):
+        return servers.Server(repository, *flags, kind=KIND, **more)
+
+    def index(self, server):
+        rows = json.loads(server.post_json("/v2/repository/index", b"")[1])
+        return {(row["name"], row.get("version")): row.get("state") for row in rows}
+
+    def ready(self, server):
+        return {key for key, state in self.index(server).items() if state == "READY"}
+
+    def test_version_policies(self):
+        policies = {"latest": "", "two": "version_policy { latest { num_versions: 2 } }", "all": "version_policy { all {} }",
+                    "some": "version_policy { specific { versions: [1, 3] } }"}
+        with Repository() as repository:
+            for name, policy in policies.items():
+                repository.model(name, identity(extra=policy), versions=("1", "2", "3"))
+            with self.serve(repository) as server:
+                self.assertEqual(self.ready(server), {
+                    ("latest", "3"), ("two", "2"), ("two", "3"), ("all", "1"), ("all", "2"), ("all", "3"),
+                    ("some", "1"), ("some", "3")})
+                self.assertEqual(server.get_json("/v2/models/all")["versions"], ["1", "2", "3"])
+                self.assertEqual(server.get("/v2/models/latest/versions/1/ready")[0], 400 if KIND == "triton" else 404)
+
+    def test_what_is_not_a_version(self):
+        with Repository() as repository:
+            repository.model("identity", identity(extra="version_policy { all {} }"),
+                             versions=("1", "02", "abc", "warmup", "initial_state", "configs"))
+            (repository.path / "a-file-in-the-root").write_text("x")
+            with self.serve(repository) as server:
+                self.assertEqual(self.ready(server), {("identity", "1")})
+
+    def test_two_repositories(self):
+        with Repository().model("one", identity()) as first, Repository().model("two", identity()) as second:
+            with self.serve([first, second]) as server:
+                self.assertEqual(self.ready(server), {("one", "1"), ("two", "1")})
+
+    def test_one_name_in_two_repositories(self):
+        with Repository().model("same", identity()) as first, Repository().model("same", identity()) as second:
+            first.model("other", identity())
+            with self.serve([first, second], "--exit-on-error=false", "--strict-readiness=false") as server:
+                self.assertEqual(self.ready(server), {("other", "1")})
+
+    BROKEN = {
+        "typo": identity(extra="max_batch_sice: 3\n"),
+        "twice": identity(extra='backend: "identity"\n'),
+        "other_name": 'name: "another"\n' + identity(),
+        "no_backend": 'backend: "no_such_backend"\n',
+        "negative": identity().replace("max_batch_size: 0", "max_batch_size: -1"),
+        "zero_dim": identity([("INPUT0", "FP32", (0,))]),
+        "no_version": identity(),
+    }
+
+    def broken(self):
+        repository = Repository().model("good", identity(batch=8))
+        for name, text in self.BROKEN.items():
+            repository.model(name, text, versions=() if name == "no_version" else ("1",))
+        return repository
+
+    def test_broken_models_do_not_hide_the_others(self):
+        with self.broken() as repository:
+            with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
+                self.assertEqual(self.ready(server), {("good", "1")})
+
+    def test_strict_readiness(self):
+        with self.broken() as repository:
+            with self.serve(repository, "--exit-on-error=false", expect_ready=False) as server:
+                deadline = time.monotonic() + 10
+                while server.get("/v2/models/good/ready")[0] != 200 and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                self.assertEqual(server.get("/v2/health/ready")[0], 400)
+
+    @conch_only
+    def test_errors_name_the_place(self):
+        with self.broken() as repository:
+            with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
+                output = server.output
+        self.assertRegex(output, r"config\.pbtxt:\d+:\d+.*max_batch_sice|max_batch_sice.*config\.pbtxt:\d+:\d+")
+        self.assertRegex(output, r"twice/config\.pbtxt:\d+:\d+.*backend")
+        self.assertRegex(output, "unexpected directory name 'other_name' for model 'another'")
+        self.assertIn("no_such_backend", output)
+
+    @conch_only
+    def test_start_up_tables(self):
+        with self.broken() as repository:
+            with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
+                self.assertRegex(server.output, r"\| Backend +\| Path")
+                self.assertRegex(server.output, r"\| good +\| 1 +\| READY")
+                self.assertRegex(server.output, r"\| no_backend +\| 1 +\| UNAVAILABLE: ")
+                self.assertRegex(server.output, r"\| server_id +\| triton")
+
+    @conch_only
+    def test_exit_on_error(self):
+        with self.broken() as repository:
+            code, out, errors = run(f"--model-repository={repository}", f"--backend-directory={servers.backend_directory()}",
+                                    *free_flags())
+        self.assertEqual(code, 1)
+        self.assertRegex(out + errors, "error: creating server: ")
+
+    def test_custom_config_name(self):
+        with Repository() as repository:
+            repository.model("both", identity(batch=2), files={"configs/small.pbtxt": identity(batch=7).encode()})
+            repository.model("plain", identity(batch=3))
+            with self.serve(repository, "--model-config-name=small") as server:
+                self.assertEqual(server.get_json("/v2/models/both/config")["max_batch_size"], 7)
+                self.assertEqual(server.get_json("/v2/models/plain/config")["max_batch_size"], 3)
+
+    def test_library_beside_the_model(self):
+        library = servers.built("libtriton_identity.so")
+        with Repository().model("near", identity(), files={"libtriton_identity.so": library}) as repository:
+            with Repository() as empty, self.serve(repository, backends=empty.path) as server:
+                self.assertEqual(self.ready(server), {("near", "1")})
+
+
+if __name__ == "__main__":
+    unittest.main()
