@@ -13,5 +13,5 @@ pub mod uring;
 
 pub use listener::Listener;
 pub use socket::{
-    adopt, finish_sending, send_vectored, set_nodelay, stop_receiving, stop_transfer,
+    adopt, finish_sending, receive, send_vectored, set_nodelay, stop_receiving, stop_transfer,
 };

@@ -3,6 +3,8 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
+use bytes::BufMut;
+
 /// Gives an open descriptor to a type that is built from raw descriptors.
 pub fn adopt<T: FromRawFd>(socket: OwnedFd) -> T {
     // SAFETY: the descriptor is open and its ownership moves into the new value.
@@ -27,6 +29,28 @@ pub fn set_nodelay(socket: RawFd) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Receives what has arrived into the spare room of `target`, which need not be initialised, and returns how many bytes; 0 is the end
+/// of the stream, or no room.
+///
+/// # Errors
+/// `WouldBlock` if nothing has arrived.
+pub fn receive(socket: RawFd, target: &mut impl BufMut) -> io::Result<usize> {
+    let room = target.chunk_mut();
+    // SAFETY: the kernel writes at most `room.len()` bytes to an address that is writable for as many.
+    let received = unsafe {
+        libc::recv(
+            socket,
+            room.as_mut_ptr().cast(),
+            room.len(),
+            libc::MSG_DONTWAIT,
+        )
+    };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has just written that many bytes, and no more than there is room for.
+    unsafe { target.advance_mut(received) };
+    Ok(received)
 }
 
 /// The most pieces that one [`send_vectored`] passes to the kernel (Linux' UIO_MAXIOV).

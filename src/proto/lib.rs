@@ -10,6 +10,9 @@
     rustdoc::all
 )]
 
+/// What encodes and decodes the messages; crates that use them need no prost of their own.
+pub use prost::Message;
+
 /// The messages of `model_config.proto` and `grpc_service.proto`.
 pub mod inference {
     include!(concat!(env!("OUT_DIR"), "/inference.rs"));

@@ -1,0 +1,336 @@
+//! One call, from its headers to its trailers.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use conch_engine::{clock, log};
+use futures_lite::FutureExt;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Method as Verb, Request, StatusCode};
+use smallvec::smallvec;
+
+use super::body::{Failure, framed, receive_message, receive_tensors, send_pieces};
+use super::infer::{self, Pieces};
+use super::method::Method;
+use super::patience::Patience;
+use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
+use super::status::{self, Code, Status};
+use super::{control, timeout};
+use crate::shard::{Shard, Timer};
+
+/// Counts the calls of one connection that its peer withdrew.
+#[derive(Debug, Default)]
+pub(super) struct Withdrawals {
+    pub(super) count: Cell<u32>,
+}
+
+/// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
+pub(super) async fn run(
+    shard: Rc<Shard>,
+    withdrawals: Rc<Withdrawals>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) {
+    let outcome = AssertUnwindSafe(answer(&shard, request, &mut respond))
+        .catch_unwind()
+        .await;
+    let status = match outcome {
+        Ok(Ok(())) => return,
+        Ok(Err(Failure::Gone)) => {
+            withdrawals
+                .count
+                .set(withdrawals.count.get().saturating_add(1));
+            return;
+        }
+        Ok(Err(Failure::Status(status))) => status,
+        Err(_) => {
+            log::error!("a gRPC call panicked; it fails alone");
+            Status::new(Code::Internal, "internal error")
+        }
+    };
+    if respond
+        .send_response(status::trailers_only(&status), true)
+        .is_err()
+    {
+        // The head is out already, or the client is gone: nothing more can be said.
+        respond.send_reset(Reason::INTERNAL_ERROR);
+    }
+}
+
+async fn answer(
+    shard: &Rc<Shard>,
+    request: Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), Failure> {
+    let (head, mut body) = request.into_parts();
+    if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
+        respond.send_response(status::not_grpc(refusal), true)?;
+        return Ok(());
+    }
+    let Some(method) = Method::of(head.uri.path()) else {
+        return Err(Status::new(Code::Unimplemented, "unknown method").into());
+    };
+    check_encoding(&head.headers)?;
+    let deadline_ns = deadline_of(&head.headers)?;
+    drop((head.headers, head.uri));
+    let mut patience = Patience::new(deadline_ns);
+    if shard.is_draining() && !method.is_health() {
+        return Err(Status::new(
+            Code::Unavailable,
+            "GRPC server is shutting down and has stopped accepting new requests.",
+        )
+        .into());
+    }
+    match method {
+        Method::ModelInfer => {
+            let arrived = receive_tensors(shard, &mut body, &mut patience).await?;
+            let pieces = infer(shard, arrived, deadline_ns, respond).await?;
+            send(respond, pieces, &mut patience).await
+        }
+        Method::HealthWatch => {
+            receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            watch(shard, respond, deadline_ns).await
+        }
+        Method::Later(name) => {
+            let message = format!("{name} is not supported by this server yet");
+            Err(Status::new(Code::Unimplemented, message).into())
+        }
+        method => {
+            let message =
+                receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            let answer = control::answer(shard, method, &message)?;
+            send(respond, smallvec![answer], &mut patience).await
+        }
+    }
+}
+
+/// Runs one inference; withdraws it if the client does.
+async fn infer(
+    shard: &Rc<Shard>,
+    arrived: infer::Arrived,
+    deadline_ns: Option<u64>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Pieces, Failure> {
+    let infer::Submitted { reply, id } = infer::submit(shard, arrived, deadline_ns).await?;
+    let mut reply = pin!(reply);
+    let outcome = std::future::poll_fn(|context| {
+        if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
+            return Poll::Ready(Some(outcome));
+        }
+        respond.poll_reset(context).map(|_| None)
+    })
+    .await
+    .ok_or(Failure::Gone)?;
+    match outcome {
+        Ok(response) => Ok(infer::encode(&response, &id)?),
+        Err(error) => {
+            let is_late =
+                deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());
+            if is_late && error.code == conch_engine::Code::Cancelled {
+                return Err(Status::deadline_exceeded().into());
+            }
+            Err(Status::from(error).into())
+        }
+    }
+}
+
+/// Sends a complete answer.
+async fn send(
+    respond: &mut SendResponse<Bytes>,
+    pieces: Pieces,
+    patience: &mut Patience,
+) -> Result<(), Failure> {
+    let mut stream = respond.send_response(status::response_head(), false)?;
+    // The deadline has been met; what counts from here on is that the client takes the bytes.
+    patience.deadline_ns = None;
+    send_pieces(&mut stream, pieces, patience).await?;
+    stream.send_trailers(status::ok_trailers())?;
+    Ok(())
+}
+
+/// Streams the server's health: now, and at each change, until the client leaves or the server drains.
+async fn watch(
+    shard: &Rc<Shard>,
+    respond: &mut SendResponse<Bytes>,
+    deadline_ns: Option<u64>,
+) -> Result<(), Failure> {
+    let mut stream = respond.send_response(status::response_head(), false)?;
+    let mut told = None;
+    loop {
+        let health = control::health(shard);
+        if told != Some(health) {
+            told = Some(health);
+            let mut patience = Patience::new(deadline_ns);
+            send_pieces(
+                &mut stream,
+                smallvec![framed(&control::health_response(health))],
+                &mut patience,
+            )
+            .await?;
+        }
+        let end = if shard.is_draining() {
+            Some(Status::new(
+                Code::Unavailable,
+                "GRPC server is shutting down and has stopped accepting new requests.",
+            ))
+        } else if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
+            Some(Status::deadline_exceeded())
+        } else {
+            None
+        };
+        if let Some(status) = end {
+            stream.send_trailers(status::error_trailers(&status))?;
+            return Ok(());
+        }
+        let mut timer = pin!(Timer::after(WATCH_PERIOD));
+        let mut drained = pin!(shard.drained());
+        std::future::poll_fn(|context| {
+            if stream.poll_reset(context).is_ready() {
+                return Poll::Ready(Err(Failure::Gone));
+            }
+            if drained.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            timer.as_mut().poll(context).map(Ok)
+        })
+        .await?;
+    }
+}
+
+/// What is no gRPC call at all gets an HTTP status.
+fn refuse_transport(verb: &Verb, headers: &HeaderMap) -> Option<StatusCode> {
+    if *verb != Verb::POST {
+        return Some(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let kind = headers
+        .get(http::header::CONTENT_TYPE)
+        .map_or(&[][..], |value| value.as_bytes());
+    let rest = kind
+        .strip_prefix(b"application/grpc")
+        .map(|rest| rest.split_first());
+    match rest {
+        // `application/grpc`, `application/grpc+proto`, `application/grpc; charset=…`
+        Some(None | Some((b'+' | b';', _))) => None,
+        _ => Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    }
+}
+
+fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
+    match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
+        None | Some(b"identity") => Ok(()),
+        Some(other) => {
+            let other = String::from_utf8_lossy(other);
+            Err(Status::new(
+                Code::Unimplemented,
+                format!("Compression algorithm '{other}' is not supported."),
+            ))
+        }
+    }
+}
+
+/// The client's deadline on our clock.
+fn deadline_of(headers: &HeaderMap) -> Result<Option<u64>, Status> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let timeout_ns = timeout::parse_ns(value.as_bytes())
+        .ok_or_else(|| Status::new(Code::Internal, "malformed grpc-timeout"))?;
+    Ok(Some(clock::monotonic_ns().saturating_add(timeout_ns)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (
+                    http::HeaderName::from_static(name),
+                    http::HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_grpc_is_let_in() {
+        let table = [
+            (Verb::POST, "application/grpc", None),
+            (Verb::POST, "application/grpc+proto", None),
+            (Verb::POST, "application/grpc;charset=utf-8", None),
+            (
+                Verb::POST,
+                "application/grpc-web",
+                Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            ),
+            (
+                Verb::POST,
+                "application/json",
+                Some(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            ),
+            (
+                Verb::GET,
+                "application/grpc",
+                Some(StatusCode::METHOD_NOT_ALLOWED),
+            ),
+        ];
+        for (verb, kind, expected) in table {
+            assert_eq!(
+                refuse_transport(&verb, &headers(&[("content-type", kind)])),
+                expected,
+                "{verb} {kind}"
+            );
+        }
+        assert_eq!(
+            refuse_transport(&Verb::POST, &headers(&[])),
+            Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
+        );
+    }
+
+    #[test]
+    fn unknown_compressors_are_unimplemented() {
+        assert_eq!(check_encoding(&headers(&[])), Ok(()));
+        assert_eq!(
+            check_encoding(&headers(&[("grpc-encoding", "identity")])),
+            Ok(())
+        );
+        for name in ["gzip", "snappy", ""] {
+            let pairs = http::HeaderValue::from_str(name).unwrap();
+            let mut map = HeaderMap::new();
+            map.insert("grpc-encoding", pairs);
+            assert_eq!(
+                check_encoding(&map).unwrap_err().code,
+                Code::Unimplemented,
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn deadlines() {
+        assert_eq!(deadline_of(&headers(&[])), Ok(None));
+        let now_ns = clock::monotonic_ns();
+        let deadline_ns = deadline_of(&headers(&[("grpc-timeout", "1S")]))
+            .unwrap()
+            .unwrap();
+        assert!((1_000_000_000..2_000_000_000).contains(&(deadline_ns - now_ns)));
+        assert_eq!(
+            deadline_of(&headers(&[("grpc-timeout", "99999999H")])),
+            Ok(Some(u64::MAX))
+        );
+        assert_eq!(
+            deadline_of(&headers(&[("grpc-timeout", "soon")]))
+                .unwrap_err()
+                .code,
+            Code::Internal
+        );
+    }
+}

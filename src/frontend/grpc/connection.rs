@@ -1,0 +1,185 @@
+//! One connection: h2, the calls on it, and the clock hands that end it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use conch_engine::clock;
+use h2::server::Connection as Http2;
+use h2::{Ping, PingPong, Reason};
+
+use super::call::{self, Withdrawals};
+use super::calls::Calls;
+use super::settings::{
+    HANDSHAKE_TIMEOUT, KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, RESET_WINDOW, RESETS_MAX, STALL_TIMEOUT,
+    builder,
+};
+use super::transport::{Transport, Vitals};
+use crate::shard::{Shard, Stream, Timer};
+
+/// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
+pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
+    let (transport, vitals) = Transport::new(stream);
+    let mut handshake = std::pin::pin!(builder().handshake::<_, Bytes>(transport));
+    let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
+    let http2 = std::future::poll_fn(|context| {
+        if let Poll::Ready(outcome) = handshake.as_mut().poll(context) {
+            return Poll::Ready(outcome.ok());
+        }
+        Pin::new(&mut timer).poll(context).map(|()| None)
+    })
+    .await;
+    drop(timer);
+    let Some(mut http2) = http2 else {
+        return;
+    };
+    let ping_pong = http2.ping_pong();
+    let mut drained = std::pin::pin!(shard.drained());
+    let mut connection = Connection {
+        shard: Rc::clone(&shard),
+        http2,
+        withdrawals: Rc::new(Withdrawals::default()),
+        withdrawals_since_ns: clock::monotonic_ns(),
+        watch: Watch {
+            vitals,
+            ping_pong,
+            idle: None,
+            blocked: None,
+            is_pinging: false,
+        },
+        is_ending: false,
+    };
+    let mut calls = Calls::new();
+    std::future::poll_fn(|context| {
+        if !connection.is_ending && drained.as_mut().poll(context).is_ready() {
+            connection.is_ending = true;
+            connection.http2.graceful_shutdown();
+        }
+        let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
+        if over.is_ready() {
+            return over;
+        }
+        connection.watch.poll(context)
+    })
+    .await;
+}
+
+struct Connection {
+    shard: Rc<Shard>,
+    http2: Http2<Transport, Bytes>,
+    withdrawals: Rc<Withdrawals>,
+    /// When their count was last 0.
+    withdrawals_since_ns: u64,
+    watch: Watch,
+    /// A GOAWAY is on its way.
+    is_ending: bool,
+}
+
+impl Connection {
+    /// Moves bytes in both directions and accepts what calls have come. Ready when the connection is over.
+    fn poll(&mut self, calls: &mut Calls, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_flooded() {
+            // Tells the peer; what is in flight ends with the connection.
+            self.http2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+        }
+        loop {
+            match self.http2.poll_accept(context) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    let (shard, withdrawals) =
+                        (Rc::clone(&self.shard), Rc::clone(&self.withdrawals));
+                    calls.push(call::run(shard, withdrawals, request, respond));
+                }
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether the peer opens and withdraws calls without end: each costs us more than it.
+    fn is_flooded(&mut self) -> bool {
+        if self.withdrawals.count.get() < RESETS_MAX {
+            return false;
+        }
+        let now_ns = clock::monotonic_ns();
+        let elapsed_ns = now_ns.saturating_sub(self.withdrawals_since_ns);
+        self.withdrawals.count.set(0);
+        self.withdrawals_since_ns = now_ns;
+        elapsed_ns < RESET_WINDOW.as_nanos() as u64
+    }
+}
+
+/// The clock hands: a peer that sends nothing for hours is pinged, and one that takes nothing for long is left.
+struct Watch {
+    vitals: Rc<Vitals>,
+    ping_pong: Option<PingPong>,
+    idle: Option<Timer>,
+    blocked: Option<Timer>,
+    /// A ping is out and no byte has come since.
+    is_pinging: bool,
+}
+
+impl Watch {
+    /// Ready when the connection is to be dropped.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.poll_blocked(context).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_idle(context)
+    }
+
+    fn poll_blocked(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let since_ns = self.vitals.blocked_since_ns.get();
+            if since_ns == 0 {
+                self.blocked = None;
+                return Poll::Pending;
+            }
+            let until_ns = since_ns.saturating_add(STALL_TIMEOUT.as_nanos() as u64);
+            let timer = self.blocked.get_or_insert_with(|| Timer::at(until_ns));
+            if Pin::new(timer).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.blocked = None;
+            if clock::monotonic_ns() >= until_ns {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let patience = if self.is_pinging {
+                KEEPALIVE_TIMEOUT
+            } else {
+                KEEPALIVE_TIME
+            };
+            let received_ns = self.vitals.received_ns.get();
+            let timer = self.idle.get_or_insert_with(|| Timer::after(patience));
+            if Pin::new(timer).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.idle = None;
+            let silence = Duration::from_nanos(clock::monotonic_ns().saturating_sub(received_ns));
+            if silence < patience {
+                // Something came meanwhile: measure again from there.
+                self.is_pinging = false;
+                self.idle = Some(Timer::after(KEEPALIVE_TIME.saturating_sub(silence)));
+                continue;
+            }
+            if self.is_pinging {
+                return Poll::Ready(());
+            }
+            self.is_pinging = true;
+            let sent = self
+                .ping_pong
+                .as_mut()
+                .map(|ping_pong| ping_pong.send_ping(Ping::opaque()));
+            if !matches!(sent, Some(Ok(()))) {
+                return Poll::Ready(());
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
+
+use bytes::Bytes;
+use conch_config::TensorSpec;
+use conch_engine::stats::{self, Tally};
+use conch_memory::Kind;
+use conch_proto::Message;
+use conch_proto::health::HealthCheckResponse;
+use conch_proto::health::health_check_response::ServingStatus;
+use conch_proto::inference as proto;
+use conch_proto::inference::model_metadata_response::TensorMetadata;
+use conch_proto::inference::repository_index_response::ModelIndex;
+
+use super::body::framed;
+use super::method::Method;
+use super::status::{Code, Status};
+use super::version;
+use crate::shard::Shard;
+
+/// Answers `message` to `method`, framed for the wire. Does not block.
+pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<Bytes, Status> {
+    let server = &shard.server;
+    Ok(match method {
+        Method::ServerLive => {
+            decode::<proto::ServerLiveRequest>(message)?;
+            framed(&proto::ServerLiveResponse {
+                live: server.is_live(),
+            })
+        }
+        Method::ServerReady => {
+            decode::<proto::ServerReadyRequest>(message)?;
+            framed(&proto::ServerReadyResponse {
+                ready: server.is_ready(),
+            })
+        }
+        Method::ModelReady => {
+            let request: proto::ModelReadyRequest = decode(message)?;
+            let version = version::parse(&request.version)?;
+            framed(&proto::ModelReadyResponse {
+                ready: server.is_model_ready(&request.name, version)?,
+            })
+        }
+        Method::ServerMetadata => {
+            decode::<proto::ServerMetadataRequest>(message)?;
+            let metadata = server.metadata();
+            framed(&proto::ServerMetadataResponse {
+                name: metadata.name.clone(),
+                version: metadata.version.to_owned(),
+                extensions: metadata
+                    .extensions
+                    .iter()
+                    .map(|extension| (*extension).to_owned())
+                    .collect(),
+            })
+        }
+        Method::ModelMetadata => framed(&model_metadata(shard, &decode(message)?)?),
+        Method::ModelConfig => {
+            let request: proto::ModelConfigRequest = decode(message)?;
+            let model = shard.find(&request.name, version::parse(&request.version)?)?;
+            framed(&proto::ModelConfigResponse {
+                config: Some((*model.config.message).clone()),
+            })
+        }
+        Method::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
+        Method::RepositoryIndex => framed(&index(shard, &decode(message)?)?),
+        Method::HealthCheck => {
+            decode::<conch_proto::health::HealthCheckRequest>(message)?;
+            framed(&health_response(health(shard)))
+        }
+        Method::ModelInfer | Method::HealthWatch | Method::Later(_) => {
+            unreachable!("answered elsewhere")
+        }
+    })
+}
+
+fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Status> {
+    M::decode(message).map_err(|_| Status::unparsable())
+}
+
+/// The server's health for `grpc.health.v1`; the service name makes no difference, as upstream.
+pub(super) fn health(shard: &Shard) -> ServingStatus {
+    if shard.server.is_ready() && !shard.is_draining() {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    }
+}
+
+pub(super) fn health_response(health: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: health.into(),
+    }
+}
+
+fn model_metadata(
+    shard: &Shard,
+    request: &proto::ModelMetadataRequest,
+) -> Result<proto::ModelMetadataResponse, Status> {
+    let wanted = version::parse(&request.version)?;
+    let model = shard.find(&request.name, wanted)?;
+    let versions = match wanted {
+        Some(version) => vec![version],
+        None => shard
+            .server
+            .registry()
+            .snapshot()
+            .ready_versions(&request.name)?,
+    };
+    let config = &model.config;
+    let tensors = |specs: &[TensorSpec]| {
+        specs
+            .iter()
+            .map(|spec| TensorMetadata {
+                name: spec.name.to_string(),
+                datatype: spec.data_type.name().to_owned(),
+                // The batch dimension comes first; its size is the client's choice.
+                shape: config
+                    .is_batching()
+                    .then_some(-1)
+                    .into_iter()
+                    .chain(spec.dims.iter().copied())
+                    .collect(),
+            })
+            .collect()
+    };
+    Ok(proto::ModelMetadataResponse {
+        name: model.name.to_string(),
+        versions: versions.iter().map(i64::to_string).collect(),
+        platform: config.platform_or_backend().to_owned(),
+        inputs: tensors(&config.inputs),
+        outputs: tensors(&config.outputs),
+    })
+}
+
+fn index(
+    shard: &Shard,
+    request: &proto::RepositoryIndexRequest,
+) -> Result<proto::RepositoryIndexResponse, Status> {
+    if !request.repository_name.is_empty() {
+        return Err(Status::new(
+            Code::Unimplemented,
+            "'repository_name' specification is not supported",
+        ));
+    }
+    let models = shard
+        .server
+        .index(request.ready)
+        .into_iter()
+        .map(|row| ModelIndex {
+            name: row.name,
+            version: row
+                .version
+                .map_or_else(String::new, |version| version.to_string()),
+            state: row.state.to_owned(),
+            reason: row.reason,
+        })
+        .collect();
+    Ok(proto::RepositoryIndexResponse { models })
+}
+
+fn statistics(
+    shard: &Shard,
+    request: &proto::ModelStatisticsRequest,
+) -> Result<proto::ModelStatisticsResponse, Status> {
+    let version = version::parse(&request.version)?;
+    let name = (!request.name.is_empty()).then_some(request.name.as_str());
+    let found = shard
+        .server
+        .statistics(name, version)
+        .map_err(|_| no_statistics(shard, &request.name))?;
+    Ok(proto::ModelStatisticsResponse {
+        model_stats: found.into_iter().map(model_statistics).collect(),
+    })
+}
+
+/// Statistics have words of their own for what is not there.
+fn no_statistics(shard: &Shard, name: &str) -> Status {
+    let ready = shard
+        .server
+        .registry()
+        .snapshot()
+        .ready_versions(name)
+        .unwrap_or_default();
+    let message = if ready.is_empty() {
+        format!("requested model '{name}' is not available")
+    } else {
+        format!("requested model version is not available for model '{name}'")
+    };
+    Status::new(Code::InvalidArgument, message)
+}
+
+fn model_statistics(model: stats::ModelStatistics) -> proto::ModelStatistics {
+    let inference = &model.inference;
+    proto::ModelStatistics {
+        name: model.name.to_string(),
+        version: model.version.to_string(),
+        last_inference: model.last_inference_ms,
+        inference_count: model.inference_count,
+        execution_count: model.execution_count,
+        inference_stats: Some(proto::InferStatistics {
+            success: duration(inference.success),
+            fail: duration(inference.fail),
+            queue: duration(inference.queue),
+            compute_input: duration(inference.compute_input),
+            compute_infer: duration(inference.compute_infer),
+            compute_output: duration(inference.compute_output),
+            cache_hit: duration(inference.cache_hit),
+            cache_miss: duration(inference.cache_miss),
+        }),
+        batch_stats: model
+            .batches
+            .iter()
+            .map(|batch| proto::InferBatchStatistics {
+                batch_size: batch.batch_size,
+                compute_input: duration(batch.compute_input),
+                compute_infer: duration(batch.compute_infer),
+                compute_output: duration(batch.compute_output),
+            })
+            .collect(),
+        memory_usage: model
+            .memory_usage
+            .iter()
+            .map(|usage| proto::MemoryUsage {
+                r#type: match usage.kind {
+                    Kind::Cpu => "CPU",
+                    Kind::CpuPinned => "CPU_PINNED",
+                    Kind::Gpu => "GPU",
+                }
+                .to_owned(),
+                id: usage.id,
+                byte_size: usage.bytes,
+            })
+            .collect(),
+        response_stats: model
+            .responses
+            .iter()
+            .map(|(index, response)| {
+                let statistics = proto::InferResponseStatistics {
+                    compute_infer: duration(response.compute_infer),
+                    compute_output: duration(response.compute_output),
+                    success: duration(response.success),
+                    fail: duration(response.fail),
+                    empty_response: duration(response.empty_response),
+                    cancel: duration(response.cancel),
+                };
+                (index.to_string(), statistics)
+            })
+            .collect(),
+    }
+}
+
+fn duration(tally: Tally) -> Option<proto::StatisticDuration> {
+    Some(proto::StatisticDuration {
+        count: tally.count,
+        ns: tally.duration_ns,
+    })
+}

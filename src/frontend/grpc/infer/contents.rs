@@ -1,0 +1,515 @@
+//! Typed tensor contents (`InferTensorContents`) into the tensor's wire layout.
+//!
+//! Two passes over the bytes: the first counts the elements of each kind and so finds every mistake, the second writes them into one
+//! block of the exact size. Both are sliced: a shard never spends more than a fraction of a millisecond on them in one turn.
+
+use std::sync::Arc;
+
+use conch_config::DataType;
+use conch_memory::{Block, Budget, Charge, Pool, View};
+
+use crate::grpc::status::{Code, Status};
+use crate::grpc::wire::{Fields, Malformed, Value, varint};
+
+/// Bytes handled between two yields: about 0.2 ms at the speed of the slowest kind (varints).
+const SLICE_BYTES: usize = 64 << 10;
+/// Blocks up to this size are not charged; see [`super::reader`].
+const UNCHARGED_BYTES: usize = 4 << 10;
+
+/// The field numbers of InferTensorContents, in the order in which upstream looks at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bool = 1,
+    Int = 2,
+    Int64 = 3,
+    Uint = 4,
+    Uint64 = 5,
+    Fp32 = 6,
+    Fp64 = 7,
+    Bytes = 8,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Bool,
+    Kind::Int,
+    Kind::Int64,
+    Kind::Uint,
+    Kind::Uint64,
+    Kind::Fp32,
+    Kind::Fp64,
+    Kind::Bytes,
+];
+
+impl Kind {
+    fn from_number(number: u32) -> Option<Kind> {
+        KINDS.into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    /// Bytes of a packed element, none for varints and strings.
+    fn packed_bytes(self) -> Option<usize> {
+        match self {
+            Kind::Fp32 => Some(4),
+            Kind::Fp64 => Some(8),
+            _ => None,
+        }
+    }
+
+    /// The data type that this kind stands for, given what the input declares: the narrow types share a kind.
+    fn data_type(self, declared: Option<DataType>) -> DataType {
+        match (self, declared) {
+            (Kind::Int, Some(narrow @ (DataType::Int8 | DataType::Int16))) => narrow,
+            (Kind::Uint, Some(narrow @ (DataType::Uint8 | DataType::Uint16))) => narrow,
+            (Kind::Bool, _) => DataType::Bool,
+            (Kind::Int, _) => DataType::Int32,
+            (Kind::Int64, _) => DataType::Int64,
+            (Kind::Uint, _) => DataType::Uint32,
+            (Kind::Uint64, _) => DataType::Uint64,
+            (Kind::Fp32, _) => DataType::Fp32,
+            (Kind::Fp64, _) => DataType::Fp64,
+            (Kind::Bytes, _) => DataType::Bytes,
+        }
+    }
+}
+
+/// The input whose contents are read; for messages.
+pub(super) struct Subject<'a> {
+    pub(super) input: &'a str,
+    pub(super) model: &'a str,
+    /// None if the declared data type is no known name.
+    pub(super) data_type: Option<DataType>,
+}
+
+/// Counts work and yields to the rest of the shard when a slice is full.
+#[derive(Default)]
+struct Pace {
+    spent_bytes: usize,
+}
+
+impl Pace {
+    async fn spend(&mut self, bytes: usize) {
+        self.spent_bytes += bytes;
+        if self.spent_bytes >= SLICE_BYTES {
+            self.spent_bytes = 0;
+            futures_lite::future::yield_now().await;
+        }
+    }
+}
+
+/// The tensor that `pieces` (together one InferTensorContents) hold.
+pub(super) async fn read(
+    pieces: &[&[u8]],
+    subject: &Subject<'_>,
+    pool: &Arc<Pool>,
+    budget: &Arc<Budget>,
+) -> Result<View, Status> {
+    let mut pace = Pace::default();
+    let mut counts = [0u64; KINDS.len()];
+    let mut text_bytes = 0u64;
+    for piece in pieces {
+        let mut fields = Fields::new(piece);
+        while let Some((number, value)) = fields.next().map_err(|_| Status::unparsable())? {
+            let Some(kind) = Kind::from_number(number) else {
+                continue;
+            };
+            let count = count_elements(kind, value, &mut pace)
+                .await
+                .map_err(|_| Status::unparsable())?;
+            let place = counts
+                .get_mut(kind as usize - 1)
+                .expect("kinds are numbered 1 to 8");
+            *place += count;
+            if let (Kind::Bytes, Value::Bytes(bytes)) = (kind, value) {
+                text_bytes += bytes.len() as u64;
+            }
+        }
+    }
+    let Some((kind, count)) = judge(&counts, subject)? else {
+        return Ok(View::empty());
+    };
+    let size_bytes = match kind.data_type(subject.data_type).element_bytes() {
+        Some(element_bytes) => count.checked_mul(element_bytes as u64),
+        // A 4-byte length in front of every element.
+        None => count
+            .checked_mul(4)
+            .and_then(|lengths| lengths.checked_add(text_bytes)),
+    };
+    let size_bytes = size_bytes
+        .and_then(|size| usize::try_from(size).ok())
+        .ok_or_else(Status::unparsable)?;
+    let mut charge = Charge::empty(budget);
+    if size_bytes > UNCHARGED_BYTES {
+        charge.cover(size_bytes as u64).map_err(super::exhausted)?;
+    }
+    let mut block = pool.take(size_bytes);
+    block.set_charge(charge);
+    let element_bytes = kind.data_type(subject.data_type).element_bytes();
+    for piece in pieces {
+        let mut fields = Fields::new(piece);
+        while let Some((number, value)) = fields.next().map_err(|_| Status::unparsable())? {
+            if Kind::from_number(number) == Some(kind) {
+                write_elements(kind, element_bytes, value, &mut block, &mut pace).await;
+            }
+        }
+    }
+    debug_assert_eq!(block.len(), size_bytes, "both passes see the same elements");
+    Ok(View::from(block))
+}
+
+/// The one kind that is present, or upstream's complaint; none if there are no elements at all.
+fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>, Status> {
+    let mut chosen = None;
+    for (kind, count) in KINDS.into_iter().zip(counts) {
+        if *count == 0 {
+            continue;
+        }
+        let Subject {
+            input,
+            model,
+            data_type,
+        } = subject;
+        if chosen.is_some() {
+            let message = format!(
+                "unexpected explicit tensor data for input tensor '{input}' for model '{model}', binary data was already supplied."
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        let found = kind.data_type(*data_type);
+        if Some(found) != *data_type {
+            let message = format!(
+                "unexpected explicit tensor data for input tensor '{input}' for model '{model}' of type '{}', expected datatype '{}'",
+                found.name(),
+                data_type.map_or(super::INVALID_DATA_TYPE, DataType::name),
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        chosen = Some((kind, *count));
+    }
+    Ok(chosen)
+}
+
+/// How many elements one field holds: one, or many if it is packed. A field of another wire type counts none, as it is unknown.
+async fn count_elements(kind: Kind, value: Value<'_>, pace: &mut Pace) -> Result<u64, Malformed> {
+    match (kind, value) {
+        (Kind::Bytes, Value::Bytes(_)) => {
+            pace.spend(8).await;
+            Ok(1)
+        }
+        (Kind::Bytes, _) => Ok(0),
+        (Kind::Fp32, Value::Fixed32(_)) | (Kind::Fp64, Value::Fixed64(_)) => {
+            pace.spend(8).await;
+            Ok(1)
+        }
+        (Kind::Fp32 | Kind::Fp64, Value::Bytes(packed)) => {
+            let element_bytes = kind.packed_bytes().expect("both have a width");
+            if !packed.len().is_multiple_of(element_bytes) {
+                return Err(Malformed);
+            }
+            Ok((packed.len() / element_bytes) as u64)
+        }
+        (Kind::Fp32 | Kind::Fp64, _) => Ok(0),
+        (_, Value::Varint(_)) => {
+            pace.spend(8).await;
+            Ok(1)
+        }
+        (_, Value::Bytes(packed)) => {
+            let (mut count, mut rest) = (0, packed);
+            while !rest.is_empty() {
+                let slice_end = {
+                    let mut slice = rest.get(..SLICE_BYTES).unwrap_or(rest);
+                    let whole = slice.len();
+                    while let Some((_, used)) = next_varint(slice, rest.len() > whole)? {
+                        count += 1;
+                        slice = slice.get(used..).unwrap_or_default();
+                    }
+                    whole - slice.len()
+                };
+                rest = rest.get(slice_end..).unwrap_or_default();
+                pace.spend(slice_end).await;
+            }
+            Ok(count)
+        }
+        _ => Ok(0),
+    }
+}
+
+/// The next varint of a slice; none at its end, or inside a varint that continues beyond it (`continues`).
+fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, Malformed> {
+    match varint(slice)? {
+        None if !slice.is_empty() && !continues => Err(Malformed),
+        outcome => Ok(outcome),
+    }
+}
+
+/// Appends the elements of one field, which the first pass found sound.
+async fn write_elements(
+    kind: Kind,
+    element_bytes: Option<usize>,
+    value: Value<'_>,
+    block: &mut Block,
+    pace: &mut Pace,
+) {
+    let element_bytes = element_bytes.unwrap_or(0);
+    match (kind, value) {
+        (Kind::Bytes, Value::Bytes(text)) => {
+            let length = u32::try_from(text.len()).expect("messages end at 2^31 bytes");
+            block.extend_from_slice(&length.to_le_bytes());
+            block.extend_from_slice(text);
+            pace.spend(8 + text.len()).await;
+        }
+        (Kind::Fp32, Value::Fixed32(bits)) => {
+            block.extend_from_slice(&bits.to_le_bytes());
+            pace.spend(8).await;
+        }
+        (Kind::Fp64, Value::Fixed64(bits)) => {
+            block.extend_from_slice(&bits.to_le_bytes());
+            pace.spend(8).await;
+        }
+        (Kind::Fp32 | Kind::Fp64, Value::Bytes(packed)) => {
+            for slice in packed.chunks(SLICE_BYTES) {
+                block.extend_from_slice(slice);
+                pace.spend(slice.len()).await;
+            }
+        }
+        (_, Value::Varint(element)) => {
+            put_element(kind, element, element_bytes, block);
+            pace.spend(8).await;
+        }
+        (_, Value::Bytes(packed)) => {
+            let mut rest = packed;
+            while let Ok(Some((element, used))) = varint(rest) {
+                put_element(kind, element, element_bytes, block);
+                rest = rest.get(used..).unwrap_or_default();
+                pace.spend(used).await;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or 1.
+fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block) {
+    let element = if kind == Kind::Bool {
+        u64::from(element != 0)
+    } else {
+        element
+    };
+    let bytes = element.to_le_bytes();
+    block.extend_from_slice(
+        bytes
+            .get(..element_bytes)
+            .expect("elements have at most 8 bytes"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use conch_proto::Message as _;
+    use conch_proto::inference::InferTensorContents;
+    use futures_lite::future::block_on;
+
+    use super::*;
+    use crate::grpc::wire::{put_tag, put_varint};
+
+    fn read_pieces(pieces: &[&[u8]], data_type: Option<DataType>) -> Result<Vec<u8>, Status> {
+        let (pool, budget) = (Pool::new(0), Budget::new(64 << 20));
+        let subject = Subject {
+            input: "IN",
+            model: "m",
+            data_type,
+        };
+        let view = block_on(read(pieces, &subject, &pool, &budget))?;
+        Ok(view.as_ref().to_vec())
+    }
+
+    fn check(contents: InferTensorContents, data_type: DataType, expected: &[u8]) {
+        let wire = contents.encode_to_vec();
+        assert_eq!(
+            read_pieces(&[&wire], Some(data_type)).as_deref(),
+            Ok(expected),
+            "{contents:?}"
+        );
+    }
+
+    #[test]
+    fn every_kind_and_width() {
+        use DataType::*;
+        let some = InferTensorContents::default;
+        check(
+            InferTensorContents {
+                bool_contents: vec![true, false],
+                ..some()
+            },
+            Bool,
+            &[1, 0],
+        );
+        let int = || InferTensorContents {
+            int_contents: vec![-2, 258],
+            ..some()
+        };
+        check(int(), Int8, &[0xfe, 2]);
+        check(int(), Int16, &[0xfe, 0xff, 2, 1]);
+        check(int(), Int32, &[0xfe, 0xff, 0xff, 0xff, 2, 1, 0, 0]);
+        check(
+            InferTensorContents {
+                int64_contents: vec![-1],
+                ..some()
+            },
+            Int64,
+            &[0xff; 8],
+        );
+        let uint = || InferTensorContents {
+            uint_contents: vec![u32::MAX, 258],
+            ..some()
+        };
+        check(uint(), Uint8, &[0xff, 2]);
+        check(uint(), Uint16, &[0xff, 0xff, 2, 1]);
+        check(uint(), Uint32, &[0xff, 0xff, 0xff, 0xff, 2, 1, 0, 0]);
+        check(
+            InferTensorContents {
+                uint64_contents: vec![u64::MAX],
+                ..some()
+            },
+            Uint64,
+            &[0xff; 8],
+        );
+        check(
+            InferTensorContents {
+                fp32_contents: vec![1.5],
+                ..some()
+            },
+            Fp32,
+            &1.5f32.to_le_bytes(),
+        );
+        check(
+            InferTensorContents {
+                fp64_contents: vec![-2.5],
+                ..some()
+            },
+            Fp64,
+            &(-2.5f64).to_le_bytes(),
+        );
+        let texts = vec![b"ab".to_vec(), Vec::new()];
+        check(
+            InferTensorContents {
+                bytes_contents: texts,
+                ..some()
+            },
+            Bytes,
+            &[2, 0, 0, 0, b'a', b'b', 0, 0, 0, 0],
+        );
+        check(some(), Int32, &[]);
+    }
+
+    #[test]
+    fn unpacked_elements_and_merged_pieces() {
+        let mut unpacked = Vec::new();
+        for element in [3, 300] {
+            put_tag(&mut unpacked, Kind::Int as u32, 0);
+            put_varint(&mut unpacked, element);
+        }
+        let packed = InferTensorContents {
+            int_contents: vec![5],
+            ..Default::default()
+        }
+        .encode_to_vec();
+        let expected = [3, 0, 0, 0, 44, 1, 0, 0, 5, 0, 0, 0];
+        assert_eq!(
+            read_pieces(&[&unpacked, &packed], Some(DataType::Int32)).as_deref(),
+            Ok(&expected[..])
+        );
+    }
+
+    #[test]
+    fn many_elements_cross_slices() {
+        let int_contents: Vec<i32> = (0..200_000).map(|index| index * 7 - 500_000).collect();
+        let expected: Vec<u8> = int_contents
+            .iter()
+            .flat_map(|element| element.to_le_bytes())
+            .collect();
+        check(
+            InferTensorContents {
+                int_contents,
+                ..Default::default()
+            },
+            DataType::Int32,
+            &expected,
+        );
+        let fp32_contents = vec![0.25f32; 100_000];
+        let expected = 0.25f32.to_le_bytes().repeat(100_000);
+        check(
+            InferTensorContents {
+                fp32_contents,
+                ..Default::default()
+            },
+            DataType::Fp32,
+            &expected,
+        );
+    }
+
+    #[test]
+    fn mistakes_have_upstreams_words() {
+        let both = InferTensorContents {
+            int_contents: vec![1],
+            fp32_contents: vec![1.0],
+            ..Default::default()
+        };
+        let ints = InferTensorContents {
+            int_contents: vec![1],
+            ..Default::default()
+        };
+        let table = [
+            (
+                &both,
+                Some(DataType::Int32),
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm', binary data was already supplied.",
+            ),
+            (
+                &ints,
+                Some(DataType::Fp32),
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type 'INT32', expected datatype 'FP32'",
+            ),
+            (
+                &ints,
+                None,
+                "unexpected explicit tensor data for input tensor 'IN' for model 'm' of type 'INT32', expected datatype '<invalid>'",
+            ),
+        ];
+        for (contents, data_type, expected) in table {
+            let status = read_pieces(&[&contents.encode_to_vec()], data_type).unwrap_err();
+            assert_eq!(
+                (status.code, &*status.message),
+                (Code::InvalidArgument, expected)
+            );
+        }
+        for broken in [
+            &[0x12, 0x01, 0x80][..],
+            &[0x32, 0x03, 0, 0, 0],
+            &[0x42, 0x05, 0],
+        ] {
+            assert_eq!(
+                read_pieces(&[broken], Some(DataType::Int32)),
+                Err(Status::unparsable()),
+                "{broken:02x?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_tensor_is_charged_before_it_is_taken() {
+        let (pool, budget) = (Pool::new(0), Budget::new(1 << 20));
+        // One wire byte per element becomes four.
+        let contents = InferTensorContents {
+            int_contents: vec![1; 400_000],
+            ..Default::default()
+        }
+        .encode_to_vec();
+        let subject = Subject {
+            input: "IN",
+            model: "m",
+            data_type: Some(DataType::Int32),
+        };
+        let status = block_on(read(&[&contents], &subject, &pool, &budget)).unwrap_err();
+        assert_eq!(status.code, Code::ResourceExhausted);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

@@ -1,0 +1,447 @@
+//! From the message's fields to the engine's [`Draft`], with upstream's complaints about what only the wire can get wrong.
+//!
+//! What depends on the model (names, shapes, sizes) is checked later, by `admit`.
+
+use conch_config::DataType;
+use conch_engine::{CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue};
+use conch_memory::View;
+use smallvec::{SmallVec, smallvec};
+
+use super::contents::{self, Subject};
+use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, Target};
+use crate::grpc::status::{Code, Status};
+use crate::shard::Shard;
+
+const SEQUENCE_START: u32 = 1;
+const SEQUENCE_END: u32 = 2;
+
+fn invalid(message: String) -> Status {
+    Status::new(Code::InvalidArgument, message)
+}
+
+/// Builds the draft of `message` for `model`; `raws` are the raw contents in order. Yields while it converts large typed contents.
+pub(super) async fn build<'a>(
+    shard: &Shard,
+    model: &ModelVersion,
+    target: &Target<'a>,
+    message: Message<'a>,
+    raws: SmallVec<[View; 4]>,
+) -> Result<Draft<'a>, Status> {
+    let mut draft = Draft {
+        id: target.id,
+        ..Draft::default()
+    };
+    apply_parameters(&mut draft, &message.parameters)?;
+    let has_raws = !raws.is_empty();
+    let mut raws = raws.into_iter();
+    let mut unknown_type = None;
+    for input in message.inputs {
+        let data_type = DataType::from_name(input.data_type);
+        let subject = Subject {
+            input: input.name,
+            model: target.model_name,
+            data_type,
+        };
+        let data = match source_of(&input, has_raws, &subject)? {
+            Source::Contents => {
+                contents::read(&input.contents, &subject, &shard.pool, &shard.budget).await?
+            }
+            Source::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
+        };
+        if data_type.is_none() && unknown_type.is_none() {
+            unknown_type = Some(input.name);
+        }
+        draft.inputs.push(DraftInput {
+            name: input.name,
+            data_type: data_type.unwrap_or(DataType::Uint8),
+            shape: input.shape,
+            // An empty tensor has no piece, as in upstream.
+            chunks: if data.is_empty() {
+                SmallVec::new()
+            } else {
+                smallvec![data]
+            },
+        });
+    }
+    if let Some(name) = unknown_type {
+        return Err(refuse_unknown_type(name, model, target));
+    }
+    for output in &message.outputs {
+        check_output(output)?;
+        draft.requested_outputs.push(output.name);
+    }
+    Ok(draft)
+}
+
+/// Where an input's data is.
+enum Source {
+    Contents,
+    Raw,
+}
+
+fn source_of(
+    input: &InputTensor<'_>,
+    has_raws: bool,
+    subject: &Subject<'_>,
+) -> Result<Source, Status> {
+    let Subject {
+        input: name, model, ..
+    } = subject;
+    let has_contents = !input.contents.is_empty();
+    if let Some(region) = region_of(&input.parameters, name)? {
+        if has_contents {
+            return Err(invalid(format!(
+                "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
+            )));
+        }
+        return Err(unknown_region(region));
+    }
+    match (has_contents, has_raws) {
+        (true, true) => Err(invalid(format!(
+            "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
+        ))),
+        (true, false) => Ok(Source::Contents),
+        (false, _) => Ok(Source::Raw),
+    }
+}
+
+fn no_data(subject: &Subject<'_>) -> Status {
+    let Subject { input, model, .. } = subject;
+    invalid(format!(
+        "unable to find data for input tensor '{input}' for model '{model}' in request."
+    ))
+}
+
+/// Upstream finds an unknown type when it compares with the model's.
+fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) -> Status {
+    let Some((_, spec)) = model.config.input(name) else {
+        return invalid(format!(
+            "unexpected inference input '{name}' for model '{}'",
+            model.name
+        ));
+    };
+    let id = if target.id.is_empty() {
+        "<id_unknown>"
+    } else {
+        target.id
+    };
+    invalid(format!(
+        "[request id: {id}] inference input '{name}' data-type is '{}', but model '{}' expects '{}'",
+        super::INVALID_DATA_TYPE,
+        model.name,
+        spec.data_type.name()
+    ))
+}
+
+/// No region can be registered yet, so none is ever found.
+fn unknown_region(region: &str) -> Status {
+    Status::new(
+        Code::NotFound,
+        format!("Unable to find shared memory region: '{region}'"),
+    )
+}
+
+fn find<'a>(parameters: &Parameters<'a>, name: &str) -> Option<Choice<'a>> {
+    parameters
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, choice)| *choice)
+}
+
+/// The shared-memory region that a tensor's parameters name, if any.
+fn region_of<'a>(parameters: &Parameters<'a>, tensor: &str) -> Result<Option<&'a str>, Status> {
+    let region = match find(parameters, "shared_memory_region") {
+        None => None,
+        Some(Choice::Text(region)) => Some(region),
+        Some(_) => {
+            return Err(invalid(format!(
+                "invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
+            )));
+        }
+    };
+    for name in ["shared_memory_offset", "shared_memory_byte_size"] {
+        match (find(parameters, name), region) {
+            (None, Some(_)) if name == "shared_memory_byte_size" => {
+                return Err(invalid(format!(
+                    "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
+                )));
+            }
+            (None, _) | (Some(Choice::Int(_)), Some(_)) => {}
+            (Some(_), None) => {
+                return Err(invalid(format!(
+                    "'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
+                )));
+            }
+            (Some(_), Some(_)) => {
+                return Err(invalid(format!(
+                    "invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
+                )));
+            }
+        }
+    }
+    Ok(region)
+}
+
+fn check_output(output: &RequestedOutput<'_>) -> Result<(), Status> {
+    let region = region_of(&output.parameters, output.name)?;
+    let has_classification = match find(&output.parameters, "classification") {
+        None => false,
+        Some(Choice::Int(count)) if count > 0 => true,
+        Some(Choice::Int(_)) => {
+            return Err(invalid(
+                "invalid value for 'classification' parameter, expected >= 0".into(),
+            ));
+        }
+        Some(_) => {
+            return Err(invalid(
+                "invalid value type for 'classification' parameter, expected int64_param".into(),
+            ));
+        }
+    };
+    match (region, has_classification) {
+        (Some(_), true) => Err(invalid(
+            "output can't set both 'shared_memory_region' and 'classification'".into(),
+        )),
+        (Some(region), false) => Err(unknown_region(region)),
+        (None, true) => Err(Status::new(
+            Code::Unimplemented,
+            "the classification extension is not supported by this server",
+        )),
+        (None, false) => Ok(()),
+    }
+}
+
+fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Result<(), Status> {
+    for (name, choice) in parameters {
+        match *name {
+            "sequence_id" => {
+                draft.correlation_id = match *choice {
+                    Choice::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
+                    Choice::Text(id) => CorrelationId::Text(id.into()),
+                    _ => return Err(wrong_kind(name, "int64_param or string_param")),
+                };
+            }
+            "sequence_start" => apply_flag(draft, name, *choice, SEQUENCE_START)?,
+            "sequence_end" => apply_flag(draft, name, *choice, SEQUENCE_END)?,
+            "priority" => {
+                draft.priority = match *choice {
+                    Choice::Int(priority) => u64::try_from(priority).map_err(|_| {
+                        invalid("invalid value for 'priority', expected value >= 0.".into())
+                    })?,
+                    Choice::Uint(priority) => priority,
+                    _ => return Err(wrong_kind(name, "int64_param or uint64_param")),
+                };
+            }
+            "timeout" => {
+                draft.timeout_us = match *choice {
+                    // Upstream hands the bits on: a negative value is a very long time.
+                    Choice::Int(timeout_us) => timeout_us.cast_unsigned(),
+                    _ => return Err(wrong_kind(name, "int64_param")),
+                };
+            }
+            // Only streams send empty final responses; a unary call has exactly one response.
+            "triton_enable_empty_final_response" => match choice {
+                Choice::Bool(_) => {}
+                _ => return Err(wrong_kind(name, "bool_param")),
+            },
+            _ if name.starts_with("triton_") => {
+                return Err(invalid(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting \
+                     with 'triton_' are allowed: triton_enable_empty_final_response"
+                        .into(),
+                ));
+            }
+            _ => {
+                let value = match *choice {
+                    Choice::Int(value) => ParameterValue::Int(value),
+                    Choice::Bool(value) => ParameterValue::Bool(value),
+                    Choice::Text(value) => ParameterValue::Text(value.into()),
+                    Choice::Double(value) => ParameterValue::Double(value),
+                    Choice::Uint(_) | Choice::Missing => {
+                        return Err(wrong_kind(name, "int64_param, bool_param, or string_param"));
+                    }
+                };
+                draft.parameters.push(Parameter {
+                    name: (*name).into(),
+                    value,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn apply_flag(
+    draft: &mut Draft<'_>,
+    name: &str,
+    choice: Choice<'_>,
+    flag: u32,
+) -> Result<(), Status> {
+    match choice {
+        Choice::Bool(true) => draft.sequence_flags |= flag,
+        Choice::Bool(false) => {}
+        _ => return Err(wrong_kind(name, "bool_param")),
+    }
+    Ok(())
+}
+
+fn wrong_kind(name: &str, expected: &str) -> Status {
+    invalid(format!(
+        "invalid value type for '{name}' parameter, expected {expected}."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied<'a>(parameters: &[(&'a str, Choice<'a>)]) -> Result<Draft<'static>, String> {
+        let mut draft = Draft::default();
+        apply_parameters(&mut draft, &parameters.iter().copied().collect())
+            .map(|()| draft)
+            .map_err(|status| {
+                assert_eq!(status.code, Code::InvalidArgument);
+                status.message.into_owned()
+            })
+    }
+
+    #[test]
+    fn parameters_reach_the_draft() {
+        let draft = applied(&[
+            ("sequence_id", Choice::Int(-1)),
+            ("sequence_start", Choice::Bool(true)),
+            ("sequence_end", Choice::Bool(false)),
+            ("priority", Choice::Uint(7)),
+            ("timeout", Choice::Int(1500)),
+            ("triton_enable_empty_final_response", Choice::Bool(true)),
+            ("custom", Choice::Double(0.5)),
+        ])
+        .unwrap();
+        assert_eq!(draft.correlation_id, CorrelationId::Unsigned(u64::MAX));
+        assert_eq!(
+            (draft.sequence_flags, draft.priority, draft.timeout_us),
+            (SEQUENCE_START, 7, 1500)
+        );
+        let custom = Parameter {
+            name: "custom".into(),
+            value: ParameterValue::Double(0.5),
+        };
+        assert_eq!(draft.parameters, [custom]);
+        let draft = applied(&[
+            ("sequence_id", Choice::Text("s")),
+            ("sequence_end", Choice::Bool(true)),
+        ])
+        .unwrap();
+        assert_eq!(draft.correlation_id, CorrelationId::Text("s".into()));
+        assert_eq!(draft.sequence_flags, SEQUENCE_END);
+    }
+
+    #[test]
+    fn wrong_parameters_have_upstreams_words() {
+        let reserved = "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting \
+                        with 'triton_' are allowed: triton_enable_empty_final_response";
+        let table = [
+            (
+                ("sequence_id", Choice::Bool(true)),
+                "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
+            ),
+            (
+                ("sequence_start", Choice::Int(1)),
+                "invalid value type for 'sequence_start' parameter, expected bool_param.",
+            ),
+            (
+                ("sequence_end", Choice::Missing),
+                "invalid value type for 'sequence_end' parameter, expected bool_param.",
+            ),
+            (
+                ("priority", Choice::Text("1")),
+                "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
+            ),
+            (
+                ("priority", Choice::Int(-1)),
+                "invalid value for 'priority', expected value >= 0.",
+            ),
+            (
+                ("timeout", Choice::Uint(1)),
+                "invalid value type for 'timeout' parameter, expected int64_param.",
+            ),
+            (("triton_other", Choice::Int(1)), reserved),
+            (
+                ("triton_enable_empty_final_response", Choice::Int(1)),
+                "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.",
+            ),
+            (
+                ("custom", Choice::Uint(1)),
+                "invalid value type for 'custom' parameter, expected int64_param, bool_param, or string_param.",
+            ),
+        ];
+        for (parameter, expected) in table {
+            assert_eq!(applied(&[parameter]).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn output_parameters() {
+        let check = |parameters: &[(&'static str, Choice<'static>)]| {
+            let parameters = parameters.iter().copied().collect();
+            check_output(&RequestedOutput {
+                name: "OUT",
+                parameters,
+            })
+            .map_err(|status| (status.code, status.message.into_owned()))
+        };
+        let region = ("shared_memory_region", Choice::Text("r"));
+        let size = ("shared_memory_byte_size", Choice::Int(4));
+        let table: &[(&[(&'static str, Choice<'static>)], Code, &str)] = &[
+            (
+                &[("classification", Choice::Bool(true))],
+                Code::InvalidArgument,
+                "invalid value type for 'classification' parameter, expected int64_param",
+            ),
+            (
+                &[("classification", Choice::Int(0))],
+                Code::InvalidArgument,
+                "invalid value for 'classification' parameter, expected >= 0",
+            ),
+            (
+                &[region, size, ("classification", Choice::Int(1))],
+                Code::InvalidArgument,
+                "output can't set both 'shared_memory_region' and 'classification'",
+            ),
+            (
+                &[region, size],
+                Code::NotFound,
+                "Unable to find shared memory region: 'r'",
+            ),
+            (
+                &[region],
+                Code::InvalidArgument,
+                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'OUT'",
+            ),
+            (
+                &[size],
+                Code::InvalidArgument,
+                "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
+            ),
+            (
+                &[("shared_memory_offset", Choice::Int(4))],
+                Code::InvalidArgument,
+                "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
+            ),
+            (
+                &[("shared_memory_region", Choice::Int(1))],
+                Code::InvalidArgument,
+                "invalid value type for 'shared_memory_region' parameter for tensor 'OUT', expected string_param.",
+            ),
+            (
+                &[region, ("shared_memory_offset", Choice::Text("1")), size],
+                Code::InvalidArgument,
+                "invalid value type for 'shared_memory_offset' parameter for tensor 'OUT', expected int64_param.",
+            ),
+        ];
+        for (parameters, code, message) in table {
+            assert_eq!(check(parameters), Err((*code, (*message).to_owned())));
+        }
+        assert_eq!(check(&[("other", Choice::Int(1))]), Ok(()));
+    }
+}

@@ -1,0 +1,626 @@
+//! Reads a ModelInferRequest as its bytes arrive.
+//!
+//! The protobuf message is split on the fly: each `raw_input_contents` lands in a block of its own (aligned, from the pool), and
+//! everything else, which is small unless the client uses typed contents, is collected in the *head* for
+//! [`super::message`]. Each byte of a tensor is thus written once by the kernel and once here.
+//!
+//! Memory follows what has arrived, never what was declared: blocks grow as bytes come, and bytes are charged against the budget
+//! before they are kept. A connection that declares 1 GiB and sends 1 KiB costs a few KiB.
+
+use std::sync::Arc;
+
+use conch_memory::{Block, Budget, Charge, Exhausted, Pool, View};
+use smallvec::SmallVec;
+
+use crate::grpc::wire::{self, Malformed};
+
+/// `raw_input_contents` in ModelInferRequest.
+const RAW_INPUT_CONTENTS: u32 = 7;
+/// The highest field number of ModelInferRequest; fields beyond are unknown and not kept.
+const FIELD_NUMBER_MAX: u32 = 7;
+/// A tag and a length or varint, ten bytes each at most.
+const FIELD_HEADER_BYTES_MAX: usize = 20;
+/// Blocks and heads up to this size are not charged: they are bounded by the in-flight limit, and a charge reserves 64 KiB at least.
+const UNCHARGED_BYTES: usize = 4 << 10;
+/// A tensor of more than [`UNCHARGED_BYTES`] gets its final block once this much of it has arrived.
+const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
+/// The pool recycles blocks up to this size; larger ones start here and double, which moves page tables, not bytes.
+const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
+/// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of inputs: no model has so many.
+const RAWS_MAX: usize = 16 << 10;
+/// A request has a field per parameter, input, output and tensor; this many tiny ones still cost less than a millisecond.
+const FIELDS_MAX: usize = 64 << 10;
+
+/// Why a message cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::grpc) enum Fault {
+    Malformed,
+    /// More than [`FIELDS_MAX`] fields at the top level.
+    TooManyFields,
+    /// The process holds as many request bytes as it may.
+    Exhausted(Exhausted),
+}
+
+impl From<Malformed> for Fault {
+    fn from(_: Malformed) -> Fault {
+        Fault::Malformed
+    }
+}
+
+impl From<Exhausted> for Fault {
+    fn from(exhausted: Exhausted) -> Fault {
+        Fault::Exhausted(exhausted)
+    }
+}
+
+/// A message that has arrived in full.
+pub(in crate::grpc) struct Arrived {
+    /// All fields but the raw contents, as a protobuf message.
+    pub(in crate::grpc) head: Vec<u8>,
+    /// Keeps the head's bytes charged while they live.
+    pub(in crate::grpc) charge: Charge,
+    pub(in crate::grpc) raws: SmallVec<[View; 4]>,
+}
+
+/// Where in the message the next byte belongs.
+enum Place {
+    /// In a tag, or in the length or varint after it.
+    FieldHeader,
+    /// In a field that goes to the head.
+    Head { left: usize },
+    /// In a raw tensor; it has a block from its first byte on.
+    Raw { block: Option<Block>, left: usize },
+    /// In a field that nobody wants.
+    Skipped { left: usize },
+}
+
+/// The reader of one message.
+pub(in crate::grpc) struct Reader {
+    pool: Arc<Pool>,
+    budget: Arc<Budget>,
+    /// Bytes of the message that have not been fed yet.
+    left: usize,
+    place: Place,
+    /// A field header that arrived in part.
+    partial: SmallVec<[u8; FIELD_HEADER_BYTES_MAX]>,
+    /// Numbers of the unknown groups that enclose the current field.
+    groups: Vec<u32>,
+    field_count: usize,
+    head: Vec<u8>,
+    charge: Charge,
+    raws: SmallVec<[View; 4]>,
+}
+
+impl Reader {
+    /// A reader for a message of `length` bytes.
+    pub(in crate::grpc) fn new(pool: &Arc<Pool>, budget: &Arc<Budget>, length: usize) -> Reader {
+        Reader {
+            pool: Arc::clone(pool),
+            budget: Arc::clone(budget),
+            left: length,
+            place: Place::FieldHeader,
+            partial: SmallVec::new(),
+            groups: Vec::new(),
+            field_count: 0,
+            head: Vec::new(),
+            charge: Charge::empty(budget),
+            raws: SmallVec::new(),
+        }
+    }
+
+    /// Bytes still to come.
+    pub(in crate::grpc) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Takes the next bytes of the message; `bytes` holds at most [`Reader::left`].
+    ///
+    /// # Errors
+    /// The message is broken or the budget is spent; the reader is of no further use.
+    pub(in crate::grpc) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        debug_assert!(
+            bytes.len() <= self.left,
+            "the caller cuts at the end of the message"
+        );
+        while !bytes.is_empty() {
+            let used = match &mut self.place {
+                Place::FieldHeader => self.field_header(bytes)?,
+                Place::Head { left } => {
+                    let (part, _) = bytes.split_at(bytes.len().min(*left));
+                    *left -= part.len();
+                    let is_done = *left == 0;
+                    self.keep_in_head(part)?;
+                    if is_done {
+                        self.place = Place::FieldHeader;
+                    }
+                    part.len()
+                }
+                Place::Skipped { left } => {
+                    let used = bytes.len().min(*left);
+                    *left -= used;
+                    if *left == 0 {
+                        self.place = Place::FieldHeader;
+                    }
+                    used
+                }
+                Place::Raw { .. } => self.raw(bytes)?,
+            };
+            bytes = bytes.split_at(used).1;
+            self.left -= used;
+        }
+        Ok(())
+    }
+
+    /// The whole message, once [`Reader::left`] is 0.
+    pub(in crate::grpc) fn finish(self) -> Result<Arrived, Fault> {
+        let is_whole = self.left == 0
+            && self.partial.is_empty()
+            && self.groups.is_empty()
+            && matches!(self.place, Place::FieldHeader);
+        if !is_whole {
+            return Err(Fault::Malformed);
+        }
+        Ok(Arrived {
+            head: self.head,
+            charge: self.charge,
+            raws: self.raws,
+        })
+    }
+
+    /// Reads a field's tag and length, which may be split between two calls; returns the bytes used.
+    fn field_header(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        if self.partial.is_empty() {
+            // The common case: the header lies in this piece as a whole.
+            if let Some((header, used)) = FieldHeader::parse(bytes)? {
+                self.begin_field(header, used, bytes)?;
+                return Ok(used);
+            }
+            self.partial.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        for (index, byte) in bytes.iter().enumerate() {
+            self.partial.push(*byte);
+            let partial = std::mem::take(&mut self.partial);
+            if let Some((header, used)) = FieldHeader::parse(&partial)? {
+                debug_assert_eq!(used, partial.len());
+                // `left` does not count the bytes of this call yet, but those of earlier ones.
+                let fresh = index + 1;
+                self.begin_field(header, fresh, &partial)?;
+                return Ok(fresh);
+            }
+            self.partial = partial;
+        }
+        Ok(bytes.len())
+    }
+
+    /// `fresh` bytes of the header came with this call and still count in `left`; `wire` starts with the header.
+    fn begin_field(&mut self, header: FieldHeader, fresh: usize, wire: &[u8]) -> Result<(), Fault> {
+        self.field_count += 1;
+        if self.field_count > FIELDS_MAX {
+            return Err(Fault::TooManyFields);
+        }
+        let rest = self.left - fresh;
+        let is_nested = !self.groups.is_empty();
+        match header.kind {
+            wire::VARINT => {}
+            wire::FIXED64 => self.skip(8, rest)?,
+            wire::FIXED32 => self.skip(4, rest)?,
+            wire::GROUP_START => {
+                if self.groups.len() == wire::GROUP_DEPTH_MAX {
+                    return Err(Fault::Malformed);
+                }
+                self.groups.push(header.number);
+            }
+            wire::GROUP_END => {
+                if self.groups.pop() != Some(header.number) {
+                    return Err(Fault::Malformed);
+                }
+            }
+            _ => {
+                let length = usize::try_from(header.value).map_err(|_| Fault::Malformed)?;
+                if length > rest {
+                    return Err(Fault::Malformed);
+                }
+                if is_nested || header.number > FIELD_NUMBER_MAX {
+                    self.skip(length, rest)?;
+                } else if header.number == RAW_INPUT_CONTENTS {
+                    self.begin_raw(length);
+                } else {
+                    let header_len = header.len;
+                    self.keep_in_head(
+                        wire.get(..header_len)
+                            .expect("the header was parsed from these bytes"),
+                    )?;
+                    if length > 0 {
+                        self.place = Place::Head { left: length };
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, length: usize, rest: usize) -> Result<(), Fault> {
+        if length > rest {
+            return Err(Fault::Malformed);
+        }
+        if length > 0 {
+            self.place = Place::Skipped { left: length };
+        }
+        Ok(())
+    }
+
+    fn begin_raw(&mut self, length: usize) {
+        if self.raws.len() == RAWS_MAX {
+            if length > 0 {
+                self.place = Place::Skipped { left: length };
+            }
+        } else if length == 0 {
+            self.raws.push(View::empty());
+        } else {
+            self.place = Place::Raw {
+                block: None,
+                left: length,
+            };
+        }
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        let Place::Raw { block, left } = &mut self.place else {
+            unreachable!("called in this place only");
+        };
+        let part = bytes
+            .get(..bytes.len().min(*left))
+            .expect("cut to the shorter length");
+        room(block, part.len(), *left, &self.pool, &self.budget)?.extend_from_slice(part);
+        *left -= part.len();
+        if *left == 0 {
+            let Place::Raw { block, .. } = std::mem::replace(&mut self.place, Place::FieldHeader)
+            else {
+                unreachable!("matched above");
+            };
+            self.raws.push(block.map_or_else(View::empty, View::from));
+        }
+        Ok(part.len())
+    }
+
+    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let len = self.head.len() + bytes.len();
+        if len > UNCHARGED_BYTES {
+            self.charge.cover(len as u64)?;
+        }
+        self.head.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// The block of a tensor that misses `left` bytes, with room for `fresh` of them.
+fn room<'a>(
+    block: &'a mut Option<Block>,
+    fresh: usize,
+    left: usize,
+    pool: &Arc<Pool>,
+    budget: &Arc<Budget>,
+) -> Result<&'a mut Block, Exhausted> {
+    let have = block.as_ref().map_or(0, Block::len);
+    let (arrived, whole) = (have + fresh, have + left);
+    // Charge before anything is allocated.
+    let mut charge = block.as_mut().and_then(Block::take_charge);
+    if whole > UNCHARGED_BYTES {
+        charge
+            .get_or_insert_with(|| Charge::empty(budget))
+            .cover(arrived as u64)?;
+    }
+    let capacity = if arrived < TRUSTED_FROM_BYTES {
+        whole.min(TRUSTED_FROM_BYTES)
+    } else if whole <= WHOLE_BLOCK_BYTES_MAX {
+        whole
+    } else {
+        // At least double, so that the cost of growing stays linear.
+        let doubled = block.as_ref().map_or(0, |block| block.capacity() * 2);
+        whole.min(doubled.max(arrived).max(WHOLE_BLOCK_BYTES_MAX))
+    };
+    let roomy = match block.take() {
+        Some(block) if block.capacity() >= arrived => block,
+        Some(mut block) if block.capacity() >= WHOLE_BLOCK_BYTES_MAX => {
+            block.reserve(capacity);
+            block
+        }
+        Some(block) => {
+            // Copies at most what arrived before the tensor was trusted.
+            let mut roomy = pool.take(capacity);
+            roomy.extend_from_slice(block.as_slice());
+            roomy
+        }
+        None => pool.take(capacity),
+    };
+    let block = block.insert(roomy);
+    if let Some(charge) = charge {
+        block.set_charge(charge);
+    }
+    Ok(block)
+}
+
+/// A field's tag, and its length or varint where it has one.
+struct FieldHeader {
+    number: u32,
+    kind: u8,
+    value: u64,
+    len: usize,
+}
+
+impl FieldHeader {
+    /// Parses the header at the start of `bytes`; none if they end inside it.
+    fn parse(bytes: &[u8]) -> Result<Option<(FieldHeader, usize)>, Malformed> {
+        let Some((tag, tag_len)) = wire::varint(bytes)? else {
+            return Ok(None);
+        };
+        let (number, kind) = wire::split_tag(tag)?;
+        if kind != wire::VARINT && kind != wire::BYTES {
+            return Ok(Some((
+                FieldHeader {
+                    number,
+                    kind,
+                    value: 0,
+                    len: tag_len,
+                },
+                tag_len,
+            )));
+        }
+        let rest = bytes
+            .get(tag_len..)
+            .expect("the tag was read from these bytes");
+        let Some((value, value_len)) = wire::varint(rest)? else {
+            return Ok(None);
+        };
+        let len = tag_len + value_len;
+        Ok(Some((
+            FieldHeader {
+                number,
+                kind,
+                value,
+                len,
+            },
+            len,
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::wire::{put_bytes, put_tag, put_varint};
+
+    fn stores() -> (Arc<Pool>, Arc<Budget>) {
+        (Pool::new(1 << 20), Budget::new(1 << 30))
+    }
+
+    /// A message with every kind of field that the reader tells apart.
+    fn sample() -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
+        let (mut message, mut head) = (Vec::new(), Vec::new());
+        let raws = vec![b"0123456789".to_vec(), Vec::new(), vec![7; 200]];
+        put_bytes(&mut head, 1, b"model");
+        message.extend_from_slice(&head);
+        put_bytes(&mut message, 7, &raws[0]);
+        put_bytes(&mut message, 90, b"unknown");
+        put_tag(&mut message, 8, wire::GROUP_START);
+        put_bytes(&mut message, 7, b"no tensor: inside an unknown group");
+        put_tag(&mut message, 3, wire::VARINT);
+        put_varint(&mut message, 1 << 60);
+        put_tag(&mut message, 8, wire::GROUP_END);
+        put_bytes(&mut message, 7, &raws[1]);
+        let mut input = Vec::new();
+        put_bytes(&mut input, 5, &[1; 150]);
+        put_bytes(&mut input, 3, b"");
+        message.extend_from_slice(&input);
+        head.extend_from_slice(&input);
+        put_tag(&mut message, 2, wire::FIXED32);
+        message.extend_from_slice(&[9; 4]);
+        put_tag(&mut message, 2, wire::FIXED64);
+        message.extend_from_slice(&[9; 8]);
+        put_bytes(&mut message, 7, &raws[2]);
+        (message, head, raws)
+    }
+
+    fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Fault> {
+        read_into(&stores(), pieces)
+    }
+
+    fn read_into(
+        (pool, budget): &(Arc<Pool>, Arc<Budget>),
+        pieces: &[&[u8]],
+    ) -> Result<(Vec<u8>, Vec<Vec<u8>>), Fault> {
+        let mut reader = Reader::new(pool, budget, pieces.iter().map(|piece| piece.len()).sum());
+        for piece in pieces {
+            reader.feed(piece)?;
+        }
+        let arrived = reader.finish()?;
+        for raw in &arrived.raws {
+            assert!(
+                raw.is_empty()
+                    || (raw.as_ptr() as usize).is_multiple_of(conch_memory::ALIGNMENT_BYTES)
+            );
+        }
+        Ok((
+            arrived.head,
+            arrived
+                .raws
+                .iter()
+                .map(|raw| raw.as_ref().to_vec())
+                .collect(),
+        ))
+    }
+
+    #[test]
+    fn every_split_point_reads_the_same() {
+        let (message, head, raws) = sample();
+        let expected = Ok((head, raws));
+        assert_eq!(read(&[&message]), expected);
+        for first in 0..=message.len() {
+            let (a, b) = message.split_at(first);
+            assert_eq!(read(&[a, b]), expected, "split at {first}");
+        }
+        let bytes: Vec<&[u8]> = message.chunks(1).collect();
+        assert_eq!(read(&bytes), expected, "byte by byte");
+    }
+
+    #[test]
+    fn every_truncation_is_refused_or_ends_at_a_field() {
+        let (message, _, _) = sample();
+        let mut whole_prefixes = 0;
+        for length in 0..message.len() {
+            let prefix = &message[..length];
+            // The reference reader knows where a prefix is a message of its own.
+            let mut fields = wire::Fields::new(prefix);
+            let is_message = loop {
+                match fields.next() {
+                    Ok(Some(_)) => continue,
+                    Ok(None) => break true,
+                    Err(Malformed) => break false,
+                }
+            };
+            whole_prefixes += usize::from(is_message);
+            assert_eq!(read(&[prefix]).is_ok(), is_message, "cut at {length}");
+        }
+        assert!(whole_prefixes >= 8, "{whole_prefixes}");
+    }
+
+    #[test]
+    fn lengths_past_the_message_are_refused_at_once() {
+        let (pool, budget) = stores();
+        for field in [1, 7, 90] {
+            let mut message = Vec::new();
+            put_tag(&mut message, field, wire::BYTES);
+            put_varint(&mut message, 1000);
+            let mut reader = Reader::new(&pool, &budget, message.len() + 999);
+            assert_eq!(
+                reader.feed(&message),
+                Err(Fault::Malformed),
+                "field {field}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_follows_what_arrived() {
+        let (pool, budget) = (Pool::new(0), Budget::new(64 << 20));
+        let mut declared = Vec::new();
+        put_tag(&mut declared, 7, wire::BYTES);
+        put_varint(&mut declared, 1 << 30);
+        declared.extend_from_slice(&[0; 1000]);
+        let mut reader = Reader::new(&pool, &budget, (1 << 30) + 6);
+        reader.feed(&declared).unwrap();
+        let Place::Raw {
+            block: Some(block), ..
+        } = &reader.place
+        else {
+            panic!("inside the tensor")
+        };
+        assert!(
+            block.capacity() <= TRUSTED_FROM_BYTES,
+            "{}",
+            block.capacity()
+        );
+        assert_eq!(budget.used_bytes(), Charge::STEP_BYTES);
+
+        let piece = vec![1; 1 << 20];
+        let mut fed_bytes = 1000;
+        let fault = loop {
+            match reader.feed(&piece) {
+                Ok(()) => fed_bytes += piece.len(),
+                Err(fault) => break fault,
+            }
+        };
+        assert!(matches!(fault, Fault::Exhausted(_)));
+        assert!((62 << 20..=64 << 20).contains(&fed_bytes), "{fed_bytes}");
+        drop(reader);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_tensor_of_many_doublings_keeps_its_bytes_and_its_charge() {
+        let (pool, budget) = stores();
+        let tensor: Vec<u8> = (0..40usize << 20)
+            .map(|index| (index / 4096) as u8)
+            .collect();
+        let mut message = Vec::new();
+        put_bytes(&mut message, 7, &tensor);
+        let mut reader = Reader::new(&pool, &budget, message.len());
+        for piece in message.chunks(100_000) {
+            reader.feed(piece).unwrap();
+        }
+        let arrived = reader.finish().unwrap();
+        assert!(arrived.raws[0].as_ref() == tensor);
+        assert!(budget.used_bytes() >= 40 << 20);
+        drop(arrived);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn tiny_fields_are_bounded() {
+        let (pool, budget) = stores();
+        for (field, is_kept) in [(0x2a, true), (0x3a, false)] {
+            let message = [field, 0].repeat(FIELDS_MAX + 1);
+            let mut reader = Reader::new(&pool, &budget, message.len());
+            assert_eq!(reader.feed(&message[..2 * FIELDS_MAX]), Ok(()));
+            assert_eq!(reader.head.len(), if is_kept { 2 * FIELDS_MAX } else { 0 });
+            assert!(reader.raws.len() <= RAWS_MAX);
+            assert_eq!(
+                reader.feed(&message[2 * FIELDS_MAX..]),
+                Err(Fault::TooManyFields)
+            );
+        }
+    }
+
+    #[test]
+    fn a_large_head_is_charged() {
+        let (pool, budget) = (Pool::new(0), Budget::new(1 << 20));
+        let mut message = Vec::new();
+        put_bytes(&mut message, 5, &vec![0; 2 << 20]);
+        let mut reader = Reader::new(&pool, &budget, message.len());
+        assert!(matches!(reader.feed(&message), Err(Fault::Exhausted(_))));
+    }
+
+    /// Mutated messages in random pieces: no panic, and the outcome does not depend on the pieces.
+    #[test]
+    fn fuzz() {
+        let seed = std::env::var("CONCH_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or(0x5eed_u64);
+        println!("CONCH_SEED={seed}");
+        let mut state = seed | 1;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (message, _, _) = sample();
+        let stores = stores();
+        for round in 0..20_000 {
+            let mut mutant = message.clone();
+            for _ in 0..1 + random(4) {
+                let at = random(mutant.len());
+                match random(4) {
+                    0 => mutant[at] = random(256) as u8,
+                    1 => mutant[at] ^= 1 << random(8),
+                    2 => mutant.truncate(at + 1),
+                    _ => mutant.insert(at, [0xff, 0x80, 0x3a, 0x0b][random(4)]),
+                }
+            }
+            let mut pieces: Vec<&[u8]> = Vec::new();
+            let mut rest = mutant.as_slice();
+            while !rest.is_empty() {
+                let (piece, tail) = rest.split_at(1 + random(rest.len()));
+                pieces.push(piece);
+                rest = tail;
+            }
+            assert_eq!(
+                read_into(&stores, &pieces),
+                read_into(&stores, &[&mutant]),
+                "seed {seed} round {round}: {mutant:?}"
+            );
+        }
+    }
+}

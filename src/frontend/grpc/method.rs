@@ -1,0 +1,95 @@
+//! The methods that this server knows, by their paths.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    ServerLive,
+    ServerReady,
+    ModelReady,
+    ServerMetadata,
+    ModelMetadata,
+    ModelConfig,
+    ModelStatistics,
+    RepositoryIndex,
+    ModelInfer,
+    HealthCheck,
+    HealthWatch,
+    /// Defined by the protocol, served by later work.
+    Later(&'static str),
+}
+
+/// The rest of the protocol's methods.
+const LATER: [&str; 11] = [
+    "ModelStreamInfer",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
+];
+
+impl Method {
+    /// The method behind a request path; paths are case-sensitive.
+    pub(super) fn of(path: &str) -> Option<Method> {
+        if let Some(name) = path.strip_prefix("/inference.GRPCInferenceService/") {
+            return Some(match name {
+                "ModelInfer" => Method::ModelInfer,
+                "ServerLive" => Method::ServerLive,
+                "ServerReady" => Method::ServerReady,
+                "ModelReady" => Method::ModelReady,
+                "ServerMetadata" => Method::ServerMetadata,
+                "ModelMetadata" => Method::ModelMetadata,
+                "ModelConfig" => Method::ModelConfig,
+                "ModelStatistics" => Method::ModelStatistics,
+                "RepositoryIndex" => Method::RepositoryIndex,
+                _ => Method::Later(LATER.into_iter().find(|known| *known == name)?),
+            });
+        }
+        match path {
+            "/grpc.health.v1.Health/Check" => Some(Method::HealthCheck),
+            "/grpc.health.v1.Health/Watch" => Some(Method::HealthWatch),
+            _ => None,
+        }
+    }
+
+    /// Health is answered to the end: that is how a balancer learns of it.
+    pub(super) fn is_health(self) -> bool {
+        matches!(
+            self,
+            Method::HealthCheck | Method::HealthWatch | Method::ServerLive | Method::ServerReady
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        let table = [
+            (
+                "/inference.GRPCInferenceService/ModelInfer",
+                Some(Method::ModelInfer),
+            ),
+            (
+                "/inference.GRPCInferenceService/LogSettings",
+                Some(Method::Later("LogSettings")),
+            ),
+            ("/grpc.health.v1.Health/Check", Some(Method::HealthCheck)),
+            ("/grpc.health.v1.Health/List", None),
+            ("/inference.GRPCInferenceService/modelinfer", None),
+            ("/inference.GRPCInferenceService/ModelInfer/", None),
+            ("/inference.GRPCInferenceService/", None),
+            ("/", None),
+            ("", None),
+        ];
+        for (path, expected) in table {
+            assert_eq!(Method::of(path), expected, "{path}");
+        }
+    }
+}

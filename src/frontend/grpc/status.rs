@@ -1,0 +1,192 @@
+//! gRPC status: codes, the mapping of engine errors, and the trailers that carry them.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use conch_engine::{Code as EngineCode, Error};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+
+/// gRPC status codes that this server sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Code {
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+/// Why a call failed, as its trailers tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) code: Code,
+    pub(super) message: Cow<'static, str>,
+}
+
+impl Status {
+    pub(super) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Status {
+        Status {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// The words of the gRPC library under upstream when a message is no valid protobuf.
+    pub(super) fn unparsable() -> Status {
+        Status::new(Code::Internal, "Unable to parse request")
+    }
+
+    pub(super) fn deadline_exceeded() -> Status {
+        Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Status {
+        let code = match error.code {
+            EngineCode::Unknown => Code::Unknown,
+            EngineCode::Internal => Code::Internal,
+            EngineCode::NotFound => Code::NotFound,
+            EngineCode::InvalidArg => Code::InvalidArgument,
+            EngineCode::Unavailable => Code::Unavailable,
+            EngineCode::Unsupported => Code::Unimplemented,
+            EngineCode::AlreadyExists => Code::AlreadyExists,
+            EngineCode::Cancelled => Code::Cancelled,
+        };
+        Status {
+            code,
+            message: error.message,
+        }
+    }
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+
+/// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8 or 16 KiB.
+const MESSAGE_BYTES_MAX: usize = 6 << 10;
+
+/// The head of a response that carries a message.
+pub(super) fn response_head() -> Response<()> {
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, APPLICATION_GRPC);
+    headers.insert(GRPC_ACCEPT_ENCODING, IDENTITY);
+    response
+}
+
+/// The trailers of a call that succeeded.
+pub(super) fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+    trailers
+}
+
+/// The trailers of a call that failed after its head was sent.
+pub(super) fn error_trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    put_status(&mut trailers, status);
+    trailers
+}
+
+/// The whole answer of a call that failed before it sent anything ("trailers-only").
+pub(super) fn trailers_only(status: &Status) -> Response<()> {
+    let mut response = response_head();
+    put_status(response.headers_mut(), status);
+    response
+}
+
+/// A plain HTTP answer to what is no gRPC call.
+pub(super) fn not_grpc(status: StatusCode) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    response
+}
+
+fn put_status(headers: &mut HeaderMap, status: &Status) {
+    headers.insert(GRPC_STATUS, HeaderValue::from(status.code as u16));
+    if !status.message.is_empty() {
+        headers.insert(GRPC_MESSAGE, percent_encode(&status.message));
+    }
+}
+
+/// Encodes a message for `grpc-message`: printable ASCII except `%` stays, every other byte becomes `%XX`.
+fn percent_encode(message: &str) -> HeaderValue {
+    let mut encoded = String::with_capacity(message.len().min(MESSAGE_BYTES_MAX));
+    for character in message.chars() {
+        match character {
+            ' '..='~' if character != '%' => encoded.push(character),
+            _ => {
+                for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                    write!(encoded, "%{byte:02X}").expect("writing to a string cannot fail");
+                }
+            }
+        }
+        // The longest encoded character takes 12 bytes; whole characters only, so that what is left decodes.
+        if encoded.len() + 12 > MESSAGE_BYTES_MAX {
+            break;
+        }
+    }
+    HeaderValue::try_from(encoded).expect("printable ASCII is a legal header value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_codes_map_as_upstream() {
+        let table = [
+            (EngineCode::Unknown, 2),
+            (EngineCode::Internal, 13),
+            (EngineCode::NotFound, 5),
+            (EngineCode::InvalidArg, 3),
+            (EngineCode::Unavailable, 14),
+            (EngineCode::Unsupported, 12),
+            (EngineCode::AlreadyExists, 6),
+            (EngineCode::Cancelled, 1),
+        ];
+        for (code, expected) in table {
+            let status = Status::from(Error::new(code, "why"));
+            assert_eq!(status.code as u8, expected);
+            assert_eq!(status.message, "why");
+        }
+    }
+
+    #[test]
+    fn messages_are_percent_encoded_and_cut() {
+        let table = [
+            ("plain text, [1,2] '<n>'", "plain text, [1,2] '<n>'"),
+            ("100%", "100%25"),
+            ("line\r\nbreak\u{7f}", "line%0D%0Abreak%7F"),
+            ("grün", "gr%C3%BCn"),
+        ];
+        for (message, expected) in table {
+            assert_eq!(percent_encode(message), expected);
+        }
+        let long = "é".repeat(100_000);
+        let encoded = percent_encode(&long);
+        assert!(encoded.len() <= MESSAGE_BYTES_MAX && encoded.len() % 6 == 0);
+    }
+
+    #[test]
+    fn trailers_only_carries_status_and_message() {
+        let response = trailers_only(&Status::new(Code::NotFound, "gone"));
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        assert_eq!(response.headers()["grpc-status"], "5");
+        assert_eq!(response.headers()["grpc-message"], "gone");
+        let silent = trailers_only(&Status::new(Code::Cancelled, ""));
+        assert!(!silent.headers().contains_key("grpc-message"));
+    }
+}
