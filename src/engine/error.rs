@@ -69,6 +69,18 @@ impl Error {
     }
 }
 
+impl From<conch_config::Error> for Error {
+    fn from(error: conch_config::Error) -> Error {
+        let code = match error.code {
+            conch_config::Code::Internal => Code::Internal,
+            conch_config::Code::NotFound => Code::NotFound,
+            conch_config::Code::InvalidArg => Code::InvalidArg,
+            conch_config::Code::Unsupported => Code::Unsupported,
+        };
+        Error::new(code, error.message)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code.name(), self.message)

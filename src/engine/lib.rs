@@ -5,19 +5,28 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admit;
 mod backend;
 pub mod clock;
+pub mod core;
 mod error;
+mod instances;
 mod lifecycle;
 pub mod log;
 pub mod metrics;
 mod model;
+mod order;
+mod queue;
 pub mod registry;
+mod repository;
 mod request;
 mod response;
+mod scheduler;
 pub mod server;
 pub mod stats;
 pub mod tables;
+pub mod timekeeper;
+pub mod topology;
 
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, ExecutionPolicy, Instance, InstanceSpec, LoadContext,
@@ -25,6 +34,7 @@ pub use backend::{
 };
 pub use error::{Code, Error};
 pub use model::{ModelVersion, Reservation};
+pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};
 pub use request::{
     CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,

@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use conch_memory::{Budget, Pool};
 
@@ -14,6 +16,7 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
 use crate::registry::{Registry, State};
 use crate::stats::ModelStatistics;
+use crate::timekeeper::Timekeeper;
 use crate::{BackendHost, Error, log, metrics, tables};
 
 /// What a server is started with. The defaults are those of the command line.
@@ -94,8 +97,9 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRow {
     pub name: String,
-    /// None for a model of which no version was ever to be loaded; then state and reason are empty.
+    /// None for a model of which no version was ever to be loaded.
     pub version: Option<i64>,
+    /// Empty if unknown: the configuration is no good.
     pub state: &'static str,
     pub reason: String,
 }
@@ -119,6 +123,7 @@ pub struct Server {
     host: Arc<dyn BackendHost>,
     registry: Arc<Registry>,
     lifecycle: Lifecycle,
+    timekeeper: Arc<Timekeeper>,
     phase: AtomicU8,
     cpu_meter: CpuMeter,
 }
@@ -134,30 +139,41 @@ impl Server {
             return Err(Error::invalid("--model-repository must be specified"));
         }
         let registry = Arc::new(Registry::default());
-        let lifecycle = Lifecycle::new(&options, Arc::clone(&host), Arc::clone(&registry));
+        let pool = Pool::new(options.pool_retain_bytes);
+        let budget = Budget::new(options.memory_limit_bytes);
+        let timekeeper = Arc::new(Timekeeper::default());
+        let lifecycle = Lifecycle::new(
+            &options,
+            Arc::clone(&host),
+            Arc::clone(&registry),
+            Arc::clone(&pool),
+            Arc::clone(&budget),
+            Arc::clone(&timekeeper),
+        );
         let server = Arc::new(Server {
-            metadata: Metadata {
-                name: options.server_id.clone(),
-                version: VERSION,
-                extensions: EXTENSIONS,
-            },
-            budget: Budget::new(options.memory_limit_bytes),
-            pool: Pool::new(options.pool_retain_bytes),
+            metadata: Metadata { name: options.server_id.clone(), version: VERSION, extensions: EXTENSIONS },
+            budget,
+            pool,
             host,
             registry,
             lifecycle,
+            timekeeper,
             phase: AtomicU8::new(Phase::Serving as u8),
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
         });
         let all_loaded = server.lifecycle.load_all();
-        tables::log_summary(&server.host.list(), &server.lifecycle.rows());
+        tables::log_summary(&server.host.list(), &server.lifecycle.summary());
         tables::log_options(&server.options, &server.metadata);
-        if !all_loaded && server.options.exit_on_error {
-            if let Err(error) = server.stop() {
-                log::error!("{error}");
+        if !all_loaded {
+            let error = Error::internal("failed to load all models");
+            if server.options.exit_on_error {
+                if let Err(error) = server.stop() {
+                    log::error!("{error}");
+                }
+                return Err(error);
             }
-            return Err(Error::internal("failed to load all models"));
+            log::error!("{error}");
         }
         Ok(server)
     }
@@ -176,6 +192,11 @@ impl Server {
 
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Deadlines of requests that have no shard.
+    pub fn timekeeper(&self) -> &Arc<Timekeeper> {
+        &self.timekeeper
     }
 
     pub fn metadata(&self) -> &Metadata {
@@ -209,6 +230,11 @@ impl Server {
         self.phase() >= Phase::Stopping
     }
 
+    /// Whether the end has begun, though requests are still served: [`Server::begin_drain`] was called, or [`Server::stop`].
+    pub fn is_draining(&self) -> bool {
+        self.phase() >= Phase::Draining
+    }
+
     /// Turns readiness off at once, so that balancers stop sending; everything else goes on.
     pub fn begin_drain(&self) {
         self.phase
@@ -235,14 +261,14 @@ impl Server {
         {
             return Ok(());
         }
+        let deadline = Instant::now() + budget;
         self.lifecycle.stop(budget)?;
-        self.host.finalize_all();
-        Ok(())
+        finalize_within(&self.host, deadline.saturating_duration_since(Instant::now()))
     }
 
     /// The repository index, by name and version. `ready_only` keeps the ready versions.
     pub fn index(&self, ready_only: bool) -> Vec<IndexRow> {
-        let mut rows = self.lifecycle.rows();
+        let mut rows = self.lifecycle.index();
         if ready_only {
             rows.retain(|row| row.state == State::Ready.name());
         }
@@ -286,6 +312,11 @@ impl Server {
         &self.cpu_meter
     }
 
+    #[cfg(test)]
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
     fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 | 1 => Phase::Serving,
@@ -304,11 +335,32 @@ impl std::fmt::Debug for Server {
     }
 }
 
+/// Finalises the backends on a thread of its own, because one may take for ever.
+fn finalize_within(host: &Arc<dyn BackendHost>, budget: Duration) -> Result<(), Error> {
+    let (done_sender, done) = mpsc::channel();
+    let host = Arc::clone(host);
+    let started = thread::Builder::new().name("finalize".to_owned()).spawn(move || {
+        host.finalize_all();
+        // The receiver is gone if the time was up.
+        let _ = done_sender.send(());
+    });
+    match started {
+        Ok(_) if done.recv_timeout(budget.max(FINALIZE_BUDGET_MIN)) == Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(Error::internal("Exit timeout expired. Exiting immediately."))
+        }
+        Ok(_) => Ok(()),
+        Err(cause) => Err(Error::internal(format!("cannot start a thread to finalize the backends: {cause}"))),
+    }
+}
+
+/// Backends get this long to finalise even if models used the whole budget up: they may have state to write.
+const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
+
 /// The version of Triton whose interfaces this server provides: clients compare it.
-const VERSION: &str = "2.73.0";
+pub const VERSION: &str = "2.73.0";
 
 /// In upstream's order.
-const EXTENSIONS: &[&str] = &[
+pub const EXTENSIONS: &[&str] = &[
     "classification",
     "sequence",
     "model_repository",

@@ -1,10 +1,10 @@
 //! The start-up tables of the log: repository agents, backends, models with their state, options.
 
 use crate::log;
-use crate::server::{IndexRow, Metadata, Options};
+use crate::server::{Metadata, Options};
 
-/// Logs agents, backends (name, path, configuration) and models.
-pub(crate) fn log_summary(backends: &[(String, String, String)], models: &[IndexRow]) {
+/// Logs agents, backends (name, path, configuration) and models (name, version, status).
+pub(crate) fn log_summary(backends: &[(String, String, String)], models: &[[String; 3]]) {
     // Repository agents are served by later work; the empty table is part of what log readers look for.
     log_table(&Table::new(&["Repository Agent", "Path"]));
     let mut table = Table::new(&["Backend", "Path", "Config"]);
@@ -13,19 +13,8 @@ pub(crate) fn log_summary(backends: &[(String, String, String)], models: &[Index
     }
     log_table(&table);
     let mut table = Table::new(&["Model", "Version", "Status"]);
-    for row in models {
-        let (version, status) = match row.version {
-            None => (
-                "-".to_owned(),
-                "Not loaded: No model version was found".to_owned(),
-            ),
-            Some(version) if row.reason.is_empty() => (version.to_string(), row.state.to_owned()),
-            Some(version) => (
-                version.to_string(),
-                format!("{}: {}", row.state, row.reason),
-            ),
-        };
-        table.push(&[&row.name, &version, &status]);
+    for [name, version, status] in models {
+        table.push(&[name, version, status]);
     }
     log_table(&table);
 }
@@ -170,13 +159,13 @@ mod tests {
         table.push(&["simple", "1", "READY"]);
         table.push(&["bad\u{1b}\r", "-", "UNAVAILABLE: Internal: first\nsecond"]);
         let expected = "\
-+--------------+---------+------------------------------+
-| Model        | Version | Status                       |
-+--------------+---------+------------------------------+
-| simple       | 1       | READY                        |
++-------------+---------+------------------------------+
+| Model       | Version | Status                       |
++-------------+---------+------------------------------+
+| simple      | 1       | READY                        |
 | bad\\u{1b}\\r | -       | UNAVAILABLE: Internal: first |
-|              |         | second                       |
-+--------------+---------+------------------------------+
+|             |         | second                       |
++-------------+---------+------------------------------+
 ";
         assert_eq!(table.to_string(), expected);
         assert_eq!(

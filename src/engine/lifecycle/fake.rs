@@ -1,0 +1,262 @@
+//! A backend that fails where a model's parameters say, and notes what happens to it; a temporary repository. For tests only.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
+
+use crate::stats::ExecutionSpan;
+use crate::{
+    Backend, BackendHost, BackendSpec, Batch, Departures, Error, ExecutionPolicy, Instance, InstanceSpec, LoadContext, Model,
+    ModelVersion, PreferredGroup, Response, clock,
+};
+
+/// A directory that goes away with the value.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Directory {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("conch-engine-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.0.join(relative)
+    }
+
+    pub(crate) fn folder(&self, relative: &str) {
+        fs::create_dir_all(self.path(relative)).unwrap();
+    }
+
+    pub(crate) fn file(&self, relative: &str, contents: &str) {
+        let path = self.path(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    /// A model of the fake backend in repository `repository`, with these versions and `extra` lines of configuration.
+    pub(crate) fn model(&self, repository: &str, name: &str, versions: &[&str], extra: &str) {
+        self.folder(&format!("{repository}/{name}"));
+        for version in versions {
+            self.folder(&format!("{repository}/{name}/{version}"));
+        }
+        let backend = if extra.contains("backend:") { "" } else { "backend: 'fake'" };
+        let tensors = if extra.contains("input") {
+            ""
+        } else {
+            "input [ { name: 'IN' data_type: TYPE_INT32 dims: [ 1 ] } ]
+             output [ { name: 'OUT' data_type: TYPE_INT32 dims: [ 1 ] } ]"
+        };
+        self.file(
+            &format!("{repository}/{name}/config.pbtxt"),
+            &format!("{backend} max_batch_size: 8 {tensors} {extra}\n"),
+        );
+    }
+
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A line of configuration that makes the fake fail (or behave otherwise) at a step.
+pub(crate) fn fault(step: &str) -> String {
+    format!("parameters {{ key: 'fault' value {{ string_value: '{step}' }} }}")
+}
+
+/// Knows one backend, `fake`.
+#[derive(Default)]
+pub(crate) struct Host {
+    pub events: Arc<Events>,
+    pub backend: OnceLock<Arc<FakeBackend>>,
+    pub gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+pub(crate) struct Events(Mutex<Vec<String>>);
+
+impl Events {
+    pub(crate) fn push(&self, event: String) {
+        self.0.lock().unwrap().push(event);
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn count(&self, prefix: &str) -> usize {
+        self.all().iter().filter(|event| event.starts_with(prefix)).count()
+    }
+}
+
+/// Holds executions up until it is opened, and pairs loads.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.state.lock().unwrap().0 = true;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| !state.0).unwrap());
+    }
+
+    /// Waits until `count` threads came here; false if they do not come.
+    fn meet(&self, count: usize) -> bool {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        let (state, _) =
+            self.changed.wait_timeout_while(state, Duration::from_secs(20), |state| state.1 < count).unwrap();
+        state.1 >= count
+    }
+}
+
+impl BackendHost for Host {
+    fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
+        if spec.backend != "fake" {
+            return Err(Error::invalid(format!(
+                "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
+                spec.backend
+            )));
+        }
+        let backend = self.backend.get_or_init(|| {
+            Arc::new(FakeBackend { events: Arc::clone(&self.events), gate: Arc::clone(&self.gate) })
+        });
+        Ok(Arc::clone(backend) as Arc<dyn Backend>)
+    }
+
+    fn list(&self) -> Vec<(String, String, String)> {
+        self.backend.get().map(|_| ("fake".into(), "/libtriton_fake.so".into(), "{}".into())).into_iter().collect()
+    }
+
+    fn finalize_all(&self) {
+        self.events.push("finalize".into());
+    }
+}
+
+pub(crate) struct FakeBackend {
+    events: Arc<Events>,
+    gate: Arc<Gate>,
+}
+
+impl Backend for FakeBackend {
+    fn name(&self) -> &str {
+        "fake"
+    }
+
+    fn execution_policy(&self) -> ExecutionPolicy {
+        ExecutionPolicy::Blocking
+    }
+
+    fn preferred_groups(&self) -> &[PreferredGroup] {
+        &[]
+    }
+
+    fn allows_parallel_instances(&self) -> bool {
+        false
+    }
+
+    fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
+        let id = format!("{}:{}", context.name, context.version);
+        self.events.push(format!("load {id}"));
+        let fault = context.config.parameters.get("fault").cloned().unwrap_or_default();
+        match fault.as_str() {
+            "load" => return Err(Error::internal("the weights are broken")),
+            "load-2" if context.version == 2 => return Err(Error::unavailable("no such version")),
+            "panic" => panic!("a fault on purpose"),
+            "flaky" if self.events.count(&format!("load {id}")) < 3 => return Err(Error::unavailable("not yet")),
+            "meet" if !self.gate.meet(2) => return Err(Error::internal("nobody else was loading")),
+            _ => {}
+        }
+        let mut config = Arc::clone(&context.config);
+        if fault == "complete" {
+            assert!(context.may_complete && config.inputs.is_empty());
+            let mut message = (*config.message).clone();
+            let text = "input [ { name: 'X' data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] } ]";
+            let tensors = conch_config::parse_text("proposal", text).unwrap();
+            (message.input, message.output) = (tensors.input, tensors.output);
+            config = Arc::new(conch_config::Model::from_message(message)?);
+        }
+        Ok(Arc::new(FakeModel { id, fault, config, events: Arc::clone(&self.events), gate: Arc::clone(&self.gate) }))
+    }
+}
+
+struct FakeModel {
+    id: String,
+    fault: String,
+    config: Arc<conch_config::Model>,
+    events: Arc<Events>,
+    gate: Arc<Gate>,
+}
+
+impl Model for FakeModel {
+    fn config(&self) -> Arc<conch_config::Model> {
+        Arc::clone(&self.config)
+    }
+
+    fn bind(&self, version: &Arc<ModelVersion>) {
+        self.events.push(format!("bind {}:{}", version.name, version.version));
+    }
+
+    fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
+        self.events.push(format!("instance {} {}", self.id, spec.name));
+        if self.fault == spec.name {
+            return Err(Error::internal(format!("no room for {}", spec.name)));
+        }
+        Ok(Box::new(FakeInstance { name: spec.name, model: self }))
+    }
+}
+
+impl Drop for FakeModel {
+    fn drop(&mut self) {
+        self.events.push(format!("drop model {}", self.id));
+    }
+}
+
+struct FakeInstance {
+    name: String,
+    model: Arc<FakeModel>,
+}
+
+impl Instance for FakeInstance {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+        let start_ns = clock::monotonic_ns();
+        if self.model.fault == "hold" {
+            self.model.gate.pass();
+        }
+        let end_ns = clock::monotonic_ns();
+        let span = ExecutionSpan { exec_start_ns: start_ns, compute_start_ns: start_ns, compute_end_ns: end_ns, exec_end_ns: end_ns };
+        let mut total = 0;
+        for live in batch.drain(..) {
+            let origin = live.shared();
+            let count = u64::from(live.batch_count());
+            total += count;
+            origin.model.statistics.report_request(true, &live.stamps, count, &span);
+            if total == count {
+                // Counted with the first request, before any answer is seen; the batch's size is that of this test's only request.
+                origin.model.statistics.report_batch(count, &span);
+            }
+            let response = Response { model: Arc::clone(&origin.model), outputs: Default::default(), parameters: Vec::new() };
+            departures.push(origin, Some(Ok(response)), true);
+        }
+    }
+}
+
+impl Drop for FakeInstance {
+    fn drop(&mut self) {
+        self.model.events.push(format!("drop instance {} {}", self.model.id, self.name));
+    }
+}

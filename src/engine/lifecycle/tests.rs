@@ -1,0 +1,322 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use conch_config::DataType;
+
+use super::fake::{Directory, Host, fault};
+use crate::server::IndexRow;
+use crate::{Code, Completion, Delivery, Draft, DraftInput, Error, Options, Server, Stamps, admit, clock};
+
+fn options(directory: &Directory, repositories: &[&str]) -> Options {
+    Options {
+        model_repositories: repositories.iter().map(|name| directory.path(name)).collect(),
+        exit_on_error: false,
+        exit_timeout: Duration::from_secs(10),
+        ..Options::default()
+    }
+}
+
+fn start(options: Options) -> (Arc<Host>, Arc<Server>) {
+    let host = Arc::new(Host::default());
+    let server = Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap();
+    (host, server)
+}
+
+fn row(name: &str, version: Option<i64>, state: &'static str, reason: &str) -> IndexRow {
+    IndexRow { name: name.into(), version, state, reason: reason.into() }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Completion for Count {
+    fn deliver(&self, delivery: Delivery) {
+        assert!(delivery.is_final && delivery.outcome.unwrap().is_ok());
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wake(&self) {}
+}
+
+/// Submits a request of one element; the answer raises the count.
+fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
+    let snapshot = server.registry().snapshot();
+    let model = snapshot.find(model, None)?;
+    let mut draft = Draft::default();
+    draft.inputs.push(DraftInput {
+        name: "IN",
+        data_type: DataType::Int32,
+        shape: [1, 1].into_iter().collect(),
+        chunks: [conch_memory::View::copy_of(&[1, 0, 0, 0])].into_iter().collect(),
+    });
+    let now_ns = clock::monotonic_ns();
+    let stamps = Stamps { request_start_ns: now_ns, ..Stamps::default() };
+    let completion = Arc::clone(count) as Arc<dyn Completion>;
+    let ticket = admit::admit(model, draft, &completion, 0, stamps)?;
+    model.submit(ticket)
+}
+
+#[test]
+fn one_failing_model_never_hides_the_others() {
+    let directory = Directory::new();
+    directory.model("r", "a-good", &["1"], "");
+    directory.model("r", "b-backend", &["1"], "backend: 'nosuch'");
+    directory.model("r", "c-load", &["1"], &fault("load"));
+    directory.model("r", "d-panic", &["1"], &fault("panic"));
+    directory.model("r", "e-instance", &["1"], &format!("instance_group [ {{ name: 'g' count: 3 }} ] {}", fault("g_2")));
+    directory.model("r", "f-name", &["1"], "name: 'other'");
+    directory.model("r", "g-syntax", &["1"], "max_batch: 4");
+    directory.model("r", "h-empty", &[], "");
+    directory.model("r", "i-specific", &["1"], "version_policy { specific { versions: [ 7 ] } }");
+    directory.model("r", "j-sequence", &["1"], "sequence_batching { }");
+    directory.model("r", "k-some", &["1", "2", "3"], &format!("version_policy {{ all {{ }} }} {}", fault("load-2")));
+    directory.model("r", "l-twice", &["1"], "");
+    directory.model("s", "l-twice", &["1"], "");
+    directory.model("s", "m..", &["1", "4", "9", "010", "x"], "version_policy { latest { num_versions: 2 } }");
+    directory.file("s/notes.txt", "not a model");
+    let (host, server) = start(options(&directory, &["r", "s"]));
+    let expected = [
+        row("a-good", Some(1), "READY", ""),
+        row(
+            "b-backend",
+            Some(1),
+            "UNAVAILABLE",
+            "Invalid argument: unable to find backend library for backend 'nosuch', try specifying runtime on the model configuration.",
+        ),
+        row("c-load", Some(1), "UNAVAILABLE", "Internal: the weights are broken"),
+        row("d-panic", Some(1), "UNAVAILABLE", "Internal: panic while the model was loaded"),
+        row("e-instance", Some(1), "UNAVAILABLE", "Internal: no room for g_2"),
+        row("f-name", None, "", ""),
+        row("g-syntax", None, "", ""),
+        row("h-empty", None, "", ""),
+        row("i-specific", None, "", ""),
+        row(
+            "j-sequence",
+            Some(1),
+            "UNAVAILABLE",
+            "Unsupported: model 'j-sequence' uses sequence_batching, which this server does not support",
+        ),
+        row("k-some", Some(1), "UNAVAILABLE", "unloaded"),
+        row("k-some", Some(2), "UNAVAILABLE", "Unavailable: no such version"),
+        row("k-some", Some(3), "UNAVAILABLE", "unloaded"),
+        row("l-twice", None, "UNAVAILABLE", "model appears in two or more repositories"),
+        row("m..", Some(4), "READY", ""),
+        row("m..", Some(9), "READY", ""),
+    ];
+    assert_eq!(server.index(false), expected);
+    let ready: Vec<_> = server.index(true).into_iter().map(|row| (row.name, row.version)).collect();
+    assert_eq!(ready, [("a-good".into(), Some(1)), ("m..".into(), Some(4)), ("m..".into(), Some(9))]);
+
+    let summary = server.lifecycle().summary();
+    let status = |name: &str| summary.iter().find(|row| row[0] == name).map(|row| (row[1].as_str(), row[2].as_str()));
+    assert_eq!(status("h-empty"), Some(("-", "Not loaded: No model version was found")));
+    assert_eq!(status("a-good"), Some(("1", "READY")));
+    let (version, reason) = status("f-name").unwrap();
+    assert_eq!(version, "-");
+    assert_eq!(
+        reason,
+        "UNAVAILABLE: Invalid argument: unexpected directory name 'f-name' for model 'other', directory name must equal model name"
+    );
+    assert!(status("g-syntax").unwrap().1.contains("max_batch"), "names the field: {summary:?}");
+
+    // Whatever came up beside a failure is gone again, and instances go before their model.
+    let events = host.events.all();
+    for (model, instances) in [("k-some:1", 1), ("k-some:3", 1), ("e-instance:1", 2)] {
+        let gone = events.iter().position(|event| *event == format!("drop model {model}")).expect(model);
+        assert_eq!(host.events.count(&format!("drop instance {model}")), instances, "{model}");
+        assert!(events.iter().skip(gone).all(|event| !event.starts_with(&format!("drop instance {model}"))), "{events:?}");
+    }
+
+    let snapshot = server.registry().snapshot();
+    let refused = |name: &str, version| snapshot.find(name, version).map(|_| ()).unwrap_err();
+    let table = [
+        ("nosuch", None, Code::NotFound, "Request for unknown model: 'nosuch' is not found"),
+        ("f-name", None, Code::NotFound, "Request for unknown model: 'f-name' is not found"),
+        ("l-twice", None, Code::NotFound, "Request for unknown model: 'l-twice' is not found"),
+        ("h-empty", None, Code::NotFound, "Request for unknown model: 'h-empty' has no available versions"),
+        ("k-some", None, Code::NotFound, "Request for unknown model: 'k-some' has no available versions"),
+        ("k-some", Some(2), Code::Unavailable, "Request for unknown model: 'k-some' version 2 is not at ready state"),
+        ("k-some", Some(5), Code::NotFound, "Request for unknown model: 'k-some' version 5 is not found"),
+        ("m..", Some(1), Code::NotFound, "Request for unknown model: 'm..' version 1 is not found"),
+    ];
+    for (name, version, code, message) in table {
+        let error = refused(name, version);
+        assert_eq!((error.code, &*error.message), (code, message));
+    }
+    assert_eq!(snapshot.find("m..", None).unwrap().version, 9);
+    assert_eq!(snapshot.ready_versions("m..").unwrap(), [4, 9]);
+    server.stop().unwrap();
+    assert_eq!(host.events.all().last().unwrap(), "finalize");
+}
+
+#[test]
+fn readiness_follows_the_strict_rule() {
+    let table = [
+        (("good", ""), true),
+        (("bad", "nonsense: 1"), true),
+        (("failing", &*fault("load")), false),
+        (("versionless", "version_policy { specific { versions: [ 9 ] } }"), false),
+    ];
+    for ((name, extra), is_ready) in table {
+        let directory = Directory::new();
+        directory.model("r", "other", &["1"], "");
+        directory.model("r", name, &["1"], extra);
+        let (_, strict) = start(options(&directory, &["r"]));
+        assert_eq!(strict.is_ready(), is_ready, "{name}");
+        let (_, lenient) = start(Options { strict_readiness: false, ..options(&directory, &["r"]) });
+        assert!(lenient.is_ready() && lenient.is_live(), "{name}");
+        strict.stop().unwrap();
+        lenient.stop().unwrap();
+        assert!(!lenient.is_ready() && !lenient.is_live() && lenient.is_stopping(), "{name}");
+    }
+}
+
+#[test]
+fn a_failure_at_the_start_ends_the_server_if_so_asked() {
+    let directory = Directory::new();
+    directory.model("r", "good", &["1"], "");
+    directory.model("r", "bad", &["1"], &fault("load"));
+    for repositories in [&["r"][..], &["r", "missing"]] {
+        let host = Arc::new(Host::default());
+        let options = Options { exit_on_error: true, ..options(&directory, repositories) };
+        let error = Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap_err();
+        assert_eq!((error.code, &*error.message), (Code::Internal, "failed to load all models"));
+        let events = host.events.all();
+        assert_eq!(events[events.len() - 3..], ["drop instance good:1 good_0", "drop model good:1", "finalize"]);
+    }
+    let host = Arc::new(Host::default());
+    let error = Server::start(Options::default(), host).unwrap_err();
+    assert_eq!((error.code, &*error.message), (Code::InvalidArg, "--model-repository must be specified"));
+}
+
+#[test]
+fn a_missing_repository_is_no_model_and_an_error() {
+    let directory = Directory::new();
+    directory.model("r", "good", &["1"], "");
+    let (_, server) = start(options(&directory, &["missing", "r"]));
+    assert_eq!(server.index(false), [row("good", Some(1), "READY", "")]);
+    server.stop().unwrap();
+}
+
+#[test]
+fn versions_load_concurrently_and_again_after_a_failure() {
+    let directory = Directory::new();
+    directory.model("r", "one", &["1"], &fault("meet"));
+    directory.model("r", "two", &["1"], &fault("meet"));
+    directory.model("r", "third", &["1"], &fault("flaky"));
+    let (host, server) =
+        start(Options { model_load_thread_count: 2, model_load_retry_count: 2, ..options(&directory, &["r"]) });
+    assert!(server.is_ready(), "{:?}", server.index(false));
+    assert_eq!(host.events.count("load third:1"), 3);
+    assert!(server.registry().snapshot().find("one", None).unwrap().load_duration() > Duration::ZERO);
+    server.stop().unwrap();
+}
+
+#[test]
+fn the_backend_completes_what_the_file_leaves_open() {
+    let directory = Directory::new();
+    directory.file("r/partial/config.pbtxt", &format!("backend: 'fake' max_batch_size: 2 {}", fault("complete")));
+    directory.folder("r/partial/1");
+    directory.file("r/incomplete/config.pbtxt", "backend: 'fake' input [ { name: 'X' } ]");
+    directory.folder("r/incomplete/1");
+    let (_, server) = start(options(&directory, &["r"]));
+    let snapshot = server.registry().snapshot();
+    let config = Arc::clone(&snapshot.find("partial", None).unwrap().config);
+    assert_eq!((&*config.inputs[0].name, config.inputs[0].dims.as_slice()), ("X", &[4_i64][..]));
+    assert_eq!(config.instance_groups[0].count, 1);
+    let error = snapshot.find("incomplete", Some(1)).unwrap_err();
+    assert_eq!(error.code, Code::Unavailable, "{error}");
+    let rows = server.index(false);
+    assert!(rows[0].reason.starts_with("Invalid argument: model input 'X'") || rows[0].reason.contains("data_type"), "{rows:?}");
+    server.stop().unwrap();
+    let (_, strict) = start(Options { auto_complete: false, ..options(&directory, &["r"]) });
+    let rows = strict.index(false);
+    assert!(rows.iter().all(|row| row.state != "READY"), "nothing may be left open: {rows:?}");
+    strict.stop().unwrap();
+}
+
+#[test]
+fn stopping_answers_what_is_in_flight_and_refuses_the_rest() {
+    let directory = Directory::new();
+    directory.model("r", "slow", &["1"], &fault("hold"));
+    let (host, server) = start(options(&directory, &["r"]));
+    let count = Arc::new(Count::default());
+    submit(&server, "slow", &count).unwrap();
+    server.begin_drain();
+    assert!(!server.is_ready() && server.is_live(), "draining");
+    submit(&server, "slow", &count).unwrap();
+    let stopping = {
+        let server = Arc::clone(&server);
+        std::thread::spawn(move || server.stop())
+    };
+    let refused = loop {
+        match submit(&server, "slow", &count) {
+            Ok(()) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code, Code::Unavailable);
+    assert!(refused.message.contains("Server is stopping"), "{refused}");
+    assert_eq!(count.0.load(Ordering::SeqCst), 0);
+    host.gate.open();
+    stopping.join().unwrap().unwrap();
+    assert!(count.0.load(Ordering::SeqCst) >= 2);
+    let events = host.events.all();
+    assert_eq!(events[events.len() - 3..], ["drop instance slow:1 slow_0", "drop model slow:1", "finalize"]);
+    server.stop().expect("a second stop does nothing");
+    let error = server.registry().snapshot().find("slow", Some(1)).map(|_| ()).unwrap_err();
+    assert_eq!(error.code, Code::Unavailable);
+}
+
+#[test]
+fn stopping_gives_up_when_the_time_is_up() {
+    let directory = Directory::new();
+    directory.model("r", "stuck", &["1"], &fault("hold"));
+    let (host, server) = start(options(&directory, &["r"]));
+    let count = Arc::new(Count::default());
+    submit(&server, "stuck", &count).unwrap();
+    let started = Instant::now();
+    let error = server.stop_within(Duration::from_millis(50)).unwrap_err();
+    assert_eq!((error.code, &*error.message), (Code::Internal, "Exit timeout expired. Exiting immediately."));
+    assert!(started.elapsed() >= Duration::from_millis(50) && started.elapsed() < Duration::from_secs(5));
+    assert_eq!(host.events.count("finalize"), 0, "a model still executes");
+    host.gate.open();
+}
+
+#[test]
+fn counts_reach_statistics_and_metrics() {
+    let directory = Directory::new();
+    directory.model("r", "m", &["1"], "metric_tags { key: 'team' value: 'a\"b' }");
+    let (_, server) = start(options(&directory, &["r"]));
+    let count = Arc::new(Count::default());
+    submit(&server, "m", &count).unwrap();
+    while count.0.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let [numbers] = server.statistics(None, None).unwrap().try_into().unwrap();
+    assert_eq!((&*numbers.name, numbers.version), ("m", 1));
+    assert_eq!((numbers.inference_count, numbers.execution_count), (1, 1));
+    assert_eq!((numbers.inference.success.count, numbers.inference.fail.count), (1, 0));
+    assert_eq!(numbers.batches.len(), 1);
+    assert!(numbers.last_inference_ms > 1_600_000_000_000);
+    assert_eq!(server.statistics(Some("m"), None).unwrap().len(), 1);
+    assert_eq!(server.statistics(Some("m"), Some(2)).unwrap_err().code, Code::NotFound);
+    assert_eq!(server.statistics(Some("x"), None).unwrap_err().code, Code::NotFound);
+    let text = server.metrics_text();
+    let labels = r#"{_team="a\"b",model="m",version="1"}"#;
+    for line in [
+        format!("nv_inference_request_success{labels} 1"),
+        format!("nv_inference_count{labels} 1"),
+        format!("nv_inference_exec_count{labels} 1"),
+        format!("nv_inference_pending_request_count{labels} 0"),
+        r#"nv_inference_request_failure{_team="a\"b",model="m",reason="REJECTED",version="1"} 0"#.to_owned(),
+        r#"nv_inference_request_failure{_team="a\"b",model="m",reason="OTHER",version="1"} 0"#.to_owned(),
+        "# TYPE nv_inference_pending_request_count gauge".to_owned(),
+        "# TYPE nv_cpu_utilization gauge".to_owned(),
+    ] {
+        assert!(text.lines().any(|seen| seen == line), "{line} is not in\n{text}");
+    }
+    server.stop().unwrap();
+    assert!(!server.metrics_text().contains("model=\"m\""), "the model is gone, and so are its numbers");
+}

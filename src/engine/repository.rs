@@ -1,0 +1,276 @@
+//! What lies in the model repositories: model directories, configuration files, version directories.
+//!
+//! Reads directories and configuration files, on control threads only. Every sub-directory of a repository is a model; symbolic links
+//! are followed, because repositories are often assembled from them (mounted volumes, shared weights) by whoever owns the directory.
+//! One unreadable entry spoils at most its own model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use conch_config::{ModelConfig, Preparation, Scheduling, VersionPolicy};
+
+use crate::{Code, Error, log};
+
+/// The repositories' contents: model name to the directories that carry it, in the order of the repositories.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
+    pub models: BTreeMap<String, Vec<PathBuf>>,
+    /// Whether every repository could be read.
+    pub is_complete: bool,
+}
+
+/// A model that may be loaded: its configuration is sound as far as it goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// The model's directory.
+    pub path: PathBuf,
+    /// Completed by rule, normalised and checked, but for instance groups and what the backend may complete.
+    pub config: ModelConfig,
+    pub version_policy: VersionPolicy,
+    pub scheduling: Scheduling,
+}
+
+/// Lists the models of all repositories, which are visited in lexical order, each once.
+pub(crate) fn scan(repositories: &[PathBuf]) -> Scan {
+    let mut scan = Scan { models: BTreeMap::new(), is_complete: true };
+    for repository in repositories.iter().collect::<BTreeSet<_>>() {
+        match sub_directories(repository) {
+            Ok(names) => {
+                for name in names {
+                    let path = repository.join(&name);
+                    scan.models.entry(name).or_default().push(path);
+                }
+            }
+            Err(cause) => {
+                scan.is_complete = false;
+                log::error!("failed to poll model repository '{}': {cause}", repository.display());
+            }
+        }
+    }
+    scan
+}
+
+/// Reads, completes and checks the configuration of the model in directory `path`. Inputs and outputs may still be missing if
+/// `auto_complete`: then the file may be missing as well.
+///
+/// # Errors
+/// What is wrong with the file or the configuration.
+pub(crate) fn read_candidate(name: &str, path: &Path, config_name: &str, auto_complete: bool) -> Result<Candidate, Error> {
+    let file = config_file(path, config_name)?;
+    let mut config = match fs::metadata(&file) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound && auto_complete => ModelConfig::default(),
+        _ => conch_config::load_file(&file)?,
+    };
+    let preparation = Preparation { name, path, is_mapped: false, may_complete: auto_complete };
+    conch_config::prepare(&mut config, &preparation)?;
+    // Instance groups become facts once the backend had its say.
+    let without_groups = ModelConfig { instance_group: Vec::new(), ..config.clone() };
+    let facts = conch_config::Model::from_partial(without_groups)?;
+    Ok(Candidate { path: path.to_owned(), config, version_policy: facts.version_policy, scheduling: facts.scheduling })
+}
+
+/// The versions of a model that its policy wants, ascending.
+///
+/// # Errors
+/// INVALID_ARG if there is none; INTERNAL if the directory cannot be read.
+pub(crate) fn choose_versions(name: &str, path: &Path, policy: &VersionPolicy) -> Result<Vec<i64>, Error> {
+    let existing = existing_versions(path)?;
+    let chosen: Vec<i64> = match policy {
+        VersionPolicy::All => existing.into_iter().collect(),
+        VersionPolicy::Specific(wanted) => {
+            let wanted: BTreeSet<i64> = wanted.iter().copied().collect();
+            for version in wanted.difference(&existing) {
+                log::error!(
+                    "version {version} is specified for model '{name}', but the version directory is not present"
+                );
+            }
+            wanted.intersection(&existing).copied().collect()
+        }
+        VersionPolicy::Latest(count) => {
+            let surplus = existing.len().saturating_sub(usize::try_from(*count).unwrap_or(usize::MAX));
+            existing.into_iter().skip(surplus).collect()
+        }
+    };
+    if chosen.is_empty() {
+        return Err(Error::invalid(format!(
+            "at least one version must be available under the version policy of model '{name}'"
+        )));
+    }
+    Ok(chosen)
+}
+
+/// The configuration file of a model: the custom one where it exists.
+fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
+    if !config_name.is_empty() {
+        let custom = path.join(CONFIGS_DIRECTORY).join(format!("{config_name}.pbtxt"));
+        match fs::metadata(&custom) {
+            Ok(_) => return Ok(custom),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => {
+                return Err(Error::internal(format!("failed to read '{}': {cause}", custom.display())));
+            }
+        }
+    }
+    Ok(path.join("config.pbtxt"))
+}
+
+fn existing_versions(path: &Path) -> Result<BTreeSet<i64>, Error> {
+    let names = sub_directories(path).map_err(|cause| Error::new(Code::Internal, cause))?;
+    let mut versions = BTreeSet::new();
+    let mut ignored_count = 0_usize;
+    for name in names {
+        let complaint = match parse_version(&name) {
+            Ok(Some(version)) => {
+                versions.insert(version);
+                continue;
+            }
+            Ok(None) => continue,
+            Err(complaint) => complaint,
+        };
+        ignored_count += 1;
+        if ignored_count <= WARNINGS_MAX {
+            log::warning!("ignore version directory '{name}' which {complaint}");
+        }
+    }
+    if ignored_count > WARNINGS_MAX {
+        let more = ignored_count - WARNINGS_MAX;
+        log::warning!("ignore {more} more directories of '{}' which are not versions", path.display());
+    }
+    Ok(versions)
+}
+
+/// The version that a directory's name stands for; none for the names with another meaning.
+fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
+    if SPECIAL_DIRECTORIES.contains(&name) {
+        return Ok(None);
+    }
+    if name.len() > 1 && name.starts_with('0') {
+        return Err("contains leading zeros in its directory name");
+    }
+    // Digits only: the parser of numbers would take a sign.
+    let digits = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or("fails to convert to integral number")
+}
+
+/// Names of the sub-directories of `path`, sorted. A name that is not UTF-8 cannot be asked for by any client and is left out.
+fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(path).map_err(|cause| format!("failed to open directory {}: {cause}", path.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|cause| format!("failed to read directory {}: {cause}", path.display()))?;
+        // Through links; one that leads nowhere is not a directory.
+        let is_directory = fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
+        if is_directory {
+            match entry.file_name().into_string() {
+                Ok(name) => names.push(name),
+                Err(name) => log::warning!("ignore directory '{}' whose name is not UTF-8", name.display()),
+            }
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+const CONFIGS_DIRECTORY: &str = "configs";
+/// Sub-directories of a model that are never versions.
+const SPECIAL_DIRECTORIES: [&str; 3] = ["warmup", "initial_state", CONFIGS_DIRECTORY];
+/// Warnings about one model's odd directories; a directory with thousands of them must not flood the log.
+const WARNINGS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::fake::Directory;
+
+    #[test]
+    fn version_names() {
+        let table: [(&str, Result<Option<i64>, &str>); 14] = [
+            ("1", Ok(Some(1))),
+            ("0", Ok(Some(0))),
+            ("9223372036854775807", Ok(Some(i64::MAX))),
+            ("9223372036854775808", Err("fails")),
+            ("01", Err("contains leading zeros")),
+            ("00", Err("contains leading zeros")),
+            ("-1", Err("fails")),
+            ("+1", Err("fails")),
+            ("1a", Err("fails")),
+            (" 1", Err("fails")),
+            ("٣", Err("fails")),
+            ("abc", Err("fails")),
+            ("warmup", Ok(None)),
+            ("configs", Ok(None)),
+        ];
+        for (name, expected) in table {
+            match (parse_version(name), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{name}"),
+                (Err(got), Err(expected)) => assert!(got.starts_with(expected), "{name}: {got}"),
+                (got, expected) => panic!("{name}: got {got:?}, expected {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_sub_directory_is_a_model_and_nothing_else() {
+        let directory = Directory::new();
+        for path in ["a/m/1", "a/model../1", "a/...", "a/..model", "a/.hidden", "a/sp ace", "a/größe", "b/m/1", "out/target/1"] {
+            directory.folder(path);
+        }
+        directory.file("a/readme.txt", "");
+        std::os::unix::fs::symlink(directory.path("out/target"), directory.path("a/linked")).unwrap();
+        std::os::unix::fs::symlink(directory.path("nowhere"), directory.path("a/dangling")).unwrap();
+        std::os::unix::fs::symlink(directory.path("a/loop"), directory.path("a/loop")).unwrap();
+        let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"bad\xff");
+        fs::create_dir(directory.path("a").join(odd)).unwrap();
+        let (a, b) = (directory.path("a"), directory.path("b"));
+        let scan = scan(&[b.clone(), a.clone(), a.clone()]);
+        let names: Vec<&str> = scan.models.keys().map(String::as_str).collect();
+        assert_eq!(names, ["...", "..model", ".hidden", "größe", "linked", "m", "model..", "sp ace"]);
+        assert_eq!(scan.models["m"], [a.join("m"), b.join("m")], "repositories in lexical order, each once");
+        assert!(scan.is_complete);
+        let partial = super::scan(&[a, directory.path("missing")]);
+        assert!(!partial.is_complete);
+        assert_eq!(partial.models.len(), 8);
+    }
+
+    #[test]
+    fn policies_choose_versions() {
+        let directory = Directory::new();
+        for version in ["1", "3", "12", "03", "x", "warmup"] {
+            directory.folder(&format!("m/{version}"));
+        }
+        directory.file("m/7", "a file is no version");
+        let table: [(VersionPolicy, &[i64]); 6] = [
+            (VersionPolicy::Latest(1), &[12]),
+            (VersionPolicy::Latest(2), &[3, 12]),
+            (VersionPolicy::Latest(9), &[1, 3, 12]),
+            (VersionPolicy::All, &[1, 3, 12]),
+            (VersionPolicy::Specific(vec![9, 3, 3]), &[3]),
+            (VersionPolicy::Specific(vec![9, 7]), &[]),
+        ];
+        for (policy, expected) in table {
+            match choose_versions("m", &directory.path("m"), &policy) {
+                Ok(chosen) => assert_eq!(chosen, expected, "{policy:?}"),
+                Err(error) => {
+                    assert!(expected.is_empty(), "{policy:?}: {error}");
+                    assert_eq!(
+                        error.message,
+                        "at least one version must be available under the version policy of model 'm'"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_custom_configuration_is_preferred_where_it_exists() {
+        let directory = Directory::new();
+        directory.file("m/configs/fast.pbtxt", "");
+        directory.file("m/config.pbtxt", "");
+        let model = directory.path("m");
+        for (config_name, expected) in [("", "config.pbtxt"), ("fast", "configs/fast.pbtxt"), ("slow", "config.pbtxt")] {
+            assert_eq!(config_file(&model, config_name).unwrap(), model.join(expected), "{config_name}");
+        }
+    }
+}
