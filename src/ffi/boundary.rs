@@ -231,7 +231,12 @@ mod tests {
 
     #[test]
     fn errors_and_panics_become_error_objects() {
-        let cases: [(&str, fn() -> Result<(), Error>, Option<(Code, &str)>); 4] = [
+        type Case = (
+            &'static str,
+            fn() -> Result<(), Error>,
+            Option<(Code, &'static str)>,
+        );
+        let cases: [Case; 4] = [
             ("success", || Ok(()), None),
             (
                 "error",

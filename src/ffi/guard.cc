@@ -4,26 +4,23 @@
 #include <cstdint>
 #include <exception>
 
-extern "C" {
-
 struct TRITONSERVER_Error;
 
-// Defined in guard.rs: makes the error for an exception with this text (null if it has none).
-TRITONSERVER_Error* conch_guard_caught(const char* what);
-}
+// Makes the error for an exception with this text (null if it has none). Passed in, so that no symbol is needed for it.
+extern "C" typedef TRITONSERVER_Error* Caught(const char* what);
 
 namespace {
 
 template <typename Function, typename... Arguments>
-TRITONSERVER_Error* Call(Function function, Arguments... arguments) {
+TRITONSERVER_Error* Call(Caught* caught, Function function, Arguments... arguments) {
   try {
     return function(arguments...);
   } catch (const std::exception& thrown) {
-    return conch_guard_caught(thrown.what());
+    return caught(thrown.what());
   } catch (const char* thrown) {
-    return conch_guard_caught(thrown);
+    return caught(thrown);
   } catch (...) {
-    return conch_guard_caught(nullptr);
+    return caught(nullptr);
   }
 }
 
@@ -31,16 +28,16 @@ TRITONSERVER_Error* Call(Function function, Arguments... arguments) {
 
 extern "C" {
 
-TRITONSERVER_Error* conch_guard_call1(TRITONSERVER_Error* (*function)(void*), void* first) {
-  return Call(function, first);
+TRITONSERVER_Error* conch_guard_call1(Caught* caught, TRITONSERVER_Error* (*function)(void*), void* first) {
+  return Call(caught, function, first);
 }
 
-TRITONSERVER_Error* conch_guard_call2(TRITONSERVER_Error* (*function)(void*, void*), void* first, void* second) {
-  return Call(function, first, second);
+TRITONSERVER_Error* conch_guard_call2(Caught* caught, TRITONSERVER_Error* (*function)(void*, void*), void* first, void* second) {
+  return Call(caught, function, first, second);
 }
 
-TRITONSERVER_Error* conch_guard_execute(TRITONSERVER_Error* (*function)(void*, void**, uint32_t), void* instance,
+TRITONSERVER_Error* conch_guard_execute(Caught* caught, TRITONSERVER_Error* (*function)(void*, void**, uint32_t), void* instance,
                                         void** requests, uint32_t count) {
-  return Call(function, instance, requests, count);
+  return Call(caught, function, instance, requests, count);
 }
 }

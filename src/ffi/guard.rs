@@ -7,19 +7,26 @@ use conch_engine::Error;
 
 use crate::boundary::{ErrorHandle, accept, lossy_text};
 
+type Caught = unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
 type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
 type ExecuteFunction =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
 
 unsafe extern "C" {
-    fn conch_guard_call1(function: Function1, first: *mut c_void) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_call1(
+        caught: Caught,
+        function: Function1,
+        first: *mut c_void,
+    ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_call2(
+        caught: Caught,
         function: Function2,
         first: *mut c_void,
         second: *mut c_void,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_execute(
+        caught: Caught,
         function: ExecuteFunction,
         instance: *mut c_void,
         requests: *mut *mut c_void,
@@ -31,8 +38,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// `what` is null or NUL-terminated.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn conch_guard_caught(what: *const c_char) -> *mut abi::TRITONSERVER_Error {
+unsafe extern "C" fn caught(what: *const c_char) -> *mut abi::TRITONSERVER_Error {
     // SAFETY: by this function's own contract.
     let what = unsafe { lossy_text(what) };
     let message = if what.is_empty() {
@@ -58,7 +64,7 @@ pub(crate) unsafe fn call1<A>(
         )
     };
     // SAFETY: by this function's contract; the error, if any, is ours and used once.
-    unsafe { accept(conch_guard_call1(function, first.cast())) }
+    unsafe { accept(conch_guard_call1(caught, function, first.cast())) }
 }
 
 /// Calls an entry point that takes two handles.
@@ -78,7 +84,14 @@ pub(crate) unsafe fn call2<A, B>(
         >(function)
     };
     // SAFETY: as in `call1`.
-    unsafe { accept(conch_guard_call2(function, first.cast(), second.cast())) }
+    unsafe {
+        accept(conch_guard_call2(
+            caught,
+            function,
+            first.cast(),
+            second.cast(),
+        ))
+    }
 }
 
 /// Calls ModelInstanceExecute.
@@ -98,6 +111,7 @@ pub(crate) unsafe fn execute(
     // SAFETY: by this function's contract; the error, if any, is ours and used once.
     unsafe {
         accept(conch_guard_execute(
+            caught,
             function,
             instance.cast(),
             requests.as_mut_ptr().cast(),

@@ -71,12 +71,12 @@ export! {
     fn TRITONSERVER_ServerMetadata(
         server: *mut abi::TRITONSERVER_Server, server_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
-        let json = serde_json::json!({
-            "name": borrow(server)?.id(),
-            "version": server::VERSION,
-            "extensions": server::EXTENSIONS,
-        });
-        write(server_metadata, into_handle(Box::new(Message::new(json.to_string()))))
+        let name = serde_json::Value::from(borrow(server)?.id());
+        let version = serde_json::Value::from(server::VERSION);
+        let extensions = serde_json::Value::from(server::EXTENSIONS);
+        // Written out, to keep upstream's order of the fields.
+        let json = format!("{{\"name\":{name},\"version\":{version},\"extensions\":{extensions}}}");
+        write(server_metadata, into_handle(Box::new(Message::new(json))))
     }
 
     fn TRITONSERVER_ServerModelConfig(

@@ -1,1 +1,432 @@
+//! A backend that errs in every way that the C API lets it, driven through the host.
+//!
+//! The plug-in (`plugin.cc`) is compiled here and linked against a stub, as backends in the field are; it finds the C API in this test's
+//! own executable, by the same linker arguments as in the server.
 
+#[path = "plugin/bench.rs"]
+mod bench;
+
+use std::time::Duration;
+
+use bench::{Bench, Call, text};
+use conch_engine::{BackendHost, CorrelationId, ExecutionPolicy, Parameter, ParameterValue};
+
+/// One request; what its client gets; what the plug-in noted.
+#[test]
+fn every_way_to_answer_ends_in_one_answer() {
+    let cases: &[(&str, &str, &str)] = &[
+        ("echo", "ok OUT=abc final", ""),
+        ("error", "Not found: no luck final", ""),
+        (
+            "silent",
+            "Internal: backend 'acts' released the request without a final response final",
+            "",
+        ),
+        (
+            "drop_response",
+            "Internal: backend 'acts' released the request without a final response final",
+            "",
+        ),
+        ("fail", "Invalid argument: execute failed final", ""),
+        (
+            "throw",
+            "Internal: the plug-in threw an exception: thrown in execute final",
+            "",
+        ),
+        (
+            "throw_number",
+            "Internal: the plug-in threw an exception final",
+            "",
+        ),
+        (
+            "flags",
+            "Internal: expected a single response, got 0 final",
+            "",
+        ),
+        ("then_flags", "ok OUT=abc final", ""),
+        (
+            "two",
+            "Internal: expected a single response, got 2 final",
+            "",
+        ),
+        ("release_first", "ok OUT=abc final", ""),
+        ("late", "ok OUT=abc final", ""),
+        ("late_release", "ok OUT=abc final", ""),
+        (
+            "twice",
+            "ok OUT=abc final",
+            "second final: a response was sent after the final one of its request\n",
+        ),
+        (
+            "double_release",
+            "ok OUT=abc final",
+            "second release: request was already released\nflags after release: request was already released\n",
+        ),
+        (
+            "second_buffer",
+            "ok OUT=x LARGE= final",
+            "second buffer: allocated buffer for output 'OUT' already exists\n\
+             large buffer: failed to allocate 1152921504606846976 bytes for output 'LARGE': over the memory limit\n\
+             no data type: output 'ODD' has invalid data type 77\n",
+        ),
+    ];
+    let bench = Bench::new("acts", "model", false);
+    let mut instance = bench.instance("one");
+    bench.journal();
+    for (act, expected, noted) in cases {
+        // Twice, so that the second request uses the first one's shell.
+        for round in 0..2 {
+            let answers = bench.execute(&mut *instance, &[Call::new(act, &[b"ab", b"c"])]);
+            let journal = bench.journal();
+            let answers = if answers.is_empty() {
+                bench.answers()
+            } else {
+                answers
+            };
+            assert_eq!(answers, [format!("0 {expected}")], "{act}, round {round}");
+            assert_eq!(journal, *noted, "{act}, round {round}");
+            assert_eq!(
+                bench.live_count(),
+                0,
+                "{act}: the request's place is free again"
+            );
+        }
+    }
+    drop(instance);
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn a_failed_execute_answers_all_that_were_not_answered() {
+    let bench = Bench::new("batch", "model", false);
+    let mut instance = bench.instance("one");
+    let calls =
+        ["echo", "release_first", "silent", "throw", "echo"].map(|act| Call::new(act, &[b"x"]));
+    let thrown = "Internal: the plug-in threw an exception: thrown in execute final";
+    assert_eq!(
+        bench.execute(&mut *instance, &calls),
+        [
+            "0 ok OUT=x final",
+            "1 ok OUT=x final",
+            "2 Internal: backend 'batch' released the request without a final response final",
+            &format!("3 {thrown}"),
+            &format!("4 {thrown}"),
+        ]
+    );
+    assert_eq!(bench.failures(), 3, "each failed request counts once");
+    assert_eq!(bench.live_count(), 0);
+}
+
+#[test]
+fn a_batch_departs_together_with_one_wake() {
+    let bench = Bench::new("together", "model", false);
+    let mut instance = bench.instance("one");
+    let calls = [(); 4].map(|()| Call::new("echo", &[b"y"]));
+    assert_eq!(bench.execute(&mut *instance, &calls).len(), 4);
+    assert_eq!(bench.wake_count(), 1);
+    let statistics = bench.version.model_statistics();
+    assert_eq!(
+        (statistics.inference_count, statistics.execution_count),
+        (4, 1)
+    );
+    assert_eq!(statistics.batches[0].batch_size, 4);
+    // From a foreign thread an answer leaves at once, by itself.
+    bench.execute(&mut *instance, &[Call::new("late", &[b"z"])]);
+    bench.journal();
+    assert_eq!(bench.answers(), ["0 ok OUT=z final"]);
+    assert_eq!(bench.wake_count(), 2);
+}
+
+#[test]
+fn a_request_shows_all_it_has() {
+    let bench = Bench::new("shows", "model", false);
+    let mut instance = bench.instance("one");
+    bench.journal();
+    let mut call = Call::new("inspect", &[b"abcd", b"ef"]);
+    call.id = "id-7";
+    call.correlation_id = CorrelationId::Text("seq".into());
+    call.timeout_us = 1500;
+    call.requested_outputs = vec!["LARGE"];
+    let extra = [
+        ("i", ParameterValue::Int(-3)),
+        ("b", ParameterValue::Bool(true)),
+        ("d", ParameterValue::Double(1.5)),
+    ];
+    call.parameters.extend(extra.map(|(name, value)| Parameter {
+        name: name.into(),
+        value,
+    }));
+    let answers = bench.execute(&mut *instance, &[call]);
+    assert_eq!(
+        answers,
+        [
+            "0 ok report=id=id-7 correlation=seq flags=0 timeout=1500 wanted act=inspect i=-3 b=true d=1.500000 IN:2[1,6]x6/2(2) >LARGE \
+          number=-5 final"
+        ]
+    );
+    assert_eq!(
+        bench.journal(),
+        "unknown input: [request id: id-7] unknown request input name NONE\n\
+         output out of bounds: [request id: id-7] out of bounds index 99: request has 1 requested outputs\n\
+         state: unable to add state 'S'. State configuration is missing for model 'model'.\n\
+         reschedule: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle \
+         such a flag.\n\
+         null: request was nullptr\n"
+    );
+    let answers = bench.execute(&mut *instance, &[Call::new("inspect", &[b""])]);
+    assert!(answers[0].contains("report=id= correlation=[request id: <id_unknown>] correlation ID in request is not a string"));
+    assert!(
+        answers[0].contains(">OUT >LARGE"),
+        "asking for no output is asking for all: {}",
+        answers[0]
+    );
+}
+
+#[test]
+fn a_decoupled_model_streams() {
+    let bench = Bench::new("streams", "model", true);
+    let mut instance = bench.instance("one");
+    let answers = bench.execute(&mut *instance, &[Call::new("stream", &[b"x"])]);
+    assert_eq!(
+        answers,
+        ["0 ok OUT=a", "0 ok OUT=b", "0 ok OUT=c", "0 end final"]
+    );
+    assert_eq!(bench.wake_count(), 4, "each response leaves at once");
+    let answers = bench.execute(&mut *instance, &[Call::new("silent", &[b"x"])]);
+    assert_eq!(
+        answers,
+        ["0 Internal: backend 'streams' released the request without a final response final"]
+    );
+    drop(instance);
+    bench.assert_nothing_held();
+}
+
+#[test]
+fn a_request_that_never_comes_back_does_no_harm() {
+    let bench = Bench::new("keeps", "model", false);
+    let mut instance = bench.instance("one");
+    assert!(
+        bench
+            .execute(&mut *instance, &[Call::new("keep", &[b"x"])])
+            .is_empty()
+    );
+    assert_eq!(bench.live_count(), 1);
+    assert_eq!(
+        bench.execute(&mut *instance, &[Call::new("echo", &[b"y"])]),
+        ["0 ok OUT=y final"]
+    );
+    drop(instance);
+    drop(bench);
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+#[test]
+fn a_life_is_told_in_order() {
+    let bench = Bench::new("life", "model", false);
+    let instances = [bench.instance("one"), bench.instance("two")];
+    let directory = text(&bench.model_path);
+    let journal = bench.journal();
+    let lines: Vec<_> = journal.lines().collect();
+    assert_eq!(lines[0], "Initialize life");
+    let config: serde_json::Value =
+        serde_json::from_str(lines[1].strip_prefix("config ").unwrap()).unwrap();
+    let cmdline = &config["cmdline"];
+    for (setting, value) in [
+        ("auto-complete-config", "true"),
+        ("default-max-batch-size", "16"),
+        ("min-compute-capability", "6.000000"),
+        ("own", "1"),
+        ("shared", "own"),
+    ] {
+        assert_eq!(cmdline[setting], value, "{setting}");
+    }
+    assert!(
+        cmdline["backend-directory"]
+            .as_str()
+            .unwrap()
+            .ends_with("backends")
+    );
+    assert_eq!(
+        lines[2..],
+        [
+            "gpu memory: GPU memory allocation not supported",
+            "later work: TRITONSERVER_ServerNew is not supported",
+            "GetBackendAttribute",
+            &format!("ModelInitialize model 3 {directory}"),
+            "config version 2: model configuration version 2 not supported, supports versions: 1",
+            "batches up to 4",
+            "server {\"name\":\"here\",\"",
+            "InstanceInitialize one kind 1 policy {\"cpu\":{}}",
+            "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+            "InstanceInitialize two kind 1 policy {\"cpu\":{}}",
+            "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
+        ]
+    );
+    assert!(instances.iter().all(|instance| instance.is_ready()));
+    drop(instances);
+    assert_eq!(
+        bench.journal(),
+        "InstanceFinalize one\nInstanceFinalize two\n"
+    );
+    let rest = bench.end();
+    assert_eq!(rest, "ModelFinalize model\nFinalize life\n");
+}
+
+#[test]
+fn attributes_and_policy_are_read() {
+    let bench = Bench::new("device", "model", false);
+    assert_eq!(
+        bench.backend.execution_policy(),
+        ExecutionPolicy::DeviceBlocking
+    );
+    assert!(bench.backend.allows_parallel_instances());
+    let groups: Vec<_> = bench
+        .backend
+        .preferred_groups()
+        .iter()
+        .map(|group| (group.kind, group.count, group.device_ids.clone()))
+        .collect();
+    assert_eq!(
+        groups,
+        [
+            (Some(conch_config::InstanceKind::Gpu), 2, vec![0, 1]),
+            (None, 1, vec![])
+        ]
+    );
+    assert!(!bench.instance("fail_ready").is_ready());
+    assert!(!bench.instance("throw_ready").is_ready());
+    assert!(bench.instance("fine").is_ready());
+}
+
+#[test]
+fn a_backend_completes_the_configuration() {
+    let bench = Bench::completing("completes", "model");
+    let config = bench.model.config();
+    assert_eq!(config.max_batch_size, 8);
+    assert_eq!(
+        (
+            config.inputs[0].dims.as_slice(),
+            config.outputs[0].dims.as_slice()
+        ),
+        ([2].as_slice(), [3].as_slice())
+    );
+    assert!(bench.journal().contains("broken config refused"));
+}
+
+#[test]
+fn each_failing_step_says_why_and_leaves_nothing() {
+    let cases: &[(&str, &str, &str, &str)] = &[
+        (
+            "fail_initialize",
+            "model",
+            "one",
+            "Invalid argument: initialize failed",
+        ),
+        (
+            "throw_initialize",
+            "model",
+            "one",
+            "Internal: the plug-in threw an exception: initialize threw",
+        ),
+        (
+            "fail_attribute",
+            "model",
+            "one",
+            "Invalid argument: attribute failed",
+        ),
+        (
+            "throw_attribute",
+            "model",
+            "one",
+            "Internal: the plug-in threw an exception: attribute threw",
+        ),
+        (
+            "models",
+            "fail_model",
+            "one",
+            "Invalid argument: model failed",
+        ),
+        (
+            "models",
+            "throw_model",
+            "one",
+            "Internal: the plug-in threw an exception: model threw",
+        ),
+        (
+            "instances",
+            "model",
+            "fail_instance",
+            "Invalid argument: instance failed",
+        ),
+        (
+            "instances",
+            "model",
+            "throw_instance",
+            "Internal: the plug-in threw an exception: instance threw",
+        ),
+    ];
+    for (backend, model, instance, expected) in cases {
+        // Twice: a failure may be tried again.
+        for _ in 0..2 {
+            let error = bench::load_failure(backend, model, instance);
+            assert_eq!(error.to_string(), *expected, "{backend} {model} {instance}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_initialize_is_finalized_and_closed() {
+    // The journal dies with the library, so what is left is that nothing is: the file is not mapped any more.
+    bench::load_failure("fail_initialize", "model", "one");
+    assert!(!bench::is_mapped("libtriton_fail_initialize.so"));
+    let _bench = Bench::new("stays", "model", false);
+    assert!(bench::is_mapped("libtriton_stays.so"));
+}
+
+#[test]
+fn unusable_libraries_are_refused() {
+    let error = bench::open_file("garbage", b"not a library");
+    assert!(
+        error
+            .to_string()
+            .starts_with("Not found: unable to load shared library: "),
+        "{error}"
+    );
+    let error = bench::open_stub("empty");
+    let expected = "Not found: unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}
+
+#[test]
+fn one_backend_serves_all_models_and_outlives_them() {
+    let bench = Bench::new("shared", "first", false);
+    let second = bench.open_again();
+    assert!(
+        std::sync::Arc::ptr_eq(&bench.backend, &second),
+        "the same backend"
+    );
+    drop(second);
+    assert_eq!(bench.host_list(), ["shared"]);
+    assert_eq!(bench.journal().matches("Initialize shared").count(), 1);
+    // By default the backend is finalised at the end of the server, not after its last model.
+    let (host, journal) = bench.unload_all();
+    assert_eq!(journal(), "ModelFinalize first\n");
+    host.finalize_all();
+    assert_eq!(journal(), "Finalize shared\n");
+}
+
+#[test]
+fn an_unloading_backend_goes_with_its_last_model() {
+    let bench = Bench::new("unloads", "model", false);
+    assert!(bench::is_mapped("libtriton_unloads.so"));
+    bench.leave_without_journal();
+    assert!(!bench::is_mapped("libtriton_unloads.so"));
+}
+
+#[test]
+fn backends_are_finalized_in_reverse_order() {
+    assert_eq!(
+        bench::finalize_order(&["early", "middle", "late"]),
+        ["late", "middle", "early"]
+    );
+}

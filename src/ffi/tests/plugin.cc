@@ -1,0 +1,532 @@
+// A backend that does what a test asks for, right or wrong. It is linked against a stub libtritonserver.so, as real ones are.
+//
+// Which step fails is in the names: of the backend (the file's name), the model, the instance. What Execute does with a request is in
+// the request's parameter "act". Every entry point leaves a line in a journal that the test reads.
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" {
+
+struct TRITONSERVER_Error;
+struct TRITONSERVER_Message;
+struct TRITONSERVER_Server;
+struct TRITONSERVER_BufferAttributes;
+struct TRITONSERVER_Metric;
+struct TRITONSERVER_MetricFamily;
+struct TRITONSERVER_Parameter;
+struct TRITONBACKEND_Backend;
+struct TRITONBACKEND_BackendAttribute;
+struct TRITONBACKEND_Input;
+struct TRITONBACKEND_MemoryManager;
+struct TRITONBACKEND_Model;
+struct TRITONBACKEND_ModelInstance;
+struct TRITONBACKEND_Output;
+struct TRITONBACKEND_Request;
+struct TRITONBACKEND_Response;
+struct TRITONBACKEND_ResponseFactory;
+struct TRITONBACKEND_State;
+
+using E = TRITONSERVER_Error*;
+E TRITONSERVER_ErrorNew(uint32_t, const char*);
+void TRITONSERVER_ErrorDelete(E);
+uint32_t TRITONSERVER_ErrorCode(E);
+const char* TRITONSERVER_ErrorMessage(E);
+E TRITONSERVER_MessageNewFromSerializedJson(TRITONSERVER_Message**, const char*, size_t);
+E TRITONSERVER_MessageDelete(TRITONSERVER_Message*);
+E TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message*, const char**, size_t*);
+E TRITONSERVER_ServerMetadata(TRITONSERVER_Server*, TRITONSERVER_Message**);
+E TRITONSERVER_ServerNew(TRITONSERVER_Server**, void*);
+E TRITONSERVER_BufferAttributesByteSize(TRITONSERVER_BufferAttributes*, size_t*);
+E TRITONBACKEND_BackendName(TRITONBACKEND_Backend*, const char**);
+E TRITONBACKEND_BackendConfig(TRITONBACKEND_Backend*, TRITONSERVER_Message**);
+E TRITONBACKEND_BackendArtifacts(TRITONBACKEND_Backend*, uint32_t*, const char**);
+E TRITONBACKEND_BackendSetExecutionPolicy(TRITONBACKEND_Backend*, uint32_t);
+E TRITONBACKEND_BackendMemoryManager(TRITONBACKEND_Backend*, TRITONBACKEND_MemoryManager**);
+E TRITONBACKEND_BackendState(TRITONBACKEND_Backend*, void**);
+E TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend*, void*);
+E TRITONBACKEND_MemoryManagerAllocate(TRITONBACKEND_MemoryManager*, void**, uint32_t, int64_t, uint64_t);
+E TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager*, void*, uint32_t, int64_t);
+E TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(TRITONBACKEND_BackendAttribute*, uint32_t, uint64_t, const uint64_t*,
+                                                          uint64_t);
+E TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(TRITONBACKEND_BackendAttribute*, bool);
+E TRITONBACKEND_ModelName(TRITONBACKEND_Model*, const char**);
+E TRITONBACKEND_ModelVersion(TRITONBACKEND_Model*, uint64_t*);
+E TRITONBACKEND_ModelRepository(TRITONBACKEND_Model*, uint32_t*, const char**);
+E TRITONBACKEND_ModelConfig(TRITONBACKEND_Model*, uint32_t, TRITONSERVER_Message**);
+E TRITONBACKEND_ModelSetConfig(TRITONBACKEND_Model*, uint32_t, TRITONSERVER_Message*);
+E TRITONBACKEND_ModelAutoCompleteConfig(TRITONBACKEND_Model*, bool*);
+E TRITONBACKEND_ModelServer(TRITONBACKEND_Model*, TRITONSERVER_Server**);
+E TRITONBACKEND_ModelBackend(TRITONBACKEND_Model*, TRITONBACKEND_Backend**);
+E TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance*, const char**);
+E TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance*, uint32_t*);
+E TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Model**);
+E TRITONBACKEND_ModelInstanceHostPolicy(TRITONBACKEND_ModelInstance*, TRITONSERVER_Message**);
+E TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request*, bool, uint64_t, uint64_t,
+                                              uint64_t, uint64_t);
+E TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance*, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+E TRITONBACKEND_RequestId(TRITONBACKEND_Request*, const char**);
+E TRITONBACKEND_RequestCorrelationId(TRITONBACKEND_Request*, uint64_t*);
+E TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request*, const char**);
+E TRITONBACKEND_RequestFlags(TRITONBACKEND_Request*, uint32_t*);
+E TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request*, uint64_t*);
+E TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request*, bool*);
+E TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request*, uint32_t*);
+E TRITONBACKEND_RequestParameter(TRITONBACKEND_Request*, uint32_t, const char**, uint32_t*, const void**);
+E TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request*, uint32_t*);
+E TRITONBACKEND_RequestInputName(TRITONBACKEND_Request*, uint32_t, const char**);
+E TRITONBACKEND_RequestInput(TRITONBACKEND_Request*, const char*, TRITONBACKEND_Input**);
+E TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request*, uint32_t, TRITONBACKEND_Input**);
+E TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request*, uint32_t*);
+E TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request*, uint32_t, const char**);
+E TRITONBACKEND_RequestRelease(TRITONBACKEND_Request*, uint32_t);
+E TRITONBACKEND_InputProperties(TRITONBACKEND_Input*, const char**, uint32_t*, const int64_t**, uint32_t*, uint64_t*, uint32_t*);
+E TRITONBACKEND_InputBuffer(TRITONBACKEND_Input*, uint32_t, const void**, uint64_t*, uint32_t*, int64_t*);
+E TRITONBACKEND_InputBufferAttributes(TRITONBACKEND_Input*, uint32_t, const void**, TRITONSERVER_BufferAttributes**);
+E TRITONBACKEND_ResponseFactoryNew(TRITONBACKEND_ResponseFactory**, TRITONBACKEND_Request*);
+E TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory*);
+E TRITONBACKEND_ResponseFactorySendFlags(TRITONBACKEND_ResponseFactory*, uint32_t);
+E TRITONBACKEND_ResponseNew(TRITONBACKEND_Response**, TRITONBACKEND_Request*);
+E TRITONBACKEND_ResponseNewFromFactory(TRITONBACKEND_Response**, TRITONBACKEND_ResponseFactory*);
+E TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response*);
+E TRITONBACKEND_ResponseSetStringParameter(TRITONBACKEND_Response*, const char*, const char*);
+E TRITONBACKEND_ResponseSetIntParameter(TRITONBACKEND_Response*, const char*, int64_t);
+E TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response*, TRITONBACKEND_Output**, const char*, uint32_t, const int64_t*, uint32_t);
+E TRITONBACKEND_ResponseSend(TRITONBACKEND_Response*, uint32_t, E);
+E TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output*, void**, uint64_t, uint32_t*, int64_t*);
+E TRITONBACKEND_StateNew(TRITONBACKEND_State**, TRITONBACKEND_Request*, const char*, uint32_t, const int64_t*, uint32_t);
+}
+
+namespace {
+
+constexpr uint32_t kFinal = 1;
+constexpr uint32_t kNotFound = 2;
+constexpr uint32_t kInvalid = 3;
+constexpr uint32_t kBytes = 13;
+
+std::mutex lock;
+std::string journal;
+std::vector<std::thread> threads;
+uint64_t finalize_time = 0;
+
+void Note(const std::string& line) {
+  std::lock_guard<std::mutex> held(lock);
+  journal += line + "\n";
+}
+
+// Journals an error that a test expects to see, and deletes it.
+void Expect(const char* call, E error) {
+  Note(std::string(call) + ": " + (error == nullptr ? "success" : TRITONSERVER_ErrorMessage(error)));
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+}
+
+// Throws for errors that no test expects.
+void Must(E error) {
+  if (error == nullptr) return;
+  std::string message = TRITONSERVER_ErrorMessage(error);
+  TRITONSERVER_ErrorDelete(error);
+  throw std::logic_error("unexpected: " + message);
+}
+
+// What a step named `name` does if the name asks for it.
+E Step(const std::string& name, const std::string& step) {
+  if (name == "fail_" + step) return TRITONSERVER_ErrorNew(kInvalid, (step + " failed").c_str());
+  if (name == "throw_" + step) throw std::runtime_error(step + " threw");
+  return nullptr;
+}
+
+std::string Name(TRITONBACKEND_Backend* backend) {
+  const char* name;
+  Must(TRITONBACKEND_BackendName(backend, &name));
+  return name;
+}
+
+std::string Text(TRITONSERVER_Message* message) {
+  const char* base;
+  size_t size;
+  Must(TRITONSERVER_MessageSerializeToJson(message, &base, &size));
+  return std::string(base, size);
+}
+
+std::string Act(TRITONBACKEND_Request* request) {
+  uint32_t count;
+  Must(TRITONBACKEND_RequestParameterCount(request, &count));
+  for (uint32_t index = 0; index < count; ++index) {
+    const char* key;
+    uint32_t type;
+    const void* value;
+    Must(TRITONBACKEND_RequestParameter(request, index, &key, &type, &value));
+    if (std::strcmp(key, "act") == 0 && type == 0) return static_cast<const char*>(value);
+  }
+  return "echo";
+}
+
+std::string Content(TRITONBACKEND_Input* input) {
+  uint32_t buffers;
+  Must(TRITONBACKEND_InputProperties(input, nullptr, nullptr, nullptr, nullptr, nullptr, &buffers));
+  std::string content;
+  for (uint32_t index = 0; index < buffers; ++index) {
+    const void* base;
+    uint64_t size;
+    uint32_t type = 7;
+    int64_t id = 7;
+    Must(TRITONBACKEND_InputBuffer(input, index, &base, &size, &type, &id));
+    if (type != 0 || id != 0) throw std::logic_error("not in host memory");
+    content.append(static_cast<const char*>(base), size);
+  }
+  return content;
+}
+
+void Fill(TRITONBACKEND_Response* response, const std::string& content) {
+  TRITONBACKEND_Output* output;
+  const int64_t shape = static_cast<int64_t>(content.size());
+  Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", 2, &shape, 1));
+  void* buffer;
+  uint32_t type = 2;
+  int64_t id = 3;
+  Must(TRITONBACKEND_OutputBuffer(output, &buffer, content.size(), &type, &id));
+  if (type != 0 || id != 0) throw std::logic_error("not in host memory");
+  std::memcpy(buffer, content.data(), content.size());
+}
+
+TRITONBACKEND_Response* Echo(TRITONBACKEND_Request* request) {
+  TRITONBACKEND_Input* input;
+  Must(TRITONBACKEND_RequestInput(request, "IN", &input));
+  TRITONBACKEND_Response* response;
+  Must(TRITONBACKEND_ResponseNew(&response, request));
+  Fill(response, Content(input));
+  return response;
+}
+
+std::string Inspect(TRITONBACKEND_Request* request) {
+  std::string report;
+  const char* text;
+  Must(TRITONBACKEND_RequestId(request, &text));
+  report += std::string("id=") + text;
+  E error = TRITONBACKEND_RequestCorrelationIdString(request, &text);
+  report += std::string(" correlation=") + (error == nullptr ? text : TRITONSERVER_ErrorMessage(error));
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  uint32_t number;
+  Must(TRITONBACKEND_RequestFlags(request, &number));
+  report += " flags=" + std::to_string(number);
+  uint64_t timeout;
+  Must(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(request, &timeout));
+  report += " timeout=" + std::to_string(timeout);
+  bool is_cancelled;
+  Must(TRITONBACKEND_RequestIsCancelled(request, &is_cancelled));
+  report += is_cancelled ? " cancelled" : " wanted";
+  Must(TRITONBACKEND_RequestParameterCount(request, &number));
+  for (uint32_t index = 0; index < number; ++index) {
+    const char* key;
+    uint32_t type;
+    const void* value;
+    Must(TRITONBACKEND_RequestParameter(request, index, &key, &type, &value));
+    report += std::string(" ") + key + "=";
+    if (type == 0) report += static_cast<const char*>(value);
+    if (type == 1) report += std::to_string(*static_cast<const int64_t*>(value));
+    if (type == 2) report += *static_cast<const bool*>(value) ? "true" : "false";
+    if (type == 3) report += std::to_string(*static_cast<const double*>(value));
+  }
+  Must(TRITONBACKEND_RequestInputCount(request, &number));
+  for (uint32_t index = 0; index < number; ++index) {
+    TRITONBACKEND_Input* input;
+    Must(TRITONBACKEND_RequestInputByIndex(request, index, &input));
+    const char* name;
+    uint32_t type, dims, buffers;
+    const int64_t* shape;
+    uint64_t size;
+    Must(TRITONBACKEND_InputProperties(input, &name, &type, &shape, &dims, &size, &buffers));
+    report += std::string(" ") + name + ":" + std::to_string(type) + "[";
+    for (uint32_t dim = 0; dim < dims; ++dim) report += (dim > 0 ? "," : "") + std::to_string(shape[dim]);
+    report += "]x" + std::to_string(size) + "/" + std::to_string(buffers);
+    TRITONSERVER_BufferAttributes* attributes;
+    const void* base;
+    size_t last;
+    Must(TRITONBACKEND_InputBufferAttributes(input, buffers - 1, &base, &attributes));
+    Must(TRITONSERVER_BufferAttributesByteSize(attributes, &last));
+    report += "(" + std::to_string(last) + ")";
+  }
+  Must(TRITONBACKEND_RequestOutputCount(request, &number));
+  for (uint32_t index = 0; index < number; ++index) {
+    Must(TRITONBACKEND_RequestOutputName(request, index, &text));
+    report += std::string(" >") + text;
+  }
+  Expect("unknown input", [&] {
+    TRITONBACKEND_Input* input;
+    return TRITONBACKEND_RequestInput(request, "NONE", &input);
+  }());
+  Expect("output out of bounds", TRITONBACKEND_RequestOutputName(request, 99, &text));
+  Expect("state", [&] {
+    TRITONBACKEND_State* state;
+    return TRITONBACKEND_StateNew(&state, request, "S", 2, nullptr, 0);
+  }());
+  Expect("reschedule", TRITONBACKEND_RequestRelease(request, 2));
+  Expect("null", TRITONBACKEND_RequestId(nullptr, &text));
+  return report;
+}
+
+uint64_t Now() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, const std::string& act) {
+  TRITONBACKEND_Response* response;
+  TRITONBACKEND_ResponseFactory* factory;
+  const auto release = [&] { Must(TRITONBACKEND_RequestRelease(request, 1)); };
+  if (act == "echo") {
+    const uint64_t start = Now();
+    response = Echo(request);
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    Must(TRITONBACKEND_ModelInstanceReportStatistics(instance, request, true, start, start, Now(), Now()));
+    release();
+  } else if (act == "inspect") {
+    const std::string report = Inspect(request);
+    Must(TRITONBACKEND_ResponseNew(&response, request));
+    Must(TRITONBACKEND_ResponseSetStringParameter(response, "report", report.c_str()));
+    Must(TRITONBACKEND_ResponseSetIntParameter(response, "number", -5));
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    release();
+  } else if (act == "error") {
+    Must(TRITONBACKEND_ResponseNew(&response, request));
+    E error = TRITONSERVER_ErrorNew(kNotFound, "no luck");
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, error));
+    TRITONSERVER_ErrorDelete(error);
+    release();
+  } else if (act == "silent") {
+    release();
+  } else if (act == "twice") {
+    Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    Expect("second final", TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    release();
+  } else if (act == "two") {
+    Must(TRITONBACKEND_ResponseSend(Echo(request), 0, nullptr));
+    Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    release();
+  } else if (act == "then_flags") {
+    Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
+    Must(TRITONBACKEND_ResponseSend(Echo(request), 0, nullptr));
+    Must(TRITONBACKEND_ResponseFactorySendFlags(factory, kFinal));
+    Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+    release();
+  } else if (act == "flags") {
+    Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
+    Must(TRITONBACKEND_ResponseFactorySendFlags(factory, kFinal));
+    Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+    release();
+  } else if (act == "release_first") {
+    response = Echo(request);
+    release();
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+  } else if (act == "drop_response") {
+    response = Echo(request);
+    release();
+    Must(TRITONBACKEND_ResponseDelete(response));
+  } else if (act == "double_release") {
+    Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    release();
+    Expect("second release", TRITONBACKEND_RequestRelease(request, 1));
+    uint32_t flags;
+    Expect("flags after release", TRITONBACKEND_RequestFlags(request, &flags));
+  } else if (act == "second_buffer") {
+    Must(TRITONBACKEND_ResponseNew(&response, request));
+    TRITONBACKEND_Output* output;
+    const int64_t shape = 1;
+    Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", 2, &shape, 1));
+    void* buffer;
+    uint32_t type = 0;
+    int64_t id = 0;
+    Must(TRITONBACKEND_OutputBuffer(output, &buffer, 1, &type, &id));
+    std::memcpy(buffer, "x", 1);
+    Expect("second buffer", TRITONBACKEND_OutputBuffer(output, &buffer, 1, &type, &id));
+    TRITONBACKEND_Output* large;
+    Must(TRITONBACKEND_ResponseOutput(response, &large, "LARGE", kBytes, &shape, 1));
+    Expect("large buffer", TRITONBACKEND_OutputBuffer(large, &buffer, uint64_t{1} << 60, &type, &id));
+    Expect("no data type", TRITONBACKEND_ResponseOutput(response, &large, "ODD", 77, &shape, 1));
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    release();
+  } else if (act == "late") {
+    // Everything happens on another thread, mostly after Execute returned.
+    std::lock_guard<std::mutex> held(lock);
+    threads.emplace_back([request] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Must(TRITONBACKEND_RequestRelease(request, 1));
+    });
+  } else if (act == "late_release") {
+    Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    std::lock_guard<std::mutex> held(lock);
+    threads.emplace_back([request] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Must(TRITONBACKEND_RequestRelease(request, 1));
+    });
+  } else if (act == "keep") {
+    // Never comes back.
+  } else if (act == "stream") {
+    Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
+    release();
+    for (const char* part : {"a", "b", "c"}) {
+      Must(TRITONBACKEND_ResponseNewFromFactory(&response, factory));
+      Fill(response, part);
+      Must(TRITONBACKEND_ResponseSend(response, 0, nullptr));
+    }
+    Must(TRITONBACKEND_ResponseFactorySendFlags(factory, kFinal));
+    Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+  } else {
+    throw std::logic_error("unknown act " + act);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// For the test: takes the journal, after the threads that this file started have ended.
+const char* plugin_journal() {
+  std::vector<std::thread> ending;
+  {
+    std::lock_guard<std::mutex> held(lock);
+    ending.swap(threads);
+  }
+  for (std::thread& thread : ending) thread.join();
+  std::lock_guard<std::mutex> held(lock);
+  static std::string taken;
+  taken.swap(journal);
+  journal.clear();
+  return taken.c_str();
+}
+
+uint64_t plugin_finalize_time() { return finalize_time; }
+
+E TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
+  const std::string name = Name(backend);
+  Note("Initialize " + name);
+  TRITONSERVER_Message* config;
+  Must(TRITONBACKEND_BackendConfig(backend, &config));
+  Note("config " + Text(config));
+  TRITONBACKEND_MemoryManager* manager;
+  Must(TRITONBACKEND_BackendMemoryManager(backend, &manager));
+  void* memory;
+  Must(TRITONBACKEND_MemoryManagerAllocate(manager, &memory, 0, 0, 100));
+  std::memset(memory, 1, 100);
+  Must(TRITONBACKEND_MemoryManagerFree(manager, memory, 0, 0));
+  Expect("gpu memory", TRITONBACKEND_MemoryManagerAllocate(manager, &memory, 2, 0, 100));
+  TRITONSERVER_Server* server;
+  Expect("later work", TRITONSERVER_ServerNew(&server, nullptr));
+  Must(TRITONBACKEND_BackendSetState(backend, new std::string(name)));
+  if (name == "device") Must(TRITONBACKEND_BackendSetExecutionPolicy(backend, 1));
+  return Step(name, "initialize");
+}
+
+E TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
+  void* state;
+  Must(TRITONBACKEND_BackendState(backend, &state));
+  Note("Finalize " + (state == nullptr ? std::string("nothing") : *static_cast<std::string*>(state)));
+  delete static_cast<std::string*>(state);
+  finalize_time = Now();
+  return Step(Name(backend), "finalize");
+}
+
+E TRITONBACKEND_GetBackendAttribute(TRITONBACKEND_Backend* backend, TRITONBACKEND_BackendAttribute* attributes) {
+  Note("GetBackendAttribute");
+  const uint64_t ids[] = {0, 1};
+  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, 2, 2, ids, 2));
+  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, 0, 1, nullptr, 0));
+  Must(TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true));
+  return Step(Name(backend), "attribute");
+}
+
+E TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
+  const char* name;
+  Must(TRITONBACKEND_ModelName(model, &name));
+  uint64_t version;
+  Must(TRITONBACKEND_ModelVersion(model, &version));
+  uint32_t artifact;
+  const char* path;
+  Must(TRITONBACKEND_ModelRepository(model, &artifact, &path));
+  Note(std::string("ModelInitialize ") + name + " " + std::to_string(version) + " " + path);
+  TRITONSERVER_Message* message;
+  Expect("config version 2", TRITONBACKEND_ModelConfig(model, 2, &message));
+  Must(TRITONBACKEND_ModelConfig(model, 1, &message));
+  const std::string config = Text(message);
+  Must(TRITONSERVER_MessageDelete(message));
+  Note(config.find("\"max_batch_size\":4") == std::string::npos ? "another batch size" : "batches up to 4");
+  TRITONSERVER_Server* server;
+  Must(TRITONBACKEND_ModelServer(model, &server));
+  Must(TRITONSERVER_ServerMetadata(server, &message));
+  Note("server " + Text(message).substr(0, 16));
+  Must(TRITONSERVER_MessageDelete(message));
+  bool may_complete;
+  Must(TRITONBACKEND_ModelAutoCompleteConfig(model, &may_complete));
+  if (may_complete) {
+    const std::string json = R"({"max_batch_size":8,"input":[{"name":"IN","data_type":"TYPE_UINT8","dims":[2]}],)"
+                             R"("output":[{"name":"OUT","data_type":"TYPE_UINT8","dims":[3]}]})";
+    Must(TRITONSERVER_MessageNewFromSerializedJson(&message, json.data(), json.size()));
+    Must(TRITONBACKEND_ModelSetConfig(model, 1, message));
+    Must(TRITONSERVER_MessageDelete(message));
+    const std::string broken = "{";
+    Must(TRITONSERVER_MessageNewFromSerializedJson(&message, broken.data(), broken.size()));
+    E error = TRITONBACKEND_ModelSetConfig(model, 1, message);
+    Note(error == nullptr ? "broken config taken" : "broken config refused");
+    TRITONSERVER_ErrorDelete(error);
+    Must(TRITONSERVER_MessageDelete(message));
+  }
+  return Step(name, "model");
+}
+
+E TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
+  const char* name;
+  Must(TRITONBACKEND_ModelName(model, &name));
+  Note(std::string("ModelFinalize ") + name);
+  return nullptr;
+}
+
+E TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
+  const char* name;
+  Must(TRITONBACKEND_ModelInstanceName(instance, &name));
+  uint32_t kind;
+  Must(TRITONBACKEND_ModelInstanceKind(instance, &kind));
+  TRITONSERVER_Message* policy;
+  Must(TRITONBACKEND_ModelInstanceHostPolicy(instance, &policy));
+  Note(std::string("InstanceInitialize ") + name + " kind " + std::to_string(kind) + " policy " + Text(policy));
+  TRITONBACKEND_Model* model;
+  Must(TRITONBACKEND_ModelInstanceModel(instance, &model));
+  TRITONSERVER_Message* message;
+  Must(TRITONSERVER_MessageNewFromSerializedJson(&message, "{}", 2));
+  Expect("late config", TRITONBACKEND_ModelSetConfig(model, 1, message));
+  Must(TRITONSERVER_MessageDelete(message));
+  return Step(name, "instance");
+}
+
+E TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
+  const char* name;
+  Must(TRITONBACKEND_ModelInstanceName(instance, &name));
+  Note(std::string("InstanceFinalize ") + name);
+  return nullptr;
+}
+
+E TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance) {
+  const char* name;
+  Must(TRITONBACKEND_ModelInstanceName(instance, &name));
+  return Step(name, "ready");
+}
+
+E TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request** requests, uint32_t count) {
+  const uint64_t start = Now();
+  for (uint32_t index = 0; index < count; ++index) {
+    const std::string act = Act(requests[index]);
+    if (act == "fail") return TRITONSERVER_ErrorNew(kInvalid, "execute failed");
+    if (act == "throw") throw std::runtime_error("thrown in execute");
+    if (act == "throw_number") throw 42;
+    Perform(instance, requests[index], act);
+  }
+  Must(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, count, start, start, Now(), Now()));
+  return nullptr;
+}
+}

@@ -1,0 +1,530 @@
+//! What the tests of the plug-in share: the compiled plug-in, a loaded model, and a client that notes its answers.
+
+#![allow(clippy::unwrap_used, reason = "part of the tests")]
+
+use std::ffi::{CStr, c_char};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use conch_channel::Fate;
+use conch_engine::{
+    Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Departures, Draft,
+    DraftInput, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter,
+    ParameterValue, Stamps,
+};
+use conch_ffi::host::{Host, Options};
+use conch_memory::{Budget, Pool, View};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+
+const MODEL: &str = r#"
+    name: "NAME"
+    backend: "test"
+    max_batch_size: 4
+    input { name: "IN" data_type: TYPE_UINT8 dims: -1 }
+    output { name: "OUT" data_type: TYPE_UINT8 dims: -1 }
+    output { name: "LARGE" data_type: TYPE_UINT8 dims: -1 }
+    instance_group { kind: KIND_CPU count: 1 name: "NAME" }
+"#;
+
+/// The directory that holds the compiled plug-in, the stub, and the backends made of them. Made once per run of the tests.
+fn workshop() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("plugin");
+        // What an earlier run left. Cargo runs the tests of one target directory one run after the other.
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(directory.join("backends")).unwrap();
+        let stub: String = conch_abi::export_names()
+            .map(|name| format!("void {name}(void) {{}}\n"))
+            .collect();
+        std::fs::write(directory.join("stub.c"), stub).unwrap();
+        compile(
+            &directory,
+            "cc",
+            &[
+                "-Wl,-soname,libtritonserver.so",
+                "stub.c",
+                "-o",
+                "libtritonserver.so",
+            ],
+        );
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin.cc");
+        let plugin = [
+            "-std=c++17",
+            "-pthread",
+            source,
+            "-o",
+            "plugin.so",
+            "-L.",
+            "-Wl,--no-as-needed",
+            "-ltritonserver",
+        ];
+        compile(&directory, "c++", &plugin);
+        directory
+    })
+}
+
+fn compile(directory: &Path, compiler: &str, arguments: &[&str]) {
+    let output = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O1"])
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Puts a file into the place of a backend's library.
+fn install(backend: &str, file: &Path) -> PathBuf {
+    let directory = workshop().join("backends").join(backend);
+    let library = directory.join(format!("libtriton_{backend}.so"));
+    if !library.exists() {
+        std::fs::create_dir_all(&directory).unwrap();
+        // Complete before it has its name: tests run at the same time.
+        let making = directory.join(format!("making-{:?}", std::thread::current().id()));
+        std::fs::copy(file, &making).unwrap();
+        std::fs::rename(&making, &library).unwrap();
+    }
+    library
+}
+
+fn host() -> Arc<Host> {
+    let setting = |backend: &str, name: &str, value: &str| {
+        (backend.to_owned(), name.to_owned(), value.to_owned())
+    };
+    Host::new(Options {
+        server_id: "here".to_owned(),
+        backend_directory: workshop().join("backends"),
+        backend_config: vec![
+            setting("life", "shared", "own"),
+            setting("", "shared", "for all"),
+            setting("life", "own", "1"),
+            setting("life", "default-max-batch-size", "16"),
+            setting("other", "other", "1"),
+            setting("unloads", "unload-when-unused", "true"),
+        ],
+        auto_complete: true,
+        default_max_batch_size: 4,
+    })
+}
+
+fn spec(backend: &str, model: &str) -> BackendSpec {
+    BackendSpec {
+        model_name: model.to_owned(),
+        backend: backend.to_owned(),
+        runtime: String::new(),
+        model_path: workshop().join("models").join(model),
+        version: 3,
+    }
+}
+
+pub fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Whether a file is part of this process.
+pub fn is_mapped(file: &str) -> bool {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .contains(file)
+}
+
+/// The error of opening a file of these bytes as a backend.
+pub fn open_file(backend: &str, bytes: &[u8]) -> Error {
+    let file = workshop().join(backend);
+    std::fs::write(&file, bytes).unwrap();
+    install(backend, &file);
+    host().open(&spec(backend, "m")).err().unwrap()
+}
+
+/// The error of opening a library without entry points.
+pub fn open_stub(backend: &str) -> Error {
+    let source = workshop().join("empty.c");
+    std::fs::write(&source, "int nothing;\n").unwrap();
+    compile(workshop(), "cc", &["empty.c", "-o", "empty.so"]);
+    install(backend, &workshop().join("empty.so"));
+    host().open(&spec(backend, "m")).err().unwrap()
+}
+
+/// The error of a load that fails at some step; everything that was made on the way is finalised.
+pub fn load_failure(backend: &str, model: &str, instance: &str) -> Error {
+    let library = install(backend, &workshop().join("plugin.so"));
+    let host = host();
+    let backend = match host.open(&spec(backend, model)) {
+        Ok(backend) => backend,
+        Err(error) => return error,
+    };
+    let journal = Journal::of(&library);
+    journal.take();
+    let (error, expected) = match Bench::load(&host, backend, model, false, false) {
+        Err(error) => (error, format!("ModelFinalize {model}")),
+        Ok(bench) => {
+            let error = bench
+                .model
+                .clone()
+                .create_instance(Bench::instance_spec(instance))
+                .err()
+                .unwrap();
+            (error, format!("InstanceFinalize {instance}"))
+        }
+    };
+    // As upstream: a step that failed is finalised, so that the plug-in frees what it had made.
+    assert!(journal.take().contains(&expected));
+    error
+}
+
+/// In which order the host finalises backends that it opened in the order of `backends`.
+pub fn finalize_order(backends: &[&str]) -> Vec<String> {
+    let host = host();
+    let journals: Vec<_> = backends
+        .iter()
+        .map(|backend| {
+            let library = install(backend, &workshop().join("plugin.so"));
+            drop(host.open(&spec(backend, "m")).unwrap());
+            (backend, Journal::of(&library))
+        })
+        .collect();
+    host.finalize_all();
+    // Each library has a journal of its own, so the order is read off the clock.
+    let mut finalized: Vec<_> = journals
+        .iter()
+        .map(|(backend, journal)| (journal.finalize_time(), (*backend).to_string()))
+        .collect();
+    finalized.sort();
+    finalized.into_iter().map(|(_, backend)| backend).collect()
+}
+
+/// The plug-in's notes.
+pub struct Journal {
+    library: Library,
+}
+
+impl Journal {
+    /// Of a library that is open.
+    fn of(library: &Path) -> Journal {
+        // SAFETY: the library is loaded already, so nothing runs.
+        Journal {
+            library: unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_LOCAL) }.unwrap(),
+        }
+    }
+
+    pub fn take(&self) -> String {
+        // SAFETY: the function has this type in plugin.cc, and its result stays until the next call.
+        unsafe {
+            let take = self
+                .library
+                .get::<unsafe extern "C" fn() -> *const c_char>("plugin_journal")
+                .unwrap();
+            CStr::from_ptr(take()).to_str().unwrap().to_owned()
+        }
+    }
+
+    fn finalize_time(&self) -> u64 {
+        // SAFETY: the function has this type in plugin.cc.
+        unsafe {
+            self.library
+                .get::<unsafe extern "C" fn() -> u64>("plugin_finalize_time")
+                .unwrap()()
+        }
+    }
+}
+
+/// A request to make.
+pub struct Call {
+    pub id: &'static str,
+    pub parameters: Vec<Parameter>,
+    pub correlation_id: CorrelationId,
+    pub timeout_us: u64,
+    pub requested_outputs: Vec<&'static str>,
+    content: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// One whose input has these pieces.
+    pub fn new(act: &str, content: &[&[u8]]) -> Call {
+        Call {
+            id: "",
+            parameters: vec![Parameter {
+                name: "act".into(),
+                value: ParameterValue::Text(act.into()),
+            }],
+            correlation_id: CorrelationId::default(),
+            timeout_us: 0,
+            requested_outputs: Vec::new(),
+            content: content.iter().map(|piece| piece.to_vec()).collect(),
+        }
+    }
+}
+
+/// Notes what a client gets.
+#[derive(Default)]
+struct Client {
+    answers: Mutex<Vec<String>>,
+    wakes: Mutex<usize>,
+}
+
+impl Completion for Client {
+    fn deliver(&self, delivery: Delivery) {
+        let mut line = format!("{} ", delivery.slot);
+        match delivery.outcome {
+            None => line.push_str("end"),
+            Some(Err(error)) => line.push_str(&error.to_string()),
+            Some(Ok(response)) => {
+                line.push_str("ok");
+                for output in &response.outputs {
+                    line.push_str(&format!(
+                        " {}={}",
+                        output.name,
+                        String::from_utf8_lossy(output.data.as_ref())
+                    ));
+                }
+                for parameter in &response.parameters {
+                    match &parameter.value {
+                        ParameterValue::Text(value) => {
+                            line.push_str(&format!(" {}={value}", parameter.name))
+                        }
+                        ParameterValue::Int(value) => {
+                            line.push_str(&format!(" {}={value}", parameter.name))
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
+        if delivery.is_final {
+            line.push_str(" final");
+        }
+        self.answers.lock().unwrap().push(line);
+    }
+
+    fn wake(&self) {
+        *self.wakes.lock().unwrap() += 1;
+    }
+}
+
+/// A loaded model of the plug-in.
+pub struct Bench {
+    pub model: Arc<dyn Model>,
+    pub version: Arc<ModelVersion>,
+    pub backend: Arc<dyn Backend>,
+    pub model_path: PathBuf,
+    host: Arc<Host>,
+    budget: Arc<Budget>,
+    client: Arc<Client>,
+    journal: Journal,
+    spec: BackendSpec,
+}
+
+impl Bench {
+    pub fn new(backend: &str, model: &str, is_decoupled: bool) -> Bench {
+        install(backend, &workshop().join("plugin.so"));
+        let host = host();
+        let opened = host.open(&spec(backend, model)).unwrap();
+        Bench::load(&host, opened, model, is_decoupled, false).unwrap()
+    }
+
+    pub fn completing(backend: &str, model: &str) -> Bench {
+        install(backend, &workshop().join("plugin.so"));
+        let host = host();
+        let opened = host.open(&spec(backend, model)).unwrap();
+        Bench::load(&host, opened, model, false, true).unwrap()
+    }
+
+    fn load(
+        host: &Arc<Host>,
+        backend: Arc<dyn Backend>,
+        model: &str,
+        is_decoupled: bool,
+        may_complete: bool,
+    ) -> Result<Bench, Error> {
+        let mut config = MODEL.replace("NAME", model);
+        if is_decoupled {
+            config.push_str("model_transaction_policy { decoupled: true }");
+        }
+        let mut config = conch_config::parse_text("config.pbtxt", &config).unwrap();
+        conch_config::normalize(&mut config);
+        let config = Arc::new(conch_config::Model::from_message(config).unwrap());
+        let spec = spec(backend.name(), model);
+        let budget = Budget::new(1 << 30);
+        let context = LoadContext {
+            name: model.into(),
+            version: 3,
+            path: spec.model_path.clone(),
+            config: Arc::clone(&config),
+            may_complete,
+            pool: Pool::new(1 << 20),
+            budget: Arc::clone(&budget),
+        };
+        let loaded = Arc::clone(&backend).load_model(context)?;
+        let version = Arc::new(ModelVersion::new(model.into(), 3, loaded.config(), 1, 100));
+        loaded.bind(&version);
+        let library = workshop()
+            .join("backends")
+            .join(backend.name())
+            .join(format!("libtriton_{}.so", backend.name()));
+        Ok(Bench {
+            model: loaded,
+            version,
+            model_path: spec.model_path.clone(),
+            host: Arc::clone(host),
+            budget,
+            client: Arc::default(),
+            journal: Journal::of(&library),
+            spec,
+            backend,
+        })
+    }
+
+    fn instance_spec(name: &str) -> InstanceSpec {
+        InstanceSpec {
+            name: name.to_owned(),
+            kind: conch_config::InstanceKind::Cpu,
+            device_id: 0,
+            host_policy: "cpu".to_owned(),
+            is_passive: false,
+            profiles: Vec::new(),
+            secondary_devices: Vec::new(),
+        }
+    }
+
+    pub fn instance(&self, name: &str) -> Box<dyn Instance> {
+        Arc::clone(&self.model)
+            .create_instance(Bench::instance_spec(name))
+            .unwrap()
+    }
+
+    /// Executes the calls as one batch and returns what came back by the end of it.
+    pub fn execute(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<String> {
+        let completion: Arc<dyn Completion> = self.client.clone();
+        let mut batch = Vec::new();
+        for (slot, call) in (0..).zip(calls) {
+            let length: usize = call.content.iter().map(Vec::len).sum();
+            let shape = [1, i64::try_from(length).unwrap()];
+            let input = DraftInput {
+                name: "IN",
+                data_type: conch_config::DataType::Uint8,
+                shape: shape.as_slice().into(),
+                chunks: call
+                    .content
+                    .iter()
+                    .map(|piece| View::copy_of(piece))
+                    .collect(),
+            };
+            let draft = Draft {
+                id: call.id,
+                correlation_id: call.correlation_id.clone(),
+                parameters: call.parameters.clone(),
+                timeout_us: call.timeout_us,
+                inputs: [input].into_iter().collect(),
+                requested_outputs: call.requested_outputs.iter().copied().collect(),
+                ..Draft::default()
+            };
+            let ticket = conch_engine::admit::admit(
+                &self.version,
+                draft,
+                &completion,
+                slot,
+                Stamps::default(),
+            )
+            .unwrap();
+            batch.push(ticket.claim(Fate::Execute, None).unwrap());
+        }
+        let mut departures = Departures::default();
+        instance.execute(&mut batch, &mut departures);
+        assert!(batch.is_empty());
+        departures.flush();
+        self.answers()
+    }
+
+    /// What came back since the last look.
+    pub fn answers(&self) -> Vec<String> {
+        std::mem::take(&mut self.client.answers.lock().unwrap())
+    }
+
+    pub fn wake_count(&self) -> usize {
+        *self.client.wakes.lock().unwrap()
+    }
+
+    /// The plug-in's notes since the last look, after its threads ended.
+    pub fn journal(&self) -> String {
+        self.journal.take()
+    }
+
+    pub fn live_count(&self) -> u64 {
+        self.version.live_count()
+    }
+
+    pub fn failures(&self) -> u64 {
+        self.version.model_statistics().inference.fail.count
+    }
+
+    pub fn host_list(&self) -> Vec<String> {
+        self.host
+            .list()
+            .into_iter()
+            .map(|(name, _, _)| name)
+            .collect()
+    }
+
+    pub fn open_again(&self) -> Arc<dyn Backend> {
+        self.host.open(&self.spec).unwrap()
+    }
+
+    /// No answer and no loan is left: all bytes are given back, and the model is referred to by nobody else.
+    pub fn assert_nothing_held(&self) {
+        assert_eq!(self.budget.used_bytes(), 0);
+        assert_eq!(Arc::strong_count(&self.version), 1);
+        assert_eq!(Arc::strong_count(&self.client), 1);
+        assert_eq!(Arc::strong_count(&self.model), 1);
+    }
+
+    /// Unloads the model; the rest stays, with a way to read the journal.
+    pub fn unload_all(self) -> (Arc<Host>, impl Fn() -> String) {
+        let Bench {
+            model,
+            backend,
+            host,
+            journal,
+            ..
+        } = self;
+        journal.take();
+        drop(model);
+        drop(backend);
+        (host, move || journal.take())
+    }
+
+    /// Unloads the model and ends the host; returns what the plug-in noted meanwhile.
+    pub fn end(self) -> String {
+        let Bench {
+            model,
+            backend,
+            host,
+            journal,
+            ..
+        } = self;
+        drop(model);
+        drop(backend);
+        host.finalize_all();
+        journal.take()
+    }
+
+    /// Unloads the model, without keeping the library open for its journal.
+    pub fn leave_without_journal(self) {
+        let Bench {
+            model,
+            backend,
+            host,
+            journal,
+            ..
+        } = self;
+        drop(journal);
+        drop(model);
+        drop(backend);
+        assert!(host.list().is_empty());
+    }
+}
