@@ -1,1 +1,23 @@
-//! Being built.
+//! The ONNX Runtime backend: serves `model.onnx` files.
+//!
+//! ONNX Runtime itself is a library that is opened at run time: named by the model parameter or backend setting
+//! `onnxruntime-library`, by the environment variable `CONCH_ONNXRUNTIME_LIBRARY`, or found as `libonnxruntime.so*` beside this one. Where
+//! none is found, an embedded engine serves what it can. One batch is one run.
+
+#![deny(unsafe_code)]
+
+mod complete;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod engine;
+mod instance;
+mod model;
+#[cfg(feature = "embedded")]
+mod onnx_file;
+#[allow(unsafe_code)] // The one door to the C library.
+mod ort;
+mod settings;
+mod tensor;
+mod validate;
+
+conch_backend_sdk::export_backend!(model::Backend);

@@ -75,12 +75,13 @@ impl<'b> Response<'b> {
         }
     }
 
-    /// Adds an output and its buffer of `byte_count` bytes in main memory, to be filled before the response is sent.
+    /// Adds an output and its buffer of `byte_count` bytes in main memory, to be filled before the response is sent. Every
+    /// call makes an output with memory of its own, so that the buffers of several may be held at the same time.
     ///
     /// # Errors
     /// `Unsupported` if the server insists on GPU memory; otherwise whatever the server reports.
     pub fn output(
-        &mut self,
+        &self,
         name: &CStr,
         data_type: DataType,
         shape: &[i64],

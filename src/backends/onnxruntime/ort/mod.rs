@@ -1,0 +1,19 @@
+//! ONNX Runtime itself: its C function table, and safe wrappers of what the backend needs of it. The only place of this crate with
+//! `unsafe`.
+//!
+//! The library is opened at run time, so nothing here is needed to build. Version floor: 1.17 ([`API_VERSION`]), the oldest table
+//! that has every function used; newer libraries keep old tables.
+
+mod runtime;
+mod session;
+mod table;
+mod value;
+
+pub use runtime::{GlobalThreads, Runtime};
+pub use session::{GraphOptimization, Session, SessionOptions};
+pub use value::Value;
+#[cfg(feature = "embedded")]
+pub(crate) use value::data_type_from_onnx;
+
+/// The function table that is asked for.
+pub const API_VERSION: u32 = 17;

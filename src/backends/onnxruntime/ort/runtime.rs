@@ -1,0 +1,239 @@
+//! An opened ONNX Runtime library with its environment.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+use conch_backend_sdk as sdk;
+use sdk::Error;
+use sdk::log::Level;
+
+use super::API_VERSION;
+use super::table::{GetApiBase, OrtAllocator, OrtEnv, OrtMemoryInfo, OrtThreadingOptions, Table};
+
+/// Severities of ONNX Runtime's log.
+const SEVERITY_INFO: c_int = 1;
+const SEVERITY_WARNING: c_int = 2;
+const SEVERITY_ERROR: c_int = 3;
+
+/// `OrtDeviceAllocator` and `OrtMemTypeDefault`: memory that ONNX Runtime does not manage.
+const DEVICE_ALLOCATOR: c_int = 0;
+const MEMORY_TYPE_DEFAULT: c_int = 0;
+
+/// Threads that all sessions of a runtime share, instead of a pool each. 0 lets ONNX Runtime choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalThreads {
+    pub intra_op: i32,
+    pub inter_op: i32,
+}
+
+/// An ONNX Runtime library and its environment. Sessions and values keep it alive. The library itself stays loaded when this is
+/// dropped: its threads and thread-locals outlive its environment.
+pub struct Runtime {
+    pub(super) table: Table,
+    pub(super) env: NonNull<OrtEnv>,
+    /// ONNX Runtime's own; never freed.
+    pub(super) allocator: NonNull<OrtAllocator>,
+    pub(super) memory_info: NonNull<OrtMemoryInfo>,
+    pub(super) has_global_threads: bool,
+    version: String,
+    path: PathBuf,
+    _library: ManuallyDrop<libloading::Library>,
+}
+
+// SAFETY: environment, default allocator and memory description may be used from any thread at once, by the C API's documentation.
+unsafe impl Send for Runtime {}
+// SAFETY: as above.
+unsafe impl Sync for Runtime {}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "ONNX Runtime {} at {}",
+            self.version,
+            self.path.display()
+        )
+    }
+}
+
+impl Runtime {
+    /// Opens the library at `path` and makes an environment that logs into the server's log.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file is no such library or too old; `Internal` for what it reports itself.
+    pub fn open(path: &Path, threads: Option<GlobalThreads>) -> Result<Self, Error> {
+        let unavailable = |what: String| {
+            Error::unavailable(format!("ONNX Runtime library {}: {what}", path.display()))
+        };
+        // SAFETY: the operator names this library to be run in the process; its initialisers are ONNX Runtime's.
+        let library = unsafe { libloading::Library::new(path) }
+            .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
+        // SAFETY: this symbol has this type in every release of ONNX Runtime.
+        let get_api_base = unsafe { library.get::<GetApiBase>(b"OrtGetApiBase\0") }
+            .map_err(|error| unavailable(format!("is not ONNX Runtime: {error}")))?;
+        // SAFETY: takes nothing, returns a static struct.
+        let base = unsafe { get_api_base().as_ref() }
+            .ok_or_else(|| unavailable("returns no API".to_owned()))?;
+        // SAFETY: the version is a static NUL-terminated string.
+        let version = unsafe { CStr::from_ptr((base.get_version)()) }
+            .to_string_lossy()
+            .into_owned();
+        // SAFETY: returns a static table or null.
+        let api = unsafe { (base.get_api)(API_VERSION) };
+        if api.is_null() {
+            return Err(unavailable(format!(
+                "is version {version}, this backend needs 1.{API_VERSION} or later"
+            )));
+        }
+        // SAFETY: not null, and of the version asked for.
+        let table = unsafe { Table::read(api) }
+            .ok_or_else(|| unavailable(format!("version {version} lacks functions")))?;
+
+        let env = create_env(&table, threads)?;
+        let mut allocator = ptr::null_mut();
+        let mut memory_info = ptr::null_mut();
+        // SAFETY: the results are writable.
+        let made = unsafe {
+            table
+                .check((table.default_allocator)(&raw mut allocator))
+                .and_then(|()| {
+                    table.check((table.create_cpu_memory_info)(
+                        DEVICE_ALLOCATOR,
+                        MEMORY_TYPE_DEFAULT,
+                        &raw mut memory_info,
+                    ))
+                })
+        };
+        let (Ok(()), Some(allocator), Some(memory_info)) = (
+            made.clone(),
+            NonNull::new(allocator),
+            NonNull::new(memory_info),
+        ) else {
+            // SAFETY: made above and used by nobody.
+            unsafe { (table.release_env)(env.as_ptr()) };
+            made?;
+            return Err(unavailable("gives no allocator".to_owned()));
+        };
+        Ok(Runtime {
+            table,
+            env,
+            allocator,
+            memory_info,
+            has_global_threads: threads.is_some(),
+            version,
+            path: path.to_owned(),
+            _library: ManuallyDrop::new(library),
+        })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // SAFETY: ours, and everything made from them holds this runtime, so it is gone.
+        unsafe {
+            (self.table.release_memory_info)(self.memory_info.as_ptr());
+            (self.table.release_env)(self.env.as_ptr());
+        }
+    }
+}
+
+fn create_env(table: &Table, threads: Option<GlobalThreads>) -> Result<NonNull<OrtEnv>, Error> {
+    // ONNX Runtime is talkative below warnings, so its smaller talk is only asked for where the server's log is verbose.
+    let severity = if sdk::log::is_enabled(Level::Verbose) {
+        SEVERITY_INFO
+    } else {
+        SEVERITY_WARNING
+    };
+    let mut env = ptr::null_mut();
+    match threads {
+        // SAFETY: the callback is a static function, the id a static string, the result writable.
+        None => unsafe {
+            table.check((table.create_env_with_logger)(
+                log_line,
+                ptr::null_mut(),
+                severity,
+                c"conch".as_ptr(),
+                &raw mut env,
+            ))?;
+        },
+        Some(threads) => {
+            let options = ThreadingOptions::new(table, threads)?;
+            // SAFETY: as above; the options are copied.
+            unsafe {
+                table.check((table.create_env_with_logger_and_threads)(
+                    log_line,
+                    ptr::null_mut(),
+                    severity,
+                    c"conch".as_ptr(),
+                    options.raw,
+                    &raw mut env,
+                ))?;
+            }
+        }
+    }
+    NonNull::new(env).ok_or_else(|| Error::internal("ONNX Runtime gave no environment"))
+}
+
+struct ThreadingOptions<'t> {
+    table: &'t Table,
+    raw: *mut OrtThreadingOptions,
+}
+
+impl<'t> ThreadingOptions<'t> {
+    fn new(table: &'t Table, threads: GlobalThreads) -> Result<Self, Error> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the result is writable; the wrapper releases it.
+        unsafe {
+            table.check((table.create_threading_options)(&raw mut raw))?;
+            let options = ThreadingOptions { table, raw };
+            table.check((table.set_global_intra_op_threads)(raw, threads.intra_op))?;
+            table.check((table.set_global_inter_op_threads)(raw, threads.inter_op))?;
+            Ok(options)
+        }
+    }
+}
+
+impl Drop for ThreadingOptions<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours, and used by nobody.
+        unsafe { (self.table.release_threading_options)(self.raw) };
+    }
+}
+
+/// Passes a line of ONNX Runtime's log on. Called on any of its threads.
+unsafe extern "C" fn log_line(
+    _parameter: *mut c_void,
+    severity: c_int,
+    category: *const c_char,
+    _id: *const c_char,
+    location: *const c_char,
+    message: *const c_char,
+) {
+    let level = match severity {
+        ..SEVERITY_WARNING => Level::Verbose,
+        SEVERITY_WARNING => Level::Warning,
+        SEVERITY_ERROR.. => Level::Error,
+    };
+    let text = |pointer: *const c_char| {
+        if pointer.is_null() {
+            return String::new();
+        }
+        // SAFETY: ONNX Runtime passes NUL-terminated strings that live during the call.
+        unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    // A panic must not unwind into C++; a line of log is not worth more than dropping it.
+    let _ = std::panic::catch_unwind(|| {
+        sdk::log!(
+            level,
+            "onnxruntime: {} {}: {}",
+            text(category),
+            text(location),
+            text(message)
+        );
+    });
+}

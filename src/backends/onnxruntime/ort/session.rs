@@ -1,0 +1,421 @@
+//! A loaded model.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use conch_backend_sdk::Error;
+
+use super::runtime::Runtime;
+use super::table::{
+    OrtRunOptions, OrtSession, OrtSessionOptions, OrtTensorTypeAndShapeInfo, OrtTypeInfo, Status,
+};
+use super::value::{Value, data_type_from_onnx};
+use crate::tensor::{Feed, Signature, Target, TensorInfo};
+
+/// `ONNX_TYPE_TENSOR`.
+const ONNX_TYPE_TENSOR: c_int = 1;
+
+/// How far ONNX Runtime may rewrite a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphOptimization {
+    None,
+    Basic,
+    Extended,
+    All,
+}
+
+impl GraphOptimization {
+    fn to_raw(self) -> c_int {
+        match self {
+            GraphOptimization::None => 0,
+            GraphOptimization::Basic => 1,
+            GraphOptimization::Extended => 2,
+            GraphOptimization::All => 99,
+        }
+    }
+}
+
+/// How a session is made and run. Counts of 0 let ONNX Runtime choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    pub log_id: CString,
+    pub optimization: GraphOptimization,
+    pub is_parallel: bool,
+    pub intra_op_threads: i32,
+    pub inter_op_threads: i32,
+    pub has_memory_arena: Option<bool>,
+    pub has_memory_pattern: Option<bool>,
+    /// Entries of the session's configuration, such as `session.intra_op.allow_spinning`.
+    pub session_entries: Vec<(CString, CString)>,
+    /// Entries of each run's configuration, such as `memory.enable_memory_arena_shrinkage`.
+    pub run_entries: Vec<(CString, CString)>,
+    pub custom_op_libraries: Vec<PathBuf>,
+}
+
+/// A model loaded into ONNX Runtime. Used by one thread at a time here.
+pub struct Session {
+    runtime: Arc<Runtime>,
+    raw: NonNull<OrtSession>,
+    run_options: NonNull<OrtRunOptions>,
+    signature: Signature,
+}
+
+// SAFETY: a session may be used from any thread; run options are only read during a run.
+unsafe impl Send for Session {}
+
+impl Session {
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words; `Unsupported` if an input or output is no tensor that Triton knows.
+    pub fn load(
+        runtime: &Arc<Runtime>,
+        model: &Path,
+        options: &SessionOptions,
+    ) -> Result<Self, Error> {
+        let table = &runtime.table;
+        let raw_options = RawOptions::new(runtime, options)?;
+        let path = c_path(model)?;
+        let mut session = ptr::null_mut();
+        let mut run_options = ptr::null_mut();
+        // SAFETY: environment and options are live, the path is NUL-terminated, the result writable.
+        unsafe {
+            table.check((table.create_session)(
+                runtime.env.as_ptr(),
+                path.as_ptr(),
+                raw_options.raw,
+                &raw mut session,
+            ))?;
+        }
+        let session =
+            NonNull::new(session).ok_or_else(|| Error::internal("ONNX Runtime gave no session"))?;
+        // SAFETY: the result is writable.
+        let made = unsafe { table.check((table.create_run_options)(&raw mut run_options)) };
+        let (Ok(()), Some(run_options)) = (made.clone(), NonNull::new(run_options)) else {
+            // SAFETY: made above and used by nobody.
+            unsafe { (table.release_session)(session.as_ptr()) };
+            made?;
+            return Err(Error::internal("ONNX Runtime gave no run options"));
+        };
+        let mut session = Session {
+            runtime: Arc::clone(runtime),
+            raw: session,
+            run_options,
+            signature: Signature::default(),
+        };
+        for (key, value) in &options.run_entries {
+            // SAFETY: the run options are ours; both strings are NUL-terminated and copied.
+            unsafe {
+                table.check((table.add_run_config)(
+                    run_options.as_ptr(),
+                    key.as_ptr(),
+                    value.as_ptr(),
+                ))?;
+            }
+        }
+        session.signature = session.read_signature()?;
+        Ok(session)
+    }
+
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` where a target had memory of its own.
+    ///
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words; `InvalidArgument` if a string tensor's bytes do not fit its shape.
+    pub fn run(
+        &mut self,
+        feeds: &[Feed<'_>],
+        targets: &mut [Target<'_, '_>],
+    ) -> Result<Vec<Option<Value<'static>>>, Error> {
+        let table = &self.runtime.table;
+        let inputs = feeds
+            .iter()
+            .map(|feed| Value::borrow(&self.runtime, feed))
+            .collect::<Result<Vec<_>, _>>()?;
+        let wanted: Vec<_> = targets.iter().map(|target| target.info).collect();
+        let outputs = targets
+            .iter_mut()
+            .map(|target| {
+                let info = target.info;
+                target
+                    .memory
+                    .as_mut()
+                    .map(|memory| {
+                        Value::over(
+                            &self.runtime,
+                            info.data_type,
+                            &memory.shape,
+                            memory.buffer.as_uninit(),
+                        )
+                    })
+                    .transpose()
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let input_names: Vec<_> = feeds.iter().map(|feed| feed.name.as_ptr()).collect();
+        let output_names: Vec<_> = wanted.iter().map(|info| info.name.as_ptr()).collect();
+        let input_values: Vec<_> = inputs
+            .iter()
+            .map(|value| value.as_ptr().cast_const())
+            .collect();
+        let mut output_values: Vec<_> = outputs
+            .iter()
+            .map(|value| value.as_ref().map_or(ptr::null_mut(), Value::as_ptr))
+            .collect();
+        // SAFETY: session, options and values are live; the arrays have the lengths given; input values borrow memory that `feeds`
+        // keeps, output values memory that `targets` keep, until after this call.
+        let status = unsafe {
+            (table.run)(
+                self.raw.as_ptr(),
+                self.run_options.as_ptr(),
+                input_names.as_ptr(),
+                input_values.as_ptr(),
+                input_values.len(),
+                output_names.as_ptr(),
+                output_names.len(),
+                output_values.as_mut_ptr(),
+            )
+        };
+        // SAFETY: the status is ours. A failed run makes no values.
+        unsafe { table.check(status)? };
+        // Every value made by the run is owned before anything can fail, so that none leaks.
+        let made: Vec<Option<Option<Value<'static>>>> = outputs
+            .iter()
+            .zip(output_values)
+            .map(|(own, value)| match own {
+                Some(_) => Some(None),
+                // SAFETY: made by the run, ours from now on.
+                None => NonNull::new(value)
+                    .map(|value| Some(unsafe { Value::own(&self.runtime, value) })),
+            })
+            .collect();
+        made.into_iter()
+            .zip(wanted)
+            .map(|(value, info)| {
+                value.ok_or_else(|| {
+                    Error::internal(format!(
+                        "output tensor '{}' is not found",
+                        info.name.to_string_lossy()
+                    ))
+                })
+            })
+            .collect()
+    }
+
+    fn read_signature(&self) -> Result<Signature, Error> {
+        let table = &self.runtime.table;
+        Ok(Signature {
+            inputs: self.read_infos(table.input_count, table.input_name, table.input_type)?,
+            outputs: self.read_infos(table.output_count, table.output_name, table.output_type)?,
+            initializers: self.read_infos(
+                table.initializer_count,
+                table.initializer_name,
+                table.initializer_type,
+            )?,
+        })
+    }
+
+    fn read_infos(
+        &self,
+        count_of: unsafe extern "C" fn(*const OrtSession, *mut usize) -> Status,
+        name_of: unsafe extern "C" fn(
+            *const OrtSession,
+            usize,
+            *mut super::table::OrtAllocator,
+            *mut *mut c_char,
+        ) -> Status,
+        type_of: unsafe extern "C" fn(*const OrtSession, usize, *mut *mut OrtTypeInfo) -> Status,
+    ) -> Result<Vec<TensorInfo>, Error> {
+        let table = &self.runtime.table;
+        let mut count = 0;
+        // SAFETY: the session is live, the result writable.
+        unsafe { table.check(count_of(self.raw.as_ptr(), &raw mut count))? };
+        (0..count)
+            .map(|index| {
+                let mut name = ptr::null_mut();
+                let mut type_info = ptr::null_mut();
+                // SAFETY: the session is live, the index in range, the results writable; the name is allocated for us, NUL-terminated,
+                // and freed after it was copied; the type information is owned by the wrapper.
+                unsafe {
+                    table.check(name_of(
+                        self.raw.as_ptr(),
+                        index,
+                        self.runtime.allocator.as_ptr(),
+                        &raw mut name,
+                    ))?;
+                    let owned = CStr::from_ptr(name).to_owned();
+                    table.check((table.allocator_free)(
+                        self.runtime.allocator.as_ptr(),
+                        name.cast(),
+                    ))?;
+                    table.check(type_of(self.raw.as_ptr(), index, &raw mut type_info))?;
+                    let type_info = TypeInfo {
+                        runtime: &self.runtime,
+                        raw: type_info,
+                    };
+                    type_info.tensor(owned)
+                }
+            })
+            .collect()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: both are ours, and no run is going on.
+        unsafe {
+            (self.runtime.table.release_run_options)(self.run_options.as_ptr());
+            (self.runtime.table.release_session)(self.raw.as_ptr());
+        }
+    }
+}
+
+struct TypeInfo<'r> {
+    runtime: &'r Runtime,
+    raw: *mut OrtTypeInfo,
+}
+
+impl TypeInfo<'_> {
+    fn tensor(&self, name: CString) -> Result<TensorInfo, Error> {
+        let table = &self.runtime.table;
+        let mut kind = 0;
+        let mut tensor = ptr::null();
+        // SAFETY: the type information is live, the results writable; the cast borrows from it.
+        let (element, dims) = unsafe {
+            table.check((table.onnx_type)(self.raw, &raw mut kind))?;
+            if kind != ONNX_TYPE_TENSOR {
+                return Err(Error::unsupported(format!(
+                    "Unsupported ONNX Type '{}' for I/O '{}', expected 'ONNX_TYPE_TENSOR'.",
+                    onnx_type_name(kind),
+                    name.to_string_lossy()
+                )));
+            }
+            table.check((table.cast_to_tensor_info)(self.raw, &raw mut tensor))?;
+            shape_of(self.runtime, tensor)?
+        };
+        let data_type = data_type_from_onnx(element).ok_or_else(|| {
+            Error::unsupported(format!(
+                "unsupported ONNX element type {element} of I/O '{}'",
+                name.to_string_lossy()
+            ))
+        })?;
+        Ok(TensorInfo {
+            name,
+            data_type,
+            // Unknown dimensions come as -1; older libraries also say 0 for some symbolic ones, which no tensor of use has.
+            dims: dims
+                .iter()
+                .map(|&dim| if dim > 0 { dim } else { -1 })
+                .collect(),
+        })
+    }
+}
+
+impl Drop for TypeInfo<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours.
+        unsafe { (self.runtime.table.release_type_info)(self.raw) };
+    }
+}
+
+/// Element type and dimensions.
+///
+/// # Safety
+/// `info` is live.
+pub(super) unsafe fn shape_of(
+    runtime: &Runtime,
+    info: *const OrtTensorTypeAndShapeInfo,
+) -> Result<(c_int, Vec<i64>), Error> {
+    let table = &runtime.table;
+    let mut element = 0;
+    let mut count = 0;
+    // SAFETY: live by this function's contract; the results are writable, the array as long as said.
+    unsafe {
+        table.check((table.element_type)(info, &raw mut element))?;
+        table.check((table.dimension_count)(info, &raw mut count))?;
+        let mut dims = vec![0i64; count];
+        table.check((table.dimensions)(info, dims.as_mut_ptr(), dims.len()))?;
+        Ok((element, dims))
+    }
+}
+
+struct RawOptions<'r> {
+    runtime: &'r Runtime,
+    raw: *mut OrtSessionOptions,
+}
+
+impl<'r> RawOptions<'r> {
+    fn new(runtime: &'r Runtime, options: &SessionOptions) -> Result<Self, Error> {
+        let table = &runtime.table;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the result is writable; the wrapper releases it.
+        unsafe { table.check((table.create_session_options)(&raw mut raw))? };
+        let wrapper = RawOptions { runtime, raw };
+        // SAFETY: the options are live; strings are NUL-terminated and copied.
+        unsafe {
+            table.check((table.set_session_log_id)(raw, options.log_id.as_ptr()))?;
+            table.check((table.set_graph_optimization)(
+                raw,
+                options.optimization.to_raw(),
+            ))?;
+            table.check((table.set_execution_mode)(
+                raw,
+                c_int::from(options.is_parallel),
+            ))?;
+            if runtime.has_global_threads {
+                table.check((table.disable_per_session_threads)(raw))?;
+            } else {
+                table.check((table.set_intra_op_threads)(raw, options.intra_op_threads))?;
+                table.check((table.set_inter_op_threads)(raw, options.inter_op_threads))?;
+            }
+            match options.has_memory_arena {
+                Some(true) => table.check((table.enable_cpu_mem_arena)(raw))?,
+                Some(false) => table.check((table.disable_cpu_mem_arena)(raw))?,
+                None => {}
+            }
+            match options.has_memory_pattern {
+                Some(true) => table.check((table.enable_mem_pattern)(raw))?,
+                Some(false) => table.check((table.disable_mem_pattern)(raw))?,
+                None => {}
+            }
+            for (key, value) in &options.session_entries {
+                table.check((table.add_session_config)(
+                    raw,
+                    key.as_ptr(),
+                    value.as_ptr(),
+                ))?;
+            }
+            for library in &options.custom_op_libraries {
+                table.check((table.register_custom_ops)(raw, c_path(library)?.as_ptr()))?;
+            }
+        }
+        Ok(wrapper)
+    }
+}
+
+impl Drop for RawOptions<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours; a session made from them has copied them.
+        unsafe { (self.runtime.table.release_session_options)(self.raw) };
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid(format!("path {} contains a NUL", path.display())))
+}
+
+fn onnx_type_name(kind: c_int) -> &'static str {
+    match kind {
+        1 => "ONNX_TYPE_TENSOR",
+        2 => "ONNX_TYPE_SEQUENCE",
+        3 => "ONNX_TYPE_MAP",
+        4 => "ONNX_TYPE_OPAQUE",
+        5 => "ONNX_TYPE_SPARSETENSOR",
+        6 => "ONNX_TYPE_OPTIONAL",
+        _ => "ONNX_TYPE_UNKNOWN",
+    }
+}

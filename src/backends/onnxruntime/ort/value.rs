@@ -1,0 +1,325 @@
+//! Tensors as ONNX Runtime sees them.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use conch_backend_sdk::{DataType, Error, element_count, shape_text};
+
+use super::runtime::Runtime;
+use super::session::shape_of;
+use super::table::OrtValue;
+use crate::tensor::Feed;
+
+/// A tensor owned by this wrapper. Its data is ONNX Runtime's, or borrowed memory during `'m`.
+pub struct Value<'m> {
+    runtime: Arc<Runtime>,
+    raw: NonNull<OrtValue>,
+    memory: PhantomData<&'m [u8]>,
+}
+
+impl<'m> Value<'m> {
+    /// A tensor over a feed's bytes; strings are copied, since ONNX Runtime keeps them as C++ strings.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes do not fit the shape; `Internal` with ONNX Runtime's own words.
+    pub(super) fn borrow(runtime: &Arc<Runtime>, feed: &Feed<'m>) -> Result<Self, Error> {
+        if feed.data_type == DataType::Bytes {
+            return Self::strings(runtime, feed);
+        }
+        // ONNX Runtime only reads the memory of inputs, though its type says otherwise.
+        let data = feed.bytes.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the memory lives during `'m`.
+        unsafe { Self::with_data(runtime, feed.data_type, feed.shape, data, feed.bytes.len()) }
+    }
+
+    /// A tensor over memory for an output.
+    ///
+    /// # Errors
+    /// As [`borrow`](Self::borrow).
+    pub(super) fn over(
+        runtime: &Arc<Runtime>,
+        data_type: DataType,
+        shape: &[i64],
+        memory: &'m mut [MaybeUninit<u8>],
+    ) -> Result<Self, Error> {
+        // SAFETY: the memory lives during `'m`, and is borrowed uniquely.
+        unsafe {
+            Self::with_data(
+                runtime,
+                data_type,
+                shape,
+                memory.as_mut_ptr().cast(),
+                memory.len(),
+            )
+        }
+    }
+
+    /// # Safety
+    /// `raw` is a tensor with memory of its own that the caller gives away.
+    pub(super) unsafe fn own(runtime: &Arc<Runtime>, raw: NonNull<OrtValue>) -> Value<'static> {
+        Value {
+            runtime: Arc::clone(runtime),
+            raw,
+            memory: PhantomData,
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut OrtValue {
+        self.raw.as_ptr()
+    }
+
+    /// Element type and shape.
+    ///
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words; `Unsupported` if Triton has no such element type.
+    pub fn shape(&self) -> Result<(DataType, Vec<i64>), Error> {
+        let table = &self.runtime.table;
+        let mut info = ptr::null_mut();
+        // SAFETY: the value is live, the result writable; the information is ours and released after it was read.
+        let (element, shape) = unsafe {
+            table.check((table.tensor_info)(self.as_ptr(), &raw mut info))?;
+            let read = shape_of(&self.runtime, info);
+            (table.release_tensor_info)(info);
+            read?
+        };
+        let data_type = data_type_from_onnx(element).ok_or_else(|| {
+            Error::unsupported(format!("output with the ONNX element type {element}"))
+        })?;
+        Ok((data_type, shape))
+    }
+
+    /// The bytes of a tensor whose elements are not strings.
+    ///
+    /// # Errors
+    /// `Internal` if it holds strings, or with ONNX Runtime's own words.
+    pub fn bytes(&self) -> Result<&[u8], Error> {
+        let (data_type, shape) = self.shape()?;
+        let byte_count = data_type
+            .element_bytes()
+            .zip(element_count(&shape))
+            .and_then(|(element_bytes, count)| element_bytes.checked_mul(count))
+            .ok_or_else(|| Error::internal("an output without a size in bytes"))?;
+        if byte_count == 0 {
+            return Ok(&[]);
+        }
+        let table = &self.runtime.table;
+        let mut data = ptr::null_mut();
+        // SAFETY: the value is live and holds no strings; its memory has as many bytes as type and shape say, and lives as long as it.
+        unsafe {
+            table.check((table.tensor_data)(self.as_ptr(), &raw mut data))?;
+            if data.is_null() {
+                return Err(Error::internal("ONNX Runtime gave an output without data"));
+            }
+            Ok(std::slice::from_raw_parts(data.cast::<u8>(), byte_count))
+        }
+    }
+
+    /// The elements of a string tensor, each behind its length, as on Triton's wire.
+    ///
+    /// # Errors
+    /// `Internal` with ONNX Runtime's own words.
+    pub fn string_bytes(&self) -> Result<Vec<u8>, Error> {
+        let table = &self.runtime.table;
+        let (_, shape) = self.shape()?;
+        let count =
+            element_count(&shape).ok_or_else(|| Error::internal("an output without a size"))?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut total = 0;
+        // SAFETY: the value is live, the result writable.
+        unsafe {
+            table.check((table.string_tensor_bytes)(self.as_ptr(), &raw mut total))?;
+        }
+        let mut content = vec![0u8; total];
+        let mut offsets = vec![0usize; count];
+        // SAFETY: the value is live, the arrays have the lengths given.
+        unsafe {
+            table.check((table.string_tensor_content)(
+                self.as_ptr(),
+                content.as_mut_ptr().cast(),
+                content.len(),
+                offsets.as_mut_ptr(),
+                offsets.len(),
+            ))?;
+        }
+        let mut bytes = Vec::with_capacity(total + 4 * count);
+        for (index, &start) in offsets.iter().enumerate() {
+            let end = offsets.get(index + 1).copied().unwrap_or(total);
+            let element = content
+                .get(start..end)
+                .ok_or_else(|| Error::internal("ONNX Runtime gave bad string offsets"))?;
+            let length = u32::try_from(element.len())
+                .map_err(|_| Error::unsupported("a string of 4 GiB or more in an output"))?;
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(element);
+        }
+        Ok(bytes)
+    }
+
+    /// # Safety
+    /// `data` has `byte_count` bytes that live during `'m`, writable if the tensor is an output.
+    unsafe fn with_data(
+        runtime: &Arc<Runtime>,
+        data_type: DataType,
+        shape: &[i64],
+        data: *mut c_void,
+        byte_count: usize,
+    ) -> Result<Self, Error> {
+        let expected = data_type
+            .element_bytes()
+            .zip(element_count(shape))
+            .and_then(|(element_bytes, count)| element_bytes.checked_mul(count));
+        if expected != Some(byte_count) {
+            return Err(Error::invalid(format!(
+                "{byte_count} bytes do not make a {} tensor of shape {}",
+                data_type.name(),
+                shape_text(shape)
+            )));
+        }
+        let table = &runtime.table;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the size fits type and shape by the check; the shape is copied; the result is writable.
+        unsafe {
+            table.check((table.create_tensor_with_data)(
+                runtime.memory_info.as_ptr(),
+                data,
+                byte_count,
+                shape.as_ptr(),
+                shape.len(),
+                data_type_to_onnx(data_type),
+                &raw mut raw,
+            ))?;
+        }
+        Self::wrap(runtime, raw)
+    }
+
+    fn strings(runtime: &Arc<Runtime>, feed: &Feed<'_>) -> Result<Self, Error> {
+        let count = element_count(feed.shape)
+            .ok_or_else(|| Error::invalid("a string tensor with an impossible shape"))?;
+        let table = &runtime.table;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the allocator is ONNX Runtime's; the shape is copied; the result is writable.
+        unsafe {
+            table.check((table.create_tensor)(
+                runtime.allocator.as_ptr(),
+                feed.shape.as_ptr(),
+                feed.shape.len(),
+                data_type_to_onnx(DataType::Bytes),
+                &raw mut raw,
+            ))?;
+        }
+        let value = Self::wrap(runtime, raw)?;
+        let mut rest = feed.bytes;
+        for index in 0..count {
+            let element = split_string(&mut rest).ok_or_else(|| {
+                Error::invalid(format!(
+                    "unexpected number of string elements {index} for inference input '{}', expecting {count}",
+                    feed.name.to_string_lossy()
+                ))
+            })?;
+            let mut buffer: *mut c_char = ptr::null_mut();
+            // SAFETY: the value is a string tensor with that element; the buffer has as many bytes as asked for, written at once.
+            unsafe {
+                table.check((table.resized_string_element)(
+                    value.as_ptr(),
+                    index,
+                    element.len(),
+                    &raw mut buffer,
+                ))?;
+                if !element.is_empty() {
+                    ptr::copy_nonoverlapping(element.as_ptr(), buffer.cast::<u8>(), element.len());
+                }
+            }
+        }
+        if !rest.is_empty() {
+            return Err(Error::invalid(format!(
+                "unexpected additional data for inference input '{}': more than {count} string elements",
+                feed.name.to_string_lossy()
+            )));
+        }
+        Ok(value)
+    }
+
+    fn wrap(runtime: &Arc<Runtime>, raw: *mut OrtValue) -> Result<Self, Error> {
+        Ok(Value {
+            runtime: Arc::clone(runtime),
+            raw: NonNull::new(raw).ok_or_else(|| Error::internal("ONNX Runtime gave no tensor"))?,
+            memory: PhantomData,
+        })
+    }
+}
+
+impl Drop for Value<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours; borrowed memory is not freed by this.
+        unsafe { (self.runtime.table.release_value)(self.raw.as_ptr()) };
+    }
+}
+
+/// Takes one element off the front of a BYTES tensor.
+fn split_string<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let (length, behind) = rest.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (element, behind) = behind.split_at_checked(length)?;
+    *rest = behind;
+    Some(element)
+}
+
+/// `ONNXTensorElementDataType` to Triton's data type.
+pub(crate) fn data_type_from_onnx(element: c_int) -> Option<DataType> {
+    DataType::ALL
+        .into_iter()
+        .find(|&data_type| data_type_to_onnx(data_type) == element)
+}
+
+/// Triton's data type to `ONNXTensorElementDataType`, whose numbers are also those of `TensorProto.DataType` in model files.
+pub(crate) fn data_type_to_onnx(data_type: DataType) -> c_int {
+    match data_type {
+        DataType::Fp32 => 1,
+        DataType::Uint8 => 2,
+        DataType::Int8 => 3,
+        DataType::Uint16 => 4,
+        DataType::Int16 => 5,
+        DataType::Int32 => 6,
+        DataType::Int64 => 7,
+        DataType::Bytes => 8,
+        DataType::Bool => 9,
+        DataType::Fp16 => 10,
+        DataType::Fp64 => 11,
+        DataType::Uint32 => 12,
+        DataType::Uint64 => 13,
+        DataType::Bf16 => 16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn element_types_map_both_ways() {
+        for data_type in DataType::ALL {
+            assert_eq!(
+                data_type_from_onnx(data_type_to_onnx(data_type)),
+                Some(data_type)
+            );
+        }
+        // Undefined, the complex types, and 8-bit floats.
+        for element in [0, 14, 15, 17, 20, -1] {
+            assert_eq!(data_type_from_onnx(element), None);
+        }
+    }
+
+    #[test]
+    fn takes_strings_off_the_front() {
+        let mut rest = &b"\x02\0\0\0ab\0\0\0\0\x05\0\0\0abc"[..];
+        assert_eq!(split_string(&mut rest), Some(&b"ab"[..]));
+        assert_eq!(split_string(&mut rest), Some(&b""[..]));
+        assert_eq!(split_string(&mut rest), None);
+        assert_eq!(split_string(&mut &b"\x01\0"[..]), None);
+    }
+}

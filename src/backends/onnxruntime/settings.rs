@@ -1,0 +1,253 @@
+//! Session options from a model's configuration, under the names that Triton's ONNX Runtime backend gave them.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use conch_backend_sdk as sdk;
+use sdk::serde_json::Value;
+use sdk::{Error, ModelConfig};
+
+use crate::ort::{GraphOptimization, SessionOptions};
+
+/// Parameter that names the engine's library for one model.
+pub const LIBRARY: &str = "onnxruntime-library";
+
+/// Parameters that only concern a CUDA execution provider, which this backend does not drive.
+const CUDA_PARAMETERS: [&str; 4] = [
+    "cudnn_conv_algo_search",
+    "gpu_mem_limit",
+    "arena_extend_strategy",
+    "do_copy_in_default_stream",
+];
+
+/// Reads the options of a model's sessions.
+///
+/// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which takes every CPU. Where the parameter
+/// is absent (as most are), upstream leaves the choice to ONNX Runtime for each instance, so that n instances contend with n threads for
+/// each CPU. Here the CPUs of the process are divided among the model's instances, at least one each; with one instance
+/// that is the same as upstream.
+///
+/// # Errors
+/// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is asked for.
+pub fn session_options(
+    model_name: &str,
+    directory: &Path,
+    config: &ModelConfig,
+) -> Result<SessionOptions, Error> {
+    refuse_accelerators(config)?;
+    let execution_mode = config.integer_parameter("execution_mode")?.unwrap_or(0);
+    if !(0..=1).contains(&execution_mode) {
+        return Err(Error::invalid(format!(
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {execution_mode} ."
+        )));
+    }
+    let intra_op_threads = match config.integer_parameter("intra_op_thread_count")? {
+        Some(count) => thread_count("intra_op_thread_count", count)?,
+        None => share_of_cpus(
+            thread::available_parallelism().map_or(1, usize::from),
+            config.instance_count(),
+        ),
+    };
+    let inter_op_threads = match config.integer_parameter("inter_op_thread_count")? {
+        Some(count) => thread_count("inter_op_thread_count", count)?,
+        None => 0,
+    };
+    let mut session_entries = Vec::new();
+    let mut run_entries = Vec::new();
+    for name in config.parameter_names() {
+        let entries = match name.split_once('.') {
+            // ONNX Runtime's own keys: those of sessions begin with session., ep. or optimization., those of runs with memory.
+            Some(("session" | "optimization" | "ep", _)) => &mut session_entries,
+            Some(("memory", _)) => &mut run_entries,
+            _ => continue,
+        };
+        let value = config.parameter(name).unwrap_or_default();
+        entries.push((c_string(name)?, c_string(value)?));
+    }
+    Ok(SessionOptions {
+        log_id: c_string(model_name)?,
+        optimization: graph_optimization(config),
+        is_parallel: execution_mode == 1,
+        intra_op_threads,
+        inter_op_threads,
+        has_memory_arena: config.boolean_parameter("enable_mem_arena")?,
+        has_memory_pattern: config.boolean_parameter("enable_mem_pattern")?,
+        session_entries,
+        run_entries,
+        custom_op_libraries: custom_op_libraries(directory, config),
+    })
+}
+
+/// Parameters in the configuration that have no effect on CPU instances.
+pub fn ineffective_parameters(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
+    CUDA_PARAMETERS
+        .into_iter()
+        .filter(|name| config.parameter(name).is_some())
+}
+
+/// Upstream's levels: -1 basic, 1 extended, 2 none, anything else all.
+fn graph_optimization(config: &ModelConfig) -> GraphOptimization {
+    let level = config.json().pointer("/optimization/graph/level");
+    match level.and_then(Value::as_i64) {
+        Some(-1) => GraphOptimization::Basic,
+        Some(1) => GraphOptimization::Extended,
+        Some(2) => GraphOptimization::None,
+        _ => GraphOptimization::All,
+    }
+}
+
+fn refuse_accelerators(config: &ModelConfig) -> Result<(), Error> {
+    let accelerators = config
+        .json()
+        .pointer("/optimization/execution_accelerators/cpu_execution_accelerator")
+        .and_then(Value::as_array);
+    match accelerators.and_then(|accelerators| accelerators.first()) {
+        None => Ok(()),
+        Some(first) => Err(Error::invalid(format!(
+            "unknown Execution Accelerator '{}' is requested",
+            first.get("name").and_then(Value::as_str).unwrap_or("")
+        ))),
+    }
+}
+
+/// Libraries of custom operators; relative names are meant from the model's folder, as the server leaves them.
+fn custom_op_libraries(directory: &Path, config: &ModelConfig) -> Vec<PathBuf> {
+    config
+        .json()
+        .pointer("/model_operations/op_library_filename")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(|name| directory.join(name))
+        .collect()
+}
+
+fn thread_count(name: &str, count: i64) -> Result<i32, Error> {
+    i32::try_from(count)
+        .ok()
+        .filter(|&count| count >= 0)
+        .ok_or_else(|| Error::invalid(format!("parameter '{name}' cannot be {count}")))
+}
+
+fn share_of_cpus(cpu_count: usize, instance_count: u64) -> i32 {
+    let instance_count = usize::try_from(instance_count).unwrap_or(usize::MAX).max(1);
+    i32::try_from(cpu_count / instance_count)
+        .unwrap_or(i32::MAX)
+        .max(1)
+}
+
+fn c_string(text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains a NUL")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(json: &str) -> Result<SessionOptions, Error> {
+        let config = ModelConfig::parse(json.as_bytes())?;
+        session_options("m", Path::new("/models/m"), &config)
+    }
+
+    fn parameters(list: &[(&str, &str)]) -> String {
+        let entries: Vec<_> = list
+            .iter()
+            .map(|(name, value)| format!(r#""{name}": {{"string_value": "{value}"}}"#))
+            .collect();
+        format!(r#"{{"parameters": {{{}}}}}"#, entries.join(","))
+    }
+
+    #[test]
+    fn reads_upstreams_parameters() {
+        let options = options(&parameters(&[
+            ("intra_op_thread_count", "3"),
+            ("inter_op_thread_count", "2"),
+            ("execution_mode", "1"),
+            ("enable_mem_arena", "0"),
+            ("enable_mem_pattern", "true"),
+            ("session.use_device_allocator_for_initializers", "1"),
+            ("memory.enable_memory_arena_shrinkage", "cpu:0"),
+            ("someone.else", "x"),
+        ]))
+        .unwrap();
+        assert_eq!(options.intra_op_threads, 3);
+        assert_eq!(options.inter_op_threads, 2);
+        assert!(options.is_parallel);
+        assert_eq!(options.has_memory_arena, Some(false));
+        assert_eq!(options.has_memory_pattern, Some(true));
+        assert_eq!(
+            options.session_entries,
+            [(
+                c"session.use_device_allocator_for_initializers".to_owned(),
+                c"1".to_owned()
+            )]
+        );
+        assert_eq!(
+            options.run_entries,
+            [(
+                c"memory.enable_memory_arena_shrinkage".to_owned(),
+                c"cpu:0".to_owned()
+            )]
+        );
+    }
+
+    #[test]
+    fn refuses_values_that_no_option_has() {
+        for (name, value) in [
+            ("execution_mode", "2"),
+            ("intra_op_thread_count", "-1"),
+            ("intra_op_thread_count", "many"),
+            ("inter_op_thread_count", "99999999999"),
+            ("enable_mem_arena", "perhaps"),
+        ] {
+            assert!(options(&parameters(&[(name, value)])).is_err(), "{name}");
+        }
+        let accelerated = r#"{"optimization": {"execution_accelerators":
+            {"cpu_execution_accelerator": [{"name": "openvino"}]}}}"#;
+        assert_eq!(
+            options(accelerated).unwrap_err().message(),
+            "unknown Execution Accelerator 'openvino' is requested"
+        );
+    }
+
+    #[test]
+    fn maps_graph_levels_as_upstream_does() {
+        for (level, expected) in [
+            (-1, GraphOptimization::Basic),
+            (0, GraphOptimization::All),
+            (1, GraphOptimization::Extended),
+            (2, GraphOptimization::None),
+            (7, GraphOptimization::All),
+        ] {
+            let json = format!(r#"{{"optimization": {{"graph": {{"level": {level}}}}}}}"#);
+            assert_eq!(options(&json).unwrap().optimization, expected, "{level}");
+        }
+        assert_eq!(options("{}").unwrap().optimization, GraphOptimization::All);
+    }
+
+    #[test]
+    fn divides_cpus_among_instances() {
+        for (cpus, instances, expected) in [(8, 1, 8), (8, 3, 2), (2, 8, 1), (4, 0, 4), (1, 1, 1)] {
+            assert_eq!(
+                share_of_cpus(cpus, instances),
+                expected,
+                "{cpus}/{instances}"
+            );
+        }
+    }
+
+    #[test]
+    fn finds_custom_operators_in_the_models_folder() {
+        let json =
+            r#"{"model_operations": {"op_library_filename": ["libops.so", "/opt/libmore.so"]}}"#;
+        assert_eq!(
+            options(json).unwrap().custom_op_libraries,
+            [
+                PathBuf::from("/models/m/libops.so"),
+                PathBuf::from("/opt/libmore.so")
+            ]
+        );
+    }
+}
