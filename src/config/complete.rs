@@ -248,3 +248,196 @@ fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), Err
     config.default_model_filename = format!("model.{backend}");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_text;
+
+    /// Configuration, files under the model's directory (a slash at the end makes a directory), what is completed: backend, platform, file
+    /// name.
+    type Row = (&'static str, &'static [&'static str], [&'static str; 3]);
+
+    const TABLE: &[Row] = &[
+        (
+            "",
+            &["1/model.savedmodel/"],
+            ["tensorflow", "tensorflow_savedmodel", "model.savedmodel"],
+        ),
+        (
+            "",
+            &["1/model.graphdef"],
+            ["tensorflow", "tensorflow_graphdef", "model.graphdef"],
+        ),
+        (
+            r#"backend: "tensorflow""#,
+            &["1/model.graphdef"],
+            ["tensorflow", "tensorflow_graphdef", "model.graphdef"],
+        ),
+        (
+            r#"platform: "tensorflow_graphdef""#,
+            &[],
+            ["tensorflow", "tensorflow_graphdef", "model.graphdef"],
+        ),
+        (
+            r#"default_model_filename: "model.savedmodel""#,
+            &[],
+            ["tensorflow", "tensorflow_savedmodel", "model.savedmodel"],
+        ),
+        (
+            "",
+            &["1/model.plan"],
+            ["tensorrt", "tensorrt_plan", "model.plan"],
+        ),
+        (
+            "",
+            &["1/model.plan/", "1/model.onnx"],
+            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
+        ),
+        (
+            "",
+            &["1/model.onnx/model.onnx"],
+            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
+        ),
+        (
+            r#"platform: "onnxruntime_onnx""#,
+            &[],
+            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
+        ),
+        (
+            r#"backend: "onnxruntime" default_model_filename: "m.onnx""#,
+            &[],
+            ["onnxruntime", "onnxruntime_onnx", "m.onnx"],
+        ),
+        (
+            r#"platform: "tensorrt_plan" default_model_filename: "a.plan""#,
+            &[],
+            ["tensorrt", "tensorrt_plan", "a.plan"],
+        ),
+        (
+            "",
+            &["1/model.xml", "1/model.bin"],
+            ["openvino", "", "model.xml"],
+        ),
+        // The file of a TorchScript model found on disk is not written down, the platform is.
+        ("", &["1/model.pt"], ["pytorch", "pytorch_libtorch", ""]),
+        ("", &["1/model.pt2"], ["pytorch", "torch_aoti", "model.pt2"]),
+        (
+            r#"backend: "pytorch""#,
+            &["1/model.pt"],
+            ["pytorch", "pytorch_libtorch", "model.pt"],
+        ),
+        (
+            r#"platform: "pytorch_libtorch""#,
+            &[],
+            ["pytorch", "pytorch_libtorch", ""],
+        ),
+        (
+            r#"platform: "torch_aoti""#,
+            &[],
+            ["pytorch", "torch_aoti", "model.pt2"],
+        ),
+        (r#"platform: "libtorch""#, &[], ["pytorch", "libtorch", ""]),
+        ("", &["1/model.py"], ["python", "", "model.py"]),
+        (r#"backend: "python""#, &[], ["python", "", "model.py"]),
+        // The first of the known files decides, in the first of the version directories.
+        (
+            "",
+            &["1/model.py", "1/model.onnx"],
+            ["onnxruntime", "onnxruntime_onnx", "model.onnx"],
+        ),
+        (
+            "",
+            &["2/model.onnx", "1/model.py", "note"],
+            ["python", "", "model.py"],
+        ),
+        // A backend that is not known is left alone.
+        (
+            r#"backend: "identity""#,
+            &["1/model.py"],
+            ["identity", "", ""],
+        ),
+        (
+            r#"platform: "ensemble""#,
+            &["1/model.py"],
+            ["", "ensemble", ""],
+        ),
+        (
+            r#"default_model_filename: "net.bin""#,
+            &["1/model.py"],
+            ["", "", "net.bin"],
+        ),
+    ];
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str, files: &[&str]) -> Folder {
+            let path = std::env::temp_dir().join(format!(
+                "conch-config-complete-{}-{name}",
+                std::process::id()
+            ));
+            std::fs::create_dir_all(&path).unwrap();
+            for file in files {
+                let file_path = path.join(file);
+                std::fs::create_dir_all(file_path.parent().unwrap()).unwrap();
+                if file.ends_with('/') {
+                    std::fs::create_dir_all(&file_path).unwrap();
+                } else {
+                    std::fs::write(&file_path, "").unwrap();
+                }
+            }
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn files_and_fields_tell_the_backend() {
+        for (index, (text, files, expected)) in TABLE.iter().enumerate() {
+            let folder = Folder::new(&index.to_string(), files);
+            let mut config = parse_text("f", text).unwrap();
+            complete_backend(&mut config, "m", &folder.0).expect(text);
+            let found = [
+                &config.backend,
+                &config.platform,
+                &config.default_model_filename,
+            ];
+            assert_eq!(found, *expected, "{text} {files:?}");
+            assert_eq!(config.name, "m");
+        }
+    }
+
+    #[test]
+    fn a_name_tells_a_custom_backend() {
+        let folder = Folder::new("custom", &["1/weights"]);
+        let mut config = ModelConfig::default();
+        complete_backend(&mut config, "model.identity.v2", &folder.0).unwrap();
+        assert_eq!(
+            [&config.backend, &config.default_model_filename],
+            ["identity.v2", "model.identity.v2"]
+        );
+        let error = complete_backend(&mut ModelConfig::default(), "simple", &folder.0).unwrap_err();
+        assert_eq!(
+            error.message,
+            "Invalid model name: Could not determine backend for model 'simple' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'."
+        );
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        let path = std::env::temp_dir().join("conch-config-complete-none");
+        let error = complete_backend(&mut ModelConfig::default(), "m", &path).unwrap_err();
+        assert!(
+            error
+                .message
+                .starts_with(&format!("failed to open directory {}", path.display())),
+            "{error}"
+        );
+    }
+}

@@ -205,3 +205,214 @@ fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), Err
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_text;
+
+    fn wish(kind: Option<InstanceKind>, count: u64, device_ids: &[u64]) -> PreferredGroup {
+        PreferredGroup {
+            kind,
+            count,
+            device_ids: device_ids.to_vec(),
+        }
+    }
+
+    fn resolved(
+        text: &str,
+        preferred: &[PreferredGroup],
+        gpus: &[i32],
+    ) -> Result<Vec<ModelInstanceGroup>, String> {
+        let mut config = parse_text("f", format!("name: \"m\" {text}")).unwrap();
+        let gpus = Gpus {
+            ids: gpus.to_vec(),
+            min_compute_capability: 6.0,
+        };
+        resolve_instance_groups(&mut config, preferred, &gpus).map_err(|error| error.message)?;
+        Ok(config.instance_group)
+    }
+
+    #[test]
+    fn groups_are_resolved() {
+        use InstanceKind::{Cpu, Gpu};
+        // Configuration, wishes of the backend, GPUs, resolved groups.
+        let table: &[(&str, &[PreferredGroup], &[i32], &str)] = &[
+            ("", &[], &[], r#"{ name: "m" kind: KIND_CPU count: 1 }"#),
+            (
+                "",
+                &[],
+                &[0, 1],
+                r#"{ name: "m" kind: KIND_GPU count: 1 gpus: [0, 1] }"#,
+            ),
+            (
+                r#"backend: "onnxruntime""#,
+                &[],
+                &[],
+                r#"{ name: "m" kind: KIND_CPU count: 2 }"#,
+            ),
+            (
+                r#"backend: "tensorflow""#,
+                &[],
+                &[],
+                r#"{ name: "m" kind: KIND_CPU count: 2 }"#,
+            ),
+            (
+                r#"backend: "onnxruntime""#,
+                &[],
+                &[0],
+                r#"{ name: "m" kind: KIND_GPU count: 1 gpus: 0 }"#,
+            ),
+            (
+                r#"backend: "onnxruntime" instance_group { count: 1 }"#,
+                &[],
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 1 }"#,
+            ),
+            (
+                "instance_group [ { kind: KIND_CPU count: 3 }, { kind: KIND_MODEL }, { name: \"n\" count: -2 } ]",
+                &[],
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 3 }, { name: "m_1" kind: KIND_MODEL count: 1 }, { name: "n" kind: KIND_CPU count: 1 }"#,
+            ),
+            (
+                "instance_group { kind: KIND_GPU count: 2 }",
+                &[],
+                &[1, 3],
+                r#"{ name: "m_0" kind: KIND_GPU count: 2 gpus: [1, 3] }"#,
+            ),
+            (
+                "instance_group { gpus: [ 1 ] }",
+                &[],
+                &[0, 1],
+                r#"{ name: "m_0" kind: KIND_GPU count: 1 gpus: 1 }"#,
+            ),
+            // A wish for a GPU is passed over where there is none.
+            (
+                "",
+                &[wish(Some(Gpu), 4, &[]), wish(Some(Cpu), 3, &[])],
+                &[],
+                r#"{ name: "m" kind: KIND_CPU count: 3 }"#,
+            ),
+            (
+                "",
+                &[wish(Some(Gpu), 4, &[0, 7]), wish(Some(Cpu), 3, &[])],
+                &[0, 1],
+                r#"{ name: "m" kind: KIND_GPU count: 4 gpus: 0 }"#,
+            ),
+            (
+                "",
+                &[wish(None, 5, &[])],
+                &[],
+                r#"{ name: "m" kind: KIND_CPU count: 5 }"#,
+            ),
+            (
+                "",
+                &[wish(None, 5, &[1])],
+                &[0, 1],
+                r#"{ name: "m" kind: KIND_GPU count: 5 gpus: 1 }"#,
+            ),
+            // A wish fills what a configured group of its kind leaves open.
+            (
+                "instance_group { kind: KIND_CPU }",
+                &[wish(Some(Cpu), 6, &[])],
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 6 }"#,
+            ),
+            (
+                "instance_group { kind: KIND_CPU count: 2 }",
+                &[wish(Some(Cpu), 6, &[])],
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 2 }"#,
+            ),
+            (
+                "instance_group { kind: KIND_GPU }",
+                &[wish(Some(Gpu), 2, &[1, 9])],
+                &[0, 1],
+                r#"{ name: "m_0" kind: KIND_GPU count: 2 gpus: 1 }"#,
+            ),
+            (
+                "instance_group { kind: KIND_GPU }",
+                &[wish(Some(Gpu), 2, &[9])],
+                &[0, 1],
+                r#"{ name: "m_0" kind: KIND_GPU count: 1 gpus: [0, 1] }"#,
+            ),
+            (
+                r#"platform: "tensorrt_plan" instance_group { profile: [ "0", "12" ] }"#,
+                &[],
+                &[],
+                r#"{ name: "m_0" kind: KIND_CPU count: 1 profile: [ "0", "12" ] }"#,
+            ),
+            ("ensemble_scheduling { }", &[], &[], ""),
+        ];
+        for (text, preferred, gpus, expected) in table {
+            let expected = parse_text("f", format!("instance_group [ {expected} ]"))
+                .unwrap()
+                .instance_group;
+            assert_eq!(
+                resolved(text, preferred, gpus),
+                Ok(expected),
+                "{text} {preferred:?} {gpus:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let trt = "platform: \"tensorrt_plan\"";
+        for (text, gpus, expected) in [
+            (
+                "instance_group { kind: KIND_GPU }",
+                &[][..],
+                "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
+            ),
+            (
+                "instance_group { kind: KIND_CPU gpus: 0 }",
+                &[0],
+                "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
+            ),
+            // Automatic, with a GPU that is not there: it falls to the CPU, and there its GPUs are too many. As upstream.
+            (
+                "instance_group { gpus: 0 }",
+                &[],
+                "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
+            ),
+            (
+                "instance_group { kind: KIND_MODEL gpus: 0 }",
+                &[0],
+                "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
+            ),
+            (
+                "instance_group { name: \"g\" kind: KIND_GPU gpus: [ 0, 99 ] }",
+                &[0, 1],
+                "instance group g of model m specifies invalid or unsupported gpu id 99. GPUs with at least the minimum required CUDA compute compatibility of 6.000000 are: 0, 1",
+            ),
+            (
+                "platform: \"p\" instance_group { profile: \"0\" }",
+                &[],
+                "instance group m_0 of model m and platform pspecifies profile field which is only supported for TensorRT models",
+            ),
+            (
+                &format!("{trt} instance_group {{ profile: \"-1\" }}"),
+                &[],
+                "instance group m_0 of model m and platform tensorrt_plan specifies invalid profile -1. The field should contain the string representation of a non-negative integer.",
+            ),
+            (
+                &format!("{trt} instance_group {{ profile: \"x\" }}"),
+                &[],
+                "unable to parse 'x': stoi",
+            ),
+            (
+                &format!("{trt} instance_group {{ profile: \"\" }}"),
+                &[],
+                "profile name must not be empty",
+            ),
+        ] {
+            assert_eq!(
+                resolved(text, &[], gpus),
+                Err(expected.to_owned()),
+                "{text}"
+            );
+        }
+    }
+}

@@ -13,6 +13,8 @@ mod complete;
 mod data_type;
 mod error;
 mod facts;
+#[cfg(test)]
+mod fuzz;
 mod instance_group;
 mod json;
 mod merge;

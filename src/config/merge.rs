@@ -45,3 +45,75 @@ fn choice_number(choice: Option<&SchedulingChoice>) -> u32 {
         Some(SchedulingChoice::EnsembleScheduling(_)) => 15,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_text;
+
+    #[test]
+    fn only_what_may_be_proposed_is_taken() {
+        let pinned = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+        let rest = format!("version_policy {{ latest {{ num_versions: 1 }} }} {pinned}");
+        // Configuration, proposal, result or error.
+        let table: &[(&str, &str, Result<&str, &str>)] = &[
+            (
+                "name: \"m\" input { name: \"old\" } max_batch_size: 2",
+                "name: \"other\" backend: \"b\" max_batch_size: 4 input { name: \"new\" } output { name: \"o\" } parameters { key: \"k\" } instance_group { count: 9 }",
+                Ok("name: \"m\" max_batch_size: 4 input { name: \"new\" } output { name: \"o\" }"),
+            ),
+            ("max_batch_size: 2 input { name: \"a\" }", "", Ok("")),
+            (
+                "",
+                "max_batch_size: 4 dynamic_batching { }",
+                Ok("max_batch_size: 4 dynamic_batching { preferred_batch_size: 4 }"),
+            ),
+            (
+                "dynamic_batching { max_queue_delay_microseconds: 5 }",
+                "max_batch_size: 4 dynamic_batching { }",
+                Ok(
+                    "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5 preferred_batch_size: 4 }",
+                ),
+            ),
+            (
+                "dynamic_batching { }",
+                "",
+                Err("Cannot update scheduling choice from 11 to 11 when auto-completing."),
+            ),
+            (
+                "sequence_batching { }",
+                "dynamic_batching { }",
+                Err("Cannot update scheduling choice from 13 to 13 when auto-completing."),
+            ),
+            (
+                "",
+                "model_transaction_policy { decoupled: true }",
+                Ok("model_transaction_policy { decoupled: true }"),
+            ),
+            (
+                "model_transaction_policy { decoupled: true }",
+                "",
+                Ok("model_transaction_policy { decoupled: true }"),
+            ),
+            (
+                "model_transaction_policy { decoupled: true }",
+                "model_transaction_policy { }",
+                Ok("model_transaction_policy { }"),
+            ),
+        ];
+        for (config, proposal, expected) in table {
+            let config = parse_text("f", config).unwrap();
+            let merged = merge_proposal(&config, parse_text("f", proposal).unwrap());
+            match expected {
+                Ok(expected) => {
+                    assert_eq!(
+                        merged,
+                        Ok(parse_text("f", format!("{expected} {rest}")).unwrap()),
+                        "{proposal}"
+                    );
+                }
+                Err(message) => assert_eq!(merged, Err(Error::internal(*message)), "{proposal}"),
+            }
+        }
+    }
+}

@@ -51,3 +51,72 @@ pub fn normalize(config: &mut ModelConfig) {
 
 /// One second, as upstream.
 const SEQUENCE_IDLE_DEFAULT_US: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse_text;
+
+    const PINNED: &str = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }";
+
+    #[test]
+    fn defaults_are_written_into_the_message() {
+        let latest = "version_policy { latest { num_versions: 1 } }";
+        for (text, expected) in [
+            ("", format!("{latest} {PINNED}")),
+            (
+                "version_policy { all { } }",
+                format!("version_policy {{ all {{ }} }} {PINNED}"),
+            ),
+            (
+                "version_policy { }",
+                format!("version_policy {{ }} {PINNED}"),
+            ),
+            (
+                "optimization { graph { level: 1 } input_pinned_memory { } }",
+                format!(
+                    "{latest} optimization {{ graph {{ level: 1 }} input_pinned_memory {{ }} output_pinned_memory {{ enable: true }} }}"
+                ),
+            ),
+            (
+                "max_batch_size: 8 dynamic_batching { }",
+                format!(
+                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {latest} {PINNED}"
+                ),
+            ),
+            (
+                "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4, 2 ] }",
+                format!(
+                    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ 4, 2 ] }} {latest} {PINNED}"
+                ),
+            ),
+            (
+                "dynamic_batching { }",
+                format!("dynamic_batching {{ }} {latest} {PINNED}"),
+            ),
+            (
+                "max_batch_size: 3 sequence_batching { oldest { } }",
+                format!(
+                    "max_batch_size: 3 sequence_batching {{ max_sequence_idle_microseconds: 1000000 oldest {{ preferred_batch_size: 3 }} }} {latest} {PINNED}"
+                ),
+            ),
+            (
+                "sequence_batching { direct { } max_sequence_idle_microseconds: 7 }",
+                format!(
+                    "sequence_batching {{ direct {{ }} max_sequence_idle_microseconds: 7 }} {latest} {PINNED}"
+                ),
+            ),
+            (
+                "ensemble_scheduling { }",
+                format!("ensemble_scheduling {{ }} {latest}"),
+            ),
+        ] {
+            let mut config = parse_text("f", text).unwrap();
+            normalize(&mut config);
+            assert_eq!(config, parse_text("f", expected).unwrap(), "{text}");
+            let once = config.clone();
+            normalize(&mut config);
+            assert_eq!(config, once, "normalising again: {text}");
+        }
+    }
+}

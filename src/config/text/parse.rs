@@ -1,8 +1,8 @@
 //! The grammar of the protobuf text format, driven by the descriptors of the message.
 
 use prost_reflect::{
-    Cardinality, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage,
-    Value,
+    Cardinality, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    ReflectMessage, Value,
 };
 
 use super::token::{Fault, Token, TokenKind, Tokens};
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
     ) -> Result<(), Fault> {
         let value = match field.kind() {
             Kind::Message(descriptor) => Value::Message(self.message(descriptor)?),
-            kind => self.scalar(&kind)?,
+            _ => self.scalar(field)?,
         };
         if field.is_map() {
             let Value::Message(entry) = value else {
@@ -182,8 +182,8 @@ impl<'a> Parser<'a> {
         Ok(message)
     }
 
-    fn scalar(&mut self, kind: &Kind) -> Result<Value, Fault> {
-        Ok(match kind {
+    fn scalar(&mut self, field: &FieldDescriptor) -> Result<Value, Fault> {
+        Ok(match &field.kind() {
             Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(
                 i32::try_from(self.signed(i32::MAX as u64)?).expect("bounded by the line before"),
             ),
@@ -199,7 +199,7 @@ impl<'a> Parser<'a> {
             #[allow(clippy::cast_possible_truncation)]
             Kind::Float => Value::F32(self.double()? as f32),
             Kind::Double => Value::F64(self.double()?),
-            Kind::Bool => Value::Bool(self.boolean()?),
+            Kind::Bool => Value::Bool(self.boolean(field.name())?),
             Kind::String => {
                 let at = self.current.at;
                 let bytes = self.string()?;
@@ -207,7 +207,7 @@ impl<'a> Parser<'a> {
                 Value::String(text.map_err(|_| Fault::new(at, "String is not valid UTF-8."))?)
             }
             Kind::Bytes => Value::Bytes(self.string()?.into()),
-            Kind::Enum(descriptor) => self.enumerator(descriptor)?,
+            Kind::Enum(descriptor) => self.enumerator(descriptor, field.name())?,
             Kind::Message(_) => return self.fault("a message is no scalar"),
         })
     }
@@ -247,14 +247,14 @@ impl<'a> Parser<'a> {
         Ok(if is_negative { -magnitude } else { magnitude })
     }
 
-    fn boolean(&mut self) -> Result<bool, Fault> {
+    fn boolean(&mut self, field: &str) -> Result<bool, Fault> {
         let value = match (self.current.kind, self.current.text) {
             (TokenKind::Integer, _) => value::integer(&self.current, 1)? == 1,
             (TokenKind::Identifier, b"true" | b"True" | b"t") => true,
             (TokenKind::Identifier, b"false" | b"False" | b"f") => false,
             _ => {
                 return self.fault(format!(
-                    "Invalid value for boolean field. Value: \"{}\".",
+                    "Invalid value for boolean field \"{field}\". Value: \"{}\".",
                     self.current.shown()
                 ));
             }
@@ -276,7 +276,7 @@ impl<'a> Parser<'a> {
         Ok(bytes)
     }
 
-    fn enumerator(&mut self, descriptor: &prost_reflect::EnumDescriptor) -> Result<Value, Fault> {
+    fn enumerator(&mut self, descriptor: &EnumDescriptor, field: &str) -> Result<Value, Fault> {
         let first = self.current;
         let number = match first.kind {
             TokenKind::Identifier => descriptor
@@ -295,9 +295,8 @@ impl<'a> Parser<'a> {
         };
         let Some(number) = number else {
             return self.fault(format!(
-                "Unknown enumeration value of \"{}\" for type \"{}\".",
-                first.shown(),
-                descriptor.full_name()
+                "Unknown enumeration value of \"{}\" for field \"{field}\".",
+                first.shown()
             ));
         };
         self.take()?;

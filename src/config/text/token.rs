@@ -93,10 +93,11 @@ impl<'a> Tokens<'a> {
                     "Invalid control characters encountered in text.",
                 ));
             }
-            [0x80..=0xFF, ..] => {
+            // Fine in strings and comments, where this is not reached.
+            [byte @ 0x80..=0xFF, ..] => {
                 return Err(Fault::new(
                     at,
-                    "Characters beyond ASCII belong into strings or comments.",
+                    format!("Interpreting non ascii codepoint {byte}."),
                 ));
             }
             [_, ..] => (TokenKind::Symbol, 1),
@@ -353,10 +354,7 @@ mod tests {
                 "a\u{1}",
                 "1:2: Invalid control characters encountered in text.",
             ),
-            (
-                "é",
-                "1:1: Characters beyond ASCII belong into strings or comments.",
-            ),
+            ("é", "1:1: Interpreting non ascii codepoint 195."),
         ] {
             assert_eq!(kinds(source), Err(expected.to_owned()), "{source:?}");
         }

@@ -211,3 +211,6 @@ fn validate_metrics(metrics: &ModelMetrics) -> Result<(), Error> {
 
 pub(crate) const PLATFORM_ENSEMBLE: &str = "ensemble";
 pub(crate) const PLATFORM_TENSORRT: &str = "tensorrt_plan";
+
+#[cfg(test)]
+mod tests;
