@@ -1,0 +1,35 @@
+# Read by the fetch scripts, after common.sh: pinned files out of Python wheels.
+
+# Whether a file is there and has this SHA-256 sum.
+has_sum() { [ -f "$2" ] && [ "$(sha256sum <"$2" | cut -d' ' -f1)" = "$1" ]; }
+
+# Downloads the wheel of REQUIREMENT for this kind of machine and prints its path. The same file whichever Python runs here.
+fetch_wheel() {
+  local requirement=$1 sum=$2 otherwise=$3 folder=$cache/wheels/${1%%=*} log=$cache/wheels.log wheel
+  command -v python3 >/dev/null || fail "python3 with pip is needed to fetch $requirement. $otherwise"
+  python3 -m pip --version >"$log" 2>&1 || fail "pip is needed to fetch $requirement (apt-get install python3-pip). $otherwise"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+    --platform manylinux_2_28_x86_64 --dest "$folder" "$requirement" >"$log" 2>&1; then
+    fail "pip could not fetch $requirement: $(tail -n 1 "$log")
+Is there a network, or a package index in pip's configuration? $otherwise"
+  fi
+  wheel=$(find "$folder" -name '*.whl' -print -quit)
+  has_sum "$sum" "$wheel" || fail "$requirement came with another SHA-256 sum than the one pinned; it is not used. $otherwise"
+  echo "$wheel"
+}
+
+# Unpacks one FILE of a wheel to TARGET and checks its sum, unless that is empty. The target appears whole or not at all.
+unpack() {
+  local wheel=$1 file=$2 sum=$3 target=$4
+  mkdir -p "$(dirname "$target")"
+  python3 - "$wheel" "$file" "$target.part" <<'T' || fail "cannot unpack $file from $wheel"
+import shutil, sys, zipfile
+wheel, name, target = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive, archive.open(name) as source, open(target, "wb") as sink:
+    shutil.copyfileobj(source, sink)
+T
+  [ -z "$sum" ] || has_sum "$sum" "$target.part" || fail "$file has another SHA-256 sum than the one pinned; it is not used"
+  mv "$target.part" "$target"
+}
