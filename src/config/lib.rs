@@ -42,3 +42,6 @@ pub use validate::{validate, validate_io, validate_name};
 
 /// The message that all of this is about.
 pub use conch_proto::inference::ModelConfig;
+
+#[cfg(test)]
+mod tests;
