@@ -13,7 +13,7 @@ use conch_proto::inference::{
 use crate::model::{BatchInput, BatchInputKind, BatchOutput};
 use crate::{
     DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, QueuePolicy, Scheduling,
-    TensorSpec, TimeoutAction, VersionPolicy, validate, validate_io,
+    TensorSpec, TimeoutAction, VersionPolicy, to_json, validate, validate_io,
 };
 
 impl Model {
@@ -97,6 +97,7 @@ impl Model {
             batch_outputs: Vec::new(),
             parameters,
             metric_tags: message.metric_tags.clone(),
+            json: to_json(&message).into(),
             message: Arc::new(message),
         })
     }

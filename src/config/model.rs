@@ -12,6 +12,8 @@ use crate::DataType;
 pub struct Model {
     /// The whole message, normalised: what the config endpoints and the C API report.
     pub message: Arc<ModelConfig>,
+    /// The message in its JSON form, made once: a request for the configuration only copies it.
+    pub json: Arc<str>,
     pub name: Arc<str>,
     /// Empty unless the file names one.
     pub platform: Box<str>,
