@@ -8,7 +8,10 @@ use crate::{Error, InstanceSpec};
 ///
 /// # Errors
 /// INVALID_ARG if the groups ask for more than [`INSTANCES_MAX`], or have none at all.
-pub(crate) fn instance_specs(model: &str, groups: &[InstanceGroup]) -> Result<Vec<InstanceSpec>, Error> {
+pub(crate) fn instance_specs(
+    model: &str,
+    groups: &[InstanceGroup],
+) -> Result<Vec<InstanceSpec>, Error> {
     let mut specs = Vec::new();
     for group in groups {
         let devices: &[i32] = match group.kind {
@@ -16,7 +19,9 @@ pub(crate) fn instance_specs(model: &str, groups: &[InstanceGroup]) -> Result<Ve
             // Upstream counts instances without a GPU to device 0.
             InstanceKind::Cpu | InstanceKind::Model => &[0],
         };
-        let wanted = u64::from(group.count).saturating_mul(devices.len() as u64).saturating_add(specs.len() as u64);
+        let wanted = u64::from(group.count)
+            .saturating_mul(devices.len() as u64)
+            .saturating_add(specs.len() as u64);
         if wanted > INSTANCES_MAX {
             return Err(Error::invalid(format!(
                 "model '{model}' asks for {wanted} instances, at most {INSTANCES_MAX} are allowed"
@@ -80,8 +85,16 @@ mod tests {
             group(InstanceKind::Gpu, 1, &[1], "own"),
         ];
         let specs = instance_specs("m", &groups).unwrap();
-        let seen: Vec<(&str, i32, &str)> =
-            specs.iter().map(|spec| (spec.name.as_str(), spec.device_id, spec.host_policy.as_str())).collect();
+        let seen: Vec<(&str, i32, &str)> = specs
+            .iter()
+            .map(|spec| {
+                (
+                    spec.name.as_str(),
+                    spec.device_id,
+                    spec.host_policy.as_str(),
+                )
+            })
+            .collect();
         let expected = [
             ("g_0", 0, "cpu"),
             ("g_1", 0, "cpu"),
@@ -97,7 +110,15 @@ mod tests {
 
     #[test]
     fn absurd_counts_are_refused() {
-        let at = |count| instance_specs("m", &[group(InstanceKind::Cpu, 24, &[], ""), group(InstanceKind::Cpu, count, &[], "")]);
+        let at = |count| {
+            instance_specs(
+                "m",
+                &[
+                    group(InstanceKind::Cpu, 24, &[], ""),
+                    group(InstanceKind::Cpu, count, &[], ""),
+                ],
+            )
+        };
         assert_eq!(at(1_000).unwrap().len(), 1_024);
         assert!(at(1_001).unwrap_err().message.contains("1025 instances"));
         assert!(at(u32::MAX).is_err());

@@ -355,8 +355,11 @@ impl UtcTime {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Held by tests that send the process' log to a file.
+    pub(crate) static ONE_FILE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn line(format: Format, level: Level, since_epoch: Duration, message: &str) -> String {
         let mut text = String::new();
@@ -439,6 +442,42 @@ mod tests {
                 expected
             );
         }
+    }
+
+    #[test]
+    fn settings_and_files_change_at_run_time() {
+        let _alone = ONE_FILE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let directory = crate::lifecycle::fake::Directory::new();
+        let path = directory.path("server.log");
+        let path = path.to_str().unwrap();
+        std::fs::write(path, "before\n").unwrap();
+        set_file(path).unwrap();
+        assert_eq!(settings().file, path);
+        verbose!(1, "not shown {}", 1);
+        set_verbose_level(2);
+        verbose!(2, "shown {}", 2);
+        verbose!(3, "not shown {}", 3);
+        set_verbose_level(0);
+        write_table("x/y.rs", 5, "+---+\n| A |\n+---+");
+        assert!(
+            set_file("/nonexistent/directory/log")
+                .unwrap_err()
+                .message
+                .contains("/nonexistent/directory/log")
+        );
+        assert_eq!(settings().file, path, "lines go where they went before");
+        set_file("").unwrap();
+        assert_eq!(settings().file, "");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.starts_with("before\n"), "appended");
+        assert!(
+            text.contains(" log.rs:") && text.contains("] \"shown 2\"\n"),
+            "{text}"
+        );
+        assert!(text.contains(" y.rs:5] \n+---+\n| A |\n+---+\n"), "{text}");
+        assert!(!text.contains("not shown"));
     }
 
     #[test]

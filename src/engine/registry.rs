@@ -183,3 +183,73 @@ impl std::fmt::Debug for Reader {
         f.write_str("Reader")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
+
+    fn snapshot(entries: &[(&str, i64, State)]) -> Snapshot {
+        let mut models: HashMap<Arc<str>, Versions> = HashMap::new();
+        for (name, version, state) in entries {
+            let mut message = conch_config::parse_text("test", "name: 'x' backend: 'b'").unwrap();
+            conch_config::normalize(&mut message);
+            let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
+            let model = Arc::new(ModelVersion::new(Arc::from(*name), *version, config, 1, 1));
+            let entry = VersionEntry {
+                state: state.clone(),
+                model: Some(model),
+            };
+            models
+                .entry(Arc::from(*name))
+                .or_default()
+                .insert(*version, entry);
+        }
+        Snapshot::new(models)
+    }
+
+    #[test]
+    fn only_ready_versions_are_found() {
+        let snapshot = snapshot(&[
+            ("b", 1, State::Ready),
+            ("b", 2, State::Ready),
+            ("b", 3, State::Unloading),
+            ("b", 4, State::Loading),
+            ("a", 7, State::Ready),
+        ]);
+        assert_eq!(snapshot.find("b", None).unwrap().version, 2);
+        assert_eq!(snapshot.find("b", Some(1)).unwrap().version, 1);
+        for version in [3, 4] {
+            let error = snapshot.find("b", Some(version)).unwrap_err();
+            assert_eq!(error.code, Code::Unavailable);
+            assert_eq!(
+                error.message,
+                format!("Request for unknown model: 'b' version {version} is not at ready state")
+            );
+        }
+        assert_eq!(snapshot.ready_versions("b").unwrap(), [1, 2]);
+        assert_eq!(
+            snapshot.ready_versions("c").unwrap_err().code,
+            Code::NotFound
+        );
+        let all: Vec<_> = snapshot
+            .ready_models()
+            .into_iter()
+            .map(|model| (&*model.name, model.version))
+            .collect();
+        assert_eq!(all, [("a", 7), ("b", 1), ("b", 2)]);
+    }
+
+    #[test]
+    fn readers_see_what_was_published_last() {
+        let registry = Registry::default();
+        let mut reader = registry.reader();
+        assert!(reader.load().find("a", None).is_err());
+        registry.publish(snapshot(&[("a", 1, State::Ready)]));
+        let kept = Arc::clone(reader.load().find("a", None).unwrap());
+        assert!(Arc::ptr_eq(reader.load(), &registry.snapshot()));
+        registry.publish(Snapshot::default());
+        assert!(reader.load().find("a", None).is_err());
+        assert_eq!(kept.version, 1, "a found version outlives its entry");
+    }
+}

@@ -34,7 +34,10 @@ pub(crate) struct Candidate {
 
 /// Lists the models of all repositories, which are visited in lexical order, each once.
 pub(crate) fn scan(repositories: &[PathBuf]) -> Scan {
-    let mut scan = Scan { models: BTreeMap::new(), is_complete: true };
+    let mut scan = Scan {
+        models: BTreeMap::new(),
+        is_complete: true,
+    };
     for repository in repositories.iter().collect::<BTreeSet<_>>() {
         match sub_directories(repository) {
             Ok(names) => {
@@ -45,7 +48,10 @@ pub(crate) fn scan(repositories: &[PathBuf]) -> Scan {
             }
             Err(cause) => {
                 scan.is_complete = false;
-                log::error!("failed to poll model repository '{}': {cause}", repository.display());
+                log::error!(
+                    "failed to poll model repository '{}': {cause}",
+                    repository.display()
+                );
             }
         }
     }
@@ -57,25 +63,49 @@ pub(crate) fn scan(repositories: &[PathBuf]) -> Scan {
 ///
 /// # Errors
 /// What is wrong with the file or the configuration.
-pub(crate) fn read_candidate(name: &str, path: &Path, config_name: &str, auto_complete: bool) -> Result<Candidate, Error> {
+pub(crate) fn read_candidate(
+    name: &str,
+    path: &Path,
+    config_name: &str,
+    auto_complete: bool,
+) -> Result<Candidate, Error> {
     let file = config_file(path, config_name)?;
     let mut config = match fs::metadata(&file) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound && auto_complete => ModelConfig::default(),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound && auto_complete => {
+            ModelConfig::default()
+        }
         _ => conch_config::load_file(&file)?,
     };
-    let preparation = Preparation { name, path, is_mapped: false, may_complete: auto_complete };
+    let preparation = Preparation {
+        name,
+        path,
+        is_mapped: false,
+        may_complete: auto_complete,
+    };
     conch_config::prepare(&mut config, &preparation)?;
     // Instance groups become facts once the backend had its say.
-    let without_groups = ModelConfig { instance_group: Vec::new(), ..config.clone() };
+    let without_groups = ModelConfig {
+        instance_group: Vec::new(),
+        ..config.clone()
+    };
     let facts = conch_config::Model::from_partial(without_groups)?;
-    Ok(Candidate { path: path.to_owned(), config, version_policy: facts.version_policy, scheduling: facts.scheduling })
+    Ok(Candidate {
+        path: path.to_owned(),
+        config,
+        version_policy: facts.version_policy,
+        scheduling: facts.scheduling,
+    })
 }
 
 /// The versions of a model that its policy wants, ascending.
 ///
 /// # Errors
 /// INVALID_ARG if there is none; INTERNAL if the directory cannot be read.
-pub(crate) fn choose_versions(name: &str, path: &Path, policy: &VersionPolicy) -> Result<Vec<i64>, Error> {
+pub(crate) fn choose_versions(
+    name: &str,
+    path: &Path,
+    policy: &VersionPolicy,
+) -> Result<Vec<i64>, Error> {
     let existing = existing_versions(path)?;
     let chosen: Vec<i64> = match policy {
         VersionPolicy::All => existing.into_iter().collect(),
@@ -89,7 +119,9 @@ pub(crate) fn choose_versions(name: &str, path: &Path, policy: &VersionPolicy) -
             wanted.intersection(&existing).copied().collect()
         }
         VersionPolicy::Latest(count) => {
-            let surplus = existing.len().saturating_sub(usize::try_from(*count).unwrap_or(usize::MAX));
+            let surplus = existing
+                .len()
+                .saturating_sub(usize::try_from(*count).unwrap_or(usize::MAX));
             existing.into_iter().skip(surplus).collect()
         }
     };
@@ -104,12 +136,17 @@ pub(crate) fn choose_versions(name: &str, path: &Path, policy: &VersionPolicy) -
 /// The configuration file of a model: the custom one where it exists.
 fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
     if !config_name.is_empty() {
-        let custom = path.join(CONFIGS_DIRECTORY).join(format!("{config_name}.pbtxt"));
+        let custom = path
+            .join(CONFIGS_DIRECTORY)
+            .join(format!("{config_name}.pbtxt"));
         match fs::metadata(&custom) {
             Ok(_) => return Ok(custom),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => {
-                return Err(Error::internal(format!("failed to read '{}': {cause}", custom.display())));
+                return Err(Error::internal(format!(
+                    "failed to read '{}': {cause}",
+                    custom.display()
+                )));
             }
         }
     }
@@ -136,7 +173,10 @@ fn existing_versions(path: &Path) -> Result<BTreeSet<i64>, Error> {
     }
     if ignored_count > WARNINGS_MAX {
         let more = ignored_count - WARNINGS_MAX;
-        log::warning!("ignore {more} more directories of '{}' which are not versions", path.display());
+        log::warning!(
+            "ignore {more} more directories of '{}' which are not versions",
+            path.display()
+        );
     }
     Ok(versions)
 }
@@ -151,21 +191,29 @@ fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
     }
     // Digits only: the parser of numbers would take a sign.
     let digits = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or("fails to convert to integral number")
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .map(Some)
+        .ok_or("fails to convert to integral number")
 }
 
 /// Names of the sub-directories of `path`, sorted. A name that is not UTF-8 cannot be asked for by any client and is left out.
 fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
-    let entries = fs::read_dir(path).map_err(|cause| format!("failed to open directory {}: {cause}", path.display()))?;
+    let entries = fs::read_dir(path)
+        .map_err(|cause| format!("failed to open directory {}: {cause}", path.display()))?;
     let mut names = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|cause| format!("failed to read directory {}: {cause}", path.display()))?;
+        let entry = entry
+            .map_err(|cause| format!("failed to read directory {}: {cause}", path.display()))?;
         // Through links; one that leads nowhere is not a directory.
         let is_directory = fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
         if is_directory {
             match entry.file_name().into_string() {
                 Ok(name) => names.push(name),
-                Err(name) => log::warning!("ignore directory '{}' whose name is not UTF-8", name.display()),
+                Err(name) => log::warning!(
+                    "ignore directory '{}' whose name is not UTF-8",
+                    name.display()
+                ),
             }
         }
     }
@@ -214,20 +262,41 @@ mod tests {
     #[test]
     fn every_sub_directory_is_a_model_and_nothing_else() {
         let directory = Directory::new();
-        for path in ["a/m/1", "a/model../1", "a/...", "a/..model", "a/.hidden", "a/sp ace", "a/größe", "b/m/1", "out/target/1"] {
+        for path in [
+            "a/m/1",
+            "a/model../1",
+            "a/...",
+            "a/..model",
+            "a/.hidden",
+            "a/sp ace",
+            "a/größe",
+            "b/m/1",
+            "out/target/1",
+        ] {
             directory.folder(path);
         }
         directory.file("a/readme.txt", "");
-        std::os::unix::fs::symlink(directory.path("out/target"), directory.path("a/linked")).unwrap();
-        std::os::unix::fs::symlink(directory.path("nowhere"), directory.path("a/dangling")).unwrap();
+        std::os::unix::fs::symlink(directory.path("out/target"), directory.path("a/linked"))
+            .unwrap();
+        std::os::unix::fs::symlink(directory.path("nowhere"), directory.path("a/dangling"))
+            .unwrap();
         std::os::unix::fs::symlink(directory.path("a/loop"), directory.path("a/loop")).unwrap();
         let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"bad\xff");
         fs::create_dir(directory.path("a").join(odd)).unwrap();
         let (a, b) = (directory.path("a"), directory.path("b"));
         let scan = scan(&[b.clone(), a.clone(), a.clone()]);
         let names: Vec<&str> = scan.models.keys().map(String::as_str).collect();
-        assert_eq!(names, ["...", "..model", ".hidden", "größe", "linked", "m", "model..", "sp ace"]);
-        assert_eq!(scan.models["m"], [a.join("m"), b.join("m")], "repositories in lexical order, each once");
+        assert_eq!(
+            names,
+            [
+                "...", "..model", ".hidden", "größe", "linked", "m", "model..", "sp ace"
+            ]
+        );
+        assert_eq!(
+            scan.models["m"],
+            [a.join("m"), b.join("m")],
+            "repositories in lexical order, each once"
+        );
         assert!(scan.is_complete);
         let partial = super::scan(&[a, directory.path("missing")]);
         assert!(!partial.is_complete);
@@ -269,8 +338,16 @@ mod tests {
         directory.file("m/configs/fast.pbtxt", "");
         directory.file("m/config.pbtxt", "");
         let model = directory.path("m");
-        for (config_name, expected) in [("", "config.pbtxt"), ("fast", "configs/fast.pbtxt"), ("slow", "config.pbtxt")] {
-            assert_eq!(config_file(&model, config_name).unwrap(), model.join(expected), "{config_name}");
+        for (config_name, expected) in [
+            ("", "config.pbtxt"),
+            ("fast", "configs/fast.pbtxt"),
+            ("slow", "config.pbtxt"),
+        ] {
+            assert_eq!(
+                config_file(&model, config_name).unwrap(),
+                model.join(expected),
+                "{config_name}"
+            );
         }
     }
 }

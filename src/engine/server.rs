@@ -41,8 +41,6 @@ pub struct Options {
     pub pool_retain_bytes: usize,
     /// Bound of the live requests of one model version.
     pub queue_requests_max: u64,
-    /// What auto-complete writes as max_batch_size where the model can batch.
-    pub default_max_batch_size: u32,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
     pub shard_cpus: Vec<usize>,
     /// Run cores at nice +5 where they share CPUs with shards.
@@ -72,7 +70,6 @@ impl Default for Options {
             memory_limit_bytes: metrics::process::memory_total_bytes() / 2,
             pool_retain_bytes: 64 << 20,
             queue_requests_max: 65_536,
-            default_max_batch_size: 4,
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
             model_load_thread_count: 4,
@@ -151,7 +148,11 @@ impl Server {
             Arc::clone(&timekeeper),
         );
         let server = Arc::new(Server {
-            metadata: Metadata { name: options.server_id.clone(), version: VERSION, extensions: EXTENSIONS },
+            metadata: Metadata {
+                name: options.server_id.clone(),
+                version: VERSION,
+                extensions: EXTENSIONS,
+            },
             budget,
             pool,
             host,
@@ -263,7 +264,10 @@ impl Server {
         }
         let deadline = Instant::now() + budget;
         self.lifecycle.stop(budget)?;
-        finalize_within(&self.host, deadline.saturating_duration_since(Instant::now()))
+        finalize_within(
+            &self.host,
+            deadline.saturating_duration_since(Instant::now()),
+        )
     }
 
     /// The repository index, by name and version. `ready_only` keeps the ready versions.
@@ -339,17 +343,26 @@ impl std::fmt::Debug for Server {
 fn finalize_within(host: &Arc<dyn BackendHost>, budget: Duration) -> Result<(), Error> {
     let (done_sender, done) = mpsc::channel();
     let host = Arc::clone(host);
-    let started = thread::Builder::new().name("finalize".to_owned()).spawn(move || {
-        host.finalize_all();
-        // The receiver is gone if the time was up.
-        let _ = done_sender.send(());
-    });
+    let started = thread::Builder::new()
+        .name("finalize".to_owned())
+        .spawn(move || {
+            host.finalize_all();
+            // The receiver is gone if the time was up.
+            let _ = done_sender.send(());
+        });
     match started {
-        Ok(_) if done.recv_timeout(budget.max(FINALIZE_BUDGET_MIN)) == Err(mpsc::RecvTimeoutError::Timeout) => {
-            Err(Error::internal("Exit timeout expired. Exiting immediately."))
+        Ok(_)
+            if done.recv_timeout(budget.max(FINALIZE_BUDGET_MIN))
+                == Err(mpsc::RecvTimeoutError::Timeout) =>
+        {
+            Err(Error::internal(
+                "Exit timeout expired. Exiting immediately.",
+            ))
         }
         Ok(_) => Ok(()),
-        Err(cause) => Err(Error::internal(format!("cannot start a thread to finalize the backends: {cause}"))),
+        Err(cause) => Err(Error::internal(format!(
+            "cannot start a thread to finalize the backends: {cause}"
+        ))),
     }
 }
 

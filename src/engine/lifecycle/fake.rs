@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::stats::ExecutionSpan;
 use crate::{
-    Backend, BackendHost, BackendSpec, Batch, Departures, Error, ExecutionPolicy, Instance, InstanceSpec, LoadContext, Model,
-    ModelVersion, PreferredGroup, Response, clock,
+    Backend, BackendHost, BackendSpec, Batch, Departures, Error, ExecutionPolicy, Instance,
+    InstanceSpec, LoadContext, Model, ModelVersion, PreferredGroup, Response, clock,
 };
 
 /// A directory that goes away with the value.
@@ -18,7 +18,11 @@ pub(crate) struct Directory(PathBuf);
 impl Directory {
     pub(crate) fn new() -> Directory {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("conch-engine-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "conch-engine-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = std::env::temp_dir().join(name);
         fs::create_dir_all(&path).unwrap();
         Directory(path)
@@ -44,7 +48,11 @@ impl Directory {
         for version in versions {
             self.folder(&format!("{repository}/{name}/{version}"));
         }
-        let backend = if extra.contains("backend:") { "" } else { "backend: 'fake'" };
+        let backend = if extra.contains("backend:") {
+            ""
+        } else {
+            "backend: 'fake'"
+        };
         let tensors = if extra.contains("input") {
             ""
         } else {
@@ -56,7 +64,6 @@ impl Directory {
             &format!("{backend} max_batch_size: 8 {tensors} {extra}\n"),
         );
     }
-
 }
 
 impl Drop for Directory {
@@ -91,7 +98,10 @@ impl Events {
     }
 
     pub(crate) fn count(&self, prefix: &str) -> usize {
-        self.all().iter().filter(|event| event.starts_with(prefix)).count()
+        self.all()
+            .iter()
+            .filter(|event| event.starts_with(prefix))
+            .count()
     }
 }
 
@@ -118,8 +128,10 @@ impl Gate {
         let mut state = self.state.lock().unwrap();
         state.1 += 1;
         self.changed.notify_all();
-        let (state, _) =
-            self.changed.wait_timeout_while(state, Duration::from_secs(20), |state| state.1 < count).unwrap();
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(state, Duration::from_secs(20), |state| state.1 < count)
+            .unwrap();
         state.1 >= count
     }
 }
@@ -133,13 +145,20 @@ impl BackendHost for Host {
             )));
         }
         let backend = self.backend.get_or_init(|| {
-            Arc::new(FakeBackend { events: Arc::clone(&self.events), gate: Arc::clone(&self.gate) })
+            Arc::new(FakeBackend {
+                events: Arc::clone(&self.events),
+                gate: Arc::clone(&self.gate),
+            })
         });
         Ok(Arc::clone(backend) as Arc<dyn Backend>)
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
-        self.backend.get().map(|_| ("fake".into(), "/libtriton_fake.so".into(), "{}".into())).into_iter().collect()
+        self.backend
+            .get()
+            .map(|_| ("fake".into(), "/libtriton_fake.so".into(), "{}".into()))
+            .into_iter()
+            .collect()
     }
 
     fn finalize_all(&self) {
@@ -172,12 +191,19 @@ impl Backend for FakeBackend {
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         let id = format!("{}:{}", context.name, context.version);
         self.events.push(format!("load {id}"));
-        let fault = context.config.parameters.get("fault").cloned().unwrap_or_default();
+        let fault = context
+            .config
+            .parameters
+            .get("fault")
+            .cloned()
+            .unwrap_or_default();
         match fault.as_str() {
             "load" => return Err(Error::internal("the weights are broken")),
             "load-2" if context.version == 2 => return Err(Error::unavailable("no such version")),
             "panic" => panic!("a fault on purpose"),
-            "flaky" if self.events.count(&format!("load {id}")) < 3 => return Err(Error::unavailable("not yet")),
+            "flaky" if self.events.count(&format!("load {id}")) < 3 => {
+                return Err(Error::unavailable("not yet"));
+            }
             "meet" if !self.gate.meet(2) => return Err(Error::internal("nobody else was loading")),
             _ => {}
         }
@@ -190,7 +216,13 @@ impl Backend for FakeBackend {
             (message.input, message.output) = (tensors.input, tensors.output);
             config = Arc::new(conch_config::Model::from_message(message)?);
         }
-        Ok(Arc::new(FakeModel { id, fault, config, events: Arc::clone(&self.events), gate: Arc::clone(&self.gate) }))
+        Ok(Arc::new(FakeModel {
+            id,
+            fault,
+            config,
+            events: Arc::clone(&self.events),
+            gate: Arc::clone(&self.gate),
+        }))
     }
 }
 
@@ -208,15 +240,20 @@ impl Model for FakeModel {
     }
 
     fn bind(&self, version: &Arc<ModelVersion>) {
-        self.events.push(format!("bind {}:{}", version.name, version.version));
+        self.events
+            .push(format!("bind {}:{}", version.name, version.version));
     }
 
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
-        self.events.push(format!("instance {} {}", self.id, spec.name));
+        self.events
+            .push(format!("instance {} {}", self.id, spec.name));
         if self.fault == spec.name {
             return Err(Error::internal(format!("no room for {}", spec.name)));
         }
-        Ok(Box::new(FakeInstance { name: spec.name, model: self }))
+        Ok(Box::new(FakeInstance {
+            name: spec.name,
+            model: self,
+        }))
     }
 }
 
@@ -238,18 +275,30 @@ impl Instance for FakeInstance {
             self.model.gate.pass();
         }
         let end_ns = clock::monotonic_ns();
-        let span = ExecutionSpan { exec_start_ns: start_ns, compute_start_ns: start_ns, compute_end_ns: end_ns, exec_end_ns: end_ns };
+        let span = ExecutionSpan {
+            exec_start_ns: start_ns,
+            compute_start_ns: start_ns,
+            compute_end_ns: end_ns,
+            exec_end_ns: end_ns,
+        };
         let mut total = 0;
         for live in batch.drain(..) {
             let origin = live.shared();
             let count = u64::from(live.batch_count());
             total += count;
-            origin.model.statistics.report_request(true, &live.stamps, count, &span);
+            origin
+                .model
+                .statistics
+                .report_request(true, &live.stamps, count, &span);
             if total == count {
                 // Counted with the first request, before any answer is seen; the batch's size is that of this test's only request.
                 origin.model.statistics.report_batch(count, &span);
             }
-            let response = Response { model: Arc::clone(&origin.model), outputs: Default::default(), parameters: Vec::new() };
+            let response = Response {
+                model: Arc::clone(&origin.model),
+                outputs: Default::default(),
+                parameters: Vec::new(),
+            };
             departures.push(origin, Some(Ok(response)), true);
         }
     }
@@ -257,6 +306,8 @@ impl Instance for FakeInstance {
 
 impl Drop for FakeInstance {
     fn drop(&mut self) {
-        self.model.events.push(format!("drop instance {} {}", self.model.id, self.name));
+        self.model
+            .events
+            .push(format!("drop instance {} {}", self.model.id, self.name));
     }
 }

@@ -33,22 +33,49 @@ impl Lifecycle {
                 Ok(versions) => versions,
                 Err(error) => {
                     log::error!("failed to load model '{name}': {}", error.message);
-                    models.insert(name, Entry::Versions { versions: Default::default(), problem: Some(error) });
+                    models.insert(
+                        name,
+                        Entry::Versions {
+                            versions: Default::default(),
+                            problem: Some(error),
+                        },
+                    );
                     self.publish(&models);
                     continue;
                 }
             };
-            let slots = versions.iter().map(|version| (*version, Slot { state: State::Loading, loaded: None }));
-            models.insert(Arc::clone(&name), Entry::Versions { versions: slots.collect(), problem: None });
-            let loading =
-                Arc::new(Loading { name, candidate, version_count: versions.len(), outcomes: Mutex::default() });
+            let slots = versions.iter().map(|version| {
+                (
+                    *version,
+                    Slot {
+                        state: State::Loading,
+                        loaded: None,
+                    },
+                )
+            });
+            models.insert(
+                Arc::clone(&name),
+                Entry::Versions {
+                    versions: slots.collect(),
+                    problem: None,
+                },
+            );
+            let loading = Arc::new(Loading {
+                name,
+                candidate,
+                version_count: versions.len(),
+                outcomes: Mutex::default(),
+            });
             for version in versions {
                 log::info!("loading: {}:{version}", loading.name);
                 jobs.push_back((Arc::clone(&loading), version));
             }
         }
         self.publish(&self.models());
-        let thread_count = self.options.model_load_thread_count.clamp(1, jobs.len().max(1));
+        let thread_count = self
+            .options
+            .model_load_thread_count
+            .clamp(1, jobs.len().max(1));
         let jobs = Mutex::new(jobs);
         let work = || {
             while let Some((loading, version)) = next(&jobs) {
@@ -58,7 +85,9 @@ impl Lifecycle {
         };
         thread::scope(|scope| {
             for index in 1..thread_count {
-                let started = thread::Builder::new().name(format!("load-{index}")).spawn_scoped(scope, work);
+                let started = thread::Builder::new()
+                    .name(format!("load-{index}"))
+                    .spawn_scoped(scope, work);
                 if let Err(cause) = started {
                     log::warning!("loading with fewer threads than asked for: {cause}");
                     break;
@@ -73,11 +102,15 @@ impl Lifecycle {
         let mut attempts_left = self.options.model_load_retry_count;
         loop {
             let attempt = catch_unwind(AssertUnwindSafe(|| self.load_version(loading, version)));
-            let outcome = attempt.unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")));
+            let outcome = attempt
+                .unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")));
             match outcome {
                 Err(error) if attempts_left > 0 => {
                     attempts_left -= 1;
-                    log::warning!("failed to load '{}' version {version}, trying again: {error}", loading.name);
+                    log::warning!(
+                        "failed to load '{}' version {version}, trying again: {error}",
+                        loading.name
+                    );
                 }
                 outcome => return outcome,
             }
@@ -87,7 +120,9 @@ impl Lifecycle {
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
     fn load_version(&self, loading: &Loading, version: i64) -> Result<Loaded, Error> {
         let started = Instant::now();
-        let Loading { name, candidate, .. } = loading;
+        let Loading {
+            name, candidate, ..
+        } = loading;
         check_scheduling(name, &candidate.scheduling)?;
         let spec = BackendSpec {
             model_name: name.to_string(),
@@ -101,7 +136,11 @@ impl Lifecycle {
             self.host.open(&spec)?
         };
         let mut config = candidate.config.clone();
-        conch_config::resolve_instance_groups(&mut config, &preferred_groups(&*backend), &Gpus::default())?;
+        conch_config::resolve_instance_groups(
+            &mut config,
+            &preferred_groups(&*backend),
+            &Gpus::default(),
+        )?;
         let model = Arc::clone(&backend).load_model(LoadContext {
             name: Arc::clone(name),
             version,
@@ -115,17 +154,38 @@ impl Lifecycle {
         conch_config::validate_io(&config.message)?;
         // The backend may have proposed the scheduler.
         check_scheduling(name, &config.scheduling)?;
-        if config.message.model_warmup.iter().any(|sample| sample.batch_size > 0) {
+        if config
+            .message
+            .model_warmup
+            .iter()
+            .any(|sample| sample.batch_size > 0)
+        {
             log::warning!("the model_warmup of model '{name}' is not run");
         }
         let specs = instance_specs(name, &config.instance_groups)?;
         let core_count = specs.iter().filter(|spec| !spec.is_passive).count();
-        let entry =
-            Arc::new(ModelVersion::new(Arc::clone(name), version, config, core_count, self.options.queue_requests_max));
+        let entry = Arc::new(ModelVersion::new(
+            Arc::clone(name),
+            version,
+            config,
+            core_count,
+            self.options.queue_requests_max,
+        ));
         model.bind(&entry);
-        let cores = core::start_cores(&entry, &model, specs, backend.execution_policy(), is_parallel(&*backend), &self.placement)?;
+        let cores = core::start_cores(
+            &entry,
+            &model,
+            specs,
+            backend.execution_policy(),
+            is_parallel(&*backend),
+            &self.placement,
+        )?;
         entry.set_load_duration(started.elapsed());
-        Ok(Loaded { cores, model, version: entry })
+        Ok(Loaded {
+            cores,
+            model,
+            version: entry,
+        })
     }
 
     /// Notes one version's outcome; the last one decides about the model.
@@ -134,7 +194,10 @@ impl Lifecycle {
         if let Err(error) = &outcome {
             log::error!("failed to load '{name}' version {version}: {error}");
         }
-        let mut outcomes = loading.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = loading
+            .outcomes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         outcomes.push((version, outcome));
         if outcomes.len() < loading.version_count {
             return;
@@ -144,19 +207,34 @@ impl Lifecycle {
         let mut surplus = Vec::new();
         let slots = outcomes.into_iter().map(|(version, outcome)| {
             let slot = match outcome {
-                Ok(loaded) if is_up => Slot { state: State::Ready, loaded: Some(loaded) },
+                Ok(loaded) if is_up => Slot {
+                    state: State::Ready,
+                    loaded: Some(loaded),
+                },
                 Ok(loaded) => {
                     surplus.push(loaded);
-                    Slot { state: State::Unavailable(UNLOADED.to_owned()), loaded: None }
+                    Slot {
+                        state: State::Unavailable(UNLOADED.to_owned()),
+                        loaded: None,
+                    }
                 }
-                Err(error) => Slot { state: State::Unavailable(error.to_string()), loaded: None },
+                Err(error) => Slot {
+                    state: State::Unavailable(error.to_string()),
+                    loaded: None,
+                },
             };
             (version, slot)
         });
         let versions = slots.collect();
         {
             let mut models = self.models();
-            models.insert(Arc::clone(name), Entry::Versions { versions, problem: None });
+            models.insert(
+                Arc::clone(name),
+                Entry::Versions {
+                    versions,
+                    problem: None,
+                },
+            );
             self.publish(&models);
         }
         if is_up {
@@ -169,19 +247,21 @@ impl Lifecycle {
 }
 
 fn next<T>(jobs: &Mutex<VecDeque<T>>) -> Option<T> {
-    jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    jobs.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop_front()
 }
 
 /// Whether this server can schedule the model at all.
 fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
     match scheduling {
         Scheduling::Default | Scheduling::Dynamic(_) => Ok(()),
-        Scheduling::Sequence => {
-            Err(Error::unsupported(format!("model '{name}' uses sequence_batching, which this server does not support")))
-        }
-        Scheduling::Ensemble => {
-            Err(Error::unsupported(format!("model '{name}' is an ensemble, which this server does not support")))
-        }
+        Scheduling::Sequence => Err(Error::unsupported(format!(
+            "model '{name}' uses sequence_batching, which this server does not support"
+        ))),
+        Scheduling::Ensemble => Err(Error::unsupported(format!(
+            "model '{name}' is an ensemble, which this server does not support"
+        ))),
     }
 }
 

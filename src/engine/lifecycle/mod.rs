@@ -17,6 +17,7 @@ pub(crate) mod fake;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_memory::{Budget, Pool};
@@ -37,6 +38,8 @@ pub(crate) struct Lifecycle {
     budget: Arc<Budget>,
     placement: Placement,
     models: Mutex<Models>,
+    /// What the strict rule says of `models`; kept apart because shards ask.
+    is_all_ready: AtomicBool,
     /// Held while a backend is opened: opening is serial.
     opening: Mutex<()>,
 }
@@ -50,7 +53,10 @@ enum Entry {
     /// Its configuration is no good. Upstream's index shows such a model by name only.
     Refused(Error),
     /// Its versions; none if its directory has none that the policy wants.
-    Versions { versions: BTreeMap<i64, Slot>, problem: Option<Error> },
+    Versions {
+        versions: BTreeMap<i64, Slot>,
+        problem: Option<Error>,
+    },
 }
 
 /// One version.
@@ -70,10 +76,18 @@ struct Loaded {
 impl Loaded {
     /// Drains and drops the instances, then the model. Blocks as long as the backend does.
     fn unload(self) {
-        let Loaded { cores, model, version } = self;
+        let Loaded {
+            cores,
+            model,
+            version,
+        } = self;
         cores.stop();
         drop(model);
-        log::info!("successfully unloaded '{}' version {}", version.name, version.version);
+        log::info!(
+            "successfully unloaded '{}' version {}",
+            version.name,
+            version.version
+        );
     }
 }
 
@@ -87,13 +101,19 @@ impl Lifecycle {
         timekeeper: Arc<Timekeeper>,
     ) -> Lifecycle {
         Lifecycle {
-            placement: Placement::new(&Topology::detect(), &options.shard_cpus, options.lowers_core_priority, timekeeper),
+            placement: Placement::new(
+                &Topology::detect(),
+                &options.shard_cpus,
+                options.lowers_core_priority,
+                timekeeper,
+            ),
             options: options.clone(),
             host,
             registry,
             pool,
             budget,
             models: Mutex::default(),
+            is_all_ready: AtomicBool::new(true),
             opening: Mutex::default(),
         }
     }
@@ -105,15 +125,24 @@ impl Lifecycle {
         for (name, paths) in &scan.models {
             let name: Arc<str> = Arc::from(name.as_str());
             let [path] = paths.as_slice() else {
-                log::error!("failed to poll model '{name}': not unique across all model repositories");
+                log::error!(
+                    "failed to poll model '{name}': not unique across all model repositories"
+                );
                 self.models().insert(name, Entry::Duplicate);
                 continue;
             };
-            let Options { model_config_name, auto_complete, .. } = &self.options;
+            let Options {
+                model_config_name,
+                auto_complete,
+                ..
+            } = &self.options;
             match repository::read_candidate(&name, path, model_config_name, *auto_complete) {
                 Ok(candidate) => candidates.push((name, candidate)),
                 Err(error) => {
-                    log::error!("Poll failed for model directory '{name}': {}", error.message);
+                    log::error!(
+                        "Poll failed for model directory '{name}': {}",
+                        error.message
+                    );
                     self.models().insert(name, Entry::Refused(error));
                 }
             }
@@ -128,15 +157,10 @@ impl Lifecycle {
         scan.is_complete && is_all_up
     }
 
-    /// Upstream's strict rule: every model whose configuration was good has versions, and all of them are ready or were unloaded on purpose.
+    /// Upstream's strict rule: every model whose configuration was good has versions, and all of them are ready or were unloaded on
+    /// purpose. Does not block.
     pub(crate) fn is_all_ready(&self) -> bool {
-        self.models().values().all(|entry| match entry {
-            Entry::Duplicate | Entry::Refused(_) => true,
-            Entry::Versions { versions, .. } => {
-                !versions.is_empty()
-                    && versions.values().all(|slot| slot.state == State::Ready || slot.state.reason() == UNLOADED)
-            }
-        })
+        self.is_all_ready.load(Ordering::Acquire)
     }
 
     /// The repository index, by name and version.
@@ -152,13 +176,17 @@ impl Lifecycle {
             match entry {
                 Entry::Duplicate => rows.push(nameless(name, "UNAVAILABLE", DUPLICATE)),
                 Entry::Refused(_) => rows.push(nameless(name, "", "")),
-                Entry::Versions { versions, .. } if versions.is_empty() => rows.push(nameless(name, "", "")),
-                Entry::Versions { versions, .. } => rows.extend(versions.iter().map(|(version, slot)| IndexRow {
-                    name: name.to_string(),
-                    version: Some(*version),
-                    state: slot.state.name(),
-                    reason: slot.state.reason().to_owned(),
-                })),
+                Entry::Versions { versions, .. } if versions.is_empty() => {
+                    rows.push(nameless(name, "", ""))
+                }
+                Entry::Versions { versions, .. } => {
+                    rows.extend(versions.iter().map(|(version, slot)| IndexRow {
+                        name: name.to_string(),
+                        version: Some(*version),
+                        state: slot.state.name(),
+                        reason: slot.state.reason().to_owned(),
+                    }))
+                }
             }
         }
         rows
@@ -171,17 +199,23 @@ impl Lifecycle {
             let without_version = |status: String| [name.to_string(), "-".to_owned(), status];
             match entry {
                 Entry::Duplicate => rows.push(without_version(format!("UNAVAILABLE: {DUPLICATE}"))),
-                Entry::Refused(error) => rows.push(without_version(format!("UNAVAILABLE: {error}"))),
-                Entry::Versions { versions, .. } if versions.is_empty() => {
-                    rows.push(without_version("Not loaded: No model version was found".to_owned()));
+                Entry::Refused(error) => {
+                    rows.push(without_version(format!("UNAVAILABLE: {error}")))
                 }
-                Entry::Versions { versions, .. } => rows.extend(versions.iter().map(|(version, slot)| {
-                    let status = match slot.state.reason() {
-                        "" => slot.state.name().to_owned(),
-                        reason => format!("{}: {reason}", slot.state.name()),
-                    };
-                    [name.to_string(), version.to_string(), status]
-                })),
+                Entry::Versions { versions, .. } if versions.is_empty() => {
+                    rows.push(without_version(
+                        "Not loaded: No model version was found".to_owned(),
+                    ));
+                }
+                Entry::Versions { versions, .. } => {
+                    rows.extend(versions.iter().map(|(version, slot)| {
+                        let status = match slot.state.reason() {
+                            "" => slot.state.name().to_owned(),
+                            reason => format!("{}: {reason}", slot.state.name()),
+                        };
+                        [name.to_string(), version.to_string(), status]
+                    }))
+                }
             }
         }
         rows
@@ -198,13 +232,32 @@ impl Lifecycle {
         for (name, entry) in models {
             if let Entry::Versions { versions, .. } = entry {
                 let entries = versions.iter().map(|(version, slot)| {
-                    let model = slot.loaded.as_ref().map(|loaded| Arc::clone(&loaded.version));
-                    (*version, VersionEntry { state: slot.state.clone(), model })
+                    let model = slot
+                        .loaded
+                        .as_ref()
+                        .map(|loaded| Arc::clone(&loaded.version));
+                    (
+                        *version,
+                        VersionEntry {
+                            state: slot.state.clone(),
+                            model,
+                        },
+                    )
                 });
                 shown.insert(Arc::clone(name), entries.collect());
             }
         }
         self.registry.publish(Snapshot::new(shown));
+        let is_all_ready = models.values().all(|entry| match entry {
+            Entry::Duplicate | Entry::Refused(_) => true,
+            Entry::Versions { versions, .. } => {
+                !versions.is_empty()
+                    && versions
+                        .values()
+                        .all(|slot| slot.state == State::Ready || slot.state.reason() == UNLOADED)
+            }
+        });
+        self.is_all_ready.store(is_all_ready, Ordering::Release);
     }
 }
 

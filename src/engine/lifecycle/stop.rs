@@ -22,7 +22,10 @@ struct Countdown {
 impl Countdown {
     fn start(budget: Duration) -> Countdown {
         let now = Instant::now();
-        Countdown { deadline: now + budget, next_report: now }
+        Countdown {
+            deadline: now + budget,
+            next_report: now,
+        }
     }
 
     fn left(&self) -> Duration {
@@ -67,9 +70,13 @@ impl Lifecycle {
             let in_flight = self.in_flight();
             if let Some(seconds) = countdown.due_report() {
                 let count = in_flight.len();
-                log::info!("Timeout {seconds}: Found {count} model versions that have in-flight inferences");
+                log::info!(
+                    "Timeout {seconds}: Found {count} model versions that have in-flight inferences"
+                );
                 for (name, version, count) in &in_flight {
-                    log::info!("Model '{name}' (version {version}) has {count} in-flight inferences");
+                    log::info!(
+                        "Model '{name}' (version {version}) has {count} in-flight inferences"
+                    );
                 }
             }
             if in_flight.is_empty() {
@@ -89,7 +96,11 @@ impl Lifecycle {
             for loaded in entry.slots().filter_map(|slot| slot.loaded.as_ref()) {
                 let count = loaded.version.live_count();
                 if count > 0 {
-                    found.push((Arc::clone(&loaded.version.name), loaded.version.version, count));
+                    found.push((
+                        Arc::clone(&loaded.version.name),
+                        loaded.version.version,
+                        count,
+                    ));
                 }
             }
         }
@@ -114,12 +125,18 @@ impl Lifecycle {
         }
         loop {
             if let Some(seconds) = countdown.due_report() {
-                log::info!("Timeout {seconds}: Found {live_count} live models and 0 in-flight non-inference requests");
+                log::info!(
+                    "Timeout {seconds}: Found {live_count} live models and 0 in-flight non-inference requests"
+                );
             }
             if live_count == 0 {
                 return Ok(());
             }
-            let wait = countdown.left().min(countdown.next_report.saturating_duration_since(Instant::now()));
+            let wait = countdown.left().min(
+                countdown
+                    .next_report
+                    .saturating_duration_since(Instant::now()),
+            );
             match done.recv_timeout(wait) {
                 Ok((name, version)) => {
                     live_count -= 1;
@@ -128,11 +145,19 @@ impl Lifecycle {
                     }
                     let mut models = self.models();
                     if let Some(Entry::Versions { versions, .. }) = models.get_mut(&name) {
-                        versions.insert(version, Slot { state: State::Unavailable(UNLOADED.to_owned()), loaded: None });
+                        versions.insert(
+                            version,
+                            Slot {
+                                state: State::Unavailable(UNLOADED.to_owned()),
+                                loaded: None,
+                            },
+                        );
                     }
                     self.publish(&models);
                 }
-                Err(RecvTimeoutError::Timeout) if countdown.left().is_zero() => return Err(timed_out()),
+                Err(RecvTimeoutError::Timeout) if countdown.left().is_zero() => {
+                    return Err(timed_out());
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 // This function holds a sender, so there is always one.
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
@@ -167,7 +192,10 @@ fn unload_aside(loaded: Loaded, done: mpsc::Sender<(Arc<str>, i64)>) {
     let work = {
         let parcel = Arc::clone(&parcel);
         move || {
-            let loaded = parcel.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            let loaded = parcel
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .take();
             if let Some(loaded) = loaded {
                 // A panicking backend must not make the stop wait for it.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loaded.unload()));
@@ -177,7 +205,11 @@ fn unload_aside(loaded: Loaded, done: mpsc::Sender<(Arc<str>, i64)>) {
         }
     };
     let fallback = work.clone();
-    if thread::Builder::new().name("unload".to_owned()).spawn(work).is_err() {
+    if thread::Builder::new()
+        .name("unload".to_owned())
+        .spawn(work)
+        .is_err()
+    {
         fallback();
     }
 }

@@ -142,7 +142,7 @@ impl Family {
                 ));
             }
             (FamilyKind::Histogram, Some(bounds)) => {
-                if bounds.windows(2).any(|pair| !(pair[0] < pair[1]))
+                if bounds.windows(2).any(|pair| pair[0] >= pair[1])
                     || bounds.iter().any(|bound| bound.is_nan())
                 {
                     return Err(Error::invalid(
@@ -220,7 +220,7 @@ impl Metric {
         let Value::Number(bits) = &*self.value else {
             return Err(self.unsupported("Increment"));
         };
-        if self.family.kind == FamilyKind::Counter && !(amount >= 0.0) {
+        if self.family.kind == FamilyKind::Counter && (amount < 0.0 || amount.is_nan()) {
             return Err(Error::invalid(
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.",
             ));

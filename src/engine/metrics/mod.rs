@@ -21,6 +21,7 @@ pub(crate) fn render(server: &Server) -> String {
             &server.registry().snapshot().ready_models(),
             server.options().counter_latencies,
         );
+        process::render_pinned(&mut text);
         if server.options().allow_cpu_metrics {
             server.cpu_meter().render(&mut text);
         }

@@ -71,17 +71,21 @@ const PENDING: PerModel = PerModel {
 
 /// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its families agree.
 pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_durations: bool) {
-    if models.is_empty() {
+    let rows: Vec<Row> = models.iter().map(|model| Row::of(model)).collect();
+    render_rows(text, &rows, with_durations);
+}
+
+fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
+    if rows.is_empty() {
         return;
     }
-    let rows: Vec<Row> = models.iter().map(|model| Row::of(model)).collect();
-    push_family(
+    push_head(
         text,
         "nv_inference_request_success",
         "Number of successful inference requests, all batch sizes",
         "counter",
     );
-    for row in &rows {
+    for row in rows {
         row.push(
             text,
             "nv_inference_request_success",
@@ -89,13 +93,13 @@ pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_dura
             row.totals.inference.success.count as f64,
         );
     }
-    push_family(
+    push_head(
         text,
         "nv_inference_request_failure",
         "Number of failed inference requests, all batch sizes",
         "counter",
     );
-    for row in &rows {
+    for row in rows {
         for (reason, count) in Failure::ALL.iter().zip(row.totals.failures) {
             row.push(
                 text,
@@ -107,24 +111,20 @@ pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_dura
     }
     let durations = if with_durations { DURATIONS } else { &[] };
     for family in COUNTS.iter().chain(durations).chain([&PENDING]) {
-        push_family(text, family.name, family.help, family.kind);
-        for row in &rows {
+        push_head(text, family.name, family.help, family.kind);
+        for row in rows {
             row.push(text, family.name, None, (family.value)(&row.totals) as f64);
         }
     }
-    push_family(
+    push_head(
         text,
         "nv_model_load_duration_secs",
         "Model load time in seconds",
         "gauge",
     );
-    for row in &rows {
+    for row in rows {
         row.push(text, "nv_model_load_duration_secs", None, row.load_seconds);
     }
-}
-
-fn push_family(text: &mut String, name: &str, help: &str, kind: &str) {
-    push_head(text, name, help, kind);
 }
 
 /// One model version's labels and numbers.
@@ -180,4 +180,104 @@ fn label_name(tag: &str) -> String {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Tally;
+
+    #[test]
+    fn families_have_upstreams_names_labels_and_order() {
+        let mut totals = Totals {
+            inference_count: 12,
+            execution_count: 3,
+            failures: [1, 2, 3, 4],
+            ..Totals::default()
+        };
+        totals.inference.success = Tally {
+            count: 5,
+            duration_ns: 1_999_999,
+        };
+        totals.inference.queue.duration_ns = 2_000_000;
+        totals.inference.compute_input.duration_ns = 3_000;
+        totals.inference.compute_infer.duration_ns = 4_000;
+        totals.inference.compute_output.duration_ns = 999;
+        totals.pending_count = 6;
+        let row = Row {
+            tags: vec![("_a".into(), "x\ny".into())],
+            model: "m\"".into(),
+            version: "3".into(),
+            totals,
+            load_seconds: 0.25,
+        };
+        let mut text = String::new();
+        render_rows(&mut text, &[row], true);
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let labels = r#"{_a="x\ny",model="m\"",version="3"}"#;
+        let failure = |reason: &str, count| {
+            format!(
+                r#"nv_inference_request_failure{{_a="x\ny",model="m\"",reason="{reason}",version="3"}} {count}"#
+            )
+        };
+        let expected = [
+            format!("nv_inference_request_success{labels} 5"),
+            failure("REJECTED", 1),
+            failure("CANCELED", 2),
+            failure("BACKEND", 3),
+            failure("OTHER", 4),
+            format!("nv_inference_count{labels} 12"),
+            format!("nv_inference_exec_count{labels} 3"),
+            format!("nv_inference_request_duration_us{labels} 1999"),
+            format!("nv_inference_queue_duration_us{labels} 2000"),
+            format!("nv_inference_compute_input_duration_us{labels} 3"),
+            format!("nv_inference_compute_infer_duration_us{labels} 4"),
+            format!("nv_inference_compute_output_duration_us{labels} 0"),
+            format!("nv_inference_pending_request_count{labels} 6"),
+            format!("nv_model_load_duration_secs{labels} 0.25"),
+        ];
+        assert_eq!(samples, expected);
+        // HELP and TYPE as upstream's 2.51 prints them.
+        let heads = [
+            "# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes",
+            "# TYPE nv_inference_request_failure counter",
+            "# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)",
+            "# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.",
+            "# TYPE nv_inference_pending_request_count gauge",
+        ];
+        for head in heads {
+            assert!(
+                text.lines().any(|line| line == head),
+                "{head} is not in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn switched_off_and_empty_families_print_nothing() {
+        let mut text = String::new();
+        render_rows(&mut text, &[], true);
+        assert_eq!(text, "");
+        let row = Row {
+            tags: Vec::new(),
+            model: "m".into(),
+            version: "1".into(),
+            totals: Totals::default(),
+            load_seconds: 0.0,
+        };
+        render_rows(&mut text, &[row], false);
+        assert!(!text.contains("_duration_us") && text.contains("nv_inference_count"));
+    }
+
+    #[test]
+    fn tags_cannot_break_the_exposition() {
+        for (tag, expected) in [
+            ("team", "team"),
+            ("a b\"}", "a_b__"),
+            ("größe", "gr__e"),
+            ("x\n", "x_"),
+        ] {
+            assert_eq!(label_name(tag), expected);
+        }
+    }
 }

@@ -135,6 +135,22 @@ fn group_limits() -> Vec<u64> {
     limits
 }
 
+/// The pool of pinned host memory. There is none without a GPU, and upstream reports 0 then.
+pub(super) fn render_pinned(text: &mut String) {
+    push_gauge(
+        text,
+        "nv_pinned_memory_pool_total_bytes",
+        "Pinned memory pool total memory size, in bytes",
+        0.0,
+    );
+    push_gauge(
+        text,
+        "nv_pinned_memory_pool_used_bytes",
+        "Pinned memory pool used memory size, in bytes",
+        0.0,
+    );
+}
+
 fn push_gauge(text: &mut String, name: &str, help: &str, value: f64) {
     push_head(text, name, help, "gauge");
     push_sample(text, name, &[], value);
