@@ -1,9 +1,62 @@
-//! The metrics listener.
+//! The metrics listener: `GET /metrics` on a port of its own.
 
 use std::rc::Rc;
 
+use crate::http::answer::{Answer, ContentType};
+use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
+use crate::http::head::{Head, Method};
 use crate::shard::{Presence, Shard, Stream};
 
+/// Serves one connection until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
-    let _ = (shard, stream, presence);
+    connection::serve(shard, stream, presence, Metrics).await;
+}
+
+struct Metrics;
+
+enum Plan {
+    Text,
+    Answer(Box<Answer>),
+}
+
+impl Service for Metrics {
+    type Plan = Plan;
+
+    fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
+        match (head.method, head.path) {
+            (Method::Get, "/metrics") => Plan::Text,
+            // As upstream: any other page is there, and empty.
+            (Method::Get, _) => Plan::Answer(Box::new(Answer::empty(200))),
+            _ => Plan::Answer(Box::new(Answer::failure(
+                405,
+                ContentType::Plain,
+                "Method Not Allowed",
+            ))),
+        }
+    }
+
+    fn placement(&self, _plan: &Plan) -> Option<Placement> {
+        None
+    }
+
+    async fn answer(
+        &self,
+        plan: Plan,
+        _body: Option<Body>,
+        _scratch: Vec<u8>,
+        connection: &mut Connection,
+    ) -> Result<Answer, Closed> {
+        Ok(match plan {
+            Plan::Answer(answer) => *answer,
+            Plan::Text => {
+                // Rendering reads every model's numbers and files of /proc: not on a shard.
+                let server = std::sync::Arc::clone(&connection.shard.server);
+                let text = connection
+                    .shard
+                    .offload(move || server.metrics_text())
+                    .await;
+                Answer::new(200, ContentType::Metrics, text.into_bytes())
+            }
+        })
+    }
 }

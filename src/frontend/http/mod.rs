@@ -1,9 +1,24 @@
-//! HTTP/1.1.
+//! HTTP/1.1: the inference protocol, and what the metrics listener shares with it.
+//!
+//! `connection` moves bytes and keeps the rules of HTTP (`head`, `chunked`, `input`, `answer`); `service` decides what a request is
+//! answered with (`route`, `infer`, `render`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
+
+pub(crate) mod answer;
+mod chunked;
+pub(crate) mod connection;
+pub(crate) mod head;
+mod infer;
+mod input;
+mod json;
+mod render;
+mod route;
+mod service;
 
 use std::rc::Rc;
 
 use crate::shard::{Presence, Shard, Stream};
 
+/// Serves one connection of the inference protocol until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
-    let _ = (shard, stream, presence);
+    connection::serve(shard, stream, presence, service::Inference).await;
 }

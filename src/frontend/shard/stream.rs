@@ -78,32 +78,6 @@ impl Stream {
             result => Poll::Ready(result),
         }
     }
-
-    /// Sends everything.
-    pub async fn send_all(&mut self, mut source: &[u8]) -> io::Result<()> {
-        while !source.is_empty() {
-            let sent = std::future::poll_fn(|context| self.poll_send(context, source)).await?;
-            if sent == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            source = source.get(sent..).unwrap_or(&[]);
-        }
-        Ok(())
-    }
-
-    /// Sends everything in order, several pieces per system call.
-    pub async fn send_all_vectored(&mut self, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        IoSlice::advance_slices(&mut pieces, 0);
-        while !pieces.is_empty() {
-            let sent =
-                std::future::poll_fn(|context| self.poll_send_vectored(context, pieces)).await?;
-            if sent == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            IoSlice::advance_slices(&mut pieces, sent);
-        }
-        Ok(())
-    }
 }
 
 impl tokio::io::AsyncRead for Stream {

@@ -1,0 +1,167 @@
+//! An answer and its head.
+
+use conch_engine::{Code, Error};
+use conch_memory::View;
+use smallvec::SmallVec;
+
+use super::json::write;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentType {
+    /// What upstream's library puts where its handlers set nothing.
+    Plain,
+    Json,
+    Octets,
+    /// Of the metrics listener.
+    Metrics,
+}
+
+impl ContentType {
+    fn name(self) -> &'static [u8] {
+        match self {
+            ContentType::Plain => b"text/plain",
+            ContentType::Json => b"application/json",
+            ContentType::Octets => b"application/octet-stream",
+            ContentType::Metrics => b"text/plain; charset=utf-8",
+        }
+    }
+}
+
+/// One answer, without what depends on the connection.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) content_type: ContentType,
+    /// Inference-Header-Content-Length.
+    pub(crate) json_length: Option<usize>,
+    /// Tell the client which encodings there are.
+    pub(crate) names_encodings: bool,
+    pub(crate) body: Vec<u8>,
+    /// Follow the body, by reference.
+    pub(crate) parts: SmallVec<[View; 4]>,
+}
+
+impl Answer {
+    pub(crate) fn new(status: u16, content_type: ContentType, body: Vec<u8>) -> Answer {
+        Answer {
+            status,
+            content_type,
+            json_length: None,
+            names_encodings: false,
+            body,
+            parts: SmallVec::new(),
+        }
+    }
+
+    pub(crate) fn json(body: Vec<u8>) -> Answer {
+        Answer::new(200, ContentType::Json, body)
+    }
+
+    pub(crate) fn empty(status: u16) -> Answer {
+        Answer::new(status, ContentType::Plain, Vec::new())
+    }
+
+    /// `{"error":"<message>"}`.
+    pub(crate) fn failure(status: u16, content_type: ContentType, message: &str) -> Answer {
+        let mut body = Vec::with_capacity(message.len() + 16);
+        body.extend_from_slice(b"{\"error\":");
+        write::string(&mut body, message.as_bytes());
+        body.push(b'}');
+        Answer::new(status, content_type, body)
+    }
+
+    pub(crate) fn error(error: &Error, content_type: ContentType) -> Answer {
+        Answer::failure(status_of(error.code), content_type, &error.message)
+    }
+
+    /// Bytes of body and parts.
+    pub(crate) fn length(&self) -> usize {
+        self.parts
+            .iter()
+            .fold(self.body.len(), |sum, part| sum + part.len())
+    }
+
+    /// Appends status line and headers.
+    pub(crate) fn write_head(&self, target: &mut Vec<u8>, connection: Option<&'static str>) {
+        target.extend_from_slice(b"HTTP/1.1 ");
+        write::unsigned(target, u64::from(self.status));
+        target.push(b' ');
+        target.extend_from_slice(reason(self.status).as_bytes());
+        if let Some(connection) = connection {
+            target.extend_from_slice(b"\r\nConnection: ");
+            target.extend_from_slice(connection.as_bytes());
+        }
+        target.extend_from_slice(b"\r\nContent-Type: ");
+        target.extend_from_slice(self.content_type.name());
+        if let Some(json_length) = self.json_length {
+            target.extend_from_slice(b"\r\nInference-Header-Content-Length: ");
+            write::unsigned(target, json_length as u64);
+        }
+        if self.names_encodings {
+            target.extend_from_slice(b"\r\nAccept-Encoding: gzip, deflate");
+        }
+        target.extend_from_slice(b"\r\nContent-Length: ");
+        write::unsigned(target, self.length() as u64);
+        target.extend_from_slice(b"\r\n\r\n");
+    }
+}
+
+/// Upstream's mapping of codes.
+pub(crate) fn status_of(code: Code) -> u16 {
+    match code {
+        Code::Internal => 500,
+        Code::NotFound => 404,
+        Code::Unavailable => 503,
+        Code::Unsupported => 501,
+        Code::Unknown | Code::InvalidArg | Code::AlreadyExists | Code::Cancelled => 400,
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Payload Too Large",
+        417 => "Expectation Failed",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        _ => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_and_errors() {
+        let mut answer = Answer::error(&Error::not_found("no \"x\""), ContentType::Json);
+        answer.json_length = Some(7);
+        let mut text = Vec::new();
+        answer.write_head(&mut text, Some("close"));
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Inference-Header-Content-Length: 7\r\nContent-Length: 20\r\n\r\n"
+        );
+        assert_eq!(answer.body, br#"{"error":"no \"x\""}"#);
+        for (code, status) in [
+            (Code::Unknown, 400),
+            (Code::Internal, 500),
+            (Code::NotFound, 404),
+            (Code::InvalidArg, 400),
+            (Code::Unavailable, 503),
+            (Code::Unsupported, 501),
+            (Code::AlreadyExists, 400),
+            (Code::Cancelled, 400),
+        ] {
+            assert_eq!(status_of(code), status);
+        }
+    }
+}

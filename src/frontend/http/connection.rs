@@ -1,0 +1,589 @@
+//! One HTTP/1.1 connection: requests in, answers out, in order.
+//!
+//! Requests are served one after the other, as upstream does; complete requests that arrived together are answered together. While a
+//! request is with the engine the connection still reads, so that a client that goes away cancels it.
+
+use std::future::Future;
+use std::io::IoSlice;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use conch_engine::{Error, Response, clock};
+use conch_memory::{ALIGNMENT_BYTES, Block, Charge, View};
+use smallvec::SmallVec;
+
+use super::answer::{Answer, ContentType};
+use super::chunked::{Decoder, Piece};
+use super::head::{self, Framing, Head, Refusal};
+use super::input::Input;
+use crate::shard::{Presence, Reply, Shard, Stream, Waiting};
+
+/// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
+/// design's runtime notes.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+/// Collected answers to pipelined requests before they are sent.
+const COLLECTED_BYTES_MAX: usize = 64 << 10;
+/// Bodies up to here get all their memory at once (untouched pages cost nothing); larger ones grow with what really arrives.
+const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
+/// Where larger bodies begin.
+const BODY_FIRST_BYTES: usize = 256 << 10;
+/// One receive: bounds what arrives before it is charged, and the length of a shard turn.
+const RECEIVE_BYTES_MAX: usize = 1 << 20;
+/// After a refusal the client may still be sending; if we closed at once, the reset could overtake the answer.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 4 << 20;
+
+/// The connection is over.
+pub(crate) struct Closed;
+
+/// What a body is for: all that the connection must know before it receives one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    /// Bytes at the start after which the alignment matters.
+    pub(crate) json_length: usize,
+}
+
+/// How a listener answers requests.
+pub(crate) trait Service {
+    /// A request whose head is known.
+    type Plan;
+
+    /// Decides from the head alone.
+    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>) -> Self::Plan;
+
+    /// Where the body goes; none if it is of no interest.
+    fn placement(&self, plan: &Self::Plan) -> Option<Placement>;
+
+    /// Answers. `body` is what `placement` asked for; `scratch` is an empty buffer for the answer's body.
+    async fn answer(
+        &self,
+        plan: Self::Plan,
+        body: Option<Body>,
+        scratch: Vec<u8>,
+        connection: &mut Connection,
+    ) -> Result<Answer, Closed>;
+}
+
+/// A received body: `bytes[start..]`, so placed that the byte behind its JSON is aligned.
+pub(crate) struct Body {
+    pub(crate) block: Block,
+    pub(crate) start: usize,
+}
+
+pub(crate) struct Connection {
+    pub(crate) shard: Rc<Shard>,
+    stream: Stream,
+    presence: Presence,
+    input: Input,
+    out: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+/// What of a head is still needed after its bytes are gone.
+struct Outline {
+    framing: Framing,
+    keeps_alive: bool,
+    is_version_1_0: bool,
+    is_head: bool,
+    expects_continue: bool,
+}
+
+pub(crate) async fn serve(
+    shard: Rc<Shard>,
+    stream: Stream,
+    presence: Presence,
+    service: impl Service,
+) {
+    let mut connection = Connection {
+        shard,
+        stream,
+        presence,
+        input: Input::new(),
+        out: Vec::new(),
+        scratch: Vec::new(),
+    };
+    // However it ends, dropping the stream closes the socket.
+    let _ = connection.run(&service).await;
+}
+
+fn deadline_after(timeout: Duration) -> u64 {
+    clock::monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Connection {
+    async fn run<S: Service>(&mut self, service: &S) -> Result<(), Closed> {
+        loop {
+            let (outline, plan) = self.next_head(service).await?;
+            let placement = service.placement(&plan);
+            if outline.expects_continue
+                && placement.is_none()
+                && outline.framing != Framing::Length(0)
+            {
+                // The client waits with its body: refusing now spares it, but whether it sends it all the same is not known.
+                let answer = service.answer(plan, None, Vec::new(), self).await?;
+                self.send(&answer, &outline, true).await?;
+                return self.linger().await;
+            }
+            let body = match self.receive_body(&outline, placement).await? {
+                Ok(body) => body,
+                Err(refusal) => return self.refuse(&refusal).await,
+            };
+            let mut scratch = std::mem::take(&mut self.scratch);
+            scratch.clear();
+            let mut answer = service.answer(plan, body, scratch, self).await?;
+            let closes = !outline.keeps_alive || self.shard.is_draining();
+            self.send(&answer, &outline, closes).await?;
+            if closes {
+                return self.flush().await;
+            }
+            self.scratch = std::mem::take(&mut answer.body);
+            if self.scratch.capacity() > COLLECTED_BYTES_MAX {
+                self.scratch = Vec::new();
+            }
+        }
+    }
+
+    async fn next_head<S: Service>(&mut self, service: &S) -> Result<(Outline, S::Plan), Closed> {
+        let mut seen = 0;
+        let mut head_deadline_ns = 0;
+        loop {
+            if seen == 0 {
+                // Some clients end a body with a line too many.
+                while self.input.unused().starts_with(b"\r\n") {
+                    self.input.consume(2);
+                }
+            }
+            let refusal = match head::find_end(self.input.unused(), seen) {
+                Ok(Some(length)) => {
+                    match head::parse(self.input.unused().get(..length).unwrap_or(&[])) {
+                        Ok(head) => {
+                            let outline = Outline {
+                                framing: head.framing,
+                                keeps_alive: head.keeps_alive,
+                                is_version_1_0: head.is_version_1_0,
+                                is_head: head.method == head::Method::Head,
+                                expects_continue: head.expects_continue,
+                            };
+                            let plan = service.plan(&self.shard, &head);
+                            self.input.consume(length);
+                            return Ok((outline, plan));
+                        }
+                        Err(refusal) => refusal,
+                    }
+                }
+                Ok(None) if self.input.unused().len() >= self.shard.options.http_head_bytes_max => {
+                    Refusal {
+                        status: 431,
+                        message: "the request's head is too large".to_owned(),
+                    }
+                }
+                Ok(None) => {
+                    seen = self.input.unused().len();
+                    self.flush().await?;
+                    if seen == 0 {
+                        if self.shard.is_draining() {
+                            return Err(Closed);
+                        }
+                        self.presence.wait(
+                            Waiting::Idle,
+                            deadline_after(self.shard.options.http_idle_timeout),
+                        );
+                    } else {
+                        if head_deadline_ns == 0 {
+                            head_deadline_ns = deadline_after(self.shard.options.http_head_timeout);
+                        }
+                        self.presence.wait(Waiting::Receiving, head_deadline_ns);
+                    }
+                    let bytes_max = self.shard.options.http_head_bytes_max;
+                    let count = self
+                        .stream
+                        .receive(self.input.room_mut(bytes_max))
+                        .await
+                        .map_err(|_| Closed)?;
+                    self.input.received(count);
+                    if count > 0 {
+                        continue;
+                    }
+                    if seen == 0 || !self.presence.is_timed_out() {
+                        return Err(Closed);
+                    }
+                    Refusal {
+                        status: 408,
+                        message: "the request's head did not arrive in time".to_owned(),
+                    }
+                }
+                Err(refusal) => refusal,
+            };
+            self.refuse(&refusal).await?;
+            return Err(Closed);
+        }
+    }
+
+    /// Receives the body, or receives and forgets it if nobody wants it.
+    async fn receive_body(
+        &mut self,
+        outline: &Outline,
+        placement: Option<Placement>,
+    ) -> Result<Result<Option<Body>, Refusal>, Closed> {
+        if outline.expects_continue
+            && outline.framing != Framing::Length(0)
+            && self.input.is_empty()
+        {
+            self.flush().await?;
+            self.send_bytes(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let outcome = match (outline.framing, placement) {
+            (Framing::Length(length), Some(placement)) => {
+                self.receive_length(length, placement).await?.map(Some)
+            }
+            (Framing::Chunked, Some(placement)) => self.receive_chunked(Some(placement)).await?,
+            (Framing::Length(length), None) => {
+                self.forget(length).await?;
+                Ok(None)
+            }
+            (Framing::Chunked, None) => self.receive_chunked(None).await?,
+        };
+        self.presence.wait(Waiting::Busy, 0);
+        Ok(outcome)
+    }
+
+    async fn receive_length(
+        &mut self,
+        length: u64,
+        placement: Placement,
+    ) -> Result<Result<Body, Refusal>, Closed> {
+        let Ok(length) = usize::try_from(length) else {
+            return Ok(Err(too_large()));
+        };
+        let start = padding(placement);
+        let total = start + length;
+        let at_once = if total <= BODY_AT_ONCE_BYTES_MAX {
+            total
+        } else {
+            BODY_FIRST_BYTES
+        };
+        let mut block = self.begin_block(start, at_once);
+        let buffered = self.input.unused();
+        let buffered = buffered
+            .get(..length.min(buffered.len()))
+            .unwrap_or(buffered);
+        block.extend_from_slice(buffered);
+        let buffered_count = buffered.len();
+        self.input.consume(buffered_count);
+        loop {
+            if let Err(refusal) = charge(&mut block) {
+                return Ok(Err(refusal));
+            }
+            if block.len() == total {
+                return Ok(Ok(Body { block, start }));
+            }
+            if block.len() == block.capacity() {
+                block.reserve((block.capacity() * 2).min(total));
+            }
+            let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
+            let spare = block.spare_mut();
+            let wanted = wanted.min(spare.len());
+            self.presence.wait(
+                Waiting::Receiving,
+                deadline_after(self.shard.options.http_stall_timeout),
+            );
+            let room = spare.get_mut(..wanted).unwrap_or(&mut []);
+            match self.stream.receive(room).await {
+                Ok(count) if count > 0 => block.advance(count),
+                Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
+                _ => return Err(Closed),
+            }
+        }
+    }
+
+    async fn receive_chunked(
+        &mut self,
+        placement: Option<Placement>,
+    ) -> Result<Result<Option<Body>, Refusal>, Closed> {
+        let start = placement.map_or(0, padding);
+        let bytes_max =
+            usize::try_from(self.shard.options.http_body_bytes_max).unwrap_or(usize::MAX);
+        let mut block = placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX));
+        let mut decoder = Decoder::new();
+        let mut received_bytes = 0usize;
+        loop {
+            let before = self.input.unused();
+            let mut unused = before;
+            let is_done = loop {
+                match decoder.next(&mut unused) {
+                    Err(refusal) => return Ok(Err(refusal)),
+                    Ok(Piece::Done) => break true,
+                    Ok(Piece::More) => break false,
+                    Ok(Piece::Data(data)) => {
+                        received_bytes += data.len();
+                        if received_bytes > bytes_max {
+                            return Ok(Err(too_large()));
+                        }
+                        let Some(block) = &mut block else { continue };
+                        let needed = block.len() + data.len();
+                        if needed > block.capacity() {
+                            block.reserve(needed.max(block.capacity() * 2));
+                        }
+                        block.extend_from_slice(data);
+                    }
+                }
+            };
+            let used = before.len() - unused.len();
+            self.input.consume(used);
+            if let Some(block) = &mut block
+                && let Err(refusal) = charge(block)
+            {
+                return Ok(Err(refusal));
+            }
+            if is_done {
+                return Ok(Ok(block.map(|block| Body { block, start })));
+            }
+            self.presence.wait(
+                Waiting::Receiving,
+                deadline_after(self.shard.options.http_stall_timeout),
+            );
+            let bytes_max = self.shard.options.http_head_bytes_max;
+            match self.stream.receive(self.input.room_mut(bytes_max)).await {
+                Ok(count) if count > 0 => self.input.received(count),
+                Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
+                _ => return Err(Closed),
+            }
+            self.shard.yield_if_needed().await;
+        }
+    }
+
+    fn begin_block(&self, start: usize, capacity: usize) -> Block {
+        let mut block = self.shard.pool.take(capacity.max(start));
+        block.extend_from_slice([0; ALIGNMENT_BYTES].get(..start).unwrap_or(&[]));
+        block.set_charge(Charge::empty(&self.shard.budget));
+        block
+    }
+
+    async fn forget(&mut self, length: u64) -> Result<(), Closed> {
+        let mut remaining = length;
+        loop {
+            let buffered = usize::try_from(remaining)
+                .unwrap_or(usize::MAX)
+                .min(self.input.unused().len());
+            self.input.consume(buffered);
+            remaining -= buffered as u64;
+            if remaining == 0 {
+                return Ok(());
+            }
+            self.presence.wait(
+                Waiting::Receiving,
+                deadline_after(self.shard.options.http_stall_timeout),
+            );
+            let bytes_max = self.shard.options.http_head_bytes_max;
+            let count = self
+                .stream
+                .receive(self.input.room_mut(bytes_max))
+                .await
+                .map_err(|_| Closed)?;
+            if count == 0 {
+                return Err(Closed);
+            }
+            self.input.received(count);
+        }
+    }
+
+    /// Waits for the engine, and for the client to go away: then the request is cancelled.
+    pub(crate) async fn await_reply(
+        &mut self,
+        reply: Reply,
+    ) -> Result<Result<Response, Error>, Closed> {
+        let mut reply = pin!(reply);
+        let (stream, input) = (&mut self.stream, &mut self.input);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
+                return Poll::Ready(Ok(outcome));
+            }
+            loop {
+                let room = input.spare_mut();
+                if room.is_empty() {
+                    return Poll::Pending;
+                }
+                match stream.poll_receive(context, room) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(count)) if count > 0 => input.received(count),
+                    Poll::Ready(_) => return Poll::Ready(Err(Closed)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Sends an answer, or collects it if more requests are waiting.
+    async fn send(
+        &mut self,
+        answer: &Answer,
+        outline: &Outline,
+        closes: bool,
+    ) -> Result<(), Closed> {
+        let connection = match (closes, outline.is_version_1_0) {
+            (true, _) => Some("close"),
+            (false, true) => Some("keep-alive"),
+            (false, false) => None,
+        };
+        answer.write_head(&mut self.out, connection);
+        if outline.is_head {
+            return Ok(());
+        }
+        if answer.length() <= COPIED_BYTES_MAX {
+            self.out.extend_from_slice(&answer.body);
+            for part in &answer.parts {
+                self.out.extend_from_slice(part.as_ref());
+            }
+            if self.out.len() > COLLECTED_BYTES_MAX {
+                self.flush().await?;
+            }
+            return Ok(());
+        }
+        let out = std::mem::take(&mut self.out);
+        let mut pieces: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+        pieces.push(IoSlice::new(&out));
+        pieces.push(IoSlice::new(&answer.body));
+        pieces.extend(answer.parts.iter().map(|part| IoSlice::new(part.as_ref())));
+        let outcome = self.send_pieces(&mut pieces).await;
+        drop(pieces);
+        self.presence.wait(Waiting::Busy, 0);
+        self.out = out;
+        self.out.clear();
+        outcome
+    }
+
+    async fn send_pieces(&mut self, mut pieces: &mut [IoSlice<'_>]) -> Result<(), Closed> {
+        IoSlice::advance_slices(&mut pieces, 0);
+        while !pieces.is_empty() {
+            self.presence.wait(
+                Waiting::Sending,
+                deadline_after(self.shard.options.http_stall_timeout),
+            );
+            let sent =
+                std::future::poll_fn(|context| self.stream.poll_send_vectored(context, pieces))
+                    .await
+                    .map_err(|_| Closed)?;
+            if sent == 0 {
+                return Err(Closed);
+            }
+            IoSlice::advance_slices(&mut pieces, sent);
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Closed> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let out = std::mem::take(&mut self.out);
+        let outcome = self.send_bytes(&out).await;
+        self.out = out;
+        self.out.clear();
+        if self.out.capacity() > COLLECTED_BYTES_MAX {
+            self.out = Vec::new();
+        }
+        outcome
+    }
+
+    async fn send_bytes(&mut self, mut bytes: &[u8]) -> Result<(), Closed> {
+        // The deadline costs a look at the clock: set it only when the socket does not take everything at once.
+        let mut is_first = true;
+        while !bytes.is_empty() {
+            if !is_first {
+                self.presence.wait(
+                    Waiting::Sending,
+                    deadline_after(self.shard.options.http_stall_timeout),
+                );
+            }
+            let sent = std::future::poll_fn(|context| {
+                let outcome = self.stream.poll_send(context, bytes);
+                if outcome.is_pending() && is_first {
+                    let timeout = self.shard.options.http_stall_timeout;
+                    self.presence
+                        .wait(Waiting::Sending, deadline_after(timeout));
+                }
+                outcome
+            })
+            .await
+            .map_err(|_| Closed)?;
+            is_first = false;
+            bytes = bytes.get(sent..).unwrap_or(&[]);
+        }
+        Ok(())
+    }
+
+    /// Answers what cannot be served and ends the connection.
+    async fn refuse(&mut self, refusal: &Refusal) -> Result<(), Closed> {
+        let answer = Answer::failure(refusal.status, ContentType::Plain, &refusal.message);
+        answer.write_head(&mut self.out, Some("close"));
+        self.out.extend_from_slice(&answer.body);
+        self.linger().await
+    }
+
+    /// Sends what is collected, says that nothing more comes, and reads on for a while: closing on unread bytes would reset the
+    /// connection and could take the answer away from the client.
+    async fn linger(&mut self) -> Result<(), Closed> {
+        self.flush().await?;
+        conch_net::finish_sending(self.stream.socket());
+        let deadline_ns = deadline_after(LINGER);
+        let mut received_bytes = 0;
+        while received_bytes < LINGER_BYTES_MAX {
+            let unused_count = self.input.unused().len();
+            self.input.consume(unused_count);
+            self.presence.wait(Waiting::Receiving, deadline_ns);
+            let count = self
+                .stream
+                .receive(self.input.spare_mut())
+                .await
+                .map_err(|_| Closed)?;
+            if count == 0 {
+                break;
+            }
+            received_bytes += count;
+        }
+        Err(Closed)
+    }
+}
+
+/// Bytes in front of the body that bring what follows its JSON onto an alignment boundary.
+fn padding(placement: Placement) -> usize {
+    (ALIGNMENT_BYTES - placement.json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
+}
+
+/// Makes the block's charge cover what it holds.
+fn charge(block: &mut Block) -> Result<(), Refusal> {
+    let held_bytes = block.len() as u64;
+    let Some(charge) = block.charge_mut() else {
+        return Ok(());
+    };
+    charge.cover(held_bytes).map_err(|exhausted| Refusal {
+        status: 503,
+        message: format!(
+            "the server has no memory left for the request: the limit is {} bytes",
+            exhausted.limit_bytes
+        ),
+    })
+}
+
+fn too_large() -> Refusal {
+    Refusal {
+        status: 413,
+        message: "the request's body is too large".to_owned(),
+    }
+}
+
+fn stalled() -> Refusal {
+    Refusal {
+        status: 408,
+        message: "the request's body did not arrive in time".to_owned(),
+    }
+}
+
+/// The bytes behind `start`.
+pub(crate) fn freeze(body: Body) -> View {
+    let view = View::from(body.block);
+    let end = view.len();
+    view.slice(body.start, end).unwrap_or_else(View::empty)
+}

@@ -1,0 +1,566 @@
+//! From body to draft.
+//!
+//! Checks run in upstream's order (id, parameters, inputs, left-over bytes, outputs), so that a request with several faults gets the
+//! same answer. Everything is owned by [`Decoded`]: decoding may happen on another thread than the shard.
+
+use conch_config::DataType;
+use conch_engine::{CorrelationId, Draft, DraftInput, Error, Parameter, ParameterValue, Shape};
+use conch_memory::{Block, View};
+use smallvec::SmallVec;
+
+use crate::http::json::{Document, Value, tensor, within};
+
+/// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
+pub(crate) const OFFLOAD_FROM_BYTES: usize = 64 << 10;
+
+/// How one output is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutputForm {
+    Json,
+    Binary,
+}
+
+/// What the client wants of one output. The name is an index into the document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    name: usize,
+    form: OutputForm,
+}
+
+struct Given {
+    name: usize,
+    data_type: DataType,
+    shape: Shape,
+    chunks: SmallVec<[View; 1]>,
+}
+
+/// A decoded request.
+pub(crate) struct Decoded {
+    /// None for a raw request.
+    document: Option<Document>,
+    id: Option<usize>,
+    correlation_id: CorrelationId,
+    sequence_flags: u32,
+    priority: u64,
+    timeout_us: u64,
+    parameters: Vec<Parameter>,
+    inputs: SmallVec<[Given; 4]>,
+    wanted: SmallVec<[Wanted; 4]>,
+    default_form: OutputForm,
+    raw: Option<View>,
+}
+
+const SEQUENCE_START: u32 = 1;
+const SEQUENCE_END: u32 = 2;
+
+/// Decodes `body`, whose first `json_length` bytes are JSON. 0 means a raw request: all of it is the model's one input.
+///
+/// # Errors
+/// In upstream's words and codes.
+pub(crate) fn decode(
+    body: &View,
+    json_length: usize,
+    model_name: &str,
+    input_bytes_max: u64,
+) -> Result<Decoded, Error> {
+    if json_length == 0 {
+        return decode_raw(body, input_bytes_max);
+    }
+    if json_length as u64 > input_bytes_max {
+        return Err(Error::invalid(format!(
+            "request JSON size of {json_length} bytes exceeds the maximum allowed input size of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
+        )));
+    }
+    let Some(text) = body.slice(0, json_length) else {
+        let missing = json_length.saturating_sub(body.len());
+        return Err(Error::invalid(format!(
+            "unexpected size for request JSON, expecting {missing} more bytes"
+        )));
+    };
+    let tail = body
+        .slice(json_length, body.len())
+        .unwrap_or_else(View::empty);
+    let document = Document::parse(text)?;
+    let mut decoded = Decoded::empty();
+    let root = document.root();
+    if let Some(id) = root.find("id") {
+        decoded.id = Some(
+            id.as_string_index()
+                .map_err(within("Unable to parse 'id'"))?,
+        );
+    }
+    if let Some(parameters) = root.find("parameters") {
+        decoded.read_parameters(parameters)?;
+    }
+    decoded.read_inputs(root, &tail, model_name, input_bytes_max)?;
+    if let Some(outputs) = root.find("outputs") {
+        for output in outputs
+            .as_array()
+            .map_err(within("Unable to parse 'outputs'"))?
+        {
+            let wanted = read_output(output)?;
+            decoded.wanted.push(wanted);
+        }
+    }
+    decoded.document = Some(document);
+    Ok(decoded)
+}
+
+fn decode_raw(body: &View, input_bytes_max: u64) -> Result<Decoded, Error> {
+    if body.len() as u64 > input_bytes_max {
+        return Err(Error::invalid(format!(
+            "Raw input has a byte_size ({} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit.",
+            body.len()
+        )));
+    }
+    let mut decoded = Decoded::empty();
+    decoded.default_form = OutputForm::Binary;
+    decoded.raw = Some(body.clone());
+    Ok(decoded)
+}
+
+impl Decoded {
+    fn empty() -> Decoded {
+        Decoded {
+            document: None,
+            id: None,
+            correlation_id: CorrelationId::default(),
+            sequence_flags: 0,
+            priority: 0,
+            timeout_us: 0,
+            parameters: Vec::new(),
+            inputs: SmallVec::new(),
+            wanted: SmallVec::new(),
+            default_form: OutputForm::Json,
+            raw: None,
+        }
+    }
+
+    fn text(&self, index: usize) -> &str {
+        self.document
+            .as_ref()
+            .map_or("", |document| document.string(index))
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.id.map_or("", |index| self.text(index))
+    }
+
+    /// How to send the output called `name`.
+    pub(crate) fn form_of(&self, name: &str) -> OutputForm {
+        self.wanted
+            .iter()
+            .find(|wanted| self.text(wanted.name) == name)
+            .map_or(self.default_form, |wanted| wanted.form)
+    }
+
+    /// The draft for the engine. Tensors and parameters move out: call it once.
+    pub(crate) fn draft(&mut self) -> Draft<'_> {
+        let given = std::mem::take(&mut self.inputs);
+        let parameters = std::mem::take(&mut self.parameters);
+        let correlation_id = std::mem::take(&mut self.correlation_id);
+        let raw = self.raw.take();
+        let this = &*self;
+        let mut draft = Draft {
+            id: this.id(),
+            correlation_id,
+            sequence_flags: this.sequence_flags,
+            priority: this.priority,
+            timeout_us: this.timeout_us,
+            parameters,
+            is_raw: raw.is_some(),
+            ..Draft::default()
+        };
+        if let Some(raw) = raw {
+            // Admission takes name, type and shape from the model.
+            draft.inputs.push(DraftInput {
+                name: "raw_input",
+                data_type: DataType::Uint8,
+                shape: Shape::new(),
+                chunks: SmallVec::from_iter([raw]),
+            });
+        }
+        for input in given {
+            draft.inputs.push(DraftInput {
+                name: this.text(input.name),
+                data_type: input.data_type,
+                shape: input.shape,
+                chunks: input.chunks,
+            });
+        }
+        draft
+            .requested_outputs
+            .extend(this.wanted.iter().map(|wanted| this.text(wanted.name)));
+        draft
+    }
+
+    fn read_parameters(&mut self, parameters: Value<'_>) -> Result<(), Error> {
+        if !parameters.is_object() {
+            return Err(Error::internal(
+                "failed to get request params.: attempt to get members for non-object",
+            ));
+        }
+        for (name, value) in parameters.members() {
+            match name {
+                b"sequence_id" => {
+                    self.correlation_id = match value.as_unsigned() {
+                        Ok(number) => CorrelationId::Unsigned(number),
+                        Err(_) => {
+                            let text = value
+                                .as_str()
+                                .map_err(within("Unable to parse 'sequence_id'"))?;
+                            CorrelationId::Text(text.into())
+                        }
+                    };
+                }
+                b"sequence_start" => {
+                    let is_start = value
+                        .as_bool()
+                        .map_err(within("Unable to parse 'sequence_start'"))?;
+                    self.sequence_flags |= if is_start { SEQUENCE_START } else { 0 };
+                }
+                b"sequence_end" => {
+                    let is_end = value
+                        .as_bool()
+                        .map_err(within("Unable to parse 'sequence_end'"))?;
+                    self.sequence_flags |= if is_end { SEQUENCE_END } else { 0 };
+                }
+                b"priority" => {
+                    self.priority = value
+                        .as_unsigned()
+                        .map_err(within("Unable to parse 'priority'"))?;
+                }
+                b"timeout" => {
+                    self.timeout_us = value
+                        .as_unsigned()
+                        .map_err(within("Unable to parse 'timeout'"))?;
+                }
+                b"binary_data_output" => {
+                    let is_binary = value
+                        .as_bool()
+                        .map_err(within("Unable to parse 'binary_data_output'"))?;
+                    self.default_form = if is_binary {
+                        OutputForm::Binary
+                    } else {
+                        OutputForm::Json
+                    };
+                }
+                name if name.starts_with(b"triton_") => {
+                    return Err(Error::invalid(
+                        "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
+                    ));
+                }
+                name => {
+                    let name = std::str::from_utf8(name).map_err(|_| {
+                        Error::invalid("a string in the request JSON is not valid UTF-8")
+                    })?;
+                    self.parameters.push(Parameter {
+                        name: name.into(),
+                        value: parameter_value(name, value)?,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_inputs(
+        &mut self,
+        root: Value<'_>,
+        tail: &View,
+        model_name: &str,
+        input_bytes_max: u64,
+    ) -> Result<(), Error> {
+        let inputs = root
+            .member("inputs")
+            .and_then(Value::as_array)
+            .map_err(within("Unable to parse 'inputs'"))?;
+        let mut used = 0;
+        for input in inputs {
+            let given = read_input(input, tail, &mut used, model_name, input_bytes_max)?;
+            self.inputs.push(given);
+        }
+        if used != tail.len() {
+            return Err(Error::invalid(format!(
+                "unexpected additional input data for model '{model_name}'"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterValue, Error> {
+    if value.is_string() {
+        return Ok(ParameterValue::Text(value.as_str()?.into()));
+    }
+    if let Ok(number) = value.as_signed() {
+        return Ok(ParameterValue::Int(number));
+    }
+    if let Ok(flag) = value.as_bool() {
+        return Ok(ParameterValue::Bool(flag));
+    }
+    value.as_double().map(ParameterValue::Double).map_err(|_| {
+        Error::invalid(format!(
+            "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        ))
+    })
+}
+
+/// Refuses an input that names several sources of its data, or none.
+fn check_source(input: Value<'_>) -> Result<(), Error> {
+    let parameters = input.find("parameters");
+    let is_set = |name: &str| parameters.is_some_and(|parameters| parameters.find(name).is_some());
+    let sources = [
+        ("data", input.find("data").is_some()),
+        ("binary_data_size", is_set("binary_data_size")),
+        ("shared_memory_region", is_set("shared_memory_region")),
+    ];
+    let set_count = sources.iter().filter(|(_, is_set)| *is_set).count();
+    if set_count == 1 {
+        return Ok(());
+    }
+    let mut message = "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', \
+                       'shared_memory_region' in 'parameters'. But"
+        .to_owned();
+    if set_count == 0 {
+        message += " no field is set";
+    } else {
+        message += " set";
+        for (name, _) in sources.iter().filter(|(_, is_set)| *is_set) {
+            message = message + " '" + name + "'";
+        }
+    }
+    Err(Error::invalid(message))
+}
+
+fn read_input(
+    input: Value<'_>,
+    tail: &View,
+    used: &mut usize,
+    model_name: &str,
+    input_bytes_max: u64,
+) -> Result<Given, Error> {
+    check_source(input)?;
+    let name = input
+        .member("name")
+        .map_err(within("Unable to parse 'name'"))?;
+    let name_index = name
+        .as_string_index()
+        .map_err(within("Unable to parse 'name'"))?;
+    let name = name.as_str()?;
+    let type_name = input
+        .member("datatype")
+        .and_then(Value::as_str)
+        .map_err(within("Unable to parse 'datatype'"))?;
+    let mut shape = Shape::new();
+    for dim in input
+        .member("shape")
+        .and_then(Value::as_array)
+        .map_err(within("Unable to parse 'shape'"))?
+    {
+        let dim = dim
+            .as_unsigned()
+            .map_err(within("Unable to parse 'shape'"))?;
+        // Beyond the signed range it wraps to a negative number, which is refused below as upstream does.
+        shape.push(dim.cast_signed());
+    }
+    let data_type = DataType::from_name(type_name)
+        .ok_or_else(|| Error::invalid(format!("invalid datatype for input {name}")))?;
+    let parameters = input.find("parameters");
+    let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
+    let view = if let Some(size) = parameter("binary_data_size") {
+        let size = size
+            .as_unsigned()
+            .map_err(within("Unable to parse 'binary_data_size'"))?;
+        take_tail(tail, used, size, data_type, name, model_name)?
+    } else if let Some(region) = parameter("shared_memory_region") {
+        let region = region
+            .as_str()
+            .map_err(within("Unable to parse 'shared_memory_region'"))?;
+        return Err(unknown_region(region));
+    } else {
+        read_json(input, &shape, data_type, name, input_bytes_max)?
+    };
+    Ok(Given {
+        name: name_index,
+        data_type,
+        shape,
+        chunks: SmallVec::from_iter([view]),
+    })
+}
+
+/// No region can be registered yet, so none is known.
+fn unknown_region(region: &str) -> Error {
+    Error::not_found(format!("Unable to find shared memory region: '{region}'"))
+}
+
+/// The next `size` bytes behind the JSON. Copied if they are not aligned to their elements: backends read them as arrays.
+fn take_tail(
+    tail: &View,
+    used: &mut usize,
+    size: u64,
+    data_type: DataType,
+    name: &str,
+    model_name: &str,
+) -> Result<View, Error> {
+    let available = tail.len() - *used;
+    let wanted = usize::try_from(size).unwrap_or(usize::MAX);
+    if wanted > available {
+        let missing = size - available as u64;
+        return Err(Error::invalid(format!(
+            "unexpected size for input '{name}', expecting {missing} additional bytes for model '{model_name}'"
+        )));
+    }
+    let view = tail
+        .slice(*used, *used + wanted)
+        .unwrap_or_else(View::empty);
+    *used += wanted;
+    let is_aligned = data_type
+        .element_bytes()
+        .is_none_or(|bytes| view.as_ptr().addr().is_multiple_of(bytes));
+    Ok(if is_aligned {
+        view
+    } else {
+        View::copy_of(view.as_ref())
+    })
+}
+
+fn read_json(
+    input: Value<'_>,
+    shape: &Shape,
+    data_type: DataType,
+    name: &str,
+    input_bytes_max: u64,
+) -> Result<View, Error> {
+    let count = element_count(shape, name)?;
+    if count == 0 {
+        return Ok(View::empty());
+    }
+    let text = input
+        .member("data")
+        .and_then(Value::as_tensor_data)
+        .map_err(within("Unable to parse 'data'"))?;
+    let size = match data_type.element_bytes() {
+        None => tensor::bytes_size(text)? as u64,
+        Some(bytes) => count.checked_mul(bytes as u64).filter(|size| i64::try_from(*size).is_ok()).ok_or_else(|| {
+            Error::invalid(format!(
+                "byte size overflow for input '{name}': element count ({count}) * data type size ({bytes}) exceeds maximum allowed size ({})",
+                i64::MAX
+            ))
+        })?,
+    };
+    if size > input_bytes_max {
+        return Err(Error::invalid(format!(
+            "JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
+        )));
+    }
+    // A shape may promise far more than the text holds: each element takes two bytes of it, but for the last.
+    if data_type.element_bytes().is_some() && count > (text.len() as u64).div_ceil(2) {
+        return Err(match data_type {
+            DataType::Fp16 | DataType::Bf16 => {
+                tensor::read(text, name, data_type, 0, &mut Block::with_capacity(0))
+                    .err()
+                    .unwrap_or_else(too_few)
+            }
+            _ => too_few(),
+        });
+    }
+    let (size, count) = (
+        usize::try_from(size).map_err(|_| Error::invalid("the tensor is too large"))?,
+        usize::try_from(count).map_err(|_| Error::invalid("the tensor is too large"))?,
+    );
+    let mut block = Block::with_capacity(size);
+    tensor::read(text, name, data_type, count, &mut block)?;
+    Ok(View::from(block))
+}
+
+fn too_few() -> Error {
+    Error::internal("Failed to parse 'data' field: shape does not match true shape")
+}
+
+/// Upstream's count: 0 also for a shape without dimensions.
+fn element_count(shape: &Shape, name: &str) -> Result<u64, Error> {
+    if shape.iter().any(|dim| *dim < 0) {
+        return Err(Error::invalid(format!(
+            "invalid shape for input '{name}': shape {} contains one or more invalid dimensions",
+            shape_text(shape)
+        )));
+    }
+    if shape.is_empty() || shape.contains(&0) {
+        return Ok(0);
+    }
+    shape
+        .iter()
+        .try_fold(1i64, |count, dim| count.checked_mul(*dim))
+        .and_then(|count| u64::try_from(count).ok())
+        .ok_or_else(|| {
+            Error::invalid(format!(
+                "invalid shape for input '{name}': shape {} causes total element count to exceed maximum size of {}",
+                shape_text(shape),
+                i64::MAX
+            ))
+        })
+}
+
+fn shape_text(shape: &Shape) -> String {
+    let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
+    format!("[{}]", dims.join(","))
+}
+
+fn read_output(output: Value<'_>) -> Result<Wanted, Error> {
+    let parameters = output.find("parameters");
+    let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
+    let region = parameter("shared_memory_region");
+    if region.is_some() {
+        if parameter("classification").is_some() {
+            return Err(Error::invalid(
+                "Output can't set both 'shared_memory_region' and 'classification'",
+            ));
+        }
+        if let Some(binary) = parameter("binary_data")
+            && binary
+                .as_bool()
+                .map_err(within("Unable to set 'binary_data'"))?
+        {
+            return Err(Error::invalid(
+                "Output can't set both 'shared_memory_region' and 'binary_data'",
+            ));
+        }
+    }
+    let name = output
+        .member("name")
+        .and_then(Value::as_string_index)
+        .map_err(within("Unable to parse 'name'"))?;
+    let class_count = match parameter("classification") {
+        Some(classes) => classes
+            .as_unsigned()
+            .map_err(within("Unable to set 'classification'"))?,
+        None => 0,
+    };
+    if let Some(region) = region {
+        return Err(unknown_region(
+            region
+                .as_str()
+                .map_err(within("Unable to parse 'shared_memory_region'"))?,
+        ));
+    }
+    if class_count > 0 {
+        return Err(Error::unsupported(
+            "this server does not return outputs as classes yet",
+        ));
+    }
+    let is_binary = match parameter("binary_data") {
+        Some(binary) => binary
+            .as_bool()
+            .map_err(within("Unable to parse 'binary_data'"))?,
+        None => false,
+    };
+    Ok(Wanted {
+        name,
+        form: if is_binary {
+            OutputForm::Binary
+        } else {
+            OutputForm::Json
+        },
+    })
+}

@@ -1,0 +1,649 @@
+//! A validated text and where its values lie.
+
+use conch_engine::Error;
+use conch_memory::View;
+
+use super::lexer::{self, Fault, Refused, Text};
+
+/// Nesting that the checker follows; upstream's limit for tensor data is 100.
+const DEPTH_MAX: usize = 128;
+/// Values outside `data` arrays: far above any honest request, and it bounds what a hostile one makes us note (16 bytes each).
+const NODES_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Null,
+    Bool(bool),
+    Number,
+    /// Content as it stands in the text.
+    Plain,
+    /// `start` is an index into `resolved`.
+    Escaped,
+    /// Children follow until `next`.
+    Array,
+    /// Names and values follow in turn until `next`.
+    Object,
+    /// An array whose elements were checked but not noted.
+    Lump,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    kind: Kind,
+    start: u32,
+    end: u32,
+    /// Index of the first node behind this value.
+    next: u32,
+}
+
+/// A validated JSON text. Owns its bytes, so that it can move between threads.
+pub(crate) struct Document {
+    text: View,
+    nodes: Vec<Node>,
+    resolved: Vec<Box<[u8]>>,
+}
+
+/// One value of a document.
+#[derive(Clone, Copy)]
+pub(crate) struct Value<'d> {
+    document: &'d Document,
+    index: usize,
+}
+
+/// What the checker expects next; the names are rapidjson's states.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Root,
+    /// After `{`: a name or `}`.
+    FirstName,
+    /// After `,` in an object.
+    Name,
+    Colon,
+    /// After `:`.
+    MemberValue,
+    /// After a member's value: `,` or `}`.
+    MemberEnd,
+    /// After `[`: a value or `]`.
+    FirstElement,
+    /// After `,` in an array.
+    Element,
+    /// After an element: `,` or `]`.
+    ElementEnd,
+    /// After the root.
+    End,
+}
+
+impl Expect {
+    /// What is wrong when anything else comes.
+    fn fault(self) -> Fault {
+        match self {
+            Expect::Root => Fault::DocumentEmpty,
+            Expect::FirstName | Expect::Name => Fault::MissingName,
+            Expect::Colon => Fault::MissingColon,
+            Expect::MemberEnd => Fault::MissingCommaOrBrace,
+            Expect::MemberValue | Expect::FirstElement | Expect::Element => Fault::ValueInvalid,
+            Expect::ElementEnd => Fault::MissingCommaOrBracket,
+            Expect::End => Fault::RootNotSingular,
+        }
+    }
+}
+
+/// Where the checker stands.
+struct Checker<'t> {
+    text: &'t [u8],
+    nodes: Vec<Node>,
+    resolved: Vec<Box<[u8]>>,
+    /// Open containers: whether it is an object, and its node; lumps and what is inside have none.
+    open: Vec<(bool, Option<u32>)>,
+    /// Depth of `open` at which the present lump began.
+    lump_depth: Option<usize>,
+    /// The last name was `data`.
+    is_data_next: bool,
+}
+
+enum Stop {
+    Refused(Refused),
+    TooDeep { in_data: bool },
+    TooMany,
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Stop {
+        Stop::Refused(refused)
+    }
+}
+
+impl Document {
+    /// Checks the first `length` bytes of `body` from `start`.
+    ///
+    /// # Errors
+    /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it nests too deep or holds
+    /// too many values.
+    pub(crate) fn parse(text: View) -> Result<Document, Error> {
+        let bytes = text.as_ref();
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(Error::invalid("the request JSON is too large"));
+        }
+        let mut checker = Checker {
+            text: bytes,
+            nodes: Vec::with_capacity(32),
+            resolved: Vec::new(),
+            open: Vec::with_capacity(8),
+            lump_depth: None,
+            is_data_next: false,
+        };
+        match checker.check() {
+            Ok(()) => {
+                let Checker {
+                    nodes, resolved, ..
+                } = checker;
+                Ok(Document {
+                    text,
+                    nodes,
+                    resolved,
+                })
+            }
+            Err(Stop::Refused((fault, offset))) => Err(Error::internal(format!(
+                "failed to parse the request JSON buffer: {fault} at {offset}"
+            ))),
+            Err(Stop::TooDeep { in_data: true }) => Err(Error::invalid(format!(
+                "Unable to parse 'data': {}",
+                super::tensor::TOO_DEEP
+            ))),
+            Err(Stop::TooDeep { in_data: false }) => Err(Error::invalid(super::tensor::TOO_DEEP)),
+            Err(Stop::TooMany) => Err(Error::invalid(format!(
+                "the request JSON holds more than {NODES_MAX} values outside of tensor data"
+            ))),
+        }
+    }
+
+    pub(crate) fn root(&self) -> Value<'_> {
+        Value {
+            document: self,
+            index: 0,
+        }
+    }
+
+    /// The string at a node that [`Value::as_string_index`] returned.
+    pub(crate) fn string(&self, index: usize) -> &str {
+        Value {
+            document: self,
+            index,
+        }
+        .bytes()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+        .unwrap_or("")
+    }
+}
+
+impl Checker<'_> {
+    fn check(&mut self) -> Result<(), Stop> {
+        let mut expect = Expect::Root;
+        let mut at = lexer::skip_space(self.text, 0);
+        while let Some(byte) = self.text.get(at).copied() {
+            (expect, at) = self.step(expect, at, byte)?;
+            at = lexer::skip_space(self.text, at);
+        }
+        if expect != Expect::End {
+            return Err((expect.fault(), at).into());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
+        match (expect, byte) {
+            (Expect::ElementEnd, b',') => Ok((Expect::Element, at + 1)),
+            (Expect::MemberEnd, b',') => Ok((Expect::Name, at + 1)),
+            (Expect::Colon, b':') => Ok((Expect::MemberValue, at + 1)),
+            (Expect::FirstName | Expect::Name, b'"') => {
+                let name = lexer::string(self.text, at)?;
+                // A later look decodes escapes; `data` is never written with any by a client that wants speed.
+                self.is_data_next = self.text.get(name.start..name.end) == Some(b"data");
+                self.note_string(name)?;
+                Ok((Expect::Colon, name.behind()))
+            }
+            (Expect::FirstElement | Expect::ElementEnd, b']')
+            | (Expect::FirstName | Expect::MemberEnd, b'}') => Ok((self.close(at), at + 1)),
+            (Expect::Root | Expect::MemberValue | Expect::FirstElement | Expect::Element, _) => {
+                self.value(expect, at, byte)
+            }
+            _ => Err((expect.fault(), at).into()),
+        }
+    }
+
+    fn value(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
+        let behind = match byte {
+            b'[' | b'{' => return self.begin(byte == b'{', at).map(|expect| (expect, at + 1)),
+            b']' | b'}' | b',' | b':' => return Err((expect.fault(), at).into()),
+            b'"' => {
+                let content = lexer::string(self.text, at)?;
+                self.note_string(content)?;
+                content.behind()
+            }
+            b'n' => self.note_plain(Kind::Null, at, lexer::literal(self.text, at, b"null")?)?,
+            b't' => self.note_plain(
+                Kind::Bool(true),
+                at,
+                lexer::literal(self.text, at, b"true")?,
+            )?,
+            b'f' => self.note_plain(
+                Kind::Bool(false),
+                at,
+                lexer::literal(self.text, at, b"false")?,
+            )?,
+            _ => self.note_plain(Kind::Number, at, lexer::number(self.text, at)?)?,
+        };
+        Ok((self.after_value(), behind))
+    }
+
+    fn after_value(&self) -> Expect {
+        match self.open.last() {
+            None => Expect::End,
+            Some((true, _)) => Expect::MemberEnd,
+            Some((false, _)) => Expect::ElementEnd,
+        }
+    }
+
+    fn begin(&mut self, is_object: bool, at: usize) -> Result<Expect, Stop> {
+        let is_data =
+            !is_object && self.is_data_next && matches!(self.open.last(), Some((true, _)));
+        if self.open.len() >= DEPTH_MAX {
+            return Err(Stop::TooDeep {
+                in_data: self.lump_depth.is_some(),
+            });
+        }
+        let node = if self.lump_depth.is_some() {
+            None
+        } else {
+            let kind = match (is_object, is_data) {
+                (true, _) => Kind::Object,
+                (false, true) => Kind::Lump,
+                (false, false) => Kind::Array,
+            };
+            self.note(kind, at, at)?;
+            if is_data {
+                self.lump_depth = Some(self.open.len());
+            }
+            u32::try_from(self.nodes.len() - 1).ok()
+        };
+        self.open.push((is_object, node));
+        Ok(if is_object {
+            Expect::FirstName
+        } else {
+            Expect::FirstElement
+        })
+    }
+
+    fn close(&mut self, at: usize) -> Expect {
+        let next = self.nodes.len() as u32;
+        if let Some((_, Some(node))) = self.open.pop()
+            && let Some(node) = self.nodes.get_mut(node as usize)
+        {
+            node.end = at as u32 + 1;
+            node.next = next;
+        }
+        if self.lump_depth == Some(self.open.len()) {
+            self.lump_depth = None;
+        }
+        self.after_value()
+    }
+
+    fn note_plain(&mut self, kind: Kind, start: usize, end: usize) -> Result<usize, Stop> {
+        if self.lump_depth.is_none() {
+            self.note(kind, start, end)?;
+        }
+        Ok(end)
+    }
+
+    fn note_string(&mut self, string: Text) -> Result<(), Stop> {
+        if self.lump_depth.is_some() {
+            return Ok(());
+        }
+        if !string.has_escapes {
+            return self.note(Kind::Plain, string.start, string.end);
+        }
+        let mut resolved = Vec::with_capacity(string.end - string.start);
+        lexer::unescape_into(self.text, string, &mut resolved);
+        self.resolved.push(resolved.into_boxed_slice());
+        self.note(Kind::Escaped, self.resolved.len() - 1, 0)
+    }
+
+    /// Offsets fit: the text's length does.
+    fn note(&mut self, kind: Kind, start: usize, end: usize) -> Result<(), Stop> {
+        if self.nodes.len() >= NODES_MAX {
+            return Err(Stop::TooMany);
+        }
+        let next = self.nodes.len() as u32 + 1;
+        self.nodes.push(Node {
+            kind,
+            start: start as u32,
+            end: end as u32,
+            next,
+        });
+        Ok(())
+    }
+}
+
+/// What upstream says when a value is of another kind than wanted. Mistakes of clients, yet INTERNAL there.
+fn mismatch(what: &str) -> Error {
+    Error::internal(format!("attempt to access JSON {what}"))
+}
+
+impl<'d> Value<'d> {
+    fn node(self) -> Node {
+        // Indices come from this document, which has at least its root.
+        self.document
+            .nodes
+            .get(self.index)
+            .copied()
+            .unwrap_or(Node {
+                kind: Kind::Null,
+                start: 0,
+                end: 0,
+                next: 0,
+            })
+    }
+
+    fn text(self) -> &'d [u8] {
+        let node = self.node();
+        self.document
+            .text
+            .as_ref()
+            .get(node.start as usize..node.end as usize)
+            .unwrap_or(&[])
+    }
+
+    pub(crate) fn is_object(self) -> bool {
+        self.node().kind == Kind::Object
+    }
+
+    /// Members in order; none if it is not an object.
+    pub(crate) fn members(self) -> impl Iterator<Item = (&'d [u8], Value<'d>)> {
+        let node = self.node();
+        let end = if node.kind == Kind::Object {
+            node.next as usize
+        } else {
+            0
+        };
+        let mut at = self.index + 1;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let name = Value {
+                document: self.document,
+                index: at,
+            };
+            let value = Value {
+                document: self.document,
+                index: at + 1,
+            };
+            at = value.node().next as usize;
+            Some((name.bytes().unwrap_or(&[]), value))
+        })
+    }
+
+    /// The first member of that name; none if there is none or this is not an object.
+    pub(crate) fn find(self, name: &str) -> Option<Value<'d>> {
+        self.members()
+            .find(|(known, _)| *known == name.as_bytes())
+            .map(|(_, value)| value)
+    }
+
+    /// The member of that name.
+    ///
+    /// # Errors
+    /// Upstream's words if there is none.
+    pub(crate) fn member(self, name: &str) -> Result<Value<'d>, Error> {
+        self.find(name).ok_or_else(|| {
+            Error::internal(format!(
+                "attempt to access non-existing object member '{name}'"
+            ))
+        })
+    }
+
+    /// Elements in order.
+    pub(crate) fn as_array(self) -> Result<impl Iterator<Item = Value<'d>>, Error> {
+        let node = self.node();
+        if node.kind != Kind::Array {
+            return Err(mismatch("non-array as array"));
+        }
+        let end = node.next as usize;
+        let mut at = self.index + 1;
+        Ok(std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let value = Value {
+                document: self.document,
+                index: at,
+            };
+            at = value.node().next as usize;
+            Some(value)
+        }))
+    }
+
+    /// The text of an array of tensor data, brackets included.
+    pub(crate) fn as_tensor_data(self) -> Result<&'d [u8], Error> {
+        match self.node().kind {
+            Kind::Array | Kind::Lump => Ok(self.text()),
+            _ => Err(mismatch("non-array as array")),
+        }
+    }
+
+    fn bytes(self) -> Option<&'d [u8]> {
+        match self.node().kind {
+            Kind::Plain => Some(self.text()),
+            Kind::Escaped => self
+                .document
+                .resolved
+                .get(self.node().start as usize)
+                .map(|text| &**text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_string(self) -> bool {
+        matches!(self.node().kind, Kind::Plain | Kind::Escaped)
+    }
+
+    pub(crate) fn as_str(self) -> Result<&'d str, Error> {
+        let bytes = self
+            .bytes()
+            .ok_or_else(|| mismatch("non-string as string"))?;
+        std::str::from_utf8(bytes)
+            .map_err(|_| Error::invalid("a string in the request JSON is not valid UTF-8"))
+    }
+
+    /// As [`Value::as_str`], as an index for [`Document::string`]: it can outlive the borrow.
+    pub(crate) fn as_string_index(self) -> Result<usize, Error> {
+        self.as_str().map(|_| self.index)
+    }
+
+    pub(crate) fn as_bool(self) -> Result<bool, Error> {
+        match self.node().kind {
+            Kind::Bool(value) => Ok(value),
+            _ => Err(mismatch("non-boolean as boolean")),
+        }
+    }
+
+    fn number(self) -> Option<&'d [u8]> {
+        (self.node().kind == Kind::Number).then(|| self.text())
+    }
+
+    pub(crate) fn as_unsigned(self) -> Result<u64, Error> {
+        self.number()
+            .and_then(super::tensor::unsigned)
+            .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
+    }
+
+    pub(crate) fn as_signed(self) -> Result<i64, Error> {
+        self.number()
+            .and_then(super::tensor::signed)
+            .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
+    }
+
+    pub(crate) fn as_double(self) -> Result<f64, Error> {
+        self.number()
+            .and_then(super::tensor::double)
+            .ok_or_else(|| mismatch("non-number as double"))
+    }
+}
+
+/// Puts `context` before an error's message, as upstream does: `context: message`.
+pub(crate) fn within(context: &str) -> impl FnOnce(Error) -> Error + '_ {
+    move |error| Error::new(error.code, format!("{context}: {}", error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conch_engine::Code;
+
+    fn parse(text: &[u8]) -> Result<Document, Error> {
+        Document::parse(View::copy_of(text))
+    }
+
+    /// Texts and offsets as rapidjson's iterative parser gives them.
+    #[test]
+    fn refuses_what_is_not_json_in_rapidjsons_words() {
+        for (text, expected) in [
+            ("", "The document is empty. at 0"),
+            ("  ", "The document is empty. at 2"),
+            ("]", "The document is empty. at 0"),
+            ("{bad", "Missing a name for object member. at 1"),
+            ("{", "Missing a name for object member. at 1"),
+            (
+                "{\"a\"",
+                "Missing a colon after a name of object member. at 4",
+            ),
+            (
+                "{\"a\" 1}",
+                "Missing a colon after a name of object member. at 5",
+            ),
+            ("{\"a\":", "Invalid value. at 5"),
+            ("{\"a\":}", "Invalid value. at 5"),
+            (
+                "{\"a\":1",
+                "Missing a comma or } after an object member. at 6",
+            ),
+            ("{\"a\":1,}", "Missing a name for object member. at 7"),
+            ("[1 2]", "Missing a comma or ] after an array element. at 3"),
+            ("[1,]", "Invalid value. at 3"),
+            ("[,1]", "Invalid value. at 1"),
+            ("[1", "Missing a comma or ] after an array element. at 2"),
+            ("[01]", "Missing a comma or ] after an array element. at 2"),
+            (
+                "{} x",
+                "The document root must not be followed by other values. at 3",
+            ),
+            ("nul", "Invalid value. at 3"),
+            ("trux", "Invalid value. at 3"),
+            ("[1.]", "Miss fraction part in number. at 3"),
+            ("[1e]", "Miss exponent in number. at 3"),
+            ("[1e400]", "Number too big to be stored in double. at 1"),
+            ("[-]", "Invalid value. at 2"),
+            ("\"a", "Missing a closing quotation mark in string. at 2"),
+            ("\"\\x\"", "Invalid escape character in string. at 1"),
+            (
+                "\"\\u12g4\"",
+                "Incorrect hex digit after \\u escape in string. at 1",
+            ),
+            (
+                "\"\\ud800x\"",
+                "The surrogate pair in string is invalid. at 1",
+            ),
+            ("\"a\u{1}\"", "Invalid encoding in string. at 2"),
+            ("{\"data\":[1,}]}", "Invalid value. at 11"),
+        ] {
+            let error = parse(text.as_bytes())
+                .err()
+                .unwrap_or_else(|| panic!("{text:?} was accepted"));
+            assert_eq!(
+                error.message,
+                format!("failed to parse the request JSON buffer: {expected}"),
+                "{text:?}"
+            );
+            assert_eq!(error.code, Code::Internal);
+        }
+    }
+
+    #[test]
+    fn finds_what_it_noted() {
+        let document = parse(
+            br#" {"a":{"b":[1,-2,3.5,{"c":null}],"x\u0041\n":"y\ud83d\ude00"},"data":[[1,2],[{"q":[]}]],"t":true,"f":false} "#,
+        )
+        .unwrap();
+        let root = document.root();
+        let inner = root.member("a").unwrap();
+        let list: Vec<Value<'_>> = inner.member("b").unwrap().as_array().unwrap().collect();
+        assert_eq!(list.len(), 4);
+        assert_eq!(list[0].as_unsigned().unwrap(), 1);
+        assert_eq!(list[1].as_signed().unwrap(), -2);
+        assert!(list[1].as_unsigned().is_err());
+        assert_eq!(list[2].as_double().unwrap(), 3.5);
+        assert!(list[3].find("c").is_some());
+        assert_eq!(
+            inner.member("xA\n").unwrap().as_str().unwrap(),
+            "y\u{1f600}"
+        );
+        assert_eq!(
+            root.member("data").unwrap().as_tensor_data().unwrap(),
+            br#"[[1,2],[{"q":[]}]]"#
+        );
+        assert_eq!(root.members().count(), 4);
+        assert!(root.member("t").unwrap().as_bool().unwrap());
+        assert_eq!(
+            root.member("zz").err().unwrap().message,
+            "attempt to access non-existing object member 'zz'"
+        );
+        assert_eq!(
+            root.member("f").unwrap().as_str().unwrap_err().message,
+            "attempt to access JSON non-string as string"
+        );
+    }
+
+    #[test]
+    fn depth_is_bounded_without_recursion() {
+        for (depth, is_accepted) in [(100, true), (127, true), (129, false), (1_000_000, false)] {
+            let mut text = vec![b'['; depth];
+            text.extend(vec![b']'; depth]);
+            assert_eq!(parse(&text).is_ok(), is_accepted, "{depth}");
+        }
+    }
+
+    /// Any mutation of a valid text is refused or accepted, never a panic.
+    #[test]
+    fn survives_mutations() {
+        let seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut state = seed;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let valid = br#"{"id":"a\u00e9","inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1.5,-2e3]}],"p":null}"#;
+        for _ in 0..20_000 {
+            let mut text = valid.to_vec();
+            for _ in 0..=random() % 3 {
+                let at = random() as usize % text.len();
+                match random() % 3 {
+                    0 => text[at] = random() as u8,
+                    1 => drop(text.remove(at)),
+                    _ => text.insert(at, b"[]{},:\"\\01eE.-"[random() as usize % 14]),
+                }
+            }
+            if let Ok(document) = parse(&text) {
+                for (_, value) in document.root().members() {
+                    let _ = (
+                        value.as_str(),
+                        value.as_double(),
+                        value.as_array().map(Iterator::count),
+                    );
+                }
+            }
+        }
+    }
+}

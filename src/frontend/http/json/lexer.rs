@@ -1,0 +1,231 @@
+//! Tokens of JSON text, with rapidjson's ideas of what is wrong where.
+
+use std::fmt;
+
+/// Why a text is not JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    DocumentEmpty,
+    RootNotSingular,
+    ValueInvalid,
+    MissingName,
+    MissingColon,
+    MissingCommaOrBrace,
+    MissingCommaOrBracket,
+    HexInvalid,
+    SurrogateInvalid,
+    EscapeInvalid,
+    MissingQuote,
+    EncodingInvalid,
+    NumberTooBig,
+    MissingFraction,
+    MissingExponent,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::DocumentEmpty => "The document is empty.",
+            Fault::RootNotSingular => "The document root must not be followed by other values.",
+            Fault::ValueInvalid => "Invalid value.",
+            Fault::MissingName => "Missing a name for object member.",
+            Fault::MissingColon => "Missing a colon after a name of object member.",
+            Fault::MissingCommaOrBrace => "Missing a comma or } after an object member.",
+            Fault::MissingCommaOrBracket => "Missing a comma or ] after an array element.",
+            Fault::HexInvalid => "Incorrect hex digit after \\u escape in string.",
+            Fault::SurrogateInvalid => "The surrogate pair in string is invalid.",
+            Fault::EscapeInvalid => "Invalid escape character in string.",
+            Fault::MissingQuote => "Missing a closing quotation mark in string.",
+            Fault::EncodingInvalid => "Invalid encoding in string.",
+            Fault::NumberTooBig => "Number too big to be stored in double.",
+            Fault::MissingFraction => "Miss fraction part in number.",
+            Fault::MissingExponent => "Miss exponent in number.",
+        })
+    }
+}
+
+/// A fault and where it was noticed.
+pub(crate) type Refused = (Fault, usize);
+
+/// Offset of the first byte at or after `at` that is not white space.
+#[inline]
+pub(crate) fn skip_space(text: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Checks `literal` at `at` and returns the offset behind it.
+pub(crate) fn literal(text: &[u8], at: usize, literal: &[u8]) -> Result<usize, Refused> {
+    for (index, byte) in literal.iter().enumerate() {
+        if text.get(at + index) != Some(byte) {
+            return Err((Fault::ValueInvalid, at + index));
+        }
+    }
+    Ok(at + literal.len())
+}
+
+/// Checks the number at `at` and returns the offset behind it. `NaN`, `Inf` and `Infinity` count as numbers.
+#[inline]
+pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
+    let mut at = start;
+    if text.get(at) == Some(&b'-') {
+        at += 1;
+    }
+    let integer_start = at;
+    match text.get(at) {
+        Some(b'0') => at += 1,
+        Some(b'1'..=b'9') => at = skip_digits(text, at),
+        Some(b'N') => return literal(text, at, b"NaN"),
+        Some(b'I') => {
+            at = literal(text, at, b"Inf")?;
+            return if text.get(at) == Some(&b'i') {
+                literal(text, at, b"inity")
+            } else {
+                Ok(at)
+            };
+        }
+        _ => return Err((Fault::ValueInvalid, at)),
+    }
+    let mut may_be_huge = at - integer_start > 300;
+    if text.get(at) == Some(&b'.') {
+        let digits = skip_digits(text, at + 1);
+        if digits == at + 1 {
+            return Err((Fault::MissingFraction, digits));
+        }
+        at = digits;
+    }
+    if let Some(b'e' | b'E') = text.get(at) {
+        at += 1;
+        if let Some(b'+' | b'-') = text.get(at) {
+            at += 1;
+        }
+        let digits = skip_digits(text, at);
+        if digits == at {
+            return Err((Fault::MissingExponent, digits));
+        }
+        may_be_huge |= digits - at > 2;
+        at = digits;
+    }
+    if may_be_huge {
+        let is_finite = text
+            .get(start..at)
+            .and_then(|token| fast_float2::parse::<f64, _>(token).ok())
+            .is_some_and(f64::is_finite);
+        if !is_finite {
+            return Err((Fault::NumberTooBig, start));
+        }
+    }
+    Ok(at)
+}
+
+#[inline]
+fn skip_digits(text: &[u8], mut at: usize) -> usize {
+    while let Some(b'0'..=b'9') = text.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// A checked string: where its content lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) has_escapes: bool,
+}
+
+impl Text {
+    /// The offset behind the closing quotation mark.
+    pub(crate) fn behind(self) -> usize {
+        self.end + 1
+    }
+}
+
+/// Checks the string whose opening quotation mark is at `quote`.
+pub(crate) fn string(text: &[u8], quote: usize) -> Result<Text, Refused> {
+    let start = quote + 1;
+    let mut at = start;
+    let mut has_escapes = false;
+    loop {
+        match text.get(at) {
+            Some(b'"') => {
+                return Ok(Text {
+                    start,
+                    end: at,
+                    has_escapes,
+                });
+            }
+            Some(b'\\') => {
+                has_escapes = true;
+                at = escape(text, at)?.1;
+            }
+            Some(0) | None => return Err((Fault::MissingQuote, at)),
+            Some(byte) if *byte < 0x20 => return Err((Fault::EncodingInvalid, at)),
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// The character that the escape at `backslash` stands for, and the offset behind it.
+fn escape(text: &[u8], backslash: usize) -> Result<(char, usize), Refused> {
+    let plain = match text.get(backslash + 1) {
+        Some(b'"') => '"',
+        Some(b'\\') => '\\',
+        Some(b'/') => '/',
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(b'n') => '\n',
+        Some(b'r') => '\r',
+        Some(b't') => '\t',
+        Some(b'u') => {
+            let first = hex4(text, backslash + 2).ok_or((Fault::HexInvalid, backslash))?;
+            if !(0xd800..0xe000).contains(&first) {
+                let character =
+                    char::from_u32(first).ok_or((Fault::SurrogateInvalid, backslash))?;
+                return Ok((character, backslash + 6));
+            }
+            let is_pair = first < 0xdc00 && text.get(backslash + 6..backslash + 8) == Some(b"\\u");
+            if !is_pair {
+                return Err((Fault::SurrogateInvalid, backslash));
+            }
+            let second = hex4(text, backslash + 8).ok_or((Fault::HexInvalid, backslash))?;
+            if !(0xdc00..0xe000).contains(&second) {
+                return Err((Fault::SurrogateInvalid, backslash));
+            }
+            let combined = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+            let character = char::from_u32(combined).ok_or((Fault::SurrogateInvalid, backslash))?;
+            return Ok((character, backslash + 12));
+        }
+        _ => return Err((Fault::EscapeInvalid, backslash)),
+    };
+    Ok((plain, backslash + 2))
+}
+
+fn hex4(text: &[u8], at: usize) -> Option<u32> {
+    text.get(at..at + 4)?.iter().try_fold(0, |value, byte| {
+        Some(value << 4 | char::from(*byte).to_digit(16)?)
+    })
+}
+
+/// Appends the content of a checked string with its escapes resolved.
+pub(crate) fn unescape_into(text: &[u8], string: Text, target: &mut Vec<u8>) {
+    let mut at = string.start;
+    while at < string.end {
+        match text.get(at) {
+            Some(b'\\') => {
+                let Ok((character, behind)) = escape(text, at) else {
+                    return;
+                };
+                target.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                at = behind;
+            }
+            Some(byte) => {
+                target.push(*byte);
+                at += 1;
+            }
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! Tensor data in JSON: from the checked text of a `data` array straight into tensor bytes.
+//!
+//! Arrays may be nested or flat; only the number and kind of the elements count. Elements are read as upstream reads them: as 64-bit
+//! values that are then cut to the tensor's type.
+
+use conch_config::DataType;
+use conch_engine::Error;
+use conch_memory::Block;
+
+use super::lexer;
+
+/// Upstream's limit: an element may lie inside at most 99 arrays.
+const NESTING_MAX: usize = 100;
+pub(crate) const TOO_DEEP: &str = "JSON nesting depth exceeds maximum allowed limit (100)";
+
+/// The value of a checked number if it is a whole one that fits.
+pub(crate) fn unsigned(token: &[u8]) -> Option<u64> {
+    match token.strip_prefix(b"-") {
+        // rapidjson takes -0 for the integer 0.
+        Some(b"0") => Some(0),
+        Some(_) => None,
+        None => whole(token),
+    }
+}
+
+/// As [`unsigned`], with a sign.
+pub(crate) fn signed(token: &[u8]) -> Option<i64> {
+    match token.strip_prefix(b"-") {
+        Some(digits) => 0i64.checked_sub_unsigned(whole(digits)?),
+        None => i64::try_from(whole(token)?).ok(),
+    }
+}
+
+/// The value of any checked number.
+pub(crate) fn double(token: &[u8]) -> Option<f64> {
+    if token == b"-0" {
+        return Some(0.0);
+    }
+    fast_float2::parse(token).ok()
+}
+
+#[inline]
+fn whole(digits: &[u8]) -> Option<u64> {
+    if digits.len() <= 19 {
+        // Cannot overflow: 10^19 - 1 < 2^64.
+        let mut value = 0u64;
+        for byte in digits {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            value = value * 10 + u64::from(digit);
+        }
+        return Some(value);
+    }
+    digits.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit <= 9).then_some(())?;
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// One element of a checked `data` array.
+enum Element<'t> {
+    Number(&'t [u8]),
+    Bool(bool),
+    Text(lexer::Text),
+    Other,
+}
+
+/// Calls `take` for each element of a checked array, whatever its nesting.
+#[inline]
+fn each_element(
+    text: &[u8],
+    prefix: &str,
+    mut take: impl FnMut(Element<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(byte) = text.get(at).copied() {
+        match byte {
+            b'0'..=b'9' | b'-' => {
+                let end = number_end(text, at);
+                take(Element::Number(text.get(at..end).unwrap_or(&[])))?;
+                at = end;
+            }
+            b',' | b' ' | b'\n' | b'\r' | b'\t' => at += 1,
+            b'[' => {
+                depth += 1;
+                if depth >= NESTING_MAX {
+                    return Err(Error::invalid(format!("{prefix}{TOO_DEEP}")));
+                }
+                at += 1;
+            }
+            b']' => {
+                depth -= 1;
+                at += 1;
+            }
+            b'"' => {
+                let string = lexer::string(text, at).map_err(|_| checked_already())?;
+                take(Element::Text(string))?;
+                at = string.behind();
+            }
+            b'N' | b'I' => {
+                let end = lexer::number(text, at).map_err(|_| checked_already())?;
+                take(Element::Number(text.get(at..end).unwrap_or(&[])))?;
+                at = end;
+            }
+            b't' => {
+                take(Element::Bool(true))?;
+                at += 4;
+            }
+            b'f' => {
+                take(Element::Bool(false))?;
+                at += 5;
+            }
+            b'n' => {
+                take(Element::Other)?;
+                at += 4;
+            }
+            // Objects are never what a tensor wants, so `take` ends the walk.
+            _ => {
+                take(Element::Other)?;
+                return Err(checked_already());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The end of a checked number.
+#[inline]
+fn number_end(text: &[u8], start: usize) -> usize {
+    let mut at = start;
+    while let Some(byte) = text.get(at) {
+        if matches!(byte, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t') {
+            break;
+        }
+        at += 1;
+    }
+    at
+}
+
+fn checked_already() -> Error {
+    Error::internal("Unable to parse 'data': the text changed while it was read")
+}
+
+fn mismatch(what: &str) -> Error {
+    Error::internal(format!(
+        "Unable to parse 'data': attempt to access JSON {what}"
+    ))
+}
+
+/// Appends the elements of the checked array `text` to `target`, which has room for `count` elements of `data_type`.
+///
+/// # Errors
+/// In upstream's words and codes: too few or too many elements, elements of another kind, types that have no JSON form.
+pub(crate) fn read(
+    text: &[u8],
+    name: &str,
+    data_type: DataType,
+    count: usize,
+    target: &mut Block,
+) -> Result<(), Error> {
+    match data_type {
+        DataType::Fp16 | DataType::Bf16 => Err(Error::invalid(format!(
+            "receiving {} data via JSON is not supported. Please use the binary data format for input {name}",
+            data_type.name()
+        ))),
+        DataType::Bool => read_as(text, count, target, |element| match element {
+            Element::Bool(value) => Ok([u8::from(value)]),
+            _ => Err(mismatch("non-boolean as boolean")),
+        }),
+        DataType::Uint8 => read_as(text, count, target, |element| {
+            Ok((as_unsigned(element)? as u8).to_le_bytes())
+        }),
+        DataType::Uint16 => read_as(text, count, target, |element| {
+            Ok((as_unsigned(element)? as u16).to_le_bytes())
+        }),
+        DataType::Uint32 => read_as(text, count, target, |element| {
+            Ok((as_unsigned(element)? as u32).to_le_bytes())
+        }),
+        DataType::Uint64 => read_as(text, count, target, |element| {
+            Ok(as_unsigned(element)?.to_le_bytes())
+        }),
+        DataType::Int8 => read_as(text, count, target, |element| {
+            Ok((as_signed(element)? as i8).to_le_bytes())
+        }),
+        DataType::Int16 => read_as(text, count, target, |element| {
+            Ok((as_signed(element)? as i16).to_le_bytes())
+        }),
+        DataType::Int32 => read_as(text, count, target, |element| {
+            Ok((as_signed(element)? as i32).to_le_bytes())
+        }),
+        DataType::Int64 => read_as(text, count, target, |element| {
+            Ok(as_signed(element)?.to_le_bytes())
+        }),
+        DataType::Fp32 => read_as(text, count, target, |element| {
+            Ok((as_double(element)? as f32).to_le_bytes())
+        }),
+        DataType::Fp64 => read_as(text, count, target, |element| {
+            Ok(as_double(element)?.to_le_bytes())
+        }),
+        DataType::Bytes => read_bytes(text, target),
+    }
+}
+
+fn as_unsigned(element: Element<'_>) -> Result<u64, Error> {
+    match element {
+        Element::Number(token) => unsigned(token),
+        _ => None,
+    }
+    .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
+}
+
+fn as_signed(element: Element<'_>) -> Result<i64, Error> {
+    match element {
+        Element::Number(token) => signed(token),
+        _ => None,
+    }
+    .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
+}
+
+fn as_double(element: Element<'_>) -> Result<f64, Error> {
+    match element {
+        Element::Number(token) => double(token),
+        _ => None,
+    }
+    .ok_or_else(|| mismatch("non-number as double"))
+}
+
+#[inline]
+fn read_as<const WIDTH: usize>(
+    text: &[u8],
+    count: usize,
+    target: &mut Block,
+    convert: impl Fn(Element<'_>) -> Result<[u8; WIDTH], Error>,
+) -> Result<(), Error> {
+    let mut places = target.spare_mut().chunks_exact_mut(WIDTH).take(count);
+    let mut read_count = 0;
+    each_element(text, "Unable to parse 'data': ", |element| {
+        let place = places.next().ok_or_else(|| {
+            Error::internal(
+                "Unable to parse 'data': Shape does not match true shape of 'data' field",
+            )
+        })?;
+        place.copy_from_slice(&convert(element)?);
+        read_count += 1;
+        Ok(())
+    })?;
+    if read_count != count {
+        return Err(Error::internal(
+            "Failed to parse 'data' field: shape does not match true shape",
+        ));
+    }
+    target.advance(count * WIDTH);
+    Ok(())
+}
+
+/// Bytes that the strings of a checked array take as a BYTES tensor: 4 bytes of length before each.
+///
+/// # Errors
+/// In upstream's words if an element is not a string.
+pub(crate) fn bytes_size(text: &[u8]) -> Result<usize, Error> {
+    let mut size = 0;
+    let mut scratch = Vec::new();
+    each_element(text, "", |element| {
+        let Element::Text(string) = element else {
+            return Err(Error::internal(
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+            ));
+        };
+        size += 4;
+        if string.has_escapes {
+            scratch.clear();
+            lexer::unescape_into(text, string, &mut scratch);
+            size += scratch.len();
+        } else {
+            size += string.end - string.start;
+        }
+        Ok(())
+    })?;
+    Ok(size)
+}
+
+fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
+    let mut scratch = Vec::new();
+    each_element(text, "Unable to parse 'data': ", |element| {
+        let Element::Text(string) = element else {
+            return Err(mismatch("non-string as string"));
+        };
+        scratch.clear();
+        if string.has_escapes {
+            lexer::unescape_into(text, string, &mut scratch);
+        } else {
+            scratch.extend_from_slice(text.get(string.start..string.end).unwrap_or(&[]));
+        }
+        let length = u32::try_from(scratch.len())
+            .map_err(|_| Error::invalid("a string is too long for a tensor"))?;
+        if target.capacity() - target.len() < 4 + scratch.len() {
+            return Err(checked_already());
+        }
+        target.extend_from_slice(&length.to_le_bytes());
+        target.extend_from_slice(&scratch);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, data_type: DataType, count: usize, expected: Result<Vec<u8>, &str>) {
+        let capacity = match data_type.element_bytes() {
+            Some(bytes) => bytes * count,
+            None => match bytes_size(text.as_bytes()) {
+                Ok(size) => size,
+                Err(error) => {
+                    assert_eq!(
+                        Err(&*error.message),
+                        expected.as_deref().map_err(|message| *message),
+                        "{text}"
+                    );
+                    return;
+                }
+            },
+        };
+        let mut block = Block::with_capacity(capacity);
+        let outcome = read(text.as_bytes(), "in", data_type, count, &mut block);
+        let outcome = outcome
+            .map(|()| block.as_slice().to_vec())
+            .map_err(|error| error.message.into_owned());
+        assert_eq!(outcome, expected.map_err(str::to_owned), "{text}");
+    }
+
+    #[test]
+    fn reads_every_type_flat_or_nested() {
+        let floats: Vec<u8> = [1.5f32, -2.0, 3e10]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        check("[1.5,-2,3e10]", DataType::Fp32, 3, Ok(floats.clone()));
+        check(" [ [1.5 , -2] , [3e10]\n]", DataType::Fp32, 3, Ok(floats));
+        check("[true,false]", DataType::Bool, 2, Ok(vec![1, 0]));
+        check("[1,255,256,-0]", DataType::Uint8, 4, Ok(vec![1, 255, 0, 0]));
+        check("[-1,127]", DataType::Int8, 2, Ok(vec![255, 127]));
+        check("[65535]", DataType::Uint16, 1, Ok(vec![255, 255]));
+        check("[-2]", DataType::Int16, 1, Ok(vec![254, 255]));
+        check(
+            "[18446744073709551615]",
+            DataType::Uint64,
+            1,
+            Ok(vec![255; 8]),
+        );
+        check(
+            "[-9223372036854775808]",
+            DataType::Int64,
+            1,
+            Ok(i64::MIN.to_le_bytes().to_vec()),
+        );
+        check("[4294967295]", DataType::Uint32, 1, Ok(vec![255; 4]));
+        check(
+            "[-7]",
+            DataType::Int32,
+            1,
+            Ok((-7i32).to_le_bytes().to_vec()),
+        );
+        check(
+            "[0.1]",
+            DataType::Fp64,
+            1,
+            Ok(0.1f64.to_le_bytes().to_vec()),
+        );
+        check(
+            "[Inf,-Infinity]",
+            DataType::Fp32,
+            2,
+            Ok([f32::INFINITY, f32::NEG_INFINITY]
+                .iter()
+                .flat_map(|v| v.to_le_bytes())
+                .collect()),
+        );
+        check(
+            r#"["ab",["\u0041",""]]"#,
+            DataType::Bytes,
+            3,
+            Ok(b"\x02\0\0\0ab\x01\0\0\0A\0\0\0\0".to_vec()),
+        );
+    }
+
+    #[test]
+    fn refuses_in_upstreams_words() {
+        for (text, data_type, count, expected) in [
+            (
+                "[1,2,3]",
+                DataType::Fp32,
+                2,
+                "Unable to parse 'data': Shape does not match true shape of 'data' field",
+            ),
+            (
+                "[1]",
+                DataType::Fp32,
+                2,
+                "Failed to parse 'data' field: shape does not match true shape",
+            ),
+            (
+                "[\"a\"]",
+                DataType::Fp32,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-number as double",
+            ),
+            (
+                "[{}]",
+                DataType::Fp32,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-number as double",
+            ),
+            (
+                "[null]",
+                DataType::Fp64,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-number as double",
+            ),
+            (
+                "[1]",
+                DataType::Bool,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
+            ),
+            (
+                "[-1]",
+                DataType::Uint8,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer",
+            ),
+            (
+                "[1.0]",
+                DataType::Int32,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
+            ),
+            (
+                "[9223372036854775808]",
+                DataType::Int64,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
+            ),
+            (
+                "[18446744073709551616]",
+                DataType::Uint64,
+                1,
+                "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer",
+            ),
+            (
+                "[1]",
+                DataType::Bytes,
+                1,
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+            ),
+            (
+                "[1]",
+                DataType::Fp16,
+                1,
+                "receiving FP16 data via JSON is not supported. Please use the binary data format for input in",
+            ),
+            (
+                "[1]",
+                DataType::Bf16,
+                1,
+                "receiving BF16 data via JSON is not supported. Please use the binary data format for input in",
+            ),
+        ] {
+            check(text, data_type, count, Err(expected));
+        }
+    }
+
+    #[test]
+    fn nesting_is_limited_as_upstream_limits_it() {
+        for (depth, is_accepted) in [(99, true), (100, false), (101, false)] {
+            let text = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+            let mut block = Block::with_capacity(4);
+            let outcome = read(text.as_bytes(), "in", DataType::Fp32, 1, &mut block);
+            assert_eq!(outcome.is_ok(), is_accepted, "{depth}");
+            if let Err(error) = outcome {
+                assert_eq!(error.message, format!("Unable to parse 'data': {TOO_DEEP}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What each request of the inference protocol is answered with.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::{Error, ModelVersion, log};
+use conch_memory::View;
+
+use super::answer::{Answer, ContentType};
+use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
+use super::head::{self, Framing, Head, Method};
+use super::infer::decode::{self, Decoded, decode};
+use super::infer::encode::{self, encode};
+use super::json::Document;
+use super::render;
+use super::route::{Operation, Route, route};
+use crate::api;
+use crate::shard::Shard;
+
+pub(crate) struct Inference;
+
+/// What is left to do once the head is known.
+pub(crate) enum Plan {
+    Answer(Box<Answer>),
+    Index,
+    Infer(Infer),
+}
+
+pub(crate) struct Infer {
+    model: Arc<ModelVersion>,
+    json_length: JsonLength,
+}
+
+/// Where the JSON of the body ends.
+enum JsonLength {
+    Known(usize),
+    /// The length of a chunked body, which is the default and the bound, is known at its end.
+    Later(Option<Box<str>>),
+}
+
+impl Service for Inference {
+    type Plan = Plan;
+
+    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
+        log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);
+        let route = route(head.path);
+        match route {
+            Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
+            Route::Model {
+                name,
+                version,
+                operation: Operation::Infer,
+            } if head.method == Method::Post => match plan_infer(shard, head, name, version) {
+                Ok(infer) => Plan::Infer(infer),
+                Err(answer) => Plan::Answer(answer),
+            },
+            route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
+        }
+    }
+
+    fn placement(&self, plan: &Plan) -> Option<Placement> {
+        match plan {
+            Plan::Answer(_) => None,
+            Plan::Index => Some(Placement { json_length: 0 }),
+            Plan::Infer(infer) => Some(Placement {
+                json_length: match &infer.json_length {
+                    JsonLength::Known(length) => *length,
+                    JsonLength::Later(text) => text
+                        .as_ref()
+                        .and_then(|text| text.trim().parse().ok())
+                        .unwrap_or(0),
+                },
+            }),
+        }
+    }
+
+    async fn answer(
+        &self,
+        plan: Plan,
+        body: Option<Body>,
+        scratch: Vec<u8>,
+        connection: &mut Connection,
+    ) -> Result<Answer, Closed> {
+        let body = body.map_or_else(View::empty, freeze);
+        match plan {
+            Plan::Answer(answer) => Ok(*answer),
+            Plan::Index => Ok(index(&connection.shard, body)
+                .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
+            Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
+                Ok(answer) => Ok(answer),
+                Err(error) => {
+                    log::verbose!(1, "Infer failed: {}", error.message);
+                    Ok(Answer::error(&error, ContentType::Json))
+                }
+            },
+        }
+    }
+}
+
+fn plan_infer(
+    shard: &Rc<Shard>,
+    head: &Head<'_>,
+    name: &str,
+    version: Option<&str>,
+) -> Result<Infer, Box<Answer>> {
+    let plain = |error: Error| Box::new(Answer::error(&error, ContentType::Plain));
+    let version = api::parse_version(version.unwrap_or("")).map_err(plain)?;
+    if shard.server.is_stopping() {
+        return Err(plain(Error::unavailable("Server not ready")));
+    }
+    let model = shard.find(name, version).map_err(plain)?;
+    if model.config.is_decoupled {
+        return Err(plain(Error::unsupported(
+            "HTTP end point doesn't support models with decoupled transaction policy",
+        )));
+    }
+    match head.content_encoding {
+        "" | "identity" => {}
+        encoding => {
+            // Only the names that are known upstream get another text: they are served by later work.
+            let message = match encoding {
+                "gzip" | "deflate" => "this server does not decompress request bodies yet",
+                _ => "Unsupported compression type",
+            };
+            let mut answer = plain(Error::unsupported(message));
+            answer.names_encodings = true;
+            return Err(answer);
+        }
+    }
+    let json_length = match head.framing {
+        Framing::Length(length) => {
+            let length = usize::try_from(length)
+                .map_err(|_| plain(Error::invalid("the request's body is too large")))?;
+            JsonLength::Known(head::parse_json_length(head.json_length, length).map_err(plain)?)
+        }
+        Framing::Chunked => JsonLength::Later(head.json_length.map(Box::from)),
+    };
+    Ok(Infer { model, json_length })
+}
+
+impl Infer {
+    async fn run(
+        self,
+        body: View,
+        scratch: Vec<u8>,
+        connection: &mut Connection,
+    ) -> Result<Result<Answer, Error>, Closed> {
+        let shard = Rc::clone(&connection.shard);
+        let json_length = match self.json_length {
+            JsonLength::Known(length) => Ok(length),
+            JsonLength::Later(text) => head::parse_json_length(text.as_deref(), body.len()),
+        };
+        let json_length = match json_length {
+            Ok(length) => length,
+            Err(error) => return Ok(Err(error)),
+        };
+        let input_bytes_max = shard.options.http_input_bytes_max;
+        let decoded =
+            if json_length < decode::OFFLOAD_FROM_BYTES || json_length as u64 > input_bytes_max {
+                decode(&body, json_length, &self.model.name, input_bytes_max)
+            } else {
+                let name = Arc::clone(&self.model.name);
+                shard
+                    .offload(move || decode(&body, json_length, &name, input_bytes_max))
+                    .await
+            };
+        let mut decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(error) => return Ok(Err(error)),
+        };
+        let reply = match shard.infer(&self.model, decoded.draft(), None) {
+            Ok(reply) => reply,
+            Err(error) => return Ok(Err(error)),
+        };
+        let response = match connection.await_reply(reply).await? {
+            Ok(response) => response,
+            Err(error) => return Ok(Err(error)),
+        };
+        if encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES {
+            return Ok(encode(response, &decoded, scratch));
+        }
+        let decoded: Decoded = decoded;
+        Ok(shard
+            .offload(move || encode(response, &decoded, scratch))
+            .await)
+    }
+}
+
+/// Everything that needs no body.
+fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answer {
+    let is_get = head.method == Method::Get;
+    let server = &shard.server;
+    // Upstream's handlers say what they answer before they look at the verb, except for health and inference.
+    let type_of_errors = match route {
+        Route::Live
+        | Route::Ready
+        | Route::Unknown
+        | Route::Model {
+            operation: Operation::Ready | Operation::Infer,
+            ..
+        } => ContentType::Plain,
+        _ => ContentType::Json,
+    };
+    let wrong_verb = || Answer::failure(405, type_of_errors, "Method Not Allowed");
+    let outcome = match route {
+        Route::Unknown => return Answer::failure(404, ContentType::Plain, "Not Found"),
+        Route::ServerMetadata if is_get => Ok(render::server_metadata(server.metadata())),
+        Route::Live | Route::Ready if is_get => return health(shard, route),
+        Route::Statistics if is_get => {
+            api::statistics(server, "", None).map(|models| render::statistics(&models))
+        }
+        Route::Model {
+            name,
+            version,
+            operation,
+        } => {
+            return match operation {
+                Operation::Metadata
+                | Operation::Config
+                | Operation::Statistics
+                | Operation::Ready
+                    if is_get =>
+                {
+                    model(shard, name, version, operation)
+                        .unwrap_or_else(|error| Answer::error(&error, type_of_errors))
+                }
+                Operation::Generate | Operation::GenerateStream if head.method == Method::Post => {
+                    later("generate")
+                }
+                Operation::TraceSetting => later("trace"),
+                _ => wrong_verb(),
+            };
+        }
+        Route::RepositoryControl if head.method == Method::Post => {
+            return later("model load and unload");
+        }
+        Route::SharedMemory => return later("shared memory"),
+        Route::TraceSetting => return later("trace"),
+        Route::Logging => return later("logging"),
+        _ => return wrong_verb(),
+    };
+    match outcome {
+        Ok(body) => Answer::json(body),
+        Err(error) => Answer::error(&error, type_of_errors),
+    }
+}
+
+fn later(extension: &str) -> Answer {
+    Answer::error(
+        &Error::unsupported(format!(
+            "this server does not serve the {extension} extension yet"
+        )),
+        ContentType::Json,
+    )
+}
+
+fn health(shard: &Rc<Shard>, route: Route<'_>) -> Answer {
+    let server = &shard.server;
+    let is_exiting = server.is_stopping() || (route == Route::Ready && server.is_draining());
+    if is_exiting {
+        return Answer::failure(503, ContentType::Plain, "Server exiting");
+    }
+    let is_healthy = if route == Route::Live {
+        server.is_live()
+    } else {
+        server.is_ready()
+    };
+    Answer::empty(if is_healthy { 200 } else { 400 })
+}
+
+fn model(
+    shard: &Rc<Shard>,
+    name: &str,
+    version: Option<&str>,
+    operation: Operation,
+) -> Result<Answer, Error> {
+    let server = &shard.server;
+    let version = api::parse_version(version.unwrap_or(""))?;
+    Ok(match operation {
+        Operation::Statistics => {
+            Answer::json(render::statistics(&api::statistics(server, name, version)?))
+        }
+        Operation::Ready => {
+            if server.is_model_ready(name, version)? {
+                Answer::empty(200)
+            } else {
+                Answer::failure(400, ContentType::Plain, "Model version not ready")
+            }
+        }
+        Operation::Config => {
+            let model = shard.find(name, version)?;
+            Answer::json(model.config.json.as_bytes().to_vec())
+        }
+        _ => {
+            let model = shard.find(name, version)?;
+            Answer::json(render::model_metadata(&api::model_metadata(
+                server, &model, version,
+            )?))
+        }
+    })
+}
+
+/// The repository index; the body may ask for ready models only.
+fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+    let limit_bytes = shard.options.http_input_bytes_max;
+    if body.len() as u64 > limit_bytes {
+        return Err(Error::invalid(format!(
+            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit.",
+            body.len()
+        )));
+    }
+    let mut ready_only = false;
+    if !body.is_empty() {
+        let document = Document::parse(body)?;
+        if let Some(ready) = document.root().find("ready") {
+            ready_only = ready
+                .as_bool()
+                .map_err(|_| Error::invalid("Invalid value for 'ready': expected a boolean"))?;
+        }
+    }
+    Ok(Answer::json(render::index(&shard.server.index(ready_only))))
+}
