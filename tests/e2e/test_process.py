@@ -59,7 +59,9 @@ class CommandLine(unittest.TestCase):
         self.check(["--http-port=99999999999999"], "Provided option value is out of bound. Got 99999999999999")
 
     def test_help(self):
-        self.check(["--help"], "--model-repository")
+        code, out, _ = run("--help")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, "(?s)Usage: .*--model-repository")
 
     def test_port_clash(self):
         with Repository() as repository:
