@@ -1,0 +1,184 @@
+//! The server's executable: wiring only.
+//!
+//! Command line -> log -> what the machine allows -> models -> shards -> wait for a signal -> drain -> stop. Everything that can fail
+//! before the first request fails here, with a message and exit code 1.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod flags;
+mod machine;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conch_engine::server::Server;
+use conch_engine::{Error, log};
+use conch_frontend::{Endpoint, Frontend};
+use conch_net::signal::Signals;
+
+use cli::{Arguments, Listener, Stop};
+use machine::Machine;
+
+// Buffers come and go on different threads all the time: mimalloc returns memory across threads without a lock. Only the executable may
+// choose an allocator; a shared library must not.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What a completed configuration batches up to unless `--backend-config=default-max-batch-size=` says otherwise: upstream's default.
+const DEFAULT_MAX_BATCH_SIZE: u32 = 4;
+
+fn main() -> ExitCode {
+    let arguments = match cli::parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(Stop::Help) => {
+            print!("{}", flags::usage());
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Bad { flag, reason }) => {
+            eprintln!("{}\nBad option: \"--{flag}\".\n{reason}", flags::usage());
+            return ExitCode::FAILURE;
+        }
+        Err(Stop::Clash(reason)) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until a signal comes. The error is the last line that the user sees.
+fn run(arguments: &Arguments) -> Result<(), String> {
+    start_log(arguments).map_err(|error| format!("error: --log-file: {error}"))?;
+    for warning in &arguments.warnings {
+        log::warning!("{warning}");
+    }
+    let machine = machine::prepare(arguments).map_err(|reason| format!("error: {reason}"))?;
+    // Before the first thread of a model: a signal during a long load must not leave half-started backends behind.
+    let signals = Signals::install(&machine::STOP_SIGNALS)
+        .map_err(|error| format!("error: cannot install signal handlers: {error}"))?;
+    let creating = |error: Error| {
+        format!(
+            "error: creating server: {} - {}",
+            error.code.name(),
+            error.message
+        )
+    };
+    let host = conch_ffi::host::Host::new(host_options(arguments));
+    let server = Server::start(server_options(arguments, &machine), host).map_err(creating)?;
+    let frontend =
+        match conch_frontend::start(frontend_options(arguments, &machine), Arc::clone(&server)) {
+            Ok(frontend) => frontend,
+            Err(error) => {
+                let stopped = server.stop();
+                let suffix = stopped
+                    .err()
+                    .map(|error| format!(" ({error})"))
+                    .unwrap_or_default();
+                return Err(format!(
+                    "error: {} - {}{suffix}",
+                    error.code.name(),
+                    error.message
+                ));
+            }
+        };
+    let number = signals
+        .wait()
+        .map_err(|error| format!("error: waiting for signals: {error}"))?;
+    log::info!("{} received, stopping", machine::signal_name(number));
+    stop(arguments, &server, frontend)
+}
+
+/// Not ready at once, normal service for the drain delay, then finish what is in flight, all within one budget.
+fn stop(arguments: &Arguments, server: &Server, mut frontend: Frontend) -> Result<(), String> {
+    server.begin_drain();
+    std::thread::sleep(Duration::from_secs(arguments.drain_delay_secs));
+    let deadline = Instant::now() + Duration::from_secs(arguments.exit_timeout_secs);
+    frontend.drain(deadline);
+    let left = deadline.saturating_duration_since(Instant::now());
+    server.stop_within(left).map_err(|error| {
+        format!(
+            "failed to stop server: {} - {}",
+            error.code.name(),
+            error.message
+        )
+    })?;
+    frontend
+        .stop()
+        .map_err(|error| format!("failed to stop the network threads: {error}"))
+}
+
+fn start_log(arguments: &Arguments) -> Result<(), Error> {
+    log::show_info(arguments.log_info);
+    log::show_warning(arguments.log_warning);
+    log::show_error(arguments.log_error);
+    log::set_verbose_level(arguments.log_verbose);
+    log::set_format(if arguments.log_is_iso8601 {
+        log::Format::Iso8601
+    } else {
+        log::Format::Default
+    });
+    match &arguments.log_file {
+        Some(path) => log::set_file(&path.to_string_lossy()),
+        None => Ok(()),
+    }
+}
+
+fn host_options(arguments: &Arguments) -> conch_ffi::host::Options {
+    conch_ffi::host::Options {
+        server_id: arguments.server_id.clone(),
+        backend_directory: arguments.backend_directory.clone(),
+        backend_config: arguments.backend_config.clone(),
+        auto_complete: arguments.auto_complete,
+        default_max_batch_size: DEFAULT_MAX_BATCH_SIZE,
+    }
+}
+
+fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::server::Options {
+    let defaults = conch_engine::server::Options::default();
+    conch_engine::server::Options {
+        server_id: arguments.server_id.clone(),
+        model_repositories: arguments.model_repositories.clone(),
+        model_config_name: arguments.model_config_name.clone(),
+        auto_complete: arguments.auto_complete,
+        exit_on_error: arguments.exit_on_error,
+        strict_readiness: arguments.strict_readiness,
+        exit_timeout: Duration::from_secs(arguments.exit_timeout_secs),
+        memory_limit_bytes: arguments
+            .memory_limit_bytes
+            .unwrap_or(defaults.memory_limit_bytes),
+        queue_requests_max: arguments.queue_requests_max,
+        shard_cpus: machine.shard_cpus.clone(),
+        lowers_core_priority: arguments.lowers_core_priority,
+        model_load_thread_count: arguments.model_load_thread_count,
+        allow_metrics: arguments.metrics.is_enabled,
+        allow_cpu_metrics: arguments.allow_cpu_metrics,
+        ..defaults
+    }
+}
+
+fn frontend_options(arguments: &Arguments, machine: &Machine) -> conch_frontend::Options {
+    let endpoint = |listener: &Listener| {
+        listener.is_enabled.then(|| Endpoint {
+            address: listener.address.clone(),
+            port: listener.port,
+            reuse_port: listener.shares_port,
+        })
+    };
+    conch_frontend::Options {
+        http: endpoint(&arguments.http),
+        grpc: endpoint(&arguments.grpc),
+        metrics: endpoint(&arguments.metrics),
+        shard_cpus: machine.shard_cpus.clone(),
+        shards_spin: machine.has_spare_cpus,
+        connections_max: machine.connections_max,
+        http_input_bytes_max: arguments.http_input_bytes_max,
+        ..conch_frontend::Options::default()
+    }
+}
