@@ -96,7 +96,7 @@ impl Engine {
 pub enum Session {
     OnnxRuntime(ort::Session),
     #[cfg(feature = "embedded")]
-    Embedded(embedded::Session),
+    Embedded(Box<embedded::Session>),
 }
 
 impl Session {
@@ -108,9 +108,8 @@ impl Session {
                 ort::Session::load(runtime, model, options).map(Session::OnnxRuntime)
             }
             #[cfg(feature = "embedded")]
-            Engine::Embedded => {
-                embedded::Session::load(model, options.intra_op_threads).map(Session::Embedded)
-            }
+            Engine::Embedded => embedded::Session::load(model, options.intra_op_threads)
+                .map(|session| Session::Embedded(Box::new(session))),
         }
     }
 
@@ -168,11 +167,11 @@ pub enum Output {
 }
 
 impl Output {
-    /// Type, shape and bytes.
+    /// What it holds.
     ///
     /// # Errors
     /// What the engine says.
-    pub fn read(&self) -> Result<(DataType, Vec<i64>, Cow<'_, [u8]>), Error> {
+    pub fn read(&self) -> Result<Contents<'_>, Error> {
         match self {
             Output::OnnxRuntime(value) => {
                 let (data_type, shape) = value.shape()?;
@@ -181,16 +180,27 @@ impl Output {
                 } else {
                     Cow::Borrowed(value.bytes()?)
                 };
-                Ok((data_type, shape, bytes))
+                Ok(Contents {
+                    data_type,
+                    shape,
+                    bytes,
+                })
             }
             #[cfg(feature = "embedded")]
-            Output::Embedded(output) => Ok((
-                output.data_type,
-                output.shape.clone(),
-                Cow::Borrowed(&output.bytes),
-            )),
+            Output::Embedded(output) => Ok(Contents {
+                data_type: output.data_type,
+                shape: output.shape.clone(),
+                bytes: Cow::Borrowed(&output.bytes),
+            }),
         }
     }
+}
+
+/// An output's tensor; bytes as on Triton's wire.
+pub struct Contents<'o> {
+    pub data_type: DataType,
+    pub shape: Vec<i64>,
+    pub bytes: Cow<'o, [u8]>,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use conch_backend_sdk as sdk;
 use sdk::{Batch, Error, Gather, InstanceContext, Join, Kind, Response, Scatter, element_count};
 
-use crate::engine::{Output, Session};
+use crate::engine::{Contents, Output, Session};
 use crate::model::Model;
 use crate::tensor::{Feed, Memory, Target, TensorInfo};
 
@@ -209,7 +209,11 @@ fn deliver(
     rows: &[usize],
     responses: &mut [Option<Response<'_>>],
 ) -> Result<(), Error> {
-    let (data_type, mut shape, bytes) = output.read()?;
+    let Contents {
+        data_type,
+        mut shape,
+        bytes,
+    } = output.read()?;
     if let (true, Some(dims)) = (shape.is_empty(), &plan.scalar_dims) {
         shape.clone_from(dims);
     }

@@ -1,0 +1,183 @@
+//! A backend that writes down when and on which thread a server calls it, for tests of the contract between them. It asserts nothing
+//! itself; `tests/peers/test_contract.py` reads its record and does.
+//!
+//! The record is a file named by the backend setting `record` or the environment variable `CONCH_PROBE_RECORD`. Backend setting
+//! `parallel-instances`: whether instances of a model may start at the same time. Model parameters `initialize_ms` and `execute_ms` stretch
+//! the calls, so that overlaps show. A request whose INPUT0 begins with a negative number makes its execution fail as a whole; any
+//! other gets INPUT0 back as OUTPUT0.
+
+#![forbid(unsafe_code)]
+
+mod record;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use conch_backend_sdk as sdk;
+use sdk::{Batch, DataType, Error, InstanceContext, ModelConfig, ModelContext};
+
+use record::{Call, Record};
+
+sdk::export_backend!(Probe);
+
+/// Backends made in this process; more than one would be a server's fault, and shows in the record.
+static BACKEND_COUNT: AtomicU64 = AtomicU64::new(0);
+
+pub struct Probe {
+    record: Arc<Record>,
+    name: String,
+    is_parallel: bool,
+    model_count: AtomicU64,
+}
+
+impl sdk::Backend for Probe {
+    type Model = Model;
+
+    fn initialize(context: &sdk::BackendContext) -> Result<Self, Error> {
+        let path = context
+            .config()
+            .setting("record")
+            .map(str::to_owned)
+            .or_else(|| std::env::var("CONCH_PROBE_RECORD").ok())
+            .ok_or_else(|| Error::invalid("the probe backend needs the setting 'record'"))?;
+        let record = Arc::new(Record::append(&path)?);
+        let name = format!("backend{}", BACKEND_COUNT.fetch_add(1, Ordering::Relaxed));
+        record.during(Call::Initialize, &name, "", || {
+            Ok(Probe {
+                record: Arc::clone(&record),
+                is_parallel: context
+                    .config()
+                    .boolean("parallel-instances")?
+                    .unwrap_or(false),
+                name: name.clone(),
+                model_count: AtomicU64::new(0),
+            })
+        })
+    }
+
+    fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
+        let detail = format!("parallel={}", self.is_parallel);
+        self.record
+            .during(Call::Attributes, &self.name, &detail, || {
+                if self.is_parallel {
+                    attributes.allow_parallel_instances()?;
+                }
+                Ok(())
+            })
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.record.around(Call::Finalize, &self.name, || {});
+    }
+}
+
+pub struct Model {
+    record: Arc<Record>,
+    /// Name, version and a number that no other model of the process has.
+    name: String,
+    initialize_delay: Duration,
+    execute_delay: Duration,
+    instance_count: AtomicU64,
+}
+
+impl sdk::Model for Model {
+    type Backend = Probe;
+    type Instance = Instance;
+
+    fn initialize(backend: &Probe, context: &mut ModelContext) -> Result<Self, Error> {
+        let serial = backend.model_count.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}:{}#{serial}", context.name(), context.version());
+        backend
+            .record
+            .during(Call::ModelInitialize, &name, &backend.name, || {
+                let model = Model {
+                    record: Arc::clone(&backend.record),
+                    initialize_delay: delay(context.config(), "initialize_ms")?,
+                    execute_delay: delay(context.config(), "execute_ms")?,
+                    instance_count: AtomicU64::new(0),
+                    name: name.clone(),
+                };
+                thread::sleep(model.initialize_delay);
+                Ok(model)
+            })
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.record.around(Call::ModelFinalize, &self.name, || {
+            thread::sleep(self.initialize_delay);
+        });
+    }
+}
+
+pub struct Instance {
+    record: Arc<Record>,
+    name: String,
+}
+
+impl sdk::Instance for Instance {
+    type Model = Model;
+
+    fn initialize(model: &Model, _context: &InstanceContext) -> Result<Self, Error> {
+        let serial = model.instance_count.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}/{serial}", model.name);
+        model
+            .record
+            .during(Call::InstanceInitialize, &name, &model.name, || {
+                thread::sleep(model.initialize_delay);
+                Ok(Instance {
+                    record: Arc::clone(&model.record),
+                    name: name.clone(),
+                })
+            })
+    }
+
+    fn execute(&mut self, model: &Model, batch: &Batch<'_>) -> Result<(), Error> {
+        let detail = format!("requests={}", batch.len());
+        let record = Arc::clone(&self.record);
+        record.during(Call::Execute, &self.name, &detail, || {
+            thread::sleep(model.execute_delay);
+            for request in batch.requests() {
+                let input = request.input(c"INPUT0")?;
+                let first = input.contiguous()?.and_then(|bytes| bytes.first_chunk());
+                if input.data_type() == DataType::Int32
+                    && first.is_some_and(|first| i32::from_le_bytes(*first) < 0)
+                {
+                    return Err(Error::internal("probe: ordered to fail"));
+                }
+            }
+            for request in batch.requests() {
+                let input = request.input(c"INPUT0")?;
+                let response = request.respond()?;
+                let mut buffer = response.output(
+                    c"OUTPUT0",
+                    input.data_type(),
+                    input.shape(),
+                    input.byte_count(),
+                )?;
+                input.for_each_buffer(|piece| buffer.write(piece))?;
+                response.send()?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.record
+            .around(Call::InstanceFinalize, &self.name, || {});
+    }
+}
+
+fn delay(config: &ModelConfig, name: &str) -> Result<Duration, Error> {
+    let milliseconds = config.integer_parameter(name)?.unwrap_or(0);
+    u64::try_from(milliseconds)
+        .map(Duration::from_millis)
+        .map_err(|_| Error::invalid(format!("parameter '{name}' must not be negative")))
+}
