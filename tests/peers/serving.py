@@ -89,8 +89,12 @@ class Server:
     def __exit__(self, kind, *_):
         if kind is not None:
             print(self.log_text()[-4000:], file=sys.stderr)
-        self.stop()
+        status = self.stop()
+        log = self.log_text()
         os.unlink(self.log.name)
+        # A crash while backends are finalised would otherwise go unseen.
+        if kind is None and status != 0:
+            raise RuntimeError(f"server ended with {status}:\n{log[-4000:]}")
 
 
 def write_model(repository, name, config, version_files=()):
