@@ -22,6 +22,9 @@ quietly() {
 $(tail -n 25 "$log")"
 }
 
+# Makes TARGET the same file as SOURCE. No symbolic link: a server resolves those before it looks beside a library.
+same_file() { [ "$2" -ef "$1" ] || ln -f "$1" "$2" 2>/dev/null || cp -f "$1" "$2"; }
+
 # Puts the backends that cargo built in PROFILE where a server looks for them, and prints that directory.
 lay_out_backends() {
   local profile=$1 directory=$cache/backends/$1 library name
@@ -30,10 +33,12 @@ lay_out_backends() {
     name=$(basename "$library" .so)
     name=${name#libtriton_}
     mkdir -p "$directory/$name"
-    ln -sfn "$library" "$directory/$name/$(basename "$library")"
+    same_file "$library" "$directory/$name/$(basename "$library")"
   done
   for library in "$cache"/onnxruntime/libonnxruntime.so*; do
-    [ -e "$library" ] && [ -d "$directory/onnxruntime" ] && ln -sfn "$library" "$directory/onnxruntime/$(basename "$library")"
+    if [ -e "$library" ] && [ -d "$directory/onnxruntime" ]; then
+      same_file "$library" "$directory/onnxruntime/$(basename "$library")"
+    fi
   done
   echo "$directory"
 }

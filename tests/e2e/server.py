@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,28 +37,30 @@ def built(name):
 
 
 def backend_directory():
-    """A backend directory laid out as servers expect it, made of links to what cargo built."""
+    """A backend directory laid out as servers expect it. Hard links: a server may resolve symbolic ones before it looks beside them."""
     directory = CACHE / "backends" / PROFILE
     for backend in BACKENDS:
         library = built(f"libtriton_{backend}.so")
         if library.exists():
-            place = directory / backend
-            place.mkdir(parents=True, exist_ok=True)
-            link(place / library.name, library)
+            place(directory / backend / library.name, library)
     for runtime in sorted(CACHE.glob("onnxruntime/libonnxruntime.so*")):
         if (directory / "onnxruntime").is_dir():
-            link(directory / "onnxruntime" / runtime.name, runtime)
+            place(directory / "onnxruntime" / runtime.name, runtime)
     return directory
 
 
-def link(place, target):
-    """Makes `place` a link to `target`, also while another process does the same."""
-    if place.is_symlink() and os.readlink(place) == str(target):
+def place(target, source):
+    """Makes `target` the same file as `source`, also while another process does the same."""
+    if target.exists() and target.samefile(source):
         return
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target)
-    os.replace(fresh, place)
+    try:
+        os.link(source, fresh)
+    except OSError:  # another file system
+        shutil.copyfile(source, fresh)
+    os.replace(fresh, target)
 
 
 def free_port():
