@@ -33,3 +33,90 @@ pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
 /// Messages within messages, in any of the forms read. The schema itself allows far less; this bounds the recursion of the readers whatever
 /// the schema says. The same number as upstream's JSON reader.
 pub(crate) const DEPTH_MAX: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and numbers of the wire, as clients and backends have them.
+    const FIELDS: [(&str, u32); 25] = [
+        ("name", 1),
+        ("platform", 2),
+        ("version_policy", 3),
+        ("max_batch_size", 4),
+        ("input", 5),
+        ("output", 6),
+        ("instance_group", 7),
+        ("default_model_filename", 8),
+        ("cc_model_filenames", 9),
+        ("metric_tags", 10),
+        ("dynamic_batching", 11),
+        ("optimization", 12),
+        ("sequence_batching", 13),
+        ("parameters", 14),
+        ("ensemble_scheduling", 15),
+        ("model_warmup", 16),
+        ("backend", 17),
+        ("model_operations", 18),
+        ("model_transaction_policy", 19),
+        ("batch_input", 20),
+        ("batch_output", 21),
+        ("model_repository_agents", 23),
+        ("response_cache", 24),
+        ("runtime", 25),
+        ("model_metrics", 26),
+    ];
+
+    #[test]
+    fn the_configuration_has_the_fields_of_the_wire() {
+        let fields: Vec<(String, u32)> = model_config()
+            .fields()
+            .map(|field| (field.name().to_owned(), field.number()))
+            .collect();
+        assert_eq!(
+            fields,
+            FIELDS.map(|(name, number)| (name.to_owned(), number))
+        );
+    }
+
+    #[test]
+    fn the_services_have_their_calls() {
+        let descriptor = model_config();
+        let calls = |service: &str| -> Vec<String> {
+            let service = descriptor
+                .parent_pool()
+                .get_service_by_name(service)
+                .expect(service);
+            service
+                .methods()
+                .map(|method| method.name().to_owned())
+                .collect()
+        };
+        assert_eq!(calls("grpc.health.v1.Health"), ["Check", "List", "Watch"]);
+        assert_eq!(
+            calls("inference.GRPCInferenceService"),
+            [
+                "ServerLive",
+                "ServerReady",
+                "ModelReady",
+                "ServerMetadata",
+                "ModelMetadata",
+                "ModelInfer",
+                "ModelStreamInfer",
+                "ModelConfig",
+                "ModelStatistics",
+                "RepositoryIndex",
+                "RepositoryModelLoad",
+                "RepositoryModelUnload",
+                "SystemSharedMemoryStatus",
+                "SystemSharedMemoryRegister",
+                "SystemSharedMemoryUnregister",
+                "CudaSharedMemoryStatus",
+                "CudaSharedMemoryRegister",
+                "CudaSharedMemoryUnregister",
+                "TraceSetting",
+                "LogSettings",
+            ]
+        );
+    }
+}
