@@ -12,6 +12,8 @@ mod http;
 mod metrics;
 mod options;
 mod shard;
+#[cfg(test)]
+mod trial;
 mod watchdog;
 
 use std::net::SocketAddr;
@@ -28,6 +30,13 @@ use shard::link::{Letter, Link, Protocol};
 use watchdog::Watchdog;
 
 pub use options::{Endpoint, Options};
+
+/// Single steps of a request's walk, for the micro-benches.
+#[doc(hidden)]
+pub mod measure {
+    pub use crate::grpc::measure::grpc_message;
+    pub use crate::http::measure::{http_body, http_head};
+}
 
 /// How often a drain looks whether it is over.
 const DRAIN_POLL: Duration = Duration::from_millis(10);

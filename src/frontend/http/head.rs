@@ -141,7 +141,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
                 }
                 head.expects_continue = !is_version_1_0;
             }
-            30 if name.eq_ignore_ascii_case("inference-header-content-length") => {
+            31 if name.eq_ignore_ascii_case("inference-header-content-length") => {
                 head.json_length.get_or_insert(text_of(value)?);
             }
             16 if name.eq_ignore_ascii_case("content-encoding") => {

@@ -10,6 +10,7 @@ pub(crate) mod head;
 mod infer;
 mod input;
 mod json;
+pub(crate) mod measure;
 mod render;
 mod route;
 mod service;

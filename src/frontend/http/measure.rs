@@ -1,0 +1,20 @@
+//! Single steps of a request's walk, for the micro-benches in `bench/`. Nothing else calls this.
+
+use conch_engine::Error;
+use conch_memory::View;
+
+use super::{head, infer};
+
+/// Finds and parses the head of a request; whether there is a sound one.
+pub fn http_head(bytes: &[u8]) -> bool {
+    matches!(head::find_end(bytes, 0), Ok(Some(_))) && head::parse(bytes).is_ok()
+}
+
+/// Decodes the body of an inference and makes the engine's draft of it; the number of inputs.
+///
+/// # Errors
+/// Those of a request that a client sent.
+pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
+    let mut decoded = infer::decode::decode(body, json_length, "identity", 64 << 20)?;
+    Ok(decoded.draft().inputs.len())
+}
