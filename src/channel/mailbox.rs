@@ -273,16 +273,33 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use loom::future::block_on;
-    use loom::thread;
+    use std::task::{RawWaker, RawWakerVTable};
+
+    use loom::thread::{self, Thread};
 
     use super::*;
 
-    /// Two threads post and ring while the pump arms and sleeps: a lost wake would leave loom's executor parked for ever.
+    /// Unparks the thread behind the address, which outlives the wakers. One table for all clones, so that they are known as the same.
+    static UNPARK: RawWakerVTable = RawWakerVTable::new(
+        |thread| RawWaker::new(thread, &UNPARK),
+        |thread| unpark(thread),
+        |thread| unpark(thread),
+        |_| {},
+    );
+
+    fn unpark(thread: *const ()) {
+        // SAFETY: the address is that of the receiver's `Thread`, alive until all posters are joined.
+        unsafe { (*thread.cast::<Thread>()).unpark() };
+    }
+
+    /// Two threads post and ring while the pump arms and sleeps: a lost wake would leave it parked for ever, which loom reports.
     #[test]
     fn every_letter_arrives() {
-        loom::model(|| {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
             let (mailbox, mut receiver) = Mailbox::new();
+            let pump = thread::current();
             let posters: Vec<_> = (0..2)
                 .map(|letter| {
                     let mailbox = Arc::clone(&mailbox);
@@ -292,10 +309,15 @@ mod loom_tests {
                     })
                 })
                 .collect();
+            // SAFETY: the table keeps to the contract of wakers, as no reference is counted.
+            let waker =
+                unsafe { Waker::from_raw(RawWaker::new((&raw const pump).cast(), &UNPARK)) };
             let mut count = 0;
             while count < 2 {
-                count +=
-                    block_on(std::future::poll_fn(|context| receiver.poll_take(context))).count();
+                match receiver.poll_take(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(letters) => count += letters.count(),
+                    Poll::Pending => thread::park(),
+                }
             }
             for poster in posters {
                 poster.join().unwrap();

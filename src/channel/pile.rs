@@ -132,6 +132,11 @@ impl<L: Link> Pile<L> {
 
 impl<L: Link> Drop for Pile<L> {
     fn drop(&mut self) {
+        // A model that failed has ended: its atomics can no longer be used.
+        #[cfg(loom)]
+        if std::thread::panicking() {
+            return;
+        }
         drop(self.close());
     }
 }

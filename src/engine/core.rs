@@ -27,7 +27,7 @@ pub struct Cores {
 struct Core {
     thread: JoinHandle<()>,
     /// Dropped to let a core go that has only passive instances.
-    release: mpsc::Sender<()>,
+    _release: mpsc::Sender<()>,
 }
 
 /// What one thread is to run.
@@ -51,22 +51,51 @@ pub fn start_cores(
     placement: &Placement,
 ) -> Result<Cores, Error> {
     let rosters = rosters(specs, policy);
-    let active_count = rosters.iter().filter(|roster| roster.index.is_some()).count();
-    let queue = Arc::new(Queue::new(&version.config, active_count, Arc::clone(&placement.timekeeper))?);
-    let mut cores = Cores { version: Arc::clone(version), threads: Vec::with_capacity(rosters.len()) };
+    let active_count = rosters
+        .iter()
+        .filter(|roster| roster.index.is_some())
+        .count();
+    let queue = Arc::new(Queue::new(
+        &version.config,
+        active_count,
+        Arc::clone(&placement.timekeeper),
+    )?);
+    let mut cores = Cores {
+        version: Arc::clone(version),
+        threads: Vec::with_capacity(rosters.len()),
+    };
     let mut starting = Vec::with_capacity(rosters.len());
     let mut outcome = Ok(());
     for roster in rosters {
         let (ready_sender, ready) = mpsc::channel();
         let (release, released) = mpsc::channel();
-        let name = roster.specs.first().map_or_else(String::new, |spec| spec.name.clone());
+        let name = roster
+            .specs
+            .first()
+            .map_or_else(String::new, |spec| spec.name.clone());
         let (model, queue, placement) = (Arc::clone(model), Arc::clone(&queue), placement.clone());
         let thread = std::thread::Builder::new()
             .name(thread_name(&name))
-            .spawn(move || run(&model, &roster, &queue, &placement, &ready_sender, &released))
-            .map_err(|error| Error::internal(format!("failed to start a thread for instance '{name}': {error}")));
+            .spawn(move || {
+                run(
+                    &model,
+                    &roster,
+                    &queue,
+                    &placement,
+                    &ready_sender,
+                    &released,
+                )
+            })
+            .map_err(|error| {
+                Error::internal(format!(
+                    "failed to start a thread for instance '{name}': {error}"
+                ))
+            });
         match thread {
-            Ok(thread) => cores.threads.push(Core { thread, release }),
+            Ok(thread) => cores.threads.push(Core {
+                thread,
+                _release: release,
+            }),
             Err(error) => {
                 outcome = Err(error);
                 break;
@@ -91,7 +120,10 @@ pub fn start_cores(
     }
     if version.queue.set(queue).is_err() {
         cores.join();
-        return Err(Error::internal(format!("the cores of model '{}' were started before", version.name)));
+        return Err(Error::internal(format!(
+            "the cores of model '{}' were started before",
+            version.name
+        )));
     }
     Ok(cores)
 }
@@ -125,7 +157,10 @@ impl Cores {
         let threads: Vec<JoinHandle<()>> = self.threads.drain(..).map(|core| core.thread).collect();
         for thread in threads {
             if thread.join().is_err() {
-                crate::log::error!("a core of model '{}' panicked outside its backend", self.version.name);
+                crate::log::error!(
+                    "a core of model '{}' panicked outside its backend",
+                    self.version.name
+                );
             }
         }
     }
@@ -143,8 +178,14 @@ fn rosters(specs: Vec<InstanceSpec>, policy: ExecutionPolicy) -> Vec<Roster> {
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     let mut active_count = 0;
     for spec in specs {
-        let is_shared = policy == ExecutionPolicy::DeviceBlocking && spec.kind == InstanceKind::Gpu && !spec.is_passive;
-        if is_shared && let Some(roster) = by_device.get(&spec.device_id).and_then(|place| rosters.get_mut(*place)) {
+        let is_shared = policy == ExecutionPolicy::DeviceBlocking
+            && spec.kind == InstanceKind::Gpu
+            && !spec.is_passive;
+        if is_shared
+            && let Some(roster) = by_device
+                .get(&spec.device_id)
+                .and_then(|place| rosters.get_mut(*place))
+        {
             roster.specs.push(spec);
             continue;
         }
@@ -153,7 +194,10 @@ fn rosters(specs: Vec<InstanceSpec>, policy: ExecutionPolicy) -> Vec<Roster> {
         }
         let index = (!spec.is_passive).then_some(active_count);
         active_count += usize::from(index.is_some());
-        rosters.push(Roster { specs: vec![spec], index });
+        rosters.push(Roster {
+            specs: vec![spec],
+            index,
+        });
     }
     rosters
 }
@@ -169,7 +213,11 @@ fn thread_name(instance: &str) -> String {
 }
 
 fn wait_ready(ready: &mpsc::Receiver<Result<(), Error>>) -> Result<(), Error> {
-    ready.recv().unwrap_or_else(|_| Err(Error::internal("the thread of an instance ended before it was ready")))
+    ready.recv().unwrap_or_else(|_| {
+        Err(Error::internal(
+            "the thread of an instance ended before it was ready",
+        ))
+    })
 }
 
 /// The life of a core thread.
@@ -184,7 +232,9 @@ fn run(
     placement.apply();
     let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(roster.specs.len());
     for spec in &roster.specs {
-        let created = catch_unwind(AssertUnwindSafe(|| Arc::clone(model).create_instance(spec.clone())));
+        let created = catch_unwind(AssertUnwindSafe(|| {
+            Arc::clone(model).create_instance(spec.clone())
+        }));
         match created.unwrap_or_else(|panic| Err(panicked(&*panic))) {
             Ok(instance) => instances.push(instance),
             Err(error) => {
@@ -197,7 +247,11 @@ fn run(
     }
     // The runner attaches before the version takes requests.
     let runner = roster.index.map(|index| {
-        let spin = if placement.spins { Spin::up_to(SPIN_MAX_NS) } else { Spin::OFF };
+        let spin = if placement.spins {
+            Spin::up_to(SPIN_MAX_NS)
+        } else {
+            Spin::OFF
+        };
         queue.runner(index, spin)
     });
     let _ = ready.send(Ok(()));
@@ -210,7 +264,11 @@ fn run(
 }
 
 /// Executes batches until the queue is closed and drained. Several instances take turns.
-fn serve(queue: &Arc<Queue>, mut runner: conch_channel::Runner, instances: &mut [Box<dyn Instance>]) {
+fn serve(
+    queue: &Arc<Queue>,
+    mut runner: conch_channel::Runner,
+    instances: &mut [Box<dyn Instance>],
+) {
     let mut harvest: Harvest<Live> = Harvest::default();
     let mut departures = Departures::default();
     let mut next = 0;
@@ -250,6 +308,16 @@ fn drop_instances(instances: Vec<Box<dyn Instance>>) {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::internal(format!("panic in the backend: {}", words.unwrap_or("without a message")))
+    let words = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::internal(format!(
+        "panic in the backend: {}",
+        words.unwrap_or("without a message")
+    ))
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -10,6 +10,8 @@ mod backend;
 pub mod clock;
 pub mod core;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod instances;
 mod lifecycle;
 pub mod log;
@@ -33,6 +35,8 @@ pub use backend::{
     Model, PreferredGroup,
 };
 pub use error::{Code, Error};
+#[doc(hidden)]
+pub use scheduler::measure::Batcher;
 pub use model::{ModelVersion, Reservation};
 pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};

@@ -1,7 +1,7 @@
 //! One loaded version of a model, as the data plane sees it.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use conch_config::Scheduling;
@@ -104,7 +104,9 @@ impl Reservation {
             model.live.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Reservation { model: Arc::clone(model) })
+        Some(Reservation {
+            model: Arc::clone(model),
+        })
     }
 }
 

@@ -18,12 +18,15 @@ pub(crate) struct Order {
     waiting: Mutex<Waiting>,
 }
 
+/// A delivery that waits, and where it is to go.
+type Held = (Arc<dyn Completion>, Delivery);
+
 #[derive(Debug, Default)]
 struct Waiting {
     /// Places whose final delivery has left.
     left: u64,
     /// Deliveries of later places, in order of arrival within each.
-    deliveries: BTreeMap<u64, Vec<(Arc<dyn Completion>, Delivery)>>,
+    deliveries: BTreeMap<u64, Vec<Held>>,
 }
 
 /// One request's place in its model's order, in front of its completion.
@@ -37,7 +40,11 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub(crate) fn new(order: &Arc<Order>, inner: &Arc<dyn Completion>) -> Arc<Turn> {
-        Arc::new(Turn { inner: Arc::clone(inner), order: Arc::clone(order), place: AtomicU64::new(0) })
+        Arc::new(Turn {
+            inner: Arc::clone(inner),
+            order: Arc::clone(order),
+            place: AtomicU64::new(0),
+        })
     }
 
     /// Takes the next place. Called under the baton of the model.
@@ -53,9 +60,17 @@ impl Completion for Turn {
         if place == 0 {
             return self.inner.deliver(delivery);
         }
-        let mut waiting = self.order.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self
+            .order
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if place != waiting.left + 1 {
-            waiting.deliveries.entry(place).or_default().push((Arc::clone(&self.inner), delivery));
+            waiting
+                .deliveries
+                .entry(place)
+                .or_default()
+                .push((Arc::clone(&self.inner), delivery));
             return;
         }
         // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other.
@@ -87,7 +102,10 @@ mod tests {
 
     impl Completion for Recorder {
         fn deliver(&self, delivery: Delivery) {
-            self.0.lock().unwrap().push((delivery.slot, delivery.is_final));
+            self.0
+                .lock()
+                .unwrap()
+                .push((delivery.slot, delivery.is_final));
         }
 
         fn wake(&self) {}
@@ -103,10 +121,32 @@ mod tests {
             turns[index].reserve();
         }
         // Slot (its index), whether final: as they are delivered, and as they shall leave.
-        for (slot, is_final) in [(2, true), (1, false), (3, true), (1, true), (0, false), (0, true)] {
-            turns[slot as usize].deliver(Delivery { slot, outcome: None, is_final });
+        for (slot, is_final) in [
+            (2, true),
+            (1, false),
+            (3, true),
+            (1, true),
+            (0, false),
+            (0, true),
+        ] {
+            turns[slot as usize].deliver(Delivery {
+                slot,
+                outcome: None,
+                is_final,
+            });
         }
-        let left = [(3, true), (0, false), (0, true), (1, false), (1, true), (2, true)];
-        assert_eq!(*recorder.0.lock().unwrap(), left, "3 was never batched, 1 and 2 wait for 0");
+        let left = [
+            (3, true),
+            (0, false),
+            (0, true),
+            (1, false),
+            (1, true),
+            (2, true),
+        ];
+        assert_eq!(
+            *recorder.0.lock().unwrap(),
+            left,
+            "3 was never batched, 1 and 2 wait for 0"
+        );
     }
 }

@@ -8,7 +8,7 @@ use conch_channel::{Chain, Clock, Fate, NEVER_NS, Outlook, Refused, Relay, Runne
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 
 use crate::clock::monotonic_ns;
-use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of};
+use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of, rejection_ns};
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
 use crate::{Code, Departures, Error, Live, ModelVersion, Ticket};
@@ -64,7 +64,10 @@ impl Queue {
                 Scheduling::Ensemble => "ensembles",
                 _ => "sequence batching",
             };
-            Error::unsupported(format!("{kind} of model '{}' cannot be served by this version", config.name))
+            Error::unsupported(format!(
+                "{kind} of model '{}' cannot be served by this version",
+                config.name
+            ))
         })?;
         if let Scheduling::Dynamic(settings) = &config.scheduling
             && settings.priority_levels > BOUNDED_LEVELS_MAX
@@ -95,15 +98,17 @@ impl Queue {
     ) -> bool {
         loop {
             // The vectors are lent to the batch that comes back, so that none is allocated per batch.
-            let turn = self.relay.next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
-                accept(scheduler, arrivals);
-                let outlook = scheduler.form(now_ns, harvest);
-                for live in &mut harvest.batch {
-                    leave_queue(live);
-                }
-                let is_work = !harvest.batch.is_empty() || !harvest.expired.is_empty();
-                (is_work.then_some(()), outlook)
-            });
+            let turn = self
+                .relay
+                .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
+                    accept(scheduler, arrivals);
+                    let outlook = scheduler.form(now_ns, harvest);
+                    for live in &mut harvest.batch {
+                        leave_queue(live);
+                    }
+                    let is_work = !harvest.batch.is_empty() || !harvest.expired.is_empty();
+                    (is_work.then_some(()), outlook)
+                });
             let Some(turn) = turn else { return false };
             if let Some(deadline_ns) = turn.unwatched_deadline_ns {
                 self.entrust(deadline_ns);
@@ -126,8 +131,10 @@ impl Queue {
 
     /// Leaves a deadline to the timekeeper, unless it has an earlier one.
     fn entrust(self: &Arc<Self>, deadline_ns: u64) {
-        let earlier_ns = self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel);
-        if earlier_ns <= deadline_ns {
+        // The load first: nearly always an earlier request's timeout is pending already.
+        if self.entrusted_ns.load(Ordering::Acquire) <= deadline_ns
+            || self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns
+        {
             return;
         }
         let queue = Arc::downgrade(self);
@@ -141,7 +148,12 @@ impl Queue {
     /// The timekeeper's call: rejects what has timed out while every core executes.
     fn attend(self: &Arc<Self>, entrusted_ns: u64) {
         // Failure: an earlier deadline came in between, and its call is this one's predecessor or still to come.
-        let _ = self.entrusted_ns.compare_exchange(entrusted_ns, NEVER_NS, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.entrusted_ns.compare_exchange(
+            entrusted_ns,
+            NEVER_NS,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
         let mut harvest = Harvest::default();
         let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
             accept(scheduler, arrivals);
@@ -184,7 +196,12 @@ fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
         return;
     }
     for live in expired.drain(..) {
-        refuse(live, Failure::Rejected, Error::unavailable("Request timeout expired"), departures);
+        refuse(
+            live,
+            Failure::Rejected,
+            Error::unavailable("Request timeout expired"),
+            departures,
+        );
     }
     departures.flush();
 }
@@ -193,7 +210,11 @@ fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
 pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
     let origin = Arc::clone(live.ticket());
     let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-    origin.shared().model.statistics.report_failure(reason, duration_ns);
+    origin
+        .shared()
+        .model
+        .statistics
+        .report_failure(reason, duration_ns);
     // Its memory and its places are free before the client can send another.
     drop(live);
     departures.push(origin.shared(), Some(Err(error)), true);
@@ -204,7 +225,11 @@ pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut
 pub fn withdraw(ticket: &Ticket) -> Option<Error> {
     let live = conch_channel::Claim::claim(ticket, Fate::Cancel, None)?;
     let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-    ticket.shared().model.statistics.report_failure(Failure::Canceled, duration_ns);
+    ticket
+        .shared()
+        .model
+        .statistics
+        .report_failure(Failure::Canceled, duration_ns);
     drop(live);
     Some(Error::new(Code::Cancelled, ""))
 }
@@ -221,25 +246,47 @@ const BOUNDED_LEVELS_MAX: u64 = 65_536;
 
 impl Bounds {
     pub(crate) fn new(config: &conch_config::Model) -> Bounds {
-        let Scheduling::Dynamic(settings) = &config.scheduling else { return Bounds::default() };
-        let DynamicBatching { default_policy, priority_policies, priority_levels, .. } = settings;
+        let Scheduling::Dynamic(settings) = &config.scheduling else {
+            return Bounds::default();
+        };
+        let DynamicBatching {
+            default_policy,
+            priority_policies,
+            priority_levels,
+            ..
+        } = settings;
         let is_bounded = |policy: &QueuePolicy| policy.queue_size_max != 0;
-        if !is_bounded(default_policy) && !priority_policies.iter().any(|(_, policy)| is_bounded(policy)) {
+        if !is_bounded(default_policy)
+            && !priority_policies
+                .iter()
+                .any(|(_, policy)| is_bounded(policy))
+        {
             return Bounds::default();
         }
         let levels = (0..=(*priority_levels).min(BOUNDED_LEVELS_MAX))
-            .map(|level| (AtomicU32::new(0), policy_of(priority_policies, *default_policy, level).queue_size_max))
+            .map(|level| {
+                (
+                    AtomicU32::new(0),
+                    policy_of(priority_policies, *default_policy, level).queue_size_max,
+                )
+            })
             .collect();
         Bounds { levels }
     }
 
     /// Counts a request in; false if its level is full.
     pub(crate) fn try_enter(&self, level: u64) -> bool {
-        let Some((count, max)) = self.at(level) else { return true };
+        let Some((count, max)) = self.at(level) else {
+            return true;
+        };
         if *max == 0 {
             return true;
         }
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < *max).then_some(count + 1)).is_ok()
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                (count < *max).then_some(count + 1)
+            })
+            .is_ok()
     }
 
     fn leave(&self, level: u64) {
@@ -266,7 +313,10 @@ impl Place {
     /// The place of a request that was counted in by [`Bounds::try_enter`].
     pub(crate) fn entered(model: &Arc<ModelVersion>, level: u64) -> Place {
         model.statistics.add_pending();
-        Place { model: Arc::clone(model), level }
+        Place {
+            model: Arc::clone(model),
+            level,
+        }
     }
 }
 
@@ -283,11 +333,23 @@ impl ModelVersion {
     /// # Errors
     /// UNAVAILABLE once the model is stopping: the request is counted as rejected and gone, and its completion is not called.
     pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
+        let rejection_ns = match &self.config.scheduling {
+            Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
+            _ => NEVER_NS,
+        };
         let refused = match self.queue.get() {
             Some(queue) => match queue.submit(ticket) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    // Every core may be executing for longer than that.
+                    if rejection_ns != NEVER_NS {
+                        queue.entrust(rejection_ns);
+                    }
+                    return Ok(());
+                }
                 Err(Refused::Closed(ticket)) => ticket,
-                Err(Refused::Linked(_)) => return Err(Error::internal("the request is queued already")),
+                Err(Refused::Linked(_)) => {
+                    return Err(Error::internal("the request is queued already"));
+                }
             },
             None => ticket,
         };
@@ -297,7 +359,8 @@ impl ModelVersion {
         ));
         if let Some(live) = refused.claim(Fate::Cancel, None) {
             let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-            self.statistics.report_failure(Failure::Rejected, duration_ns);
+            self.statistics
+                .report_failure(Failure::Rejected, duration_ns);
         }
         Err(error)
     }

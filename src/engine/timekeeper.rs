@@ -45,17 +45,26 @@ impl Timekeeper {
     pub fn call_at(&self, deadline_ns: u64, callback: impl FnOnce(u64) + Send + 'static) -> Alarm {
         let mut agenda = self.shared.lock();
         agenda.count += 1;
-        let alarm = Alarm { deadline_ns, number: agenda.count };
+        let alarm = Alarm {
+            deadline_ns,
+            number: agenda.count,
+        };
         agenda.pending.insert(alarm, Box::new(callback));
         if !agenda.is_running {
             let shared = Arc::clone(&self.shared);
-            let started = std::thread::Builder::new().name("timekeeper".into()).spawn(move || shared.run());
+            let started = std::thread::Builder::new()
+                .name("timekeeper".into())
+                .spawn(move || shared.run());
             match started {
                 Ok(_) => agenda.is_running = true,
                 // Tried again with the next deadline; until then deadlines are late, not lost.
                 Err(error) => crate::log::error!("cannot start the timekeeper: {error}"),
             }
-        } else if agenda.pending.first_key_value().is_some_and(|(first, _)| *first == alarm) {
+        } else if agenda
+            .pending
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == alarm)
+        {
             self.shared.changed.notify_one();
         }
         alarm
@@ -88,7 +97,8 @@ impl Shared {
                 Some(first) if first.key().deadline_ns <= now_ns => {
                     let callback = first.remove();
                     drop(agenda);
-                    let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(now_ns)));
+                    let called =
+                        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(now_ns)));
                     if called.is_err() {
                         crate::log::error!("a callback of the timekeeper panicked");
                     }
@@ -96,10 +106,18 @@ impl Shared {
                 }
                 Some(first) => {
                     let wait = Duration::from_nanos(first.key().deadline_ns - now_ns);
-                    agenda =
-                        self.changed.wait_timeout(agenda, wait).unwrap_or_else(PoisonError::into_inner).0;
+                    agenda = self
+                        .changed
+                        .wait_timeout(agenda, wait)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
                 }
-                None => agenda = self.changed.wait(agenda).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    agenda = self
+                        .changed
+                        .wait(agenda)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
             }
         }
     }
@@ -107,7 +125,9 @@ impl Shared {
 
 impl fmt::Debug for Timekeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timekeeper").field("pending", &self.shared.lock().pending.len()).finish()
+        f.debug_struct("Timekeeper")
+            .field("pending", &self.shared.lock().pending.len())
+            .finish()
     }
 }
 
@@ -133,9 +153,13 @@ mod tests {
         at(30);
         let withdrawn = at(20);
         at(10);
-        timekeeper.call_at(start_ns, |_| panic!("one callback's panic is not the others' end"));
+        timekeeper.call_at(start_ns, |_| {
+            panic!("one callback's panic is not the others' end")
+        });
         assert!(timekeeper.cancel(withdrawn) && !timekeeper.cancel(withdrawn));
-        let received: Vec<u64> = (0..2).map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+        let received: Vec<u64> = (0..2)
+            .map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap())
+            .collect();
         assert_eq!(received, [10, 30]);
     }
 }

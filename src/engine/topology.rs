@@ -31,12 +31,15 @@ impl Topology {
     fn new(cpus: Vec<usize>, quota_cpus: Option<f64>) -> Topology {
         let granted = match quota_cpus {
             // A quota of 1.5 CPUs keeps two threads busy most of the time. Above the mask it does not bind.
-            Some(quota) if quota.ceil() < cpus.len() as f64 => {
-                (1..cpus.len()).find(|count| *count as f64 >= quota).unwrap_or(cpus.len())
-            }
+            Some(quota) if quota.ceil() < cpus.len() as f64 => (1..cpus.len())
+                .find(|count| *count as f64 >= quota)
+                .unwrap_or(cpus.len()),
             _ => cpus.len(),
         };
-        Topology { cpu_count: granted.max(1), cpus }
+        Topology {
+            cpu_count: granted.max(1),
+            cpus,
+        }
     }
 
     /// The CPUs of the network shards: `requested` many, or one per CPU granted up to a maximum.
@@ -62,13 +65,27 @@ pub struct Placement {
 impl Placement {
     /// Cores get the CPUs that `shard_cpus` leave, if those are at least two, else all. `lowers_priority` allows cores that share CPUs with shards to
     /// give way.
-    pub fn new(topology: &Topology, shard_cpus: &[usize], lowers_priority: bool, timekeeper: Arc<Timekeeper>) -> Placement {
-        let apart: Vec<usize> = topology.cpus.iter().copied().filter(|cpu| !shard_cpus.contains(cpu)).collect();
+    pub fn new(
+        topology: &Topology,
+        shard_cpus: &[usize],
+        lowers_priority: bool,
+        timekeeper: Arc<Timekeeper>,
+    ) -> Placement {
+        let apart: Vec<usize> = topology
+            .cpus
+            .iter()
+            .copied()
+            .filter(|cpu| !shard_cpus.contains(cpu))
+            .collect();
         // A quota below the mask makes spinning a waste of granted time, wherever it happens.
         let is_unbound = topology.cpu_count == topology.cpus.len();
         let is_apart = shard_cpus.is_empty() || apart.len() >= 2;
         Placement {
-            cpus: if is_apart { apart } else { topology.cpus.clone() },
+            cpus: if is_apart {
+                apart
+            } else {
+                topology.cpus.clone()
+            },
             gives_way: !is_apart && lowers_priority,
             spins: is_apart && is_unbound && !shard_cpus.is_empty(),
             timekeeper,
@@ -119,7 +136,12 @@ mod tests {
         assert_eq!(topology.shard_cpus(Some(2)), [2, 5]);
         assert_eq!(topology.shard_cpus(Some(5)), [2, 5, 7, 2, 5]);
         assert_eq!(topology.shard_cpus(Some(0)), [2]);
-        assert_eq!(Topology::new((0..64).collect(), None).shard_cpus(None).len(), SHARDS_MAX);
+        assert_eq!(
+            Topology::new((0..64).collect(), None)
+                .shard_cpus(None)
+                .len(),
+            SHARDS_MAX
+        );
     }
 
     #[test]
@@ -138,8 +160,14 @@ mod tests {
             let shard_cpus: Vec<usize> = (0..shards).collect();
             let placement = Placement::new(&topology, &shard_cpus, true, Arc::clone(&timekeeper));
             assert_eq!(placement.cpus, expected, "{cpus} CPUs, {shards} shards");
-            assert_eq!((placement.gives_way, placement.spins), (gives_way, spins), "{cpus} CPUs, {shards} shards");
-            assert!(!Placement::new(&topology, &shard_cpus, false, Arc::clone(&timekeeper)).gives_way);
+            assert_eq!(
+                (placement.gives_way, placement.spins),
+                (gives_way, spins),
+                "{cpus} CPUs, {shards} shards"
+            );
+            assert!(
+                !Placement::new(&topology, &shard_cpus, false, Arc::clone(&timekeeper)).gives_way
+            );
         }
     }
 }

@@ -6,6 +6,8 @@
 mod plan;
 mod raw;
 mod tensor;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +48,10 @@ pub fn admit(
     mut stamps: Stamps,
 ) -> Result<Ticket, Error> {
     let config = &*model.config;
-    let request = Subject { model: &model.name, id: draft.id };
+    let request = Subject {
+        model: &model.name,
+        id: draft.id,
+    };
     if let CorrelationId::Text(text) = &draft.correlation_id
         && text.chars().count() > CORRELATION_ID_CHARACTERS_MAX
     {
@@ -67,7 +72,9 @@ pub fn admit(
     for (input, index) in draft.inputs.into_iter().zip(&matched.indices) {
         let spec = config.inputs.get(*index).expect("matched above");
         let label = if draft.is_raw { raw::LABEL } else { &spec.name };
-        inputs.push(tensor::check(&request, config, spec, label, batch_size, input)?);
+        inputs.push(tensor::check(
+            &request, config, spec, label, batch_size, input,
+        )?);
     }
 
     let level = level(config, draft.priority);
@@ -77,14 +84,20 @@ pub fn admit(
         level,
         queued_ns: stamps.queue_start_ns,
         timeout_us: draft.timeout_us,
-        signature: model.plan.signature(config, &matched.indices, &inputs, batch_size > 0),
+        signature: model
+            .plan
+            .signature(config, &matched.indices, &inputs, batch_size > 0),
     };
-    let reservation = Reservation::new(model).ok_or_else(|| refuse_full(&request, model, &stamps))?;
+    let reservation =
+        Reservation::new(model).ok_or_else(|| refuse_full(&request, model, &stamps))?;
     if !model.bounds.try_enter(level) {
         return Err(refuse_full(&request, model, &stamps));
     }
     let place = Place::entered(model, level);
-    let turn = model.order.as_ref().map(|order| Turn::new(order, completion));
+    let turn = model
+        .order
+        .as_ref()
+        .map(|order| Turn::new(order, completion));
     let origin = Origin {
         model: reservation,
         id: draft.id.into(),
@@ -129,7 +142,11 @@ pub(crate) struct Prefix<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Prefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = if self.0.is_empty() { "<id_unknown>" } else { self.0 };
+        let id = if self.0.is_empty() {
+            "<id_unknown>"
+        } else {
+            self.0
+        };
         write!(f, "[request id: {id}] ")
     }
 }
@@ -149,9 +166,16 @@ impl fmt::Display for Dims<'_> {
 }
 
 fn refuse_full(request: &Subject<'_>, model: &ModelVersion, stamps: &Stamps) -> Error {
-    let duration_ns = stamps.queue_start_ns.saturating_sub(stamps.request_start_ns);
-    model.statistics.report_failure(Failure::Rejected, duration_ns);
-    Error::new(Code::Unavailable, format!("{}Exceeds maximum queue size", Prefix(request.id)))
+    let duration_ns = stamps
+        .queue_start_ns
+        .saturating_sub(stamps.request_start_ns);
+    model
+        .statistics
+        .report_failure(Failure::Rejected, duration_ns);
+    Error::new(
+        Code::Unavailable,
+        format!("{}Exceeds maximum queue size", Prefix(request.id)),
+    )
 }
 
 /// A set of small numbers.
@@ -165,7 +189,9 @@ impl Seen {
 
     /// False if it was there already.
     fn insert(&mut self, index: usize) -> bool {
-        let Some(word) = self.0.get_mut(index / 64) else { return false };
+        let Some(word) = self.0.get_mut(index / 64) else {
+            return false;
+        };
         let bit = 1 << (index % 64);
         let is_new = *word & bit == 0;
         *word |= bit;
@@ -173,7 +199,9 @@ impl Seen {
     }
 
     fn contains(&self, index: usize) -> bool {
-        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
+        self.0
+            .get(index / 64)
+            .is_some_and(|word| word & (1 << (index % 64)) != 0)
     }
 }
 
@@ -187,7 +215,11 @@ struct MatchedInputs {
 
 /// # Errors
 /// Duplicates; what else is wrong is kept for [`MatchedInputs::check`], which upstream does later.
-fn match_inputs(request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) -> Result<MatchedInputs, Error> {
+fn match_inputs(
+    request: &Subject<'_>,
+    model: &ModelVersion,
+    draft: &Draft<'_>,
+) -> Result<MatchedInputs, Error> {
     let config = &*model.config;
     let mut matched = MatchedInputs {
         indices: SmallVec::new(),
@@ -208,7 +240,10 @@ fn match_inputs(request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) 
                 matched.seen.insert(index)
             }
             None => {
-                let is_new = matched.unknown.iter().all(|other| draft.inputs[*other].name != input.name);
+                let is_new = matched
+                    .unknown
+                    .iter()
+                    .all(|other| draft.inputs[*other].name != input.name);
                 if matched.unknown.len() < UNKNOWN_MAX {
                     matched.unknown.push(position);
                 }
@@ -216,7 +251,10 @@ fn match_inputs(request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) 
             }
         };
         if !is_new {
-            return Err(request.invalid(format_args!("input '{}' already exists in request", input.name)));
+            return Err(request.invalid(format_args!(
+                "input '{}' already exists in request",
+                input.name
+            )));
         }
     }
     Ok(matched)
@@ -225,9 +263,18 @@ fn match_inputs(request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) 
 impl MatchedInputs {
     /// # Errors
     /// A wrong count, then an unknown input.
-    fn check(&self, request: &Subject<'_>, model: &ModelVersion, draft: &Draft<'_>) -> Result<(), Error> {
+    fn check(
+        &self,
+        request: &Subject<'_>,
+        model: &ModelVersion,
+        draft: &Draft<'_>,
+    ) -> Result<(), Error> {
         let config = &*model.config;
-        let (count, required, configured) = (draft.inputs.len(), model.plan.required_count, config.inputs.len());
+        let (count, required, configured) = (
+            draft.inputs.len(),
+            model.plan.required_count,
+            config.inputs.len(),
+        );
         if count < required || count > configured {
             return Err(request.invalid(self.wrong_count(request, config, draft, required)));
         }
@@ -241,7 +288,13 @@ impl MatchedInputs {
         Ok(())
     }
 
-    fn wrong_count(&self, request: &Subject<'_>, config: &Model, draft: &Draft<'_>, required: usize) -> String {
+    fn wrong_count(
+        &self,
+        request: &Subject<'_>,
+        config: &Model,
+        draft: &Draft<'_>,
+        required: usize,
+    ) -> String {
         let quote = |name: &str| format!("'{name}'");
         let got: Vec<String> = draft.inputs.iter().map(|input| quote(input.name)).collect();
         let missing: Vec<String> = config
@@ -252,11 +305,18 @@ impl MatchedInputs {
             .map(|(_, spec)| quote(&spec.name))
             .collect();
         // With nothing missing upstream cuts off the opening bracket.
-        let missing = if missing.is_empty() { "]".into() } else { format!("[{}]", missing.join(",")) };
+        let missing = if missing.is_empty() {
+            "]".into()
+        } else {
+            format!("[{}]", missing.join(","))
+        };
         let expected = if required == config.inputs.len() {
             format!("expected {required} inputs")
         } else {
-            format!("expected number of inputs between {required} and {}", config.inputs.len())
+            format!(
+                "expected number of inputs between {required} and {}",
+                config.inputs.len()
+            )
         };
         format!(
             "{expected} but got {} inputs for model '{}'. Got input(s) [{}], but missing required input(s) {missing}. \
@@ -281,13 +341,22 @@ fn match_outputs<'a>(
     draft: &Draft<'a>,
 ) -> Result<MatchedOutputs<'a>, Error> {
     let config = &*model.config;
-    let mut matched = MatchedOutputs { indices: SmallVec::new(), unknown: SmallVec::new() };
-    let mut seen = Seen::with_capacity(if draft.requested_outputs.is_empty() { 0 } else { config.outputs.len() });
+    let mut matched = MatchedOutputs {
+        indices: SmallVec::new(),
+        unknown: SmallVec::new(),
+    };
+    let mut seen = Seen::with_capacity(if draft.requested_outputs.is_empty() {
+        0
+    } else {
+        config.outputs.len()
+    });
     for name in &draft.requested_outputs {
         let is_new = match model.plan.output_index(config, name) {
             Some(index) => {
                 // A configuration has far fewer outputs than 65,536; one beyond is never reached by its name.
-                matched.indices.push(u16::try_from(index).unwrap_or(u16::MAX));
+                matched
+                    .indices
+                    .push(u16::try_from(index).unwrap_or(u16::MAX));
                 seen.insert(index)
             }
             None => {

@@ -30,7 +30,11 @@ impl Plan {
         // Only the dynamic batcher of a batching model puts requests together.
         let batches = config.is_batching() && matches!(config.scheduling, Scheduling::Dynamic(_));
         Plan {
-            required_count: config.inputs.iter().filter(|spec| !spec.is_optional).count(),
+            required_count: config
+                .inputs
+                .iter()
+                .filter(|spec| !spec.is_optional)
+                .count(),
             inputs: index(&config.inputs),
             outputs: index(&config.outputs),
             has_signature: batches && (has_optional || config.inputs.iter().any(is_compared)),
@@ -60,11 +64,16 @@ impl Plan {
             return signature;
         }
         for (index, spec) in config.inputs.iter().enumerate() {
-            let input = indices.iter().position(|other| *other == index).and_then(|position| inputs.get(position));
+            let input = indices
+                .iter()
+                .position(|other| *other == index)
+                .and_then(|position| inputs.get(position));
             if self.has_optional {
                 signature.push(i64::from(input.is_some()));
             }
-            let Some(input) = input.filter(|_| is_compared(spec)) else { continue };
+            let Some(input) = input.filter(|_| is_compared(spec)) else {
+                continue;
+            };
             let dims = input.shape.get(usize::from(has_batch_dim)..).unwrap_or(&[]);
             signature.push(dims.len() as i64);
             signature.extend_from_slice(dims);
@@ -82,7 +91,10 @@ fn is_compared(spec: &TensorSpec) -> bool {
 }
 
 fn append_content(signature: &mut Signature, chunks: &[View]) {
-    let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.as_ref().iter().copied()).collect();
+    let bytes: Vec<u8> = chunks
+        .iter()
+        .flat_map(|chunk| chunk.as_ref().iter().copied())
+        .collect();
     signature.push(bytes.len() as i64);
     for word in bytes.chunks(8) {
         let mut padded = [0; 8];
@@ -95,7 +107,11 @@ fn index(specs: &[TensorSpec]) -> HashMap<Arc<str>, usize> {
     if specs.len() <= LINEAR_MAX {
         return HashMap::new();
     }
-    specs.iter().enumerate().map(|(index, spec)| (Arc::clone(&spec.name), index)).collect()
+    specs
+        .iter()
+        .enumerate()
+        .map(|(index, spec)| (Arc::clone(&spec.name), index))
+        .collect()
 }
 
 fn find(names: &HashMap<Arc<str>, usize>, specs: &[TensorSpec], name: &str) -> Option<usize> {

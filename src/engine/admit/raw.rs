@@ -63,7 +63,9 @@ pub(super) fn deduce(
         }
         (Some(element_bytes), Some(axis)) => {
             let unit = element_count.and_then(|count| count.checked_mul(element_bytes as u64));
-            let length = unit.and_then(|unit| byte_count.checked_div(unit)).unwrap_or(0);
+            let length = unit
+                .and_then(|unit| byte_count.checked_div(unit))
+                .unwrap_or(0);
             if let Some(dim) = shape.get_mut(axis) {
                 *dim = i64::try_from(length).unwrap_or(i64::MAX);
             }

@@ -45,8 +45,19 @@ pub(super) fn check(
         None => shape.extend_from_slice(dims),
         Some(reshape) => {
             // Validated with the model: as many variable dimensions on both sides, in the same order.
-            let mut variable = spec.dims.iter().zip(dims).filter(|(configured, _)| **configured == -1).map(|(_, got)| *got);
-            shape.extend(reshape.iter().map(|dim| if *dim == -1 { variable.next().unwrap_or(1) } else { *dim }));
+            let mut variable = spec
+                .dims
+                .iter()
+                .zip(dims)
+                .filter(|(configured, _)| **configured == -1)
+                .map(|(_, got)| *got);
+            shape.extend(reshape.iter().map(|dim| {
+                if *dim == -1 {
+                    variable.next().unwrap_or(1)
+                } else {
+                    *dim
+                }
+            }));
         }
     }
 
@@ -55,7 +66,11 @@ pub(super) fn check(
         match spec.data_type.element_bytes() {
             None => check_elements(request, label, &shape, &input.chunks)?,
             Some(element_bytes) => {
-                let counted = if spec.is_shape_tensor { &input.shape } else { &shape };
+                let counted = if spec.is_shape_tensor {
+                    &input.shape
+                } else {
+                    &shape
+                };
                 let expected = byte_count(label, counted, element_bytes)?;
                 if byte_size != expected {
                     return Err(request.invalid(format_args!(
@@ -65,7 +80,13 @@ pub(super) fn check(
             }
         }
     }
-    Ok(Input { name: spec.name.clone(), data_type: spec.data_type, shape, chunks: input.chunks, byte_size })
+    Ok(Input {
+        name: spec.name.clone(),
+        data_type: spec.data_type,
+        shape,
+        chunks: input.chunks,
+        byte_size,
+    })
 }
 
 fn check_dims(
@@ -117,12 +138,20 @@ fn element_count(label: &str, shape: &[i64], invalid: &str, excess: &str) -> Res
     let mut count = 1_u64;
     for dim in shape {
         let Ok(dim) = u64::try_from(*dim) else {
-            return Err(Error::invalid(format!("tensor '{label}' {invalid} {}", Dims(shape))));
+            return Err(Error::invalid(format!(
+                "tensor '{label}' {invalid} {}",
+                Dims(shape)
+            )));
         };
         count = count
             .checked_mul(dim)
             .filter(|count| i64::try_from(*count).is_ok())
-            .ok_or_else(|| Error::invalid(format!("{excess} for tensor '{label}' exceeds maximum size of {}", i64::MAX)))?;
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{excess} for tensor '{label}' exceeds maximum size of {}",
+                    i64::MAX
+                ))
+            })?;
     }
     Ok(count)
 }
@@ -132,7 +161,12 @@ fn byte_count(label: &str, shape: &[i64], element_bytes: usize) -> Result<u64, E
     element_count(label, shape, "contains an invalid dimension", EXCESS)?
         .checked_mul(element_bytes as u64)
         .filter(|bytes| i64::try_from(*bytes).is_ok())
-        .ok_or_else(|| Error::invalid(format!("{EXCESS} for tensor '{label}' exceeds maximum size of {}", i64::MAX)))
+        .ok_or_else(|| {
+            Error::invalid(format!(
+                "{EXCESS} for tensor '{label}' exceeds maximum size of {}",
+                i64::MAX
+            ))
+        })
 }
 
 fn sum_bytes(chunks: &[View]) -> u64 {
@@ -144,13 +178,25 @@ fn sum_bytes(chunks: &[View]) -> u64 {
 ///
 /// # Errors
 /// INVALID_ARG as soon as there is one element too many, a length is cut off, or at the end one is missing.
-fn check_elements(request: &Subject<'_>, label: &str, shape: &[i64], chunks: &[View]) -> Result<(), Error> {
+fn check_elements(
+    request: &Subject<'_>,
+    label: &str,
+    shape: &[i64],
+    chunks: &[View],
+) -> Result<(), Error> {
     let model = request.model;
-    let expected = element_count(label, shape, "contains an invalid dimension in shape", "element count")?;
+    let expected = element_count(
+        label,
+        shape,
+        "contains an invalid dimension in shape",
+        "element count",
+    )?;
     let mut count = 0_u64;
     let (mut length, mut remaining) = (0_usize, 0_usize);
     for chunk in chunks {
-        let Some(mut bytes) = chunk.as_slice() else { return Ok(()) };
+        let Some(mut bytes) = chunk.as_slice() else {
+            return Ok(());
+        };
         while !bytes.is_empty() {
             if remaining == 0 {
                 let Some((indicator, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {

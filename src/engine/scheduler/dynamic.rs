@@ -83,7 +83,11 @@ impl<T: Entry> Dynamic<T> {
 
     /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
     fn plan(&mut self, now_ns: u64) -> Plan {
-        let size_preferred_max = self.preferred_sizes.last().copied().unwrap_or(self.batch_size_max);
+        let size_preferred_max = self
+            .preferred_sizes
+            .last()
+            .copied()
+            .unwrap_or(self.batch_size_max);
         let mut cursor = Cursor::default();
         let mut template = super::Signature::new();
         let (mut count, mut size) = (0_usize, 0_u32);
@@ -118,13 +122,26 @@ impl<T: Entry> Dynamic<T> {
         if let Some((count, size)) = mark
             && !is_overdue
         {
-            return Plan { count, size, deadline_ns: NEVER_NS };
+            return Plan {
+                count,
+                size,
+                deadline_ns: NEVER_NS,
+            };
         }
-        if count > 0 && !(is_full || size >= size_preferred_max || is_overdue || self.delay_ns == 0) {
+        if count > 0 && !(is_full || size >= size_preferred_max || is_overdue || self.delay_ns == 0)
+        {
             let deadline_ns = delay_end_ns.min(expires_ns);
-            return Plan { count: 0, size: 0, deadline_ns };
+            return Plan {
+                count: 0,
+                size: 0,
+                deadline_ns,
+            };
         }
-        Plan { count, size, deadline_ns: NEVER_NS }
+        Plan {
+            count,
+            size,
+            deadline_ns: NEVER_NS,
+        }
     }
 
     /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit.
@@ -132,7 +149,9 @@ impl<T: Entry> Dynamic<T> {
         let mut size = 0_u32;
         let mut template = None;
         for _ in 0..plan.count {
-            let Some(entry) = self.levels.pop() else { break };
+            let Some(entry) = self.levels.pop() else {
+                break;
+            };
             if let Some(owned) = entry.claim(Fate::Execute) {
                 size = size.saturating_add(entry.facts().batch_count);
                 template.get_or_insert_with(|| entry.facts().signature.clone());
@@ -142,13 +161,19 @@ impl<T: Entry> Dynamic<T> {
         let Some(template) = template else { return };
         while size < plan.size {
             let mut cursor = Cursor::default();
-            let Some(queued) = self.levels.look(&mut cursor, now_ns) else { return };
+            let Some(queued) = self.levels.look(&mut cursor, now_ns) else {
+                return;
+            };
             let facts = queued.entry.facts();
             if size.saturating_add(facts.batch_count) > plan.size || facts.signature != template {
                 return;
             }
             let batch_count = facts.batch_count;
-            if let Some(owned) = self.levels.pop().and_then(|entry| entry.claim(Fate::Execute)) {
+            if let Some(owned) = self
+                .levels
+                .pop()
+                .and_then(|entry| entry.claim(Fate::Execute))
+            {
                 size = size.saturating_add(batch_count);
                 batch.push(owned);
             }

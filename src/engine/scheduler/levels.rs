@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 
-use super::{Entry, Harvest};
+use super::{Entry, Facts, Harvest};
 
 /// A request with what its level's policy makes of it.
 #[derive(Debug)]
@@ -62,7 +62,10 @@ impl<T: Entry> Levels<T> {
     pub(super) fn push(&mut self, entry: T) {
         let facts = entry.facts();
         let number = facts.level;
-        let place = match self.levels.binary_search_by_key(&number, |level| level.number) {
+        let place = match self
+            .levels
+            .binary_search_by_key(&number, |level| level.number)
+        {
             Ok(place) => place,
             Err(place) => {
                 let policy = policy_of(&self.policies, self.default_policy, number);
@@ -77,11 +80,7 @@ impl<T: Entry> Levels<T> {
             }
         };
         let level = &mut self.levels[place];
-        let timeout_us = timeout_us(&level.policy, facts.timeout_us);
-        let expires_ns = match timeout_us {
-            0 => NEVER_NS,
-            _ => facts.queued_ns.saturating_add(timeout_us.saturating_mul(1_000)),
-        };
+        let expires_ns = expires_ns(&level.policy, facts);
         self.arrivals += 1;
         let number = self.arrivals;
         if expires_ns != NEVER_NS && level.policy.timeout_action == TimeoutAction::Reject {
@@ -143,7 +142,8 @@ impl<T: Entry> Levels<T> {
                 if let Some(gone) = queue.remove(cursor.index) {
                     forget(&mut self.rejections, &gone);
                 }
-            } else if queued.expires_ns <= now_ns && level.policy.timeout_action == TimeoutAction::Delay
+            } else if queued.expires_ns <= now_ns
+                && level.policy.timeout_action == TimeoutAction::Delay
             {
                 if let Some(mut late) = queue.remove(cursor.index) {
                     late.expires_ns = NEVER_NS;
@@ -201,18 +201,42 @@ fn forget<T>(rejections: &mut BTreeMap<(u64, u64), T>, queued: &Queued<T>) {
 }
 
 /// The policy of `level`.
-pub(crate) fn policy_of(policies: &[(u64, QueuePolicy)], default: QueuePolicy, level: u64) -> QueuePolicy {
+pub(crate) fn policy_of(
+    policies: &[(u64, QueuePolicy)],
+    default: QueuePolicy,
+    level: u64,
+) -> QueuePolicy {
     policies
         .iter()
         .find(|(number, _)| *number == level)
         .map_or(default, |(_, policy)| *policy)
 }
 
-/// A request may shorten its level's timeout, never lengthen it; without one there is nothing to shorten (as upstream).
-fn timeout_us(policy: &QueuePolicy, requested_us: u64) -> u64 {
-    if policy.allow_timeout_override && requested_us != 0 {
-        policy.default_timeout_us.min(requested_us)
+/// When `policy` is done waiting for a request; [`NEVER_NS`] for never. A request may shorten its level's timeout, never lengthen it; without one
+/// there is nothing to shorten (as upstream).
+fn expires_ns(policy: &QueuePolicy, facts: &Facts) -> u64 {
+    let timeout_us = if policy.allow_timeout_override && facts.timeout_us != 0 {
+        policy.default_timeout_us.min(facts.timeout_us)
     } else {
         policy.default_timeout_us
+    };
+    match timeout_us {
+        0 => NEVER_NS,
+        _ => facts
+            .queued_ns
+            .saturating_add(timeout_us.saturating_mul(1_000)),
+    }
+}
+
+/// When a request is to be rejected if it still waits; [`NEVER_NS`] if it may wait for ever.
+pub(crate) fn rejection_ns(settings: &DynamicBatching, facts: &Facts) -> u64 {
+    let policy = policy_of(
+        &settings.priority_policies,
+        settings.default_policy,
+        facts.level,
+    );
+    match policy.timeout_action {
+        TimeoutAction::Reject => expires_ns(&policy, facts),
+        TimeoutAction::Delay => NEVER_NS,
     }
 }

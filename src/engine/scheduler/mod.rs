@@ -6,6 +6,7 @@
 mod dynamic;
 mod fifo;
 mod levels;
+pub(crate) mod measure;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 
 pub(crate) use dynamic::Dynamic;
 pub(crate) use fifo::Fifo;
-pub(crate) use levels::policy_of;
+pub(crate) use levels::{policy_of, rejection_ns};
 
 /// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of shape tensors, and which inputs are
 /// there if any is optional. Empty for a model whose requests always fit together.
@@ -78,9 +79,10 @@ impl<T: Entry> Scheduler<T> {
     pub(crate) fn new(config: &Model) -> Option<Scheduler<T>> {
         match &config.scheduling {
             Scheduling::Default => Some(Scheduler::Fifo(Fifo::default())),
-            Scheduling::Dynamic(settings) => {
-                Some(Scheduler::Dynamic(Dynamic::new(settings, config.max_batch_size)))
-            }
+            Scheduling::Dynamic(settings) => Some(Scheduler::Dynamic(Dynamic::new(
+                settings,
+                config.max_batch_size,
+            ))),
             Scheduling::Sequence | Scheduling::Ensemble => None,
         }
     }

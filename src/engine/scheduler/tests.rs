@@ -49,11 +49,20 @@ fn settings(preferred: &[u32], delay_us: u64) -> DynamicBatching {
 }
 
 fn fake(number: usize, facts: Facts) -> Rc<Fake> {
-    Rc::new(Fake { number, facts, fate: Cell::new(None) })
+    Rc::new(Fake {
+        number,
+        facts,
+        fate: Cell::new(None),
+    })
 }
 
 /// Requests as (inferences, queued at us, shape), in order of arrival, level 0.
-fn run(settings: &DynamicBatching, max: u32, requests: &[(u32, u64, i64)], now_us: u64) -> (Vec<usize>, Option<u64>) {
+fn run(
+    settings: &DynamicBatching,
+    max: u32,
+    requests: &[(u32, u64, i64)],
+    now_us: u64,
+) -> (Vec<usize>, Option<u64>) {
     let mut dynamic = Dynamic::new(settings, max);
     for (number, (batch_count, queued_us, shape)) in requests.iter().enumerate() {
         dynamic.accept(fake(
@@ -68,7 +77,10 @@ fn run(settings: &DynamicBatching, max: u32, requests: &[(u32, u64, i64)], now_u
     }
     let mut harvest = Harvest::default();
     let outlook = dynamic.form(now_us * 1_000, &mut harvest);
-    (harvest.batch, (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000))
+    (
+        harvest.batch,
+        (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000),
+    )
 }
 
 #[test]
@@ -95,25 +107,126 @@ fn batches_form_as_upstream_forms_them() {
     };
     let cases = [
         case("nothing", &[8], 0, &[], 0, 0, None),
-        case("no delay takes what is there", &[8], 0, &[ONE; 3], 0, 3, None),
+        case(
+            "no delay takes what is there",
+            &[8],
+            0,
+            &[ONE; 3],
+            0,
+            3,
+            None,
+        ),
         case("up to the maximum", &[8], 0, &[ONE; 11], 0, 8, None),
         case("a preferred size cuts", &[4], 0, &[ONE; 6], 0, 4, None),
-        case("the largest reached cuts", &[2, 4], 0, &[ONE; 7], 0, 4, None),
-        case("a smaller one cuts if the larger is out of reach", &[2, 6], 0, &[ONE; 5], 0, 2, None),
+        case(
+            "the largest reached cuts",
+            &[2, 4],
+            0,
+            &[ONE; 7],
+            0,
+            4,
+            None,
+        ),
+        case(
+            "a smaller one cuts if the larger is out of reach",
+            &[2, 6],
+            0,
+            &[ONE; 5],
+            0,
+            2,
+            None,
+        ),
         case("cuts without waiting", &[4], 100, &[ONE; 6], 10, 4, None),
-        case("waits for a preferred size", &[4], 100, &[ONE; 3], 10, 0, Some(100)),
-        case("waits from the oldest on", &[4], 100, &[(1, 5, 0), (1, 30, 0)], 40, 0, Some(105)),
+        case(
+            "waits for a preferred size",
+            &[4],
+            100,
+            &[ONE; 3],
+            10,
+            0,
+            Some(100),
+        ),
+        case(
+            "waits from the oldest on",
+            &[4],
+            100,
+            &[(1, 5, 0), (1, 30, 0)],
+            40,
+            0,
+            Some(105),
+        ),
         case("the delay is over", &[4], 100, &[ONE; 3], 100, 3, None),
-        case("over the delay up to the maximum, not the preferred", &[4], 100, &[ONE; 12], 100, 8, None),
-        case("another shape ends it at once", &[4], 100, &[ONE, ONE, ODD], 10, 2, None),
-        case("a shape that ends it beyond the mark", &[2], 0, &[ONE, ONE, ONE, ODD], 0, 2, None),
-        case("counts inferences", &[8], 0, &[(3, 0, 0), (3, 0, 0), (3, 0, 0)], 0, 2, None),
-        case("would exceed the largest preferred", &[4], 100, &[(3, 0, 0), (3, 0, 0)], 10, 1, None),
-        case("first larger than preferred", &[4], 100, &[(6, 0, 0)], 10, 1, None),
-        case("full before its time", &[8], 100, &[(5, 0, 0), (3, 0, 0)], 10, 2, None),
+        case(
+            "over the delay up to the maximum, not the preferred",
+            &[4],
+            100,
+            &[ONE; 12],
+            100,
+            8,
+            None,
+        ),
+        case(
+            "another shape ends it at once",
+            &[4],
+            100,
+            &[ONE, ONE, ODD],
+            10,
+            2,
+            None,
+        ),
+        case(
+            "a shape that ends it beyond the mark",
+            &[2],
+            0,
+            &[ONE, ONE, ONE, ODD],
+            0,
+            2,
+            None,
+        ),
+        case(
+            "counts inferences",
+            &[8],
+            0,
+            &[(3, 0, 0), (3, 0, 0), (3, 0, 0)],
+            0,
+            2,
+            None,
+        ),
+        case(
+            "would exceed the largest preferred",
+            &[4],
+            100,
+            &[(3, 0, 0), (3, 0, 0)],
+            10,
+            1,
+            None,
+        ),
+        case(
+            "first larger than preferred",
+            &[4],
+            100,
+            &[(6, 0, 0)],
+            10,
+            1,
+            None,
+        ),
+        case(
+            "full before its time",
+            &[8],
+            100,
+            &[(5, 0, 0), (3, 0, 0)],
+            10,
+            2,
+            None,
+        ),
     ];
     for case in cases {
-        let (batch, deadline_us) = run(&settings(case.preferred, case.delay_us), 8, case.requests, case.now_us);
+        let (batch, deadline_us) = run(
+            &settings(case.preferred, case.delay_us),
+            8,
+            case.requests,
+            case.now_us,
+        );
         assert_eq!(batch, (0..case.count).collect::<Vec<_>>(), "{}", case.name);
         assert_eq!(deadline_us, case.deadline_us, "{}", case.name);
     }
@@ -124,13 +237,28 @@ fn a_model_without_batching_executes_one_at_a_time() {
     assert_eq!(run(&settings(&[], 0), 0, &[(1, 0, 0); 3], 0).0, [0]);
     let mut fifo = Fifo::default();
     let mut harvest = Harvest::default();
-    let entries: Vec<_> = (0..3).map(|number| fake(number, Facts { batch_count: 1, ..Facts::default() })).collect();
-    entries.iter().for_each(|entry| fifo.accept(Rc::clone(entry)));
+    let entries: Vec<_> = (0..3)
+        .map(|number| {
+            fake(
+                number,
+                Facts {
+                    batch_count: 1,
+                    ..Facts::default()
+                },
+            )
+        })
+        .collect();
+    entries
+        .iter()
+        .for_each(|entry| fifo.accept(Rc::clone(entry)));
     entries[0].fate.set(Some(Fate::Cancel));
     assert!(fifo.form(&mut harvest).is_ready);
     assert_eq!(harvest.batch, [1], "0 was cancelled");
     let outlook = fifo.form(&mut harvest);
-    assert_eq!((harvest.batch, outlook.is_empty, outlook.is_ready), (vec![1, 2], true, false));
+    assert_eq!(
+        (harvest.batch, outlook.is_empty, outlook.is_ready),
+        (vec![1, 2], true, false)
+    );
 }
 
 fn policy(action: TimeoutAction, timeout_us: u64, allow_override: bool) -> QueuePolicy {
@@ -142,10 +270,20 @@ fn policy(action: TimeoutAction, timeout_us: u64, allow_override: bool) -> Queue
     }
 }
 
+/// Action, override allowed, the second request's own timeout (us), now (us) -> batch, expired, deadline (us).
+type TimeoutCase = (
+    TimeoutAction,
+    bool,
+    u64,
+    u64,
+    &'static [usize],
+    &'static [usize],
+    Option<u64>,
+);
+
 #[test]
 fn timeouts_reject_or_delay() {
-    // Action, override allowed, the second request's own timeout (us), now (us) -> batch, expired, deadline (us).
-    let cases: [(TimeoutAction, bool, u64, u64, &[usize], &[usize], Option<u64>); 7] = [
+    let cases: [TimeoutCase; 7] = [
         (TimeoutAction::Reject, false, 0, 49, &[], &[], Some(50)),
         (TimeoutAction::Reject, false, 0, 50, &[], &[0, 1, 2], None),
         (TimeoutAction::Reject, false, 10, 20, &[], &[], Some(50)),
@@ -160,7 +298,14 @@ fn timeouts_reject_or_delay() {
         let mut dynamic = Dynamic::new(&settings, 8);
         for number in 0..3 {
             let timeout_us = if number == 1 { own_us } else { 0 };
-            dynamic.accept(fake(number, Facts { batch_count: 1, timeout_us, ..Facts::default() }));
+            dynamic.accept(fake(
+                number,
+                Facts {
+                    batch_count: 1,
+                    timeout_us,
+                    ..Facts::default()
+                },
+            ));
         }
         let mut harvest = Harvest::default();
         let mut outlook = dynamic.form(20_000.min(now_us * 1_000), &mut harvest);
@@ -169,8 +314,16 @@ fn timeouts_reject_or_delay() {
         }
         let label = format!("{action:?} override {allow_override} own {own_us} now {now_us}");
         harvest.expired.sort_unstable();
-        assert_eq!((&harvest.batch[..], &harvest.expired[..]), (batch, expired), "{label}");
-        assert_eq!((outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000), deadline_us, "{label}");
+        assert_eq!(
+            (&harvest.batch[..], &harvest.expired[..]),
+            (batch, expired),
+            "{label}"
+        );
+        assert_eq!(
+            (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000),
+            deadline_us,
+            "{label}"
+        );
     }
 }
 
@@ -183,9 +336,20 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     let entries: Vec<_> = levels
         .into_iter()
         .enumerate()
-        .map(|(number, level)| fake(number, Facts { batch_count: 1, level, ..Facts::default() }))
+        .map(|(number, level)| {
+            fake(
+                number,
+                Facts {
+                    batch_count: 1,
+                    level,
+                    ..Facts::default()
+                },
+            )
+        })
         .collect();
-    entries.iter().for_each(|entry| dynamic.accept(Rc::clone(entry)));
+    entries
+        .iter()
+        .for_each(|entry| dynamic.accept(Rc::clone(entry)));
     entries[4].fate.set(Some(Fate::Cancel));
     let mut batches = Vec::new();
     loop {
@@ -222,7 +386,11 @@ struct Plain {
 
 impl Plain {
     fn policy(&self, level: u64) -> QueuePolicy {
-        super::policy_of(&self.settings.priority_policies, self.settings.default_policy, level)
+        super::policy_of(
+            &self.settings.priority_policies,
+            self.settings.default_policy,
+            level,
+        )
     }
 
     fn expires_ns(&self, facts: &Facts) -> u64 {
@@ -231,7 +399,11 @@ impl Plain {
         if policy.allow_timeout_override && facts.timeout_us != 0 && facts.timeout_us < timeout_us {
             timeout_us = facts.timeout_us;
         }
-        if timeout_us == 0 { NEVER_NS } else { facts.queued_ns + timeout_us * 1_000 }
+        if timeout_us == 0 {
+            NEVER_NS
+        } else {
+            facts.queued_ns + timeout_us * 1_000
+        }
     }
 
     fn form(&mut self, now_ns: u64) -> (Vec<usize>, Vec<usize>) {
@@ -259,7 +431,13 @@ impl Plain {
                 if seen.contains(&entry.number) {
                     continue;
                 }
-                let key = |index: usize| (self.waiting[index].0.facts.level, self.waiting[index].1, index);
+                let key = |index: usize| {
+                    (
+                        self.waiting[index].0.facts.level,
+                        self.waiting[index].1,
+                        index,
+                    )
+                };
                 let _ = is_delayed;
                 if best.is_none_or(|best| key(index) < key(best)) {
                     best = Some(index);
@@ -298,7 +476,8 @@ impl Plain {
         } else if !(is_full || size >= preferred_max || is_overdue || delay_ns == 0) {
             batch.clear();
         }
-        self.waiting.retain(|(entry, _)| !batch.contains(&entry.number));
+        self.waiting
+            .retain(|(entry, _)| !batch.contains(&entry.number));
         (batch, expired)
     }
 }
@@ -308,7 +487,9 @@ fn random_runs_agree_with_the_plain_model() {
     for seed in 0..400 {
         let mut random = Random(seed);
         let max = 1 + random.below(12) as u32;
-        let mut preferred: Vec<u32> = (0..random.below(3)).map(|_| 1 + random.below(u64::from(max)) as u32).collect();
+        let mut preferred: Vec<u32> = (0..random.below(3))
+            .map(|_| 1 + random.below(u64::from(max)) as u32)
+            .collect();
         preferred.sort_unstable();
         preferred.dedup();
         if preferred.is_empty() {
@@ -317,17 +498,31 @@ fn random_runs_agree_with_the_plain_model() {
         let mut settings = settings(&preferred, [0, 0, 40, 300][random.below(4) as usize]);
         settings.priority_levels = random.below(3);
         let random_policy = |random: &mut Random| {
-            let action = if random.below(2) == 0 { TimeoutAction::Reject } else { TimeoutAction::Delay };
-            policy(action, random.below(2) * (1 + random.below(200)), random.below(2) == 0)
+            let action = if random.below(2) == 0 {
+                TimeoutAction::Reject
+            } else {
+                TimeoutAction::Delay
+            };
+            policy(
+                action,
+                random.below(2) * (1 + random.below(200)),
+                random.below(2) == 0,
+            )
         };
         settings.default_policy = random_policy(&mut random);
         if settings.priority_levels > 0 {
-            settings.priority_policies.push((1, random_policy(&mut random)));
+            settings
+                .priority_policies
+                .push((1, random_policy(&mut random)));
         }
         let shapes = 1 + random.below(2);
 
         let mut dynamic = Dynamic::new(&settings, max);
-        let mut plain = Plain { settings: settings.clone(), max, waiting: Vec::new() };
+        let mut plain = Plain {
+            settings: settings.clone(),
+            max,
+            waiting: Vec::new(),
+        };
         let mut all: Vec<Rc<Fake>> = Vec::new();
         let mut now_ns = 1_000_000;
         let mut answered = 0;
@@ -336,7 +531,11 @@ fn random_runs_agree_with_the_plain_model() {
                 0..6 => {
                     let facts = Facts {
                         batch_count: 1 + random.below(u64::from(max.min(3))) as u32,
-                        level: if settings.priority_levels == 0 { 0 } else { 1 + random.below(settings.priority_levels) },
+                        level: if settings.priority_levels == 0 {
+                            0
+                        } else {
+                            1 + random.below(settings.priority_levels)
+                        },
                         queued_ns: now_ns,
                         timeout_us: random.below(150),
                         signature: [random.below(shapes) as i64].into_iter().collect(),
@@ -361,10 +560,23 @@ fn random_runs_agree_with_the_plain_model() {
                     harvest.expired.sort_unstable();
                     expired.sort_unstable();
                     answered += batch.len() + expired.len();
-                    assert_eq!(harvest.batch, batch, "batch of seed {seed} step {step} at {now_ns}");
-                    assert_eq!(harvest.expired, expired, "expired of seed {seed} step {step} at {now_ns}");
-                    assert_eq!(outlook.is_empty, plain.waiting.is_empty(), "seed {seed} step {step}");
-                    assert!(outlook.deadline_ns > now_ns, "seed {seed} step {step}: a deadline that has passed");
+                    assert_eq!(
+                        harvest.batch, batch,
+                        "batch of seed {seed} step {step} at {now_ns}"
+                    );
+                    assert_eq!(
+                        harvest.expired, expired,
+                        "expired of seed {seed} step {step} at {now_ns}"
+                    );
+                    assert_eq!(
+                        outlook.is_empty,
+                        plain.waiting.is_empty(),
+                        "seed {seed} step {step}"
+                    );
+                    assert!(
+                        outlook.deadline_ns > now_ns,
+                        "seed {seed} step {step}: a deadline that has passed"
+                    );
                 }
             }
         }
@@ -377,7 +589,10 @@ fn random_runs_agree_with_the_plain_model() {
                 break;
             }
             if harvest.batch.is_empty() {
-                assert!(outlook.deadline_ns != NEVER_NS, "seed {seed}: requests wait for nothing");
+                assert!(
+                    outlook.deadline_ns != NEVER_NS,
+                    "seed {seed}: requests wait for nothing"
+                );
                 now_ns = now_ns.max(outlook.deadline_ns);
             }
         }

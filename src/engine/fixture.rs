@@ -1,0 +1,96 @@
+//! What the tests of admission, queue and cores share: a model from configuration text, a recording completion, drafts.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use conch_config::DataType;
+use conch_memory::View;
+
+use crate::{Completion, Delivery, Draft, DraftInput, ModelVersion};
+
+/// The model that `text` (config.pbtxt) describes, named `m`.
+pub(crate) fn model(text: &str) -> Arc<ModelVersion> {
+    model_with(text, 65_536)
+}
+
+pub(crate) fn model_with(text: &str, live_max: u64) -> Arc<ModelVersion> {
+    let text = format!("name: 'm' backend: 'fake' {text}");
+    let mut message =
+        conch_config::parse_text("config.pbtxt", &text).expect("the test's configuration parses");
+    conch_config::normalize(&mut message);
+    let config =
+        conch_config::Model::from_message(message).expect("the test's configuration is valid");
+    Arc::new(ModelVersion::new(
+        "m".into(),
+        1,
+        Arc::new(config),
+        1,
+        live_max,
+    ))
+}
+
+/// Remembers what was delivered.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    deliveries: Mutex<Vec<Delivery>>,
+    wakes: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Recorder {
+    /// Waits until `count` deliveries were made and takes them, in order of their slots.
+    pub(crate) fn wait(&self, count: usize) -> Vec<Delivery> {
+        let guard = self.deliveries.lock().unwrap();
+        let (mut guard, timeout) = self
+            .changed
+            .wait_timeout_while(guard, Duration::from_secs(20), |deliveries| {
+                deliveries.len() < count
+            })
+            .unwrap();
+        assert!(
+            !timeout.timed_out(),
+            "{} of {count} deliveries",
+            guard.len()
+        );
+        let mut deliveries = std::mem::take(&mut *guard);
+        deliveries.sort_by_key(|delivery| delivery.slot);
+        deliveries
+    }
+
+    pub(crate) fn wake_count(&self) -> usize {
+        *self.wakes.lock().unwrap()
+    }
+}
+
+impl Completion for Recorder {
+    fn deliver(&self, delivery: Delivery) {
+        self.deliveries.lock().unwrap().push(delivery);
+        self.changed.notify_all();
+    }
+
+    fn wake(&self) {
+        *self.wakes.lock().unwrap() += 1;
+    }
+}
+
+pub(crate) fn input<'a>(
+    name: &'a str,
+    data_type: DataType,
+    shape: &[i64],
+    chunks: &[&[u8]],
+) -> DraftInput<'a> {
+    DraftInput {
+        name,
+        data_type,
+        shape: shape.iter().copied().collect(),
+        chunks: chunks.iter().map(|chunk| View::copy_of(chunk)).collect(),
+    }
+}
+
+/// A draft without id.
+pub(crate) fn draft<'a>(inputs: Vec<DraftInput<'a>>) -> Draft<'a> {
+    Draft {
+        inputs: inputs.into_iter().collect(),
+        ..Draft::default()
+    }
+}

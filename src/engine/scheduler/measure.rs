@@ -1,0 +1,58 @@
+//! A batcher without a model, for the micro-benches in `bench/`. Nothing else calls this.
+
+use conch_channel::Fate;
+use conch_config::Model;
+
+use super::{Entry, Facts, Harvest, Scheduler};
+
+#[derive(Clone, Debug)]
+struct Waiting(Facts);
+
+impl Entry for Waiting {
+    type Owned = ();
+
+    fn facts(&self) -> &Facts {
+        &self.0
+    }
+
+    fn is_waiting(&self) -> bool {
+        true
+    }
+
+    fn claim(&self, _: Fate) -> Option<()> {
+        Some(())
+    }
+}
+
+/// The scheduler of a configuration, with requests that nobody else claims.
+#[derive(Debug)]
+pub struct Batcher {
+    scheduler: Scheduler<Waiting>,
+    harvest: Harvest<()>,
+}
+
+impl Batcher {
+    /// The batcher that `config` asks for; none if that scheduler does not exist yet.
+    pub fn new(config: &Model) -> Option<Batcher> {
+        Some(Batcher {
+            scheduler: Scheduler::new(config)?,
+            harvest: Harvest::default(),
+        })
+    }
+
+    /// Adds a request of one inference.
+    pub fn accept(&mut self, queued_ns: u64) {
+        self.scheduler.accept(Waiting(Facts {
+            batch_count: 1,
+            queued_ns,
+            ..Facts::default()
+        }));
+    }
+
+    /// Forms a batch if it is time for one; how many requests it has.
+    pub fn form(&mut self, now_ns: u64) -> usize {
+        self.harvest.batch.clear();
+        self.scheduler.form(now_ns, &mut self.harvest);
+        self.harvest.batch.len()
+    }
+}
