@@ -208,8 +208,9 @@ impl Journal {
     /// Of a library that is open.
     fn of(library: &Path) -> Journal {
         // SAFETY: the library is loaded already, so nothing runs.
+        let library = unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_LOCAL) };
         Journal {
-            library: unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_LOCAL) }.unwrap(),
+            library: library.unwrap(),
         }
     }
 
