@@ -14,6 +14,9 @@ fn main() {
     let list: String = names.lines().map(|name| format!("    {name};\n")).collect();
     let path = PathBuf::from(std::env::var("OUT_DIR").expect("set by Cargo")).join("exports.list");
     std::fs::write(&path, format!("{{\n{list}}};\n")).expect("OUT_DIR is writable");
-    println!("cargo:rustc-link-arg-bins=-Wl,--dynamic-list={}", path.display());
+    println!(
+        "cargo:rustc-link-arg-bins=-Wl,--dynamic-list={}",
+        path.display()
+    );
     println!("cargo:rustc-link-arg-bins=-Wl,-soname,libtritonserver.so");
 }

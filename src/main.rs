@@ -71,7 +71,12 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         )
     };
     let host = conch_ffi::host::Host::new(host_options(arguments));
-    let server = Server::start(server_options(arguments, &machine), host).map_err(creating)?;
+    let server = Server::start(
+        server_options(arguments, &machine),
+        Arc::clone(&host) as Arc<_>,
+    )
+    .map_err(creating)?;
+    host.bind_server(&server);
     let frontend =
         match conch_frontend::start(frontend_options(arguments, &machine), Arc::clone(&server)) {
             Ok(frontend) => frontend,
