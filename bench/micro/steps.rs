@@ -4,8 +4,11 @@
 use std::hint::black_box;
 use std::thread;
 
+use conch_bench::wire;
 use conch_channel::Mailbox;
-use conch_memory::Pool;
+use conch_engine::Batcher;
+use conch_frontend::measure::{grpc_message, http_body, http_head};
+use conch_memory::{Budget, Pool, View};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_lite::future::{block_on, poll_fn};
 
@@ -39,7 +42,9 @@ fn pbtxt(criterion: &mut Criterion) {
     let parse = |text: &str| {
         conch_config::parse_text("config.pbtxt", text).expect("the configuration is valid")
     };
-    group.bench_function("parse", |bencher| bencher.iter(|| parse(black_box(CONFIGURATION))));
+    group.bench_function("parse", |bencher| {
+        bencher.iter(|| parse(black_box(CONFIGURATION)))
+    });
     let message = parse(CONFIGURATION);
     group.bench_function("print as JSON", |bencher| {
         bencher.iter(|| conch_config::to_json(black_box(&message)));
@@ -74,6 +79,88 @@ fn hop(criterion: &mut Criterion) {
     echo.join().expect("the echo does not panic");
 }
 
+/// A request with one binary FP32[1,16], as clients send it: head, and JSON with the tensor behind it.
+fn http(criterion: &mut Criterion) {
+    let json = br#"{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,16],"parameters":{"binary_data_size":64}}],"parameters":{"binary_data_output":true}}"#;
+    let mut body = json.to_vec();
+    body.extend_from_slice(&[0; 64]);
+    let head = format!(
+        "POST /v2/models/identity/infer HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nContent-Type: application/octet-stream\r\n\
+         Inference-Header-Content-Length: {}\r\nContent-Length: {}\r\n\r\n",
+        json.len(),
+        body.len()
+    );
+    let body = View::copy_of(&body);
+    let numbers: Vec<String> = (0..1000)
+        .map(|number| format!("{}.125", number % 251))
+        .collect();
+    let text = format!(
+        r#"{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[1,1000],"data":[{}]}}]}}"#,
+        numbers.join(",")
+    );
+    let text = View::copy_of(text.as_bytes());
+    let mut group = criterion.benchmark_group("http");
+    group.bench_function("head", |bencher| {
+        bencher.iter(|| assert!(http_head(black_box(head.as_bytes()))));
+    });
+    group.bench_function("body with a small tensor", |bencher| {
+        bencher.iter(|| http_body(black_box(&body), json.len()).expect("the request is sound"));
+    });
+    group.bench_function("body with 1000 numbers as JSON", |bencher| {
+        bencher.iter(|| http_body(black_box(&text), text.len()).expect("the request is sound"));
+    });
+    group.finish();
+}
+
+/// A ModelInferRequest with one raw FP32[1,n].
+fn grpc(criterion: &mut Criterion) {
+    let (pool, budget) = (Pool::new(64 << 20), Budget::new(1 << 30));
+    let mut group = criterion.benchmark_group("grpc");
+    for tensor_bytes in [64_usize, 600 << 10] {
+        let mut shape = Vec::new();
+        wire::push_varint(&mut shape, 1);
+        wire::push_varint(&mut shape, tensor_bytes as u64 / 4);
+        let (mut input, mut message) = (Vec::new(), Vec::new());
+        wire::push_field(&mut input, 1, b"INPUT0");
+        wire::push_field(&mut input, 2, b"FP32");
+        wire::push_field(&mut input, 3, &shape);
+        wire::push_field(&mut message, 1, b"identity");
+        wire::push_field(&mut message, 5, &input);
+        wire::push_field(&mut message, 7, &vec![0; tensor_bytes]);
+        group.bench_function(
+            format!("message with {tensor_bytes} bytes of tensor"),
+            |bencher| {
+                bencher.iter(|| {
+                    assert_eq!(grpc_message(&pool, &budget, black_box(&message)), Some(1))
+                });
+            },
+        );
+    }
+    group.finish();
+}
+
+/// 64 requests arrive and leave as batches of 16.
+fn batcher(criterion: &mut Criterion) {
+    let text = "name: \"m\" backend: \"b\" max_batch_size: 16 dynamic_batching { }\n\
+        input { name: \"i\" data_type: TYPE_FP32 dims: 1 } output { name: \"o\" data_type: TYPE_FP32 dims: 1 }";
+    let message = conch_config::parse_text("config.pbtxt", text).expect("the text is valid");
+    let config = conch_config::Model::from_message(message).expect("the configuration is valid");
+    let mut batcher = Batcher::new(&config).expect("this scheduler exists");
+    criterion.bench_function("batcher: 64 requests, batches of 16", |bencher| {
+        bencher.iter(|| {
+            for now_ns in 1..=64 {
+                batcher.accept(now_ns);
+            }
+            let mut left = 64;
+            while left > 0 {
+                let formed = batcher.form(black_box(100));
+                assert!(formed > 0 && formed <= 16);
+                left -= formed;
+            }
+        });
+    });
+}
+
 fn pool(criterion: &mut Criterion) {
     let pool = Pool::new(64 << 20);
     let mut group = criterion.benchmark_group("pool");
@@ -85,5 +172,5 @@ fn pool(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(steps, pbtxt, hop, pool);
+criterion_group!(steps, http, grpc, batcher, hop, pool, pbtxt);
 criterion_main!(steps);
