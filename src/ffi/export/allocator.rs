@@ -1,12 +1,62 @@
-//! Response allocators: for the in-process API, which is not there yet.
+//! Response allocators. Backends make one when they load, for the inferences that they may run; those belong to the in-process API, which
+//! is not there yet, so nothing calls the functions so far.
 
 use conch_abi as abi;
+use conch_engine::Error;
 
-use super::unsupported;
+use super::export;
+use crate::boundary::{borrow_mut, handles, into_handle, take, write};
 
-unsupported! {
-    fn TRITONSERVER_ResponseAllocatorNew(allocator: *mut *mut abi::TRITONSERVER_ResponseAllocator, alloc_fn: abi::TRITONSERVER_ResponseAllocatorAllocFn_t, release_fn: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t, start_fn: abi::TRITONSERVER_ResponseAllocatorStartFn_t);
-    fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(allocator: *mut abi::TRITONSERVER_ResponseAllocator, buffer_attributes_fn: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t);
-    fn TRITONSERVER_ResponseAllocatorSetQueryFunction(allocator: *mut abi::TRITONSERVER_ResponseAllocator, query_fn: abi::TRITONSERVER_ResponseAllocatorQueryFn_t);
-    fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut abi::TRITONSERVER_ResponseAllocator);
+/// The functions of one allocator.
+#[allow(dead_code, reason = "called once requests can be made through the C API")]
+pub(crate) struct ResponseAllocator {
+    allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
+    release: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
+    start: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
+    buffer_attributes: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
+    query: abi::TRITONSERVER_ResponseAllocatorQueryFn_t,
+}
+
+handles! {
+    TRITONSERVER_ResponseAllocator => ResponseAllocator, "response allocator";
+}
+
+export! {
+    fn TRITONSERVER_ResponseAllocatorNew(
+        allocator: *mut *mut abi::TRITONSERVER_ResponseAllocator,
+        alloc_fn: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
+        release_fn: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
+        start_fn: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
+    ) {
+        if alloc_fn.is_none() || release_fn.is_none() {
+            return Err(Error::invalid("a response allocator needs functions to allocate and to release"));
+        }
+        write(allocator, into_handle(Box::new(ResponseAllocator {
+            allocate: alloc_fn,
+            release: release_fn,
+            start: start_fn,
+            buffer_attributes: None,
+            query: None,
+        })))
+    }
+
+    fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
+        allocator: *mut abi::TRITONSERVER_ResponseAllocator,
+        buffer_attributes_fn: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
+    ) {
+        borrow_mut(allocator)?.buffer_attributes = buffer_attributes_fn;
+        Ok(())
+    }
+
+    fn TRITONSERVER_ResponseAllocatorSetQueryFunction(
+        allocator: *mut abi::TRITONSERVER_ResponseAllocator,
+        query_fn: abi::TRITONSERVER_ResponseAllocatorQueryFn_t,
+    ) {
+        borrow_mut(allocator)?.query = query_fn;
+        Ok(())
+    }
+
+    fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut abi::TRITONSERVER_ResponseAllocator) {
+        take(allocator).map(drop)
+    }
 }
