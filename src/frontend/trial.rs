@@ -705,3 +705,14 @@ fn draining_finishes_what_was_begun() {
     frontend.stop().unwrap();
     server.stop().unwrap();
 }
+
+/// What an idle connection costs beside its buffer of 8 KiB.
+#[test]
+fn a_connection_is_small() {
+    fn future_bytes<A, B, C, F: Future>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+    let bytes = future_bytes(crate::http::serve);
+    println!("an HTTP connection's task takes {bytes} bytes");
+    assert!(bytes < 4096, "{bytes}");
+}

@@ -34,7 +34,7 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let version: i64 = text.trim_start().parse().map_err(|_| {
+    let version = leading_number(text).ok_or_else(|| {
         Error::invalid(format!(
             "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0"
         ))
@@ -45,6 +45,18 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
         )));
     }
     Ok(Some(version))
+}
+
+/// What C's `strtol` reads, as upstream does: blanks before and anything after the number are ignored. None if there is no number or it
+/// does not fit.
+fn leading_number(text: &str) -> Option<i64> {
+    let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = digits
+        .bytes()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(digits.len());
+    text.get(..text.len() - digits.len() + end)?.parse().ok()
 }
 
 /// Describes `model`, which was found under `requested`.

@@ -279,6 +279,10 @@ impl Connection {
             if block.len() == total {
                 return Ok(Ok(Body { block, start }));
             }
+            if total > BODY_FIRST_BYTES {
+                // Thousands of clients may promise much and send little: what they do not need is not kept for them.
+                self.input.release();
+            }
             if block.len() == block.capacity() {
                 block.reserve((block.capacity() * 2).min(total));
             }

@@ -20,6 +20,13 @@ impl Input {
         }
     }
 
+    /// Gives the memory back while nothing unused is in it; it comes again with the next byte.
+    pub(crate) fn release(&mut self) {
+        if self.is_empty() {
+            self.bytes = Vec::new();
+        }
+    }
+
     pub(crate) fn unused(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or(&[])
     }
@@ -44,7 +51,7 @@ impl Input {
 
     /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached.
     pub(crate) fn room_mut(&mut self, bytes_max: usize) -> &mut [u8] {
-        if self.is_empty() && self.bytes.len() > SMALL_BYTES {
+        if self.is_empty() && self.bytes.len() != SMALL_BYTES {
             self.bytes = vec![0; SMALL_BYTES];
         }
         if self.end == self.bytes.len() {
@@ -89,6 +96,9 @@ mod tests {
         assert_eq!(input.unused().len(), 1);
         assert!(!input.room_mut(20_000).is_empty(), "used bytes make room");
         input.consume(1);
+        assert_eq!(input.room_mut(20_000).len(), SMALL_BYTES);
+        input.release();
+        assert!(input.spare_mut().is_empty());
         assert_eq!(input.room_mut(20_000).len(), SMALL_BYTES);
     }
 }

@@ -9,7 +9,7 @@ use conch_memory::View;
 use super::answer::{Answer, ContentType};
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::head::{self, Framing, Head, Method};
-use super::infer::decode::{self, Decoded, decode};
+use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
 use super::json::Document;
 use super::render;
@@ -160,8 +160,7 @@ impl Infer {
                 decode(&body, json_length, &self.model.name, input_bytes_max)
             } else {
                 let name = Arc::clone(&self.model.name);
-                shard
-                    .offload(move || decode(&body, json_length, &name, input_bytes_max))
+                Box::pin(shard.offload(move || decode(&body, json_length, &name, input_bytes_max)))
                     .await
             };
         let mut decoded = match decoded {
@@ -179,10 +178,8 @@ impl Infer {
         if encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES {
             return Ok(encode(response, &decoded, scratch));
         }
-        let decoded: Decoded = decoded;
-        Ok(shard
-            .offload(move || encode(response, &decoded, scratch))
-            .await)
+        // Boxed, as above: rare, and what they capture would make every connection larger.
+        Ok(Box::pin(shard.offload(move || encode(response, &decoded, scratch))).await)
     }
 }
 

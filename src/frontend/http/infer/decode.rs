@@ -34,7 +34,7 @@ struct Given {
     chunks: SmallVec<[View; 1]>,
 }
 
-/// A decoded request.
+/// A decoded request. Boxed where it is made: it lives across waits, and would make every connection larger.
 pub(crate) struct Decoded {
     /// None for a raw request.
     document: Option<Document>,
@@ -62,7 +62,7 @@ pub(crate) fn decode(
     json_length: usize,
     model_name: &str,
     input_bytes_max: u64,
-) -> Result<Decoded, Error> {
+) -> Result<Box<Decoded>, Error> {
     if json_length == 0 {
         return decode_raw(body, input_bytes_max);
     }
@@ -106,7 +106,7 @@ pub(crate) fn decode(
     Ok(decoded)
 }
 
-fn decode_raw(body: &View, input_bytes_max: u64) -> Result<Decoded, Error> {
+fn decode_raw(body: &View, input_bytes_max: u64) -> Result<Box<Decoded>, Error> {
     if body.len() as u64 > input_bytes_max {
         return Err(Error::invalid(format!(
             "Raw input has a byte_size ({} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit.",
@@ -120,8 +120,8 @@ fn decode_raw(body: &View, input_bytes_max: u64) -> Result<Decoded, Error> {
 }
 
 impl Decoded {
-    fn empty() -> Decoded {
-        Decoded {
+    fn empty() -> Box<Decoded> {
+        Box::new(Decoded {
             document: None,
             id: None,
             correlation_id: CorrelationId::default(),
@@ -133,7 +133,7 @@ impl Decoded {
             wanted: SmallVec::new(),
             default_form: OutputForm::Json,
             raw: None,
-        }
+        })
     }
 
     fn text(&self, index: usize) -> &str {

@@ -529,11 +529,17 @@ mod tests {
                 "Missing a comma or } after an object member. at 6",
             ),
             ("{\"a\":1,}", "Missing a name for object member. at 7"),
-            ("[1 2]", "Missing a comma or ] after an array element. at 3"),
+            (
+                "[1 2]",
+                "Missing a comma or ']' after an array element. at 3",
+            ),
             ("[1,]", "Invalid value. at 3"),
             ("[,1]", "Invalid value. at 1"),
-            ("[1", "Missing a comma or ] after an array element. at 2"),
-            ("[01]", "Missing a comma or ] after an array element. at 2"),
+            ("[1", "Missing a comma or ']' after an array element. at 2"),
+            (
+                "[01]",
+                "Missing a comma or ']' after an array element. at 2",
+            ),
             (
                 "{} x",
                 "The document root must not be followed by other values. at 3",
