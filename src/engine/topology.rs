@@ -97,6 +97,10 @@ impl Placement {
         if let Err(error) = affinity::confine_current_thread(&self.cpus) {
             crate::log::warning!("cannot confine a core to CPUs {:?}: {error}", self.cpus);
         }
+        // Queue delays are tens to hundreds of us; the system's default would add 50 to each.
+        if let Err(error) = affinity::set_timer_slack_of_current_thread(TIMER_SLACK_NS) {
+            crate::log::warning!("cannot sharpen the timers of a core: {error}");
+        }
         if self.gives_way
             && let Err(error) = affinity::lower_priority_of_current_thread(NICE)
         {
@@ -104,6 +108,9 @@ impl Placement {
         }
     }
 }
+
+/// What the timer interrupt itself costs; asking for less gains nothing.
+const TIMER_SLACK_NS: u64 = 1_000;
 
 /// A computing core at +5 gets about a third of a shard's share when both want one CPU (weights 335 and 1024).
 const NICE: i32 = 5;

@@ -50,6 +50,15 @@ pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets timed waits of the calling thread end up to `slack_ns` late (the system's default is 50 us); 0 restores the default.
+pub fn set_timer_slack_of_current_thread(slack_ns: u64) -> io::Result<()> {
+    // SAFETY: this option takes a number, and touches the calling thread alone.
+    if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// How many CPUs' worth of time the process' cgroup grants (its quota over its period); none without a quota.
 pub fn quota_cpus() -> Option<f64> {
     let root = std::path::Path::new("/sys/fs/cgroup");
@@ -93,6 +102,9 @@ mod tests {
             assert!(confine_current_thread(&[]).is_err());
             assert!(confine_current_thread(&[1 << 20]).is_err());
             lower_priority_of_current_thread(5).unwrap();
+            set_timer_slack_of_current_thread(1_000).unwrap();
+            // SAFETY: this option takes no argument.
+            assert_eq!(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }, 1_000);
         })
         .join()
         .unwrap();

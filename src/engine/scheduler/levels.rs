@@ -27,8 +27,10 @@ struct Level<T> {
 /// All waiting requests of a model, in the order in which they are to be batched.
 #[derive(Debug)]
 pub(super) struct Levels<T> {
-    /// Ascending; a level exists while it holds something.
+    /// Ascending. A level exists while it holds something; a few are kept beyond that for their memory.
     levels: Vec<Level<T>>,
+    /// Requests in all of them, claimed ones included until they are found.
+    count: usize,
     default_policy: QueuePolicy,
     policies: Vec<(u64, QueuePolicy)>,
     /// Timeouts that reject, earliest first, with an entry each to claim. The number tells equal times apart.
@@ -48,6 +50,7 @@ impl<T: Entry> Levels<T> {
     pub(super) fn new(settings: &DynamicBatching) -> Levels<T> {
         Levels {
             levels: Vec::new(),
+            count: 0,
             default_policy: settings.default_policy,
             policies: settings.priority_policies.clone(),
             rejections: BTreeMap::new(),
@@ -56,7 +59,7 @@ impl<T: Entry> Levels<T> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.levels.is_empty()
+        self.count == 0
     }
 
     pub(super) fn push(&mut self, entry: T) {
@@ -86,6 +89,7 @@ impl<T: Entry> Levels<T> {
         if expires_ns != NEVER_NS && level.policy.timeout_action == TimeoutAction::Reject {
             self.rejections.insert((expires_ns, number), entry.clone());
         }
+        self.count += 1;
         level.in_time.push_back(Queued {
             entry,
             expires_ns,
@@ -124,15 +128,13 @@ impl<T: Entry> Levels<T> {
                 if !cursor.is_delayed {
                     cursor.is_delayed = true;
                     cursor.index = 0;
-                } else if level.in_time.is_empty() && level.delayed.is_empty() {
-                    self.levels.remove(cursor.level);
-                    *cursor = Cursor {
-                        level: cursor.level,
-                        ..Cursor::default()
-                    };
                 } else {
+                    let is_removed = level.is_empty() && cursor.level >= KEPT_COUNT;
+                    if is_removed {
+                        self.levels.remove(cursor.level);
+                    }
                     *cursor = Cursor {
-                        level: cursor.level + 1,
+                        level: cursor.level + usize::from(!is_removed),
                         ..Cursor::default()
                     };
                 }
@@ -140,6 +142,7 @@ impl<T: Entry> Levels<T> {
             };
             if !queued.entry.is_waiting() {
                 if let Some(gone) = queue.remove(cursor.index) {
+                    self.count -= 1;
                     forget(&mut self.rejections, &gone);
                 }
             } else if queued.expires_ns <= now_ns
@@ -164,22 +167,24 @@ impl<T: Entry> Levels<T> {
 
     /// Takes the first request out.
     pub(super) fn pop(&mut self) -> Option<T> {
-        loop {
-            let level = self.levels.first_mut()?;
-            let popped = match level.in_time.pop_front() {
-                Some(queued) => Some(queued),
-                None => level.delayed.pop_front(),
-            };
-            if level.in_time.is_empty() && level.delayed.is_empty() {
-                self.levels.remove(0);
-            }
-            if let Some(queued) = popped {
-                forget(&mut self.rejections, &queued);
-                return Some(queued.entry);
-            }
-        }
+        let queued = self.levels.iter_mut().find_map(|level| {
+            let delayed = &mut level.delayed;
+            level.in_time.pop_front().or_else(|| delayed.pop_front())
+        })?;
+        self.count -= 1;
+        forget(&mut self.rejections, &queued);
+        Some(queued.entry)
     }
 }
+
+impl<T> Level<T> {
+    fn is_empty(&self) -> bool {
+        self.in_time.is_empty() && self.delayed.is_empty()
+    }
+}
+
+/// Empty levels that stay: their queues' memory is used again by the next requests.
+const KEPT_COUNT: usize = 8;
 
 impl Cursor {
     pub(super) fn advance(&mut self) {
