@@ -5,7 +5,7 @@
 //! A request that never joined a batch (cancelled, timed out) has no place and is answered at once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Completion, Delivery};
@@ -19,13 +19,13 @@ pub(crate) struct Order {
 }
 
 /// A delivery that waits, and where it is to go.
-type Held = (Arc<dyn Completion>, Delivery);
+type Held = Option<(Arc<dyn Completion>, Delivery)>;
 
 #[derive(Debug, Default)]
 struct Waiting {
     /// Places whose final delivery has left.
     left: u64,
-    /// Deliveries of later places, in order of arrival within each.
+    /// Deliveries of later places, in order of arrival within each; none for a place that was given up.
     deliveries: BTreeMap<u64, Vec<Held>>,
 }
 
@@ -36,6 +36,8 @@ pub(crate) struct Turn {
     order: Arc<Order>,
     /// 1-based; 0 while it has none.
     place: AtomicU64,
+    /// Whether the final delivery was made.
+    is_final: AtomicBool,
 }
 
 impl Turn {
@@ -44,6 +46,7 @@ impl Turn {
             inner: Arc::clone(inner),
             order: Arc::clone(order),
             place: AtomicU64::new(0),
+            is_final: AtomicBool::new(false),
         })
     }
 
@@ -54,37 +57,55 @@ impl Turn {
     }
 }
 
-impl Completion for Turn {
-    fn deliver(&self, delivery: Delivery) {
-        let place = self.place.load(Ordering::Acquire);
-        if place == 0 {
-            return self.inner.deliver(delivery);
-        }
-        let mut waiting = self
-            .order
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+impl Order {
+    /// Passes on what is the next in order, and all that waited for it.
+    fn pass(&self, place: u64, held: Held) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if place != waiting.left + 1 {
-            waiting
-                .deliveries
-                .entry(place)
-                .or_default()
-                .push((Arc::clone(&self.inner), delivery));
+            waiting.deliveries.entry(place).or_default().push(held);
             return;
         }
-        // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other.
-        let mut is_final = delivery.is_final;
-        self.inner.deliver(delivery);
+        // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other. Its own wake follows
+        // from its sender; those that waited for it get theirs here.
+        let mut is_final = held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
+        if let Some((completion, delivery)) = held {
+            completion.deliver(delivery);
+        }
         while is_final {
             waiting.left += 1;
             let next = waiting.left + 1;
             is_final = false;
-            for (completion, delivery) in waiting.deliveries.remove(&next).unwrap_or_default() {
-                is_final |= delivery.is_final;
-                completion.deliver(delivery);
-                completion.wake();
+            for held in waiting.deliveries.remove(&next).unwrap_or_default() {
+                is_final |= held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
+                if let Some((completion, delivery)) = held {
+                    completion.deliver(delivery);
+                    completion.wake();
+                }
             }
+        }
+    }
+}
+
+impl Drop for Turn {
+    /// A request that is given up without an answer must not hold up the others for ever.
+    fn drop(&mut self) {
+        let place = *self.place.get_mut();
+        if place != 0 && !*self.is_final.get_mut() {
+            self.order.pass(place, None);
+        }
+    }
+}
+
+impl Completion for Turn {
+    fn deliver(&self, delivery: Delivery) {
+        if delivery.is_final {
+            self.is_final.store(true, Ordering::Relaxed);
+        }
+        match self.place.load(Ordering::Acquire) {
+            0 => self.inner.deliver(delivery),
+            place => self
+                .order
+                .pass(place, Some((Arc::clone(&self.inner), delivery))),
         }
     }
 
@@ -116,7 +137,7 @@ mod tests {
         let recorder = Arc::new(Recorder::default());
         let completion: Arc<dyn Completion> = recorder.clone();
         let order = Arc::new(Order::default());
-        let turns: Vec<_> = (0..4).map(|_| Turn::new(&order, &completion)).collect();
+        let mut turns: Vec<_> = (0..4).map(|_| Turn::new(&order, &completion)).collect();
         for index in [0, 1, 2] {
             turns[index].reserve();
         }
@@ -148,5 +169,18 @@ mod tests {
             left,
             "3 was never batched, 1 and 2 wait for 0"
         );
+
+        // 0 is given up: 1 leaves when nobody has 0 any more.
+        recorder.0.lock().unwrap().clear();
+        turns = (0..2).map(|_| Turn::new(&order, &completion)).collect();
+        turns.iter().for_each(|turn| turn.reserve());
+        turns[1].deliver(Delivery {
+            slot: 1,
+            outcome: None,
+            is_final: true,
+        });
+        assert!(recorder.0.lock().unwrap().is_empty());
+        drop(turns);
+        assert_eq!(*recorder.0.lock().unwrap(), [(1, true)]);
     }
 }
