@@ -8,7 +8,10 @@ use super::export;
 use crate::boundary::{borrow_mut, handles, into_handle, take, write};
 
 /// The functions of one allocator.
-#[allow(dead_code, reason = "called once requests can be made through the C API")]
+#[allow(
+    dead_code,
+    reason = "called once requests can be made through the C API"
+)]
 pub(crate) struct ResponseAllocator {
     allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
     release: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_engine::stats::{MemoryOwner, MemoryUsage};
-use conch_engine::{Code, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log};
+use conch_engine::{Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log};
 
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
@@ -108,10 +108,10 @@ impl LoadedModel {
                 "TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
             ));
         }
-        let proposal = conch_config::from_json(json).map_err(refused)?;
+        let proposal = conch_config::from_json(json)?;
         let mut config = lock(&self.config);
-        let merged = conch_config::merge_proposal(&config.message, proposal).map_err(refused)?;
-        *config = Arc::new(conch_config::Model::from_partial(merged).map_err(refused)?);
+        let merged = conch_config::merge_proposal(&config.message, proposal)?;
+        *config = Arc::new(conch_config::Model::from_partial(merged)?);
         Ok(())
     }
 
@@ -189,16 +189,6 @@ impl Model for ModelHandle {
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
         Ok(Box::new(InstanceHandle::create(Arc::clone(&self.0), spec)?))
     }
-}
-
-fn refused(error: conch_config::Error) -> Error {
-    let code = match error.code {
-        conch_config::Code::Internal => Code::Internal,
-        conch_config::Code::NotFound => Code::NotFound,
-        conch_config::Code::InvalidArg => Code::InvalidArg,
-        conch_config::Code::Unsupported => Code::Unsupported,
-    };
-    Error::new(code, error.message)
 }
 
 /// Control plane only, except for reports of memory use, which are rare.
