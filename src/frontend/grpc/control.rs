@@ -1,7 +1,6 @@
 //! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
 
 use bytes::Bytes;
-use conch_config::TensorSpec;
 use conch_engine::stats::{self, Tally};
 use conch_memory::Kind;
 use conch_proto::Message;
@@ -14,7 +13,7 @@ use conch_proto::inference::repository_index_response::ModelIndex;
 use super::body::framed;
 use super::method::Method;
 use super::status::{Code, Status};
-use super::version;
+use crate::api;
 use crate::shard::Shard;
 
 /// Answers `message` to `method`, framed for the wire. Does not block.
@@ -35,7 +34,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         }
         Method::ModelReady => {
             let request: proto::ModelReadyRequest = decode(message)?;
-            let version = version::parse(&request.version)?;
+            let version = api::parse_version(&request.version)?;
             framed(&proto::ModelReadyResponse {
                 ready: server.is_model_ready(&request.name, version)?,
             })
@@ -56,7 +55,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         Method::ModelMetadata => framed(&model_metadata(shard, &decode(message)?)?),
         Method::ModelConfig => {
             let request: proto::ModelConfigRequest = decode(message)?;
-            let model = shard.find(&request.name, version::parse(&request.version)?)?;
+            let model = shard.find(&request.name, api::parse_version(&request.version)?)?;
             framed(&proto::ModelConfigResponse {
                 config: Some((*model.config.message).clone()),
             })
@@ -96,39 +95,25 @@ fn model_metadata(
     shard: &Shard,
     request: &proto::ModelMetadataRequest,
 ) -> Result<proto::ModelMetadataResponse, Status> {
-    let wanted = version::parse(&request.version)?;
+    let wanted = api::parse_version(&request.version)?;
     let model = shard.find(&request.name, wanted)?;
-    let versions = match wanted {
-        Some(version) => vec![version],
-        None => shard
-            .server
-            .registry()
-            .snapshot()
-            .ready_versions(&request.name)?,
-    };
-    let config = &model.config;
-    let tensors = |specs: &[TensorSpec]| {
-        specs
-            .iter()
-            .map(|spec| TensorMetadata {
-                name: spec.name.to_string(),
-                datatype: spec.data_type.name().to_owned(),
-                // The batch dimension comes first; its size is the client's choice.
-                shape: config
-                    .is_batching()
-                    .then_some(-1)
-                    .into_iter()
-                    .chain(spec.dims.iter().copied())
-                    .collect(),
+    let metadata = api::model_metadata(&shard.server, &model, wanted)?;
+    let tensors = |tensors: Vec<api::TensorMetadata<'_>>| {
+        tensors
+            .into_iter()
+            .map(|tensor| TensorMetadata {
+                name: tensor.name.to_owned(),
+                datatype: tensor.data_type.to_owned(),
+                shape: tensor.shape,
             })
             .collect()
     };
     Ok(proto::ModelMetadataResponse {
-        name: model.name.to_string(),
-        versions: versions.iter().map(i64::to_string).collect(),
-        platform: config.platform_or_backend().to_owned(),
-        inputs: tensors(&config.inputs),
-        outputs: tensors(&config.outputs),
+        name: metadata.name.to_owned(),
+        versions: metadata.versions.iter().map(i64::to_string).collect(),
+        platform: metadata.platform.to_owned(),
+        inputs: tensors(metadata.inputs),
+        outputs: tensors(metadata.outputs),
     })
 }
 
@@ -162,31 +147,11 @@ fn statistics(
     shard: &Shard,
     request: &proto::ModelStatisticsRequest,
 ) -> Result<proto::ModelStatisticsResponse, Status> {
-    let version = version::parse(&request.version)?;
-    let name = (!request.name.is_empty()).then_some(request.name.as_str());
-    let found = shard
-        .server
-        .statistics(name, version)
-        .map_err(|_| no_statistics(shard, &request.name))?;
+    let version = api::parse_version(&request.version)?;
+    let found = api::statistics(&shard.server, &request.name, version)?;
     Ok(proto::ModelStatisticsResponse {
         model_stats: found.into_iter().map(model_statistics).collect(),
     })
-}
-
-/// Statistics have words of their own for what is not there.
-fn no_statistics(shard: &Shard, name: &str) -> Status {
-    let ready = shard
-        .server
-        .registry()
-        .snapshot()
-        .ready_versions(name)
-        .unwrap_or_default();
-    let message = if ready.is_empty() {
-        format!("requested model '{name}' is not available")
-    } else {
-        format!("requested model version is not available for model '{name}'")
-    };
-    Status::new(Code::InvalidArgument, message)
 }
 
 fn model_statistics(model: stats::ModelStatistics) -> proto::ModelStatistics {

@@ -58,11 +58,6 @@ impl Prefix {
             }
         }
     }
-
-    /// Whether not a single byte has come.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// Writes the prefix of a message of `length` bytes into the first bytes of `out`, which holds at least [`PREFIX_BYTES`].

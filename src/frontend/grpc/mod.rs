@@ -11,13 +11,13 @@ mod connection;
 mod control;
 mod frame;
 mod infer;
+pub(crate) mod measure;
 mod method;
 mod patience;
 mod settings;
 mod status;
 mod timeout;
 mod transport;
-mod version;
 mod wire;
 
 use std::rc::Rc;

@@ -37,7 +37,7 @@ pub(super) async fn submit(
 ) -> Result<Submitted, Status> {
     let Arrived { head, charge, raws } = arrived;
     let target = message::Target::read(&head).map_err(|_| Status::unparsable())?;
-    let version = super::version::parse(target.model_version)?;
+    let version = crate::api::parse_version(target.model_version)?;
     let model = shard.find(target.model_name, version)?;
     if model.config.is_decoupled {
         return Err(Status::new(
