@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import urllib.request
 
 
@@ -106,3 +107,20 @@ def write_model(repository, name, config, version_files=()):
     for file_name, content in version_files:
         with open(os.path.join(version, file_name), "wb") as file:
             file.write(content)
+
+
+def run_checks(prefix, checks):
+    """Runs all checks, so that one that fails hides no other; the process ends with 1 if any did. They are functions by name, and may
+    return something worth telling."""
+    failed = []
+    for name, check in checks.items():
+        try:
+            told = check()
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+            print(f"{prefix}: {name}: FAILED", flush=True)
+        else:
+            print(f"{prefix}: {name}: ok{f' ({told})' if told else ''}", flush=True)
+    if failed:
+        sys.exit(f"{prefix}: failed: {', '.join(failed)}")

@@ -16,7 +16,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from serving import Server, write_model
+from serving import Server, run_checks, write_model
 
 TYPES = {
     "BOOL": bool, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
@@ -215,16 +215,14 @@ def main():
         write_model(repository, "optional", OPTIONAL)
         with Server(arguments.server, repository, arguments.backends) as server:
             clients = [(http, http.InferenceServerClient(server.http)), (grpc, grpc.InferenceServerClient(server.grpc))]
-            for name, check in {
+            run_checks("identity", {
                 "data types": lambda: check_types(clients, random),
                 "BF16": lambda: check_bf16(server.http),
                 "batching": lambda: check_batching(server.grpc),
                 "failures": lambda: check_plain(clients),
                 "optional inputs": lambda: check_optional(clients),
                 "decoupled": lambda: check_decoupled(server.grpc),
-            }.items():
-                check()
-                print(f"identity: {name}: ok", flush=True)
+            })
             clients[0][1].close()
 
 

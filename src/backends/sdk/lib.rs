@@ -31,3 +31,8 @@ pub use gather::{Gather, Gathered, Join, Scatter, Share};
 pub use request::{Input, Parameter, Request};
 pub use response::{Buffer, Response, State};
 pub use serde_json;
+
+/// Keeps the example in the documentation compiling.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/BACKENDS.md")]
+struct Documentation;
