@@ -83,9 +83,11 @@ pub(crate) fn index(rows: &[IndexRow]) -> Vec<u8> {
         text(target, "name", &row.name);
         if let Some(version) = row.version {
             text(target, "version", &version.to_string());
-            text(target, "state", row.state);
-            if !row.reason.is_empty() {
-                text(target, "reason", &row.reason);
+        }
+        // A model that lies in two repositories has these without a version.
+        for (name, value) in [("state", row.state), ("reason", row.reason.as_str())] {
+            if !value.is_empty() {
+                text(target, name, value);
             }
         }
         target.push(b'}');
@@ -210,20 +212,21 @@ mod tests {
             String::from_utf8(model_metadata(&metadata)).unwrap(),
             r#"{"name":"m","versions":["1","3"],"platform":"identity","inputs":[{"name":"IN","datatype":"FP32","shape":[-1,16]}],"outputs":[]}"#
         );
-        let row = |version, reason: &str| IndexRow {
+        let row = |version, state, reason: &str| IndexRow {
             name: "m".to_owned(),
             version,
-            state: "READY",
+            state,
             reason: reason.to_owned(),
         };
         assert_eq!(
             String::from_utf8(index(&[
-                row(Some(1), ""),
-                row(Some(2), "because"),
-                row(None, "")
+                row(Some(1), "READY", ""),
+                row(Some(2), "UNAVAILABLE", "because"),
+                row(None, "UNAVAILABLE", "twice"),
+                row(None, "", "")
             ]))
             .unwrap(),
-            r#"[{"name":"m","version":"1","state":"READY"},{"name":"m","version":"2","state":"READY","reason":"because"},{"name":"m"}]"#
+            r#"[{"name":"m","version":"1","state":"READY"},{"name":"m","version":"2","state":"UNAVAILABLE","reason":"because"},{"name":"m","state":"UNAVAILABLE","reason":"twice"},{"name":"m"}]"#
         );
     }
 }
