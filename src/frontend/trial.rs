@@ -76,8 +76,10 @@ impl Instance for FakeInstance {
     fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
         for live in batch.drain(..) {
             let model = Arc::clone(&live.shared().model);
-            if &*model.name == "slow" {
+            if matches!(&*model.name, "slow" | "leisurely") {
                 std::thread::sleep(Duration::from_millis(200));
+            }
+            if &*model.name == "slow" {
                 SLOW_COUNT.fetch_add(1, Ordering::SeqCst);
             }
             let mut outputs = smallvec::SmallVec::new();
@@ -144,9 +146,10 @@ fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
 fn repository() -> PathBuf {
     let root = std::env::temp_dir().join(format!("conch-frontend-{}", std::process::id()));
     let fp32 = [("IN", "FP32", "-1")];
-    let models: [(&str, &[(&str, &str, &str)], &[(&str, &str, &str)]); 6] = [
+    let models: [(&str, &[(&str, &str, &str)], &[(&str, &str, &str)]); 7] = [
         ("echo", &fp32, &[("OUT", "FP32", "-1")]),
         ("slow", &fp32, &[("OUT", "FP32", "-1")]),
+        ("leisurely", &fp32, &[("OUT", "FP32", "-1")]),
         (
             "mixed",
             &[("A", "UINT32", "2, 2"), ("B", "BOOL", "3")],
@@ -677,7 +680,7 @@ fn draining_finishes_what_was_begun() {
     let address = frontend.addresses().http.unwrap();
     let mut idle = connect(address);
     let mut busy = connect(address);
-    busy.write_all(&post("/v2/models/slow/infer", None, ECHO_BODY))
+    busy.write_all(&post("/v2/models/leisurely/infer", None, ECHO_BODY))
         .unwrap();
     idle.write_all(&get("/v2/health/ready")).unwrap();
     assert_eq!(read_answer(&mut idle, true).0, 200);
