@@ -35,8 +35,6 @@ pub use backend::{
     Model, PreferredGroup,
 };
 pub use error::{Code, Error};
-#[doc(hidden)]
-pub use scheduler::measure::Batcher;
 pub use model::{ModelVersion, Reservation};
 pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};
@@ -45,4 +43,6 @@ pub use request::{
     Shape, Stamps, Ticket,
 };
 pub use response::{Completion, Delivery, Departures, Output, Response};
+#[doc(hidden)]
+pub use scheduler::measure::Batcher;
 pub use server::{Options, Server};

@@ -146,7 +146,9 @@ fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
 fn repository() -> PathBuf {
     let root = std::env::temp_dir().join(format!("conch-frontend-{}", std::process::id()));
     let fp32 = [("IN", "FP32", "-1")];
-    let models: [(&str, &[(&str, &str, &str)], &[(&str, &str, &str)]); 7] = [
+    // Name, data type and dims of a tensor.
+    type Tensors<'a> = &'a [(&'a str, &'a str, &'a str)];
+    let models: [(&str, Tensors<'_>, Tensors<'_>); 7] = [
         ("echo", &fp32, &[("OUT", "FP32", "-1")]),
         ("slow", &fp32, &[("OUT", "FP32", "-1")]),
         ("leisurely", &fp32, &[("OUT", "FP32", "-1")]),

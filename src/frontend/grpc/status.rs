@@ -176,7 +176,7 @@ mod tests {
         }
         let long = "é".repeat(100_000);
         let encoded = percent_encode(&long);
-        assert!(encoded.len() <= MESSAGE_BYTES_MAX && encoded.len() % 6 == 0);
+        assert!(encoded.len() <= MESSAGE_BYTES_MAX && encoded.len().is_multiple_of(6));
     }
 
     #[test]

@@ -31,6 +31,8 @@ const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
 const BODY_FIRST_BYTES: usize = 256 << 10;
 /// One receive: bounds what arrives before it is charged, and the length of a shard turn.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a chunked body taken in before the rest of the shard gets its turn: some 100 us.
+const SLICE_BYTES: usize = 512 << 10;
 /// After a refusal the client may still be sending; if we closed at once, the reset could overtake the answer.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 4 << 20;
@@ -295,7 +297,13 @@ impl Connection {
             );
             let room = spare.get_mut(..wanted).unwrap_or(&mut []);
             match self.stream.receive(room).await {
-                Ok(count) if count > 0 => block.advance(count),
+                Ok(count) if count > 0 => {
+                    block.advance(count);
+                    if count == RECEIVE_BYTES_MAX {
+                        // A fast client could go on like this for ever.
+                        self.shard.breathe().await;
+                    }
+                }
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(Closed),
             }
@@ -312,6 +320,7 @@ impl Connection {
         let mut block = placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX));
         let mut decoder = Decoder::new();
         let mut received_bytes = 0usize;
+        let mut slice_bytes = 0usize;
         loop {
             let before = self.input.unused();
             let mut unused = before;
@@ -350,11 +359,17 @@ impl Connection {
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
             match self.stream.receive(self.input.room_mut(bytes_max)).await {
-                Ok(count) if count > 0 => self.input.received(count),
+                Ok(count) if count > 0 => {
+                    self.input.received(count);
+                    slice_bytes += count;
+                }
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(Closed),
             }
-            self.shard.yield_if_needed().await;
+            if slice_bytes >= SLICE_BYTES {
+                slice_bytes = 0;
+                self.shard.breathe().await;
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A shard: one thread, pinned to a CPU, with one io_uring executor and the connections that the acceptors dealt to it.
 //!
 //! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task queue of the default kind (others
-//! lose wake-ups), no cancelled accepts (accepting is a thread's business), a short preempt timer, every task behind `catch_unwind`
+//! lose wake-ups), no cancelled accepts (accepting is a thread's business), a long preempt timer, every task behind `catch_unwind`
 //! (a panic would end the executor), every task's handle kept (futures pending at the end are never dropped otherwise), and no borrow
 //! of shard state across a spawn, which polls the new task at once.
 
@@ -44,8 +44,13 @@ pub use timer::Timer;
 
 /// Letters handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
-/// The executor looks at timers, wake-ups and sockets at least this often, whatever the tasks do.
-const PREEMPT_AFTER: Duration = Duration::from_micros(500);
+/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`Shard::breathe`]), so it is a backstop.
+///
+/// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the first task, and if so goes to
+/// sleep with tasks ready to run, as if there were none (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that
+/// happens whenever the thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100 ms the thread
+/// would have to be off its CPU for as long, and the heartbeat bounds what is left.
+const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How long an idle shard looks for work before it sleeps, where it may spin at all.
 const SPIN: Duration = Duration::from_micros(20);
 /// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime takes.
@@ -329,10 +334,19 @@ impl Shard {
         glommio::executor().spawn_blocking(work).await
     }
 
-    /// Lets other tasks run, if this turn has lasted long enough.
-    pub async fn yield_if_needed(&self) {
-        glommio::yield_if_needed().await;
+    /// Ends the task's turn and lets the whole shard look at its sockets, wake-ups and timers. For work that comes in slices; see
+    /// [`breathe`].
+    pub async fn breathe(&self) {
+        breathe().await;
     }
+}
+
+/// Ends the task's turn by way of a timer that is due at once.
+///
+/// A task that wakes itself instead (as `yield_now` does) is run again in the same turn of the executor, before it looks at anything
+/// else.
+pub async fn breathe() {
+    Timer::after(Duration::from_micros(1)).await;
 }
 
 /// Makes the executor turn a few times per second whatever happens: a wake-up that gets lost on the way is late, not lost.

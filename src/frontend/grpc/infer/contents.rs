@@ -80,29 +80,33 @@ pub(super) struct Subject<'a> {
 }
 
 /// Counts work and yields to the rest of the shard when a slice is full.
-#[derive(Default)]
-struct Pace {
+struct Pace<P> {
     spent_bytes: usize,
+    pause: P,
 }
 
-impl Pace {
+impl<P: AsyncFn()> Pace<P> {
     async fn spend(&mut self, bytes: usize) {
         self.spent_bytes += bytes;
         if self.spent_bytes >= SLICE_BYTES {
             self.spent_bytes = 0;
-            futures_lite::future::yield_now().await;
+            (self.pause)().await;
         }
     }
 }
 
-/// The tensor that `pieces` (together one InferTensorContents) hold.
+/// The tensor that `pieces` (together one InferTensorContents) hold. `pause` lets the rest of the shard run between slices.
 pub(super) async fn read(
     pieces: &[&[u8]],
     subject: &Subject<'_>,
     pool: &Arc<Pool>,
     budget: &Arc<Budget>,
+    pause: impl AsyncFn(),
 ) -> Result<View, Status> {
-    let mut pace = Pace::default();
+    let mut pace = Pace {
+        spent_bytes: 0,
+        pause,
+    };
     let mut counts = [0u64; KINDS.len()];
     let mut text_bytes = 0u64;
     for piece in pieces {
@@ -188,7 +192,11 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
 }
 
 /// How many elements one field holds: one, or many if it is packed. A field of another wire type counts none, as it is unknown.
-async fn count_elements(kind: Kind, value: Value<'_>, pace: &mut Pace) -> Result<u64, Malformed> {
+async fn count_elements(
+    kind: Kind,
+    value: Value<'_>,
+    pace: &mut Pace<impl AsyncFn()>,
+) -> Result<u64, Malformed> {
     match (kind, value) {
         (Kind::Bytes, Value::Bytes(_)) => {
             pace.spend(8).await;
@@ -246,7 +254,7 @@ async fn write_elements(
     element_bytes: Option<usize>,
     value: Value<'_>,
     block: &mut Block,
-    pace: &mut Pace,
+    pace: &mut Pace<impl AsyncFn()>,
 ) {
     let element_bytes = element_bytes.unwrap_or(0);
     match (kind, value) {
@@ -317,7 +325,13 @@ mod tests {
             model: "m",
             data_type,
         };
-        let view = block_on(read(pieces, &subject, &pool, &budget))?;
+        let view = block_on(read(
+            pieces,
+            &subject,
+            &pool,
+            &budget,
+            futures_lite::future::yield_now,
+        ))?;
         Ok(view.as_ref().to_vec())
     }
 
@@ -508,7 +522,14 @@ mod tests {
             model: "m",
             data_type: Some(DataType::Int32),
         };
-        let status = block_on(read(&[&contents], &subject, &pool, &budget)).unwrap_err();
+        let status = block_on(read(
+            &[&contents],
+            &subject,
+            &pool,
+            &budget,
+            futures_lite::future::yield_now,
+        ))
+        .unwrap_err();
         assert_eq!(status.code, Code::ResourceExhausted);
         assert_eq!(budget.used_bytes(), 0);
     }

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use super::contents::{self, Subject};
 use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, Target};
 use crate::grpc::status::{Code, Status};
-use crate::shard::Shard;
+use crate::shard::{Shard, breathe};
 
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
@@ -44,7 +44,14 @@ pub(super) async fn build<'a>(
         };
         let data = match source_of(&input, has_raws, &subject)? {
             Source::Contents => {
-                contents::read(&input.contents, &subject, &shard.pool, &shard.budget).await?
+                contents::read(
+                    &input.contents,
+                    &subject,
+                    &shard.pool,
+                    &shard.budget,
+                    breathe,
+                )
+                .await?
             }
             Source::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
         };
@@ -392,7 +399,8 @@ mod tests {
         };
         let region = ("shared_memory_region", Choice::Text("r"));
         let size = ("shared_memory_byte_size", Choice::Int(4));
-        let table: &[(&[(&'static str, Choice<'static>)], Code, &str)] = &[
+        type Row<'a> = (&'a [(&'static str, Choice<'static>)], Code, &'a str);
+        let table: &[Row<'_>] = &[
             (
                 &[("classification", Choice::Bool(true))],
                 Code::InvalidArgument,
