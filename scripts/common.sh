@@ -12,13 +12,23 @@ fail() {
   exit 1
 }
 
-# Runs a command with its output in a file: told in one line, shown only when it fails.
+# Runs a command with its output in a file: told in one line, then now and then its newest line while it lasts; shown when it fails.
 quietly() {
-  local name=$1 log
+  local name=$1 log pid status=0 shown=$SECONDS
   shift
   log=$cache/$(echo "$name" | tr -c 'a-z0-9\n' '-').log
   step "$name"
-  "$@" >"$log" 2>&1 || fail "'$name' failed. The end of $log:
+  "$@" >"$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.2
+    if [ $((SECONDS - shown)) -ge 20 ]; then
+      shown=$SECONDS
+      step "  ... $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-100)"
+    fi
+  done
+  wait "$pid" || status=$?
+  [ "$status" = 0 ] || fail "'$name' failed. The end of $log:
 $(tail -n 25 "$log")"
 }
 
