@@ -1,0 +1,185 @@
+//! The figures themselves: what is counted, in the forms that reports, statistics and metrics exchange.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use conch_memory::Kind;
+
+/// Why a request failed; the `reason` label of `nv_inference_request_failure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Its queue policy refused it after it was queued.
+    Rejected,
+    /// Cancelled before it executed.
+    Canceled,
+    /// The backend failed it.
+    Backend,
+    Other,
+}
+
+impl Failure {
+    pub const ALL: [Failure; 4] = [
+        Failure::Rejected,
+        Failure::Canceled,
+        Failure::Backend,
+        Failure::Other,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Failure::Rejected => "REJECTED",
+            Failure::Canceled => "CANCELED",
+            Failure::Backend => "BACKEND",
+            Failure::Other => "OTHER",
+        }
+    }
+}
+
+/// When one execution reached its stages, monotonic ns, as the backend reports it. Later stages may not precede earlier ones; where
+/// they do (a backend that leaves a stage 0), the stage counts as 0 ns long.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExecutionSpan {
+    pub exec_start_ns: u64,
+    pub compute_start_ns: u64,
+    pub compute_end_ns: u64,
+    pub exec_end_ns: u64,
+}
+
+/// How often, and for how long in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub count: u64,
+    pub duration_ns: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, duration_ns: u64) {
+        self.count += 1;
+        self.duration_ns = self.duration_ns.wrapping_add(duration_ns);
+    }
+}
+
+/// `inference_stats` of the statistics extension.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InferenceStatistics {
+    pub success: Tally,
+    pub fail: Tally,
+    pub queue: Tally,
+    pub compute_input: Tally,
+    pub compute_infer: Tally,
+    pub compute_output: Tally,
+    pub cache_hit: Tally,
+    pub cache_miss: Tally,
+}
+
+/// One entry of `response_stats`: what became of the n-th responses of all requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseStatistics {
+    pub compute_infer: Tally,
+    pub compute_output: Tally,
+    pub success: Tally,
+    pub fail: Tally,
+    pub empty_response: Tally,
+    pub cancel: Tally,
+}
+
+/// One entry of `batch_stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchStatistics {
+    pub batch_size: u64,
+    pub compute_input: Tally,
+    pub compute_infer: Tally,
+    pub compute_output: Tally,
+}
+
+/// One entry of `memory_usage`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    pub kind: Kind,
+    pub id: i64,
+    pub bytes: u64,
+}
+
+/// All of a model version's numbers at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelStatistics {
+    pub name: Arc<str>,
+    pub version: i64,
+    /// Wall clock of the latest execution, 0 if none.
+    pub last_inference_ms: u64,
+    pub inference_count: u64,
+    pub execution_count: u64,
+    pub inference: InferenceStatistics,
+    /// By response index, ascending.
+    pub responses: Vec<(u64, ResponseStatistics)>,
+    /// By batch size, ascending.
+    pub batches: Vec<BatchStatistics>,
+    pub memory_usage: Vec<MemoryUsage>,
+}
+
+/// The sums behind statistics and metrics, without names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub last_inference_ms: u64,
+    pub inference_count: u64,
+    pub execution_count: u64,
+    pub inference: InferenceStatistics,
+    /// Indexed as [`Failure::ALL`].
+    pub failures: [u64; 4],
+    pub responses: BTreeMap<u64, ResponseStatistics>,
+    pub batches: BTreeMap<u64, BatchStatistics>,
+    pub memory_usage: Vec<MemoryUsage>,
+    /// Requests queued now.
+    pub pending_count: u64,
+}
+
+/// What happened to one response, for [`Statistics::report_response`]. Times are monotonic ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseReport {
+    /// `output_start_ns` 0 on a failed response: no output was written.
+    Sent {
+        success: bool,
+        start_ns: u64,
+        output_start_ns: u64,
+        end_ns: u64,
+    },
+    Empty {
+        start_ns: u64,
+        end_ns: u64,
+    },
+    Cancelled {
+        start_ns: u64,
+        end_ns: u64,
+    },
+}
+
+impl ResponseStatistics {
+    pub(super) fn merge(&mut self, other: &ResponseStatistics) {
+        let pairs = [
+            (&mut self.compute_infer, other.compute_infer),
+            (&mut self.compute_output, other.compute_output),
+            (&mut self.success, other.success),
+            (&mut self.fail, other.fail),
+            (&mut self.empty_response, other.empty_response),
+            (&mut self.cancel, other.cancel),
+        ];
+        for (mine, theirs) in pairs {
+            mine.count += theirs.count;
+            mine.duration_ns = mine.duration_ns.wrapping_add(theirs.duration_ns);
+        }
+    }
+}
+
+impl ExecutionSpan {
+    pub(super) fn input_ns(&self) -> u64 {
+        self.compute_start_ns.saturating_sub(self.exec_start_ns)
+    }
+
+    pub(super) fn infer_ns(&self) -> u64 {
+        self.compute_end_ns.saturating_sub(self.compute_start_ns)
+    }
+
+    pub(super) fn output_ns(&self) -> u64 {
+        self.exec_end_ns.saturating_sub(self.compute_end_ns)
+    }
+}
