@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_config::{InstanceKind, Model as ModelConfig};
+use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup};
 use conch_memory::{Budget, Pool};
 
 use crate::model::ModelVersion;
@@ -48,15 +48,6 @@ pub enum ExecutionPolicy {
     Blocking,
     /// One thread per device serves all its instances.
     DeviceBlocking,
-}
-
-/// An instance group that the backend prefers when the configuration names none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreferredGroup {
-    /// `None`: automatic.
-    pub kind: Option<InstanceKind>,
-    pub count: u64,
-    pub device_ids: Vec<u64>,
 }
 
 /// One loaded backend library.

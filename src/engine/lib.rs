@@ -30,10 +30,14 @@ pub mod tables;
 pub mod timekeeper;
 pub mod topology;
 
+/// A backend's wish for instance groups, as [`conch_config`] resolves it.
+pub use conch_config::PreferredGroup;
+
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, ExecutionPolicy, Instance, InstanceSpec, LoadContext,
-    Model, PreferredGroup,
+    Model,
 };
+
 pub use error::{Code, Error};
 pub use model::{ModelVersion, Reservation};
 pub use queue::{Place, withdraw};

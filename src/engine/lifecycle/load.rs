@@ -138,7 +138,7 @@ impl Lifecycle {
         let mut config = candidate.config.clone();
         conch_config::resolve_instance_groups(
             &mut config,
-            &preferred_groups(&*backend),
+            backend.preferred_groups(),
             &Gpus::default(),
         )?;
         let model = Arc::clone(&backend).load_model(LoadContext {
@@ -263,17 +263,6 @@ fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
             "model '{name}' is an ensemble, which this server does not support"
         ))),
     }
-}
-
-fn preferred_groups(backend: &dyn crate::Backend) -> Vec<conch_config::PreferredGroup> {
-    let preferred = backend.preferred_groups().iter();
-    preferred
-        .map(|group| conch_config::PreferredGroup {
-            kind: group.kind,
-            count: group.count,
-            device_ids: group.device_ids.clone(),
-        })
-        .collect()
 }
 
 /// Whether instances of one model are made concurrently: the operator's word, else the backend's.
