@@ -24,10 +24,14 @@ pub struct Arguments {
     pub strict_readiness: bool,
     pub model_config_name: String,
     pub model_load_thread_count: usize,
+    pub model_load_retry_count: u32,
     pub http: Listener,
     pub grpc: Listener,
     pub metrics: Listener,
     pub allow_cpu_metrics: bool,
+    pub metrics_interval_ms: u64,
+    /// The `*_duration_us` counters.
+    pub counter_latencies: bool,
     pub http_input_bytes_max: u64,
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
@@ -85,6 +89,7 @@ impl Default for Arguments {
             strict_readiness: true,
             model_config_name: String::new(),
             model_load_thread_count: 4,
+            model_load_retry_count: 0,
             http: listener(8000),
             grpc: listener(8001),
             metrics: Listener {
@@ -92,6 +97,8 @@ impl Default for Arguments {
                 ..listener(8002)
             },
             allow_cpu_metrics: true,
+            metrics_interval_ms: 2_000,
+            counter_latencies: true,
             http_input_bytes_max: 64 << 20,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
@@ -227,6 +234,11 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         }
         "model-config-name" => arguments.model_config_name = value.into(),
         "model-load-thread-count" => arguments.model_load_thread_count = parse_count(value, 1)?,
+        "model-load-retry-count" => {
+            let count = parse_int(value)?.max(0);
+            arguments.model_load_retry_count =
+                u32::try_from(count).map_err(|_| out_of_bound(value))?;
+        }
         "allow-http" => arguments.http.is_enabled = parse_bool(value)?,
         "http-address" => arguments.http.address = value.into(),
         "http-port" => arguments.http.port = parse_port(value)?,
@@ -245,6 +257,10 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "allow-cpu-metrics" => arguments.allow_cpu_metrics = parse_bool(value)?,
         "metrics-address" => arguments.metrics.address = value.into(),
         "metrics-port" => arguments.metrics.port = parse_port(value)?,
+        "metrics-interval-ms" => {
+            arguments.metrics_interval_ms = parse_int(value)?.max(0).unsigned_abs();
+        }
+        "metrics-config" => set_metrics_config(arguments, value)?,
         "backend-directory" => arguments.backend_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
         "shards" => arguments.shard_count = Some(parse_count(value, 1)?),
@@ -327,6 +343,29 @@ fn parse_count(text: &str, least: usize) -> Result<usize, String> {
         .ok_or_else(|| out_of_bound(text))
 }
 
+/// `<setting>=<value>`. Settings that upstream has and this version does not are accepted only where they ask for nothing.
+fn set_metrics_config(arguments: &mut Arguments, text: &str) -> Result<(), String> {
+    let parts = text.split_once('=').filter(|(setting, value)| {
+        !setting.is_empty() && !setting.contains(',') && !value.is_empty()
+    });
+    let (setting, value) = parts.ok_or_else(|| {
+        format!("--metrics-config option format is <setting>=<value>. Got {text}")
+    })?;
+    match setting {
+        "counter_latencies" => arguments.counter_latencies = parse_bool(value)?,
+        "summary_latencies" | "histogram_latencies" if !parse_bool(value)? => {}
+        "summary_latencies" | "histogram_latencies" => {
+            return Err(format!(
+                "this version of conch does not serve --metrics-config={text}; remove the option to start without it"
+            ));
+        }
+        _ => arguments
+            .warnings
+            .push(format!("--metrics-config={text} has no effect")),
+    }
+    Ok(())
+}
+
 fn parse_backend_config(text: &str) -> Result<(String, String, String), String> {
     let (head, value) = text
         .split_once('=')
@@ -379,6 +418,22 @@ mod tests {
     }
 
     #[test]
+    fn metrics_and_retries_are_set() {
+        let arguments = parsed(
+            "--model-repository=m --metrics-interval-ms=250 --metrics-config=counter_latencies=false --model-load-retry-count=2",
+        )
+        .unwrap();
+        assert_eq!(
+            (
+                arguments.metrics_interval_ms,
+                arguments.counter_latencies,
+                arguments.model_load_retry_count
+            ),
+            (250, false, 2)
+        );
+    }
+
+    #[test]
     fn refuses_with_a_reason() {
         for (line, expected) in [
             ("stray", "Unexpected argument: stray"),
@@ -409,6 +464,23 @@ mod tests {
         ] {
             assert_eq!(reason(line), expected, "{line}");
         }
+        for (line, expected) in [
+            (
+                "--metrics-config=a",
+                "--metrics-config option format is <setting>=<value>. Got a",
+            ),
+            (
+                "--metrics-config=a,counter_latencies=true",
+                "--metrics-config option format is <setting>=<value>. Got a,counter_latencies=true",
+            ),
+            (
+                "--metrics-config=counter_latencies=maybe",
+                "invalid value for bool option: maybe",
+            ),
+        ] {
+            assert_eq!(reason(line), expected, "{line}");
+        }
+        assert!(reason("--metrics-config=summary_latencies=true").contains("does not serve"));
         assert!(reason("--model-control-mode=explicit").contains("does not serve"));
         assert!(reason("--http-restricted-api=health:k=v").contains("does not serve"));
     }
@@ -423,7 +495,7 @@ mod tests {
                 ("help", _) => continue,
                 ("log-format", _) => "default",
                 ("log-verbose", _) => "1",
-                ("backend-config", _) => "a=b",
+                ("backend-config" | "metrics-config", _) => "a=b",
                 ("memory-limit-bytes", _) => "1048576",
                 (_, Takes::Bool) => "true",
                 (_, Takes::Int) => "5",
@@ -437,10 +509,11 @@ mod tests {
     #[test]
     fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
         let arguments = parsed(
-            "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE --strict-model-config=true",
+            "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE --strict-model-config=true \
+             --allow-client-shm=true --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
         )
         .unwrap();
-        assert_eq!(arguments.warnings.len(), 2);
+        assert_eq!(arguments.warnings.len(), 5);
         assert!(!arguments.auto_complete);
     }
 }

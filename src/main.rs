@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod flag_table;
 mod flags;
 mod machine;
 
@@ -162,8 +163,11 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         shard_cpus: machine.shard_cpus.clone(),
         lowers_core_priority: arguments.lowers_core_priority,
         model_load_thread_count: arguments.model_load_thread_count,
+        model_load_retry_count: arguments.model_load_retry_count,
         allow_metrics: arguments.metrics.is_enabled,
         allow_cpu_metrics: arguments.allow_cpu_metrics,
+        counter_latencies: arguments.counter_latencies,
+        metrics_interval: Duration::from_millis(arguments.metrics_interval_ms),
         ..defaults
     }
 }
