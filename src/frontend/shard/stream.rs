@@ -1,25 +1,20 @@
 //! A client's connection on its shard.
 //!
 //! Reads and writes try the system call first and wait for readiness through the ring only when it would block. Vectored writes go
-//! round the runtime, which has none. The stream is also what h2 asks for (tokio's traits).
+//! round the runtime, which has none.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use futures_lite::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
-
-/// What one read through the tokio adapter takes at most.
-const ADAPTER_BYTES: usize = 64 << 10;
 
 /// A connected TCP socket on the shard that polls it.
 pub struct Stream {
     inner: TcpStream,
     socket: RawFd,
-    /// Where the tokio adapter reads first: its caller's memory is uninitialised, and clearing it would cost more than this copy.
-    scratch: Vec<u8>,
 }
 
 impl Stream {
@@ -31,7 +26,6 @@ impl Stream {
         Stream {
             inner: conch_net::adopt(socket),
             socket: raw,
-            scratch: Vec::new(),
         }
     }
 
@@ -77,56 +71,5 @@ impl Stream {
             }
             result => Poll::Ready(result),
         }
-    }
-}
-
-impl tokio::io::AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        target: &mut tokio::io::ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.scratch.is_empty() {
-            this.scratch.resize(ADAPTER_BYTES, 0);
-        }
-        let room = target.remaining().min(ADAPTER_BYTES);
-        let scratch = &mut this.scratch[..room];
-        let received = ready!(Pin::new(&mut this.inner).poll_read(context, scratch))?;
-        target.put_slice(&scratch[..received]);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl tokio::io::AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        source: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_send(context, source)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_close(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        if pieces.iter().all(|piece| piece.is_empty()) {
-            return Poll::Ready(Ok(0));
-        }
-        self.get_mut().poll_send_vectored(context, pieces)
     }
 }
