@@ -22,7 +22,6 @@ use crate::order::Turn;
 use crate::queue::Place;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
-use crate::stats::Failure;
 use crate::{Code, Completion, Error, ModelVersion};
 
 pub(crate) use plan::Plan;
@@ -88,10 +87,9 @@ pub fn admit(
             .plan
             .signature(config, &matched.indices, &inputs, batch_size > 0),
     };
-    let reservation =
-        Reservation::new(model).ok_or_else(|| refuse_full(&request, model, &stamps))?;
+    let reservation = Reservation::new(model).ok_or_else(|| refuse_full(&request))?;
     if !model.bounds.try_enter(level) {
-        return Err(refuse_full(&request, model, &stamps));
+        return Err(refuse_full(&request));
     }
     let place = Place::entered(model, level);
     let turn = model
@@ -165,13 +163,8 @@ impl fmt::Display for Dims<'_> {
     }
 }
 
-fn refuse_full(request: &Subject<'_>, model: &ModelVersion, stamps: &Stamps) -> Error {
-    let duration_ns = stamps
-        .queue_start_ns
-        .saturating_sub(stamps.request_start_ns);
-    model
-        .statistics
-        .report_failure(Failure::Rejected, duration_ns);
+/// Not counted as a failure, as upstream counts none that was never queued.
+fn refuse_full(request: &Subject<'_>) -> Error {
     Error::new(
         Code::Unavailable,
         format!("{}Exceeds maximum queue size", Prefix(request.id)),
