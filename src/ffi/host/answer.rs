@@ -81,7 +81,7 @@ impl Answer {
             name: self.facts.shared_output_name(name),
             c_name: c_string(name),
             data_type,
-            shape: Shape::from_slice(shape),
+            shape: self.facts.output_shape(name, shape),
             block: None,
             attributes: BufferAttributes::default(),
         }));

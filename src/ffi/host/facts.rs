@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use conch_config::{Model, TensorSpec};
+use conch_engine::Shape;
 use conch_memory::{Budget, Pool};
 
 use crate::boundary::c_string;
@@ -17,6 +18,17 @@ pub(crate) struct ModelFacts {
     pub(crate) budget: Arc<Budget>,
     inputs: Names,
     outputs: Names,
+    has_batch_dim: bool,
+    reshapes: Vec<Reshape>,
+}
+
+/// An output that clients see in another shape than the backend makes.
+struct Reshape {
+    name: Arc<str>,
+    /// What the backend makes, without the batch dimension.
+    source: Vec<i64>,
+    /// What clients see. As many variable dimensions as `source`, in the same order.
+    target: Vec<i64>,
 }
 
 /// Tensor names, in the order of the configuration.
@@ -36,6 +48,18 @@ impl ModelFacts {
             budget,
             inputs: names(&config.inputs),
             outputs: names(&config.outputs),
+            has_batch_dim: config.is_batching(),
+            reshapes: config
+                .outputs
+                .iter()
+                .filter_map(|spec| {
+                    Some(Reshape {
+                        name: Arc::clone(&spec.name),
+                        source: spec.reshape.clone()?,
+                        target: spec.dims.clone(),
+                    })
+                })
+                .collect(),
         }
     }
 
@@ -57,6 +81,14 @@ impl ModelFacts {
         self.outputs.get(index).map(|(_, c_name)| c_name)
     }
 
+    /// The shape in which clients see the output that the backend makes in `shape`: another one only if the configuration reshapes it.
+    pub(crate) fn output_shape(&self, name: &str, shape: &[i64]) -> Shape {
+        let reshape = self.reshapes.iter().find(|known| &*known.name == name);
+        reshape
+            .and_then(|reshape| reshape.apply(shape, usize::from(self.has_batch_dim)))
+            .unwrap_or_else(|| Shape::from_slice(shape))
+    }
+
     /// The output's name as the rest of the server knows it: shared if it is the configuration's.
     pub(crate) fn shared_output_name(&self, name: &str) -> Arc<str> {
         match self.outputs.iter().find(|(known, _)| &**known == name) {
@@ -66,9 +98,64 @@ impl ModelFacts {
     }
 }
 
+impl Reshape {
+    /// `None` if `made` has not the configured rank: then there is nothing to go by, and it stays as it is.
+    fn apply(&self, made: &[i64], batch_dim_count: usize) -> Option<Shape> {
+        let (batch, dims) = made.split_at_checked(batch_dim_count)?;
+        if dims.len() != self.source.len() {
+            return None;
+        }
+        let mut variable = self
+            .source
+            .iter()
+            .zip(dims)
+            .filter(|(configured, _)| **configured == -1)
+            .map(|(_, got)| *got);
+        let mut shape = Shape::from_slice(batch);
+        for dim in &self.target {
+            shape.push(if *dim == -1 { variable.next()? } else { *dim });
+        }
+        Some(shape)
+    }
+}
+
 fn names(specs: &[TensorSpec]) -> Names {
     specs
         .iter()
         .map(|spec| (Arc::clone(&spec.name), c_string(&spec.name)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_take_the_configured_shape() {
+        let reshape = |source: &[i64], target: &[i64]| Reshape {
+            name: "o".into(),
+            source: source.to_vec(),
+            target: target.to_vec(),
+        };
+        // What the backend makes, what clients see, batch dimensions, a shape made, and the one seen.
+        type Case<'a> = (&'a [i64], &'a [i64], usize, &'a [i64], Option<&'a [i64]>);
+        let cases: [Case<'_>; 6] = [
+            (
+                &[1, 1000, 1, 1],
+                &[1000],
+                0,
+                &[1, 1000, 1, 1],
+                Some(&[1000]),
+            ),
+            (&[], &[1], 1, &[7], Some(&[7, 1])),
+            (&[-1, 1, -1], &[-1, -1], 1, &[2, 3, 1, 5], Some(&[2, 3, 5])),
+            (&[4, -1], &[-1, 2, 2], 0, &[4, 9], Some(&[9, 2, 2])),
+            (&[4], &[2, 2], 0, &[4, 1], None),
+            (&[4], &[2, 2], 1, &[], None),
+        ];
+        for (source, target, batch_dim_count, made, seen) in cases {
+            let shape = reshape(source, target).apply(made, batch_dim_count);
+            assert_eq!(shape.as_deref(), seen, "{source:?} -> {target:?}: {made:?}");
+        }
+    }
 }
