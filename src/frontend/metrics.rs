@@ -24,7 +24,7 @@ impl Service for Metrics {
 
     fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
         match (head.method, head.path) {
-            (Method::Get, "/metrics") => Plan::Text,
+            (Method::Get, "/metrics" | "/metrics/") => Plan::Text,
             // As upstream: any other page is there, and empty.
             (Method::Get, _) => Plan::Answer(Box::new(Answer::empty(200))),
             _ => Plan::Answer(Box::new(Answer::failure(
