@@ -1,15 +1,19 @@
 """gRPC: server and model calls, the standard health service, typed and raw contents, deadlines and cancellation."""
 
+import signal
 import threading
 import time
 import unittest
 
 import grpc
+import hpack
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+import server as servers
+import wire
 from case import IS_TRITON, ServerCase, conch_only, pack
-from repository import identity
+from repository import Repository, identity
 
 # Field of InferTensorContents by data type, and values for it.
 TYPED = [
@@ -165,6 +169,119 @@ class Calls(GrpcCase):
         self.stub.ModelInfer(self.message("slow"), timeout=5)
         executed = self.server.statistics("slow")["execution_count"] - before
         self.assertLessEqual(executed, 3)  # the first, the last, and at most one more that had begun
+
+
+@conch_only
+class Drain(unittest.TestCase):
+    """SIGTERM with connections open: what is in flight is answered, all else is no reason to wait."""
+
+    def start(self, *flags, delay_ms=700):
+        repository = Repository().model("slow", identity([("INPUT0", "FP32", (-1, -1))], parameters={
+            "execute_delay_ms": str(delay_ms)}))
+        self.addCleanup(repository.close)
+        server = servers.Server(repository, *flags)
+        self.addCleanup(server.kill)
+        return server
+
+    def slow(self, channel):
+        value = pb.ModelInferRequest(model_name="slow")
+        value.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
+        value.raw_input_contents.append(pack([1.0, 2.0]))
+        return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(value, timeout=20)
+
+    def channel(self, server):
+        channel = grpc.insecure_channel(server.grpc, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.addCleanup(channel.close)
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(pb.ServerLiveRequest(), timeout=5)
+        return channel
+
+    def test_idle_connections_do_not_hold_the_exit(self):
+        """One of each: a library's idle channel, a bare connection that never answers a ping, one that never said a word, and
+        an idle HTTP connection."""
+        server = self.start()
+        self.channel(server)
+        bare = wire.Http2(server).start()
+        self.addCleanup(bare.close)
+        bare.wait_for(wire.SETTINGS)
+        for port in ("grpc", "http", "metrics"):
+            self.addCleanup(wire.connect(server, port).close)
+        idle = wire.connect(server)
+        self.addCleanup(idle.close)
+        idle.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
+        self.assertEqual(wire.Replies(idle).next()[0], 200)
+        begun = time.monotonic()
+        self.assertEqual(server.terminate(), 0)
+        self.assertLess(time.monotonic() - begun, 2)
+        # The bare one was told, at last with the number of the last call that was served: none.
+        last = None
+        while frame := bare.wait_for(wire.GOAWAY):
+            last = frame
+        self.assertEqual(last[3][:8], bytes(8))
+
+    def test_what_is_in_flight_is_answered(self):
+        server = self.start()
+        call, watch = self.slow(self.channel(server)), self.channel(server).unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        self.assertEqual(next(watch), b"\x08\x01")
+        self.channel(server)
+        time.sleep(0.2)
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(call.result().raw_output_contents[0], pack([1.0, 2.0]))
+        self.assertEqual(server.terminate(), 0)
+        self.assertLess(time.monotonic() - begun, 2.5)
+        with self.assertRaises(grpc.RpcError) as caught:
+            while next(watch):
+                pass
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAVAILABLE)
+
+    def test_calls_that_come_while_it_drains(self):
+        """They are refused as not served, not lost: on the old connection by a status, and no new one is taken."""
+        server = self.start(delay_ms=1000)
+        slow, other = self.channel(server), wire.Http2(server).start()
+        self.addCleanup(other.close)
+        call = self.slow(slow)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        other.wait_for(wire.GOAWAY)
+        other.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")), wire.frame(wire.DATA, 1, 1, b"\0\0\0\0\0"))
+        decoder, fields = hpack.Decoder(), {}
+        while (frame := other.wait_for(wire.HEADERS)) is not None:
+            fields.update(decoder.decode(frame[3]))
+            break
+        self.assertEqual(fields.get("grpc-status"), "14", fields)
+        with self.assertRaises(OSError):
+            wire.connect(server, "grpc").close()
+        self.assertEqual(len(call.result().raw_output_contents), 1)
+        self.assertEqual(server.terminate(), 0)
+
+    def test_deadline_of_the_drain(self):
+        """A call that does not end in time is dropped with its connection."""
+        server = self.start("--exit-timeout-secs=1", delay_ms=20_000)
+        call = self.slow(self.channel(server))
+        time.sleep(0.2)
+        begun = time.monotonic()
+        self.assertEqual(server.terminate(), 1)
+        self.assertLess(time.monotonic() - begun, 4)
+        self.assertEqual(call.code(), grpc.StatusCode.UNAVAILABLE)
+
+    def test_reader_that_takes_nothing_does_not_outlive_the_deadline(self):
+        """An answer that its client gives no window for holds the exit up to the deadline, not longer."""
+        server = self.start("--exit-timeout-secs=1", delay_ms=1)
+        link = wire.Http2(server)
+        self.addCleanup(link.close)
+        link.link.sendall(wire.PREFACE + wire.frame(wire.SETTINGS, 0, 0, b"\0\4\0\0\0\0"))  # INITIAL_WINDOW_SIZE 0
+        value = pb.ModelInferRequest(model_name="slow")
+        value.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
+        value.raw_input_contents.append(pack([1.0, 2.0]))
+        body = value.SerializeToString()
+        link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")),
+                  wire.frame(wire.DATA, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
+        self.assertIsNotNone(link.wait_for(wire.HEADERS))
+        begun = time.monotonic()
+        server.terminate()
+        self.assertLess(time.monotonic() - begun, 4)
+        while link.next() is not None:  # up to the end of the connection
+            pass
 
 
 class Overlap(GrpcCase):

@@ -148,6 +148,11 @@ impl Calls {
         }
     }
 
+    /// Makes the connection due in the coming turn.
+    pub(super) fn note_connection(&mut self) {
+        self.board.lock().is_connection_due = true;
+    }
+
     /// Drives the calls, and the connection by way of `poll_connection`, until nothing is due. That function may add calls; it is ready
     /// when the connection is over.
     pub(super) fn poll_turn(

@@ -14,8 +14,8 @@ use h2::{Ping, PingPong, Reason};
 use super::call::{self, Withdrawals};
 use super::calls::Calls;
 use super::settings::{
-    HANDSHAKE_TIMEOUT, KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, RESET_WINDOW, RESETS_MAX, STALL_TIMEOUT,
-    builder,
+    FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, RESET_WINDOW,
+    RESETS_MAX, STALL_TIMEOUT, builder,
 };
 use super::transport::{Transport, Vitals};
 use crate::shard::{Shard, Stream, Timer};
@@ -23,11 +23,16 @@ use crate::shard::{Shard, Stream, Timer};
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
 pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
     let (transport, vitals) = Transport::new(stream);
+    let mut drained = std::pin::pin!(shard.drained());
     let mut handshake = std::pin::pin!(builder().handshake::<_, Bytes>(transport));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
     let http2 = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = handshake.as_mut().poll(context) {
             return Poll::Ready(outcome.ok());
+        }
+        // A peer that has not introduced itself yet has nothing here to lose.
+        if drained.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
         }
         Pin::new(&mut timer).poll(context).map(|()| None)
     })
@@ -37,7 +42,6 @@ pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
         return;
     };
     let ping_pong = http2.ping_pong();
-    let mut drained = std::pin::pin!(shard.drained());
     let mut connection = Connection {
         shard: Rc::clone(&shard),
         http2,
@@ -50,14 +54,11 @@ pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
             blocked: None,
             is_pinging: false,
         },
-        is_ending: false,
+        farewell: Farewell::None,
     };
     let mut calls = Calls::new();
     std::future::poll_fn(|context| {
-        if !connection.is_ending && drained.as_mut().poll(context).is_ready() {
-            connection.is_ending = true;
-            connection.http2.graceful_shutdown();
-        }
+        connection.poll_farewell(&mut calls, drained.as_mut(), context);
         let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
         if over.is_ready() {
             return over;
@@ -74,11 +75,47 @@ struct Connection {
     /// When their count was last 0.
     withdrawals_since_ns: u64,
     watch: Watch,
-    /// A GOAWAY is on its way.
-    is_ending: bool,
+    farewell: Farewell,
+}
+
+/// How far the connection is on its way to its end, once the shard drains.
+///
+/// None -> Announced -> Due -> Said. An announced GOAWAY still lets calls in that the peer sent before it learnt; the peer's answer to a
+/// ping shows that it has, and then h2 names the last call that is served and ends the connection behind it. Not every peer answers
+/// while it is idle, so after a while it is not waited for: calls that come too late lie behind the last one named, and the peer may
+/// repeat them elsewhere.
+enum Farewell {
+    None,
+    Announced(Timer),
+    /// To be ended as soon as no call is left.
+    Due,
+    Said,
 }
 
 impl Connection {
+    /// Moves on towards the end, if the shard drains.
+    fn poll_farewell(
+        &mut self,
+        calls: &mut Calls,
+        drained: Pin<&mut impl Future<Output = ()>>,
+        context: &mut Context<'_>,
+    ) {
+        if let Farewell::None = self.farewell
+            && drained.poll(context).is_ready()
+        {
+            self.http2.graceful_shutdown();
+            self.farewell = Farewell::Announced(Timer::after(FAREWELL_TIMEOUT));
+            // h2 does not wake itself for this.
+            calls.note_connection();
+        }
+        if let Farewell::Announced(timer) = &mut self.farewell
+            && Pin::new(timer).poll(context).is_ready()
+        {
+            self.farewell = Farewell::Due;
+            calls.note_connection();
+        }
+    }
+
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection is over.
     fn poll(&mut self, calls: &mut Calls, context: &mut Context<'_>) -> Poll<()> {
         if self.is_flooded() {
@@ -93,6 +130,12 @@ impl Connection {
                     calls.push(call::run(shard, withdrawals, request, respond));
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending
+                    if matches!(self.farewell, Farewell::Due) && !self.http2.has_streams() =>
+                {
+                    self.farewell = Farewell::Said;
+                    self.http2.abrupt_shutdown(Reason::NO_ERROR);
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }

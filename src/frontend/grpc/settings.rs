@@ -24,6 +24,8 @@ const SEND_BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// From accepting the connection to the end of the HTTP/2 preface.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a draining connection waits for the peer to confirm that it opens no more calls. A few round trips round the globe.
+pub(super) const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest pause within a request's message, and while a peer takes no bytes of a response.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection on which nothing came for so long gets a ping; upstream's default of `--grpc-keepalive-time`.
