@@ -26,6 +26,7 @@ BATCH_NOTE = (
 # The text comes from whoever reads the tensor first, the backend or the writer of JSON.
 ANY_ERROR = None
 MAX = 9223372036854775807
+CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
 def models(repository):
@@ -263,6 +264,22 @@ HTTP = [
          "explicit model load / unload is not allowed if polling is enabled"),
     post("unload_without_explicit_mode", "/v2/repository/models/identity/unload", b"{}", 503,
          "explicit model load / unload is not allowed if polling is enabled"),
+    post("load_from_one_repository", "/v2/repository/x/models/identity/load", b"{", 501,
+         "'repository_name' specification is not supported"),
+    post("unload_from_one_repository", "/v2/repository/x/models/identity/unload", b"", 501,
+         "'repository_name' specification is not supported"),
+    post("load_of_unknown_model", "/v2/repository/models/absent/load", b"", 503, CONTROL),
+    post("load_of_bad_json", "/v2/repository/models/identity/load", b'{"parameters"', 500,
+         re.compile("failed to parse the request JSON buffer: ")),
+    post("load_parameter_unknown", "/v2/repository/models/identity/load", b'{"parameters":{"other":"x"}}', 500,
+         "unexpected error on creating Triton parameter"),
+    post("load_parameter_not_text", "/v2/repository/models/identity/load", b'{"parameters":{"config":1}}', 500,
+         "attempt to access JSON non-string as string"),
+    post("load_parameters_sound", "/v2/repository/models/identity/load",
+         b'{"parameters":{"config":"{}","file:1/model.x":"AAAA"}}', 503, CONTROL),
+    post("unload_dependents_not_a_flag", "/v2/repository/models/identity/unload", b'{"parameters":{"unload_dependents":1}}',
+         503, CONTROL),
+    get("wrong_verb_on_load", "/v2/repository/models/identity/load", 405, "Method Not Allowed"),
     post("index_ready_not_a_flag", "/v2/repository/index", b'{"ready":"x"}', 400,
          "Invalid value for 'ready': expected a boolean", newer=True),
     post("index_of_bad_json", "/v2/repository/index", b'{"ready"', 500, re.compile("failed to parse the request JSON buffer: ")),
@@ -339,6 +356,14 @@ def twice():
     return value
 
 
+def control(kind, **parameters):
+    value = kind(model_name="identity")
+    for key, (field, content) in parameters.items():
+        setattr(value.parameters[key], field, content)
+    return value
+
+
+Load, Unload = pb.RepositoryModelLoadRequest, pb.RepositoryModelUnloadRequest
 Code = grpc.StatusCode
 GRPC = [
     # name, method, message, code, text, newer
@@ -361,8 +386,21 @@ GRPC = [
      "ModelInfer RPC doesn't support models with decoupled transaction policy"),
     ("index_of_one_repository", "RepositoryIndex", pb.RepositoryIndexRequest(repository_name="x"), Code.UNIMPLEMENTED,
      "'repository_name' specification is not supported"),
-    ("load_without_explicit_mode", "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="identity"),
-     Code.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"),
+    ("load_without_explicit_mode", "RepositoryModelLoad", control(Load, config=("string_param", "{}")), Code.UNAVAILABLE, CONTROL),
+    ("unload_without_explicit_mode", "RepositoryModelUnload", control(Unload, unload_dependents=("bool_param", True)),
+     Code.UNAVAILABLE, CONTROL),
+    ("load_from_one_repository", "RepositoryModelLoad", Load(repository_name="x", model_name="identity"), Code.UNIMPLEMENTED,
+     "'repository_name' specification is not supported"),
+    ("unload_from_one_repository", "RepositoryModelUnload", Unload(repository_name="x"), Code.UNIMPLEMENTED,
+     "'repository_name' specification is not supported"),
+    ("load_config_kind", "RepositoryModelLoad", control(Load, config=("bytes_param", b"{}")), Code.INVALID_ARGUMENT,
+     "invalid value type for load parameter 'config', expected string_param."),
+    ("load_file_kind", "RepositoryModelLoad", control(Load, **{"file:1/x": ("string_param", "x")}), Code.INVALID_ARGUMENT,
+     "invalid value type for load parameter 'file:1/x', expected bytes_param."),
+    ("load_parameter_unknown", "RepositoryModelLoad", control(Load, other=("string_param", "x")), Code.INVALID_ARGUMENT,
+     "unrecognized load parameter 'other'."),
+    ("unload_dependents_kind", "RepositoryModelUnload", control(Unload, unload_dependents=("string_param", "x")),
+     Code.INVALID_ARGUMENT, "invalid value type for 'unload_dependents' parameter, expected bool_param."),
     ("sequence_id_kind", "ModelInfer", with_parameter("sequence_id", bool_param=True), Code.INVALID_ARGUMENT,
      "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."),
     ("sequence_start_kind", "ModelInfer", with_parameter("sequence_start", int64_param=1), Code.INVALID_ARGUMENT,

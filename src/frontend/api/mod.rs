@@ -47,6 +47,16 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     Ok(Some(version))
 }
 
+/// The refusal to load or unload a model on request: models are loaded at start only.
+pub(crate) fn model_control_refusal() -> Error {
+    Error::unavailable("explicit model load / unload is not allowed if polling is enabled")
+}
+
+/// The refusal of a request that names one of several repositories; comes before any other.
+pub(crate) fn repository_name_refusal() -> Error {
+    Error::unsupported("'repository_name' specification is not supported")
+}
+
 /// What C's `strtol` reads, as upstream does: blanks before and anything after the number are ignored. None if there is no number or it
 /// does not fit.
 fn leading_number(text: &str) -> Option<i64> {

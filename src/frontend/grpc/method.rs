@@ -10,6 +10,8 @@ pub(super) enum Method {
     ModelConfig,
     ModelStatistics,
     RepositoryIndex,
+    RepositoryModelLoad,
+    RepositoryModelUnload,
     ModelInfer,
     HealthCheck,
     HealthWatch,
@@ -18,10 +20,8 @@ pub(super) enum Method {
 }
 
 /// The rest of the protocol's methods.
-const LATER: [&str; 11] = [
+const LATER: [&str; 9] = [
     "ModelStreamInfer",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
@@ -46,6 +46,8 @@ impl Method {
                 "ModelConfig" => Method::ModelConfig,
                 "ModelStatistics" => Method::ModelStatistics,
                 "RepositoryIndex" => Method::RepositoryIndex,
+                "RepositoryModelLoad" => Method::RepositoryModelLoad,
+                "RepositoryModelUnload" => Method::RepositoryModelUnload,
                 _ => Method::Later(LATER.into_iter().find(|known| *known == name)?),
             });
         }

@@ -15,7 +15,11 @@ pub(crate) enum Route<'a> {
     Logging,
     TraceSetting,
     RepositoryIndex,
-    RepositoryControl,
+    RepositoryControl {
+        is_load: bool,
+        /// The path names a repository, not only a model.
+        names_repository: bool,
+    },
     SharedMemory,
     Unknown,
 }
@@ -59,8 +63,27 @@ pub(crate) fn route(path: &str) -> Route<'_> {
         ["v2", "trace", "setting"] => Route::TraceSetting,
         ["v2", "models", name, rest @ ..] => model(name, rest),
         ["v2", "repository", "index"] | ["v2", "repository", _, "index"] => Route::RepositoryIndex,
-        ["v2", "repository", "models", _, "load" | "unload"]
-        | ["v2", "repository", _, "models", _, "load" | "unload"] => Route::RepositoryControl,
+        [
+            "v2",
+            "repository",
+            "models",
+            _,
+            action @ ("load" | "unload"),
+        ] => Route::RepositoryControl {
+            is_load: *action == "load",
+            names_repository: false,
+        },
+        [
+            "v2",
+            "repository",
+            _,
+            "models",
+            _,
+            action @ ("load" | "unload"),
+        ] => Route::RepositoryControl {
+            is_load: *action == "load",
+            names_repository: true,
+        },
         [
             "v2",
             "systemsharedmemory" | "cudasharedmemory",
@@ -161,8 +184,21 @@ mod tests {
             ("/v2/models/m/versions/1/trace/setting", Route::Unknown),
             ("/v2/repository/index", Route::RepositoryIndex),
             ("/v2/repository/r/index", Route::RepositoryIndex),
-            ("/v2/repository/models/m/load", Route::RepositoryControl),
-            ("/v2/repository/r/models/m/unload", Route::RepositoryControl),
+            (
+                "/v2/repository/models/m/load",
+                Route::RepositoryControl {
+                    is_load: true,
+                    names_repository: false,
+                },
+            ),
+            (
+                "/v2/repository/r/models/m/unload",
+                Route::RepositoryControl {
+                    is_load: false,
+                    names_repository: true,
+                },
+            ),
+            ("/v2/repository/models/m/reload", Route::Unknown),
             ("/v2/repository/models/m/reload", Route::Unknown),
             ("/v2/systemsharedmemory/status", Route::SharedMemory),
             (

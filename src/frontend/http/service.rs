@@ -11,7 +11,7 @@ use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
-use super::json::Document;
+use super::json::{Document, Value};
 use super::render;
 use super::route::{Operation, Route, route};
 use crate::api;
@@ -23,6 +23,7 @@ pub(crate) struct Inference;
 pub(crate) enum Plan {
     Answer(Box<Answer>),
     Index,
+    Control { is_load: bool },
     Infer(Infer),
 }
 
@@ -46,6 +47,10 @@ impl Service for Inference {
         let route = route(head.path);
         match route {
             Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
+            Route::RepositoryControl {
+                is_load,
+                names_repository: false,
+            } if head.method == Method::Post => Plan::Control { is_load },
             Route::Model {
                 name,
                 version,
@@ -61,7 +66,7 @@ impl Service for Inference {
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Answer(_) => None,
-            Plan::Index => Some(Placement { json_length: 0 }),
+            Plan::Index | Plan::Control { .. } => Some(Placement { json_length: 0 }),
             Plan::Infer(infer) => Some(Placement {
                 json_length: match &infer.json_length {
                     JsonLength::Known(length) => *length,
@@ -85,7 +90,12 @@ impl Service for Inference {
         match plan {
             Plan::Answer(answer) => Ok(*answer),
             Plan::Index => Ok(index(&connection.shard, body)
+                .await
                 .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
+            Plan::Control { is_load } => {
+                let error = refuse_control(&connection.shard, body, is_load).await;
+                Ok(Answer::error(&error, ContentType::Json))
+            }
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
                 Err(error) => {
@@ -228,8 +238,9 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
                 _ => wrong_verb(),
             };
         }
-        Route::RepositoryControl if head.method == Method::Post => {
-            return later("model load and unload");
+        // Without a repository's name it has been planned already.
+        Route::RepositoryControl { .. } if head.method == Method::Post => {
+            Err(api::repository_name_refusal())
         }
         Route::SharedMemory => return later("shared memory"),
         Route::TraceSetting => return later("trace"),
@@ -298,7 +309,54 @@ fn model(
 }
 
 /// The repository index; the body may ask for ready models only.
-fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+    let ready_only = with_json(shard, body, |root| match root.find("ready") {
+        Some(ready) => ready
+            .as_bool()
+            .map_err(|_| Error::invalid("Invalid value for 'ready': expected a boolean")),
+        None => Ok(false),
+    })
+    .await?;
+    Ok(Answer::json(render::index(
+        &shard.server.index(ready_only.unwrap_or(false)),
+    )))
+}
+
+/// Why a model is not loaded or unloaded on request: what is wrong with the request comes first, as upstream.
+async fn refuse_control(shard: &Rc<Shard>, body: View, is_load: bool) -> Error {
+    // Of an unload request upstream looks at nothing but whether it is JSON.
+    let check = if is_load {
+        check_load_parameters
+    } else {
+        |_: Value<'_>| Ok(())
+    };
+    match with_json(shard, body, check).await {
+        Ok(_) => api::model_control_refusal(),
+        Err(error) => error,
+    }
+}
+
+fn check_load_parameters(root: Value<'_>) -> Result<(), Error> {
+    let Some(parameters) = root.find("parameters") else {
+        return Ok(());
+    };
+    for (name, value) in parameters.members() {
+        value.as_str()?;
+        if name != b"config" && !name.starts_with(b"file:") {
+            return Err(Error::internal(
+                "unexpected error on creating Triton parameter",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What `read` makes of the body's JSON; none if there is no body. A large one is parsed off the shard.
+async fn with_json<T: Send + 'static>(
+    shard: &Rc<Shard>,
+    body: View,
+    read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
+) -> Result<Option<T>, Error> {
     let limit_bytes = shard.options.http_input_bytes_max;
     if body.len() as u64 > limit_bytes {
         return Err(Error::invalid(format!(
@@ -306,14 +364,14 @@ fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
             body.len()
         )));
     }
-    let mut ready_only = false;
-    if !body.is_empty() {
-        let document = Document::parse(body)?;
-        if let Some(ready) = document.root().find("ready") {
-            ready_only = ready
-                .as_bool()
-                .map_err(|_| Error::invalid("Invalid value for 'ready': expected a boolean"))?;
-        }
+    if body.is_empty() {
+        return Ok(None);
     }
-    Ok(Answer::json(render::index(&shard.server.index(ready_only))))
+    let is_large = body.len() >= decode::OFFLOAD_FROM_BYTES;
+    let parse = move || read(Document::parse(body)?.root()).map(Some);
+    if is_large {
+        Box::pin(shard.offload(parse)).await
+    } else {
+        parse()
+    }
 }
