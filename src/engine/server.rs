@@ -372,19 +372,15 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 /// The version of Triton whose interfaces this server provides: clients compare it.
 pub const VERSION: &str = "2.73.0";
 
-/// In upstream's order.
+/// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
+/// `classification`, `sequence`, `model_repository(unload_dependents)`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
+/// `logging`; each joins the list with its service. Of `model_repository` the index is served, and loading is answered as upstream
+/// answers where models are loaded at start only.
 pub const EXTENSIONS: &[&str] = &[
-    "classification",
-    "sequence",
     "model_repository",
-    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
-    "trace",
-    "logging",
 ];

@@ -54,9 +54,7 @@ class Endpoints(ServerCase):
         self.assertEqual(meta["name"], "triton")
         if not IS_TRITON:
             self.assertEqual(meta["extensions"], [
-                "classification", "sequence", "model_repository", "model_repository(unload_dependents)",
-                "schedule_policy", "model_configuration", "system_shared_memory", "cuda_shared_memory",
-                "binary_tensor_data", "parameters", "statistics", "trace", "logging"])
+                "model_repository", "schedule_policy", "model_configuration", "binary_tensor_data", "parameters", "statistics"])
 
     def test_model_metadata(self):
         expected = {"name": "identity", "versions": ["1"], "platform": "identity",
