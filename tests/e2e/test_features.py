@@ -1,0 +1,242 @@
+"""Features that have a row of their own in docs/COMPATIBILITY.md and no home in the other files: start-up switches of metrics, log
+and configuration, and what a configuration's fields do to requests."""
+
+import concurrent.futures
+import json
+import re
+import struct
+import tempfile
+import pathlib
+import unittest
+
+import onnx_model
+import server as servers
+import wire
+from case import ServerCase, conch_only, needs_library, pack
+from repository import Repository, identity
+from test_process import free_flags, run
+
+PAIR = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+
+
+@conch_only
+class Switches(unittest.TestCase):
+    """One flag, one server."""
+
+    def setUp(self):
+        self.repository = Repository().model("identity", identity(batch=8, extra='metric_tags { key: "team" value: "search" }\n'))
+        self.addCleanup(self.repository.close)
+
+    def start(self, *flags):
+        server = servers.Server(self.repository, *flags)
+        self.addCleanup(server.kill)
+        return server
+
+    def test_counter_latencies(self):
+        label = '{_team="search",model="identity",version="1"}'
+        with self.start() as server:
+            names = server.metrics()
+        self.assertIn(f"nv_inference_queue_duration_us{label}", names)
+        self.assertGreater(names[f"nv_model_load_duration_secs{label}"], 0)
+        with self.start("--metrics-config=counter_latencies=false") as server:
+            names = server.metrics()
+        self.assertEqual([name for name in names if "_duration_us" in name], [])
+        self.assertIn(f"nv_inference_count{label}", names)
+
+    def test_no_cpu_metrics(self):
+        with self.start("--allow-cpu-metrics=false") as server:
+            self.assertEqual([name for name in server.metrics() if name.startswith("nv_cpu")], [])
+
+    def test_metrics_with_a_slash(self):
+        with self.start() as server:
+            self.assertIn(b"nv_inference_count", server.get("/metrics/", port="metrics")[1])
+
+    def test_log_format(self):
+        with self.start("--log-format=ISO8601") as server:
+            self.assertRegex(server.output, r'(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \w+\.rs:\d+\] "')
+        with self.start() as server:
+            self.assertRegex(server.output, r'(?m)^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.rs:\d+\] "')
+
+    def test_log_levels(self):
+        with self.start("--log-warning=false", "--http-thread-count=3") as server:
+            self.assertNotRegex(server.output, r"(?m)^W\d{4} ")
+        with self.start("--http-thread-count=3") as server:
+            self.assertRegex(server.output, r"(?m)^W\d{4} .*http-thread-count")
+
+    def test_log_file(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "log"
+            path.write_text("before\n")
+            code, out, _ = run("--model-repository=/nonexistent/models", f"--log-file={path}", *free_flags())
+            text = path.read_text()
+        self.assertEqual((code, out), (1, ""))
+        self.assertTrue(text.startswith("before\n"))
+        self.assertRegex(text, r"(?m)^E\d{4} .*/nonexistent/models")
+
+    def test_verbose_log(self):
+        with self.start("--log-verbose=1") as server:
+            server.get("/v2/health/live")
+            server.wait_for_line(r"HTTP request: .*/v2/health/live")
+            server.post_json("/v2/models/identity/infer", {"id": "mine", "inputs": []})
+            server.wait_for_line(r"Infer failed: \[request id: mine\]")
+        with self.start() as server:
+            server.get("/v2/health/live")
+            self.assertNotIn("HTTP request", server.output)
+
+    def test_log_of_a_backend(self):
+        self.repository.model("late", identity(parameters={"creation_delay_sec": "1"}))
+        with self.start() as server:
+            self.assertRegex(server.output, r'(?m)^I\d{4} .* lib\.rs:\d+\] "Creation delay')
+
+    def test_shared_port(self):
+        port = servers.free_port()
+        with self.start("--reuse-http-port=true", f"--http-port={port}") as first:
+            with self.start("--reuse-http-port=true", f"--http-port={port}") as second:
+                self.assertEqual(second.get("/v2/health/live")[0], 200)
+            self.assertEqual(first.get("/v2/health/live")[0], 200)
+
+
+@conch_only
+class Configurations(unittest.TestCase):
+    """What fields of a configuration lead to when the server loads the model."""
+
+    def start(self, repository, *flags):
+        server = servers.Server(repository, "--exit-on-error=false", "--strict-readiness=false", *flags)
+        self.addCleanup(server.kill)
+        return server
+
+    @needs_library("onnxruntime")
+    def test_default_batch_size(self):
+        content = onnx_model.model([("x", onnx_model.FLOAT, ("n", 2))], [("y", onnx_model.FLOAT, ("n", 2))],
+                                   [onnx_model.node("Abs", ["x"], ["y"])])
+        with Repository().model("bare", None, files={"1/model.onnx": content}) as repository:
+            for flags, size in (((), 4), (("--backend-config=default-max-batch-size=7",), 7),
+                                (("--backend-config=onnxruntime,default-max-batch-size=1",), 1)):
+                with self.start(repository, *flags) as server:
+                    config = server.get_json("/v2/models/bare/config")
+                    self.assertEqual(config["max_batch_size"], size)
+                    self.assertEqual("dynamic_batching" in config, size > 1)
+                    self.assertEqual(config["default_model_filename"], "model.onnx")
+
+    @needs_library("onnxruntime")
+    def test_strict_configuration(self):
+        with Repository().model("bare", None, files={"1/model.onnx": onnx_model.halves()}) as repository:
+            repository.model("whole", identity())
+            repository.model("partial", 'backend: "identity"\ninput { name: "INPUT0" }\n')
+            with self.start(repository, "--disable-auto-complete-config") as server:
+                self.assertEqual(server.get("/v2/models/whole/ready")[0], 200)
+                self.assertEqual(server.get("/v2/models/bare/ready")[0], 404)
+                self.assertEqual(server.get("/v2/models/partial/ready")[0], 404)
+                self.assertIn("model input 'INPUT0' must specify 'data_type' for partial", server.output)
+
+    def test_runtime(self):
+        with Repository() as repository:
+            repository.model("named", identity(extra='runtime: "libtriton_identity.so"\n'))
+            repository.model("outside", identity(extra='runtime: "../probe/libtriton_probe.so"\n'))
+            with self.start(repository) as server:
+                self.assertEqual(server.get("/v2/models/named/ready")[0], 200)
+                self.assertRegex(server.output, "escapes backend directory")
+
+    def test_unserved_schedulers(self):
+        with Repository() as repository:
+            repository.model("sequences", identity(batch=2, extra="sequence_batching { }\n"))
+            repository.model("steps", 'platform: "ensemble"\n'
+                             'input { name: "a" data_type: TYPE_FP32 dims: 1 }\noutput { name: "b" data_type: TYPE_FP32 dims: 1 }\n'
+                             'ensemble_scheduling { step { model_name: "x" model_version: -1 input_map { key: "i" value: "a" } '
+                             'output_map { key: "o" value: "b" } } }\n')
+            with self.start(repository) as server:
+                for name, reason in (("sequences", "uses sequence_batching"), ("steps", "is an ensemble")):
+                    self.assertRegex(server.output, f"{name}.*{reason}, which this server does not support")
+
+    def test_passed_through(self):
+        extra = ('optimization { graph { level: 1 } priority: PRIORITY_MAX cuda { graphs: true } eager_batching: true '
+                 'gather_kernel_buffer_threshold: 3 }\n'
+                 'cc_model_filenames { key: "7.5" value: "small" }\nparameters { key: "k" value { string_value: "v" } }\n')
+        with Repository().model("m", identity(extra=extra)) as repository, self.start(repository) as server:
+            config = server.get_json("/v2/models/m/config")
+        self.assertEqual(config["parameters"]["k"], {"string_value": "v"})
+        self.assertEqual(config["cc_model_filenames"], {"7.5": "small"})
+        optimization = config["optimization"]
+        self.assertEqual((optimization["graph"]["level"], optimization["priority"]), (1, "PRIORITY_MAX"))
+        self.assertEqual((optimization["cuda"]["graphs"], optimization["eager_batching"]), (True, True))
+        self.assertEqual(optimization["gather_kernel_buffer_threshold"], 3)
+
+
+@conch_only
+class Requests(ServerCase):
+    @staticmethod
+    def models(repository):
+        repository.model("identity", identity(batch=8))
+        repository.model("vector", identity([("INPUT0", "FP32", (-1,))]))
+        repository.model("shaped", identity().replace("dims: [ -1 ]", "dims: [ 4 ] reshape { shape: [ 2, 2 ] }"))
+        repository.model("parameters", identity(parameters={"example_response_parameters": "true"}))
+        slow = {"execute_delay_ms": "300"}
+        repository.model("narrow", identity(parameters=slow, extra="dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n"))
+        policy = "default_timeout_microseconds: 600000 allow_timeout_override: true"
+        repository.model("hasty", identity(parameters=slow, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n"))
+
+    def test_infinities(self):
+        raw = struct.pack("<3f", float("nan"), float("inf"), float("-inf"))
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [3], "parameters": {"binary_data_size": 12}}]}
+        status, _, reply = self.infer(body, raw, model="vector")
+        self.assertEqual(status, 200, reply)
+        self.assertIn(b"[NaN,Infinity,-Infinity]", reply)
+        # Python's json writes and reads the same words.
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [float("nan"), float("inf"), -float("inf")]}],
+                "parameters": {"binary_data_output": True}}
+        status, headers, reply = self.infer(body, model="vector")
+        self.assertEqual(status, 200, reply)
+        got = struct.unpack("<3f", reply[int(headers["inference-header-content-length"]):])
+        self.assertTrue(got[0] != got[0] and got[1:] == (float("inf"), -float("inf")))
+
+    def test_response_parameters(self):
+        status, _, reply = self.infer(PAIR, model="parameters")
+        self.assertEqual(status, 200, reply)
+        answer = json.loads(reply)
+        self.assertEqual(answer["parameters"], {"param0": "an example string parameter", "param1": 42, "param2": False})
+        self.assertEqual(list(answer), ["model_name", "model_version", "parameters", "outputs"])
+
+    def test_options(self):
+        for path, expected in (("/v2/models/identity/infer", 405), ("/v2/health/live", 405), ("/elsewhere", 404)):
+            self.assertEqual(self.server.request("OPTIONS", path)[0], expected, path)
+
+    def test_reshape(self):
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}
+        status, _, reply = self.infer(body, model="shaped")
+        self.assertEqual(status, 200, reply)
+        self.assertEqual(json.loads(reply)["outputs"], [{"name": "OUTPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}])
+
+    def together(self, model, count, **more):
+        """Sends the same request so many times at once: status -> bodies."""
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            replies = list(pool.map(lambda _: self.infer({**PAIR, **more}, model=model), range(count)))
+        found = {}
+        for status, _, body in replies:
+            found.setdefault(status, []).append(body.decode())
+        return found
+
+    def failures(self, model, reason):
+        return self.server.metrics()[f'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}}']
+
+    def test_queue_size(self):
+        found = self.together("narrow", 6)
+        self.assertIn(200, found)
+        self.assertEqual(set(found), {200, 503})
+        for body in found[503]:
+            self.assertIn("Exceeds maximum queue size", body)
+        self.assertEqual(self.failures("narrow", "REJECTED"), 0)
+
+    def test_timeouts(self):
+        found = self.together("hasty", 6)
+        self.assertEqual(set(found), {200, 503})
+        self.assertGreaterEqual(len(found[200]), 2)
+        for body in found[503]:
+            self.assertIn("Request timeout expired", body)
+        self.assertEqual(self.failures("hasty", "REJECTED"), len(found[503]))
+        # A request may ask for less time than its model's policy gives, not for more.
+        self.assertEqual(len(self.together("hasty", 4, parameters={"timeout": 100_000})[200]), 1)
+        self.assertGreater(len(self.together("hasty", 6, parameters={"timeout": 60_000_000})[503]), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
