@@ -183,11 +183,31 @@ impl Checker<'_> {
         while let Some(byte) = self.text.get(at).copied() {
             (expect, at) = self.step(expect, at, byte)?;
             at = lexer::skip_space(self.text, at);
+            if expect == Expect::ElementEnd && self.lump_depth.is_some() {
+                at = self.skim(at);
+            }
         }
         if expect != Expect::End {
             return Err((expect.fault(), at).into());
         }
         Ok(())
+    }
+
+    /// Skips `, number` again and again within tensor data, where nearly all bytes of a large request lie. Anything else, and
+    /// everything that is wrong, is left to the careful steps.
+    #[inline]
+    fn skim(&self, mut at: usize) -> usize {
+        while self.text.get(at) == Some(&b',') {
+            let start = lexer::skip_space(self.text, at + 1);
+            if !matches!(self.text.get(start), Some(b'0'..=b'9' | b'-')) {
+                break;
+            }
+            let Ok(end) = lexer::number(self.text, start) else {
+                break;
+            };
+            at = lexer::skip_space(self.text, end);
+        }
+        at
     }
 
     #[inline]

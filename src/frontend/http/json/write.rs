@@ -71,8 +71,16 @@ pub(crate) fn double(target: &mut Vec<u8>, value: f64) {
         target.extend_from_slice(b"0.0");
         return;
     }
+    if eighths(target, value) {
+        return;
+    }
     let mut buffer = zmij::Buffer::new();
     let shortest = buffer.format_finite(value).as_bytes();
+    if (1e-5..1e16).contains(&value) && !shortest.contains(&b'e') {
+        // Plain notation is the same in both layouts.
+        target.extend_from_slice(shortest);
+        return;
+    }
     let (digits, count, exponent) = split(shortest);
     let digits = digits.get(..count).unwrap_or(&[]);
     let count = count as i32;
@@ -101,6 +109,28 @@ pub(crate) fn double(target: &mut Vec<u8>, value: f64) {
         target.push(b'e');
         signed(target, i64::from(point) - 1);
     }
+}
+
+/// Appends a positive `value` if it is a multiple of 1/8 below 2^32, as labels, counts, and many scores and pixels are; says whether.
+///
+/// The exact expansion has at most three decimals. It is the shortest text that reads back as `value`: one with fewer digits would
+/// differ by 0.001 or more, and doubles of this size lie closer than a millionth.
+#[inline]
+fn eighths(target: &mut Vec<u8>, value: f64) -> bool {
+    let scaled = value * 8.0;
+    if scaled >= (1u64 << 35) as f64 {
+        return false;
+    }
+    let whole_eighths = scaled as u64;
+    if whole_eighths as f64 != scaled {
+        return false;
+    }
+    unsigned(target, whole_eighths >> 3);
+    const DECIMALS: [&[u8]; 8] = [
+        b".0", b".125", b".25", b".375", b".5", b".625", b".75", b".875",
+    ];
+    target.extend_from_slice(DECIMALS[(whole_eighths & 7) as usize]);
+    true
 }
 
 /// Significant digits (without leading and trailing zeros) and decimal exponent of a shortest representation such as `1.25e-7`.
@@ -142,6 +172,30 @@ fn split(text: &[u8]) -> ([u8; 24], usize, i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quick_forms_are_the_shortest_that_read_back() {
+        for value in (0..40_000u64)
+            .map(|eighths| eighths as f64 / 8.0)
+            .chain([
+                4_294_967_295.875,
+                4_294_967_296.125,
+                0.1,
+                1e15,
+                123_456.789,
+                1e-5,
+                9.9e-6,
+            ])
+            .filter(|value| *value > 0.0)
+        {
+            let text = written(|target| double(target, value));
+            let shortest = zmij::Buffer::new().format_finite(value).to_owned();
+            assert_eq!(text.parse::<f64>().unwrap(), value);
+            if !shortest.contains('e') {
+                assert_eq!(text, shortest);
+            }
+        }
+    }
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut target = Vec::new();
