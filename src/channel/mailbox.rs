@@ -52,6 +52,11 @@ impl<T: Send> Mailbox<T> {
         self.door.ring();
     }
 
+    /// Withdraws the receiver's wish to be woken, because its own thread will make it look again in any case. Rings are free then.
+    pub fn disarm(&self) {
+        self.door.disarm();
+    }
+
     /// Whether nothing waits to be taken.
     pub fn is_empty(&self) -> bool {
         self.pile.is_empty()

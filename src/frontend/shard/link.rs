@@ -66,6 +66,11 @@ impl Link {
         self.mailbox.ring();
     }
 
+    /// The shard will look into its mailbox without being woken.
+    pub(super) fn disarm(&self) {
+        self.mailbox.disarm();
+    }
+
     /// Pokes the shard, unless the last poke is still unanswered: then returns false.
     pub(crate) fn poke(&self) -> bool {
         let sent_count = self.poke_count.load(Ordering::Relaxed);

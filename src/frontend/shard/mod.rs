@@ -6,6 +6,7 @@
 //! of shard state across a spawn, which polls the new task at once.
 
 mod connections;
+mod courtesy;
 pub(crate) mod link;
 mod reply;
 mod slab;
@@ -33,6 +34,7 @@ use glommio::{LocalExecutorBuilder, Placement, Task};
 
 use crate::Options;
 use connections::Connections;
+use courtesy::Courtesy;
 use link::{Letter, Link, Protocol};
 use reply::InFlight;
 use slab::Slab;
@@ -71,6 +73,8 @@ pub struct Shard {
     tasks: RefCell<Slab<Option<Task<()>>>>,
     link: Arc<Link>,
     completion: Arc<dyn Completion>,
+    courtesy: Courtesy,
+    pump_waker: RefCell<Option<Waker>>,
     is_draining: Cell<bool>,
     drain_waiters: RefCell<Vec<Waker>>,
 }
@@ -138,6 +142,8 @@ impl Shard {
             connections: RefCell::new(Connections::default()),
             tasks: RefCell::new(Slab::new()),
             completion,
+            courtesy: Courtesy::new(!options.shards_spin),
+            pump_waker: RefCell::new(None),
             is_draining: Cell::new(false),
             drain_waiters: RefCell::new(Vec::new()),
             server,
@@ -177,6 +183,7 @@ impl Shard {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let mut handled_count = 0;
+        self.keep_pump_waker(context.waker());
         loop {
             for letter in taken.by_ref() {
                 match letter {
@@ -207,7 +214,27 @@ impl Shard {
                 handled_count = 0;
                 continue;
             }
-            *taken = std::task::ready!(receiver.poll_take(context));
+            let offered = self.courtesy.offer(|| {
+                let letters = receiver.take();
+                (!letters.is_empty()).then_some(letters)
+            });
+            *taken = match offered {
+                Some(letters) => letters,
+                None => std::task::ready!(receiver.poll_take(context)),
+            };
+        }
+    }
+
+    fn keep_pump_waker(&self, waker: &Waker) {
+        let mut kept = self.pump_waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *kept = Some(waker.clone());
+        }
+    }
+
+    fn wake_pump(&self) {
+        if let Some(waker) = &*self.pump_waker.borrow() {
+            waker.wake_by_ref();
         }
     }
 
@@ -219,13 +246,7 @@ impl Shard {
             Protocol::Metrics => {
                 self.spawn(crate::metrics::serve(Rc::clone(self), stream, presence))
             }
-            Protocol::Grpc => {
-                let served = crate::grpc::serve(Rc::clone(self), stream);
-                self.spawn(async move {
-                    served.await;
-                    drop(presence);
-                });
-            }
+            Protocol::Grpc => self.spawn(crate::grpc::serve(Rc::clone(self), stream, presence)),
         }
     }
 
@@ -286,6 +307,12 @@ impl Shard {
             queue_start_ns: 0,
             deadline_ns: deadline_ns.unwrap_or(0),
         };
+        let is_courteous = self.courtesy.wish();
+        if is_courteous {
+            // The pump looks at the end of this turn, whoever rings.
+            self.link.disarm();
+            self.wake_pump();
+        }
         let submitted = conch_engine::admit::admit(model, draft, &self.completion, slot, stamps)
             .and_then(|ticket| model.submit(Arc::clone(&ticket)).map(|()| ticket));
         match submitted {
@@ -312,8 +339,10 @@ impl Shard {
     pub fn spawn(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
         let key = self.tasks.borrow_mut().insert(None);
         let shard = Rc::clone(self);
+        // Boxed, because an async block has room for what it captures and once more for what it awaits.
+        let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = glommio::spawn_local(async move {
-            if AssertUnwindSafe(future).catch_unwind().await.is_err() {
+            if future.await.is_err() {
                 conch_engine::log::error!("a task of a shard panicked; its connection is closed");
             }
             let own = shard.tasks.borrow_mut().remove(key);
