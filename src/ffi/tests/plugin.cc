@@ -66,6 +66,11 @@ E TRITONBACKEND_ModelServer(TRITONBACKEND_Model*, TRITONSERVER_Server**);
 E TRITONBACKEND_ModelBackend(TRITONBACKEND_Model*, TRITONBACKEND_Backend**);
 E TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance*, const char**);
 E TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance*, uint32_t*);
+E TRITONBACKEND_ModelInstanceIsPassive(TRITONBACKEND_ModelInstance*, bool*);
+E TRITONBACKEND_ModelInstanceProfileCount(TRITONBACKEND_ModelInstance*, uint32_t*);
+E TRITONBACKEND_ModelInstanceProfileName(TRITONBACKEND_ModelInstance*, uint32_t, const char**);
+E TRITONBACKEND_ModelInstanceSecondaryDeviceCount(TRITONBACKEND_ModelInstance*, uint32_t*);
+E TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(TRITONBACKEND_ModelInstance*, uint32_t, const char**, int64_t*);
 E TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Model**);
 E TRITONBACKEND_ModelInstanceHostPolicy(TRITONBACKEND_ModelInstance*, TRITONSERVER_Message**);
 E TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request*, bool, uint64_t, uint64_t,
@@ -85,6 +90,7 @@ E TRITONBACKEND_RequestInput(TRITONBACKEND_Request*, const char*, TRITONBACKEND_
 E TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request*, uint32_t, TRITONBACKEND_Input**);
 E TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request*, uint32_t*);
 E TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request*, uint32_t, const char**);
+E TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request*, const char*, size_t*, uint32_t*, int64_t*);
 E TRITONBACKEND_RequestRelease(TRITONBACKEND_Request*, uint32_t);
 E TRITONBACKEND_InputProperties(TRITONBACKEND_Input*, const char**, uint32_t*, const int64_t**, uint32_t*, uint64_t*, uint32_t*);
 E TRITONBACKEND_InputBuffer(TRITONBACKEND_Input*, uint32_t, const void**, uint64_t*, uint32_t*, int64_t*);
@@ -99,6 +105,8 @@ E TRITONBACKEND_ResponseSetStringParameter(TRITONBACKEND_Response*, const char*,
 E TRITONBACKEND_ResponseSetIntParameter(TRITONBACKEND_Response*, const char*, int64_t);
 E TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response*, TRITONBACKEND_Output**, const char*, uint32_t, const int64_t*, uint32_t);
 E TRITONBACKEND_ResponseSend(TRITONBACKEND_Response*, uint32_t, E);
+E TRITONBACKEND_InferenceResponseOutput(TRITONBACKEND_Response*, uint32_t, const char**, uint32_t*, const int64_t**, uint64_t*);
+E TRITONBACKEND_InferenceResponseOutputByName(TRITONBACKEND_Response*, const char*, uint32_t*, const int64_t**, uint64_t*);
 E TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output*, void**, uint64_t, uint32_t*, int64_t*);
 E TRITONBACKEND_StateNew(TRITONBACKEND_State**, TRITONBACKEND_Request*, const char*, uint32_t, const int64_t*, uint32_t);
 }
@@ -271,6 +279,25 @@ std::string Inspect(TRITONBACKEND_Request* request) {
   return report;
 }
 
+// What a response holds before it is sent.
+void ReadBack(TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) {
+  size_t size = 3;
+  uint32_t type = 7;
+  int64_t id = 7;
+  Must(TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", &size, &type, &id));
+  Note("buffers of OUT lie in " + std::to_string(type) + "/" + std::to_string(id));
+  const char* name;
+  const int64_t* shape;
+  uint64_t dims;
+  Must(TRITONBACKEND_InferenceResponseOutput(response, 0, &name, &type, &shape, &dims));
+  Note(std::string("first ") + name + ":" + std::to_string(type) + " rank " + std::to_string(dims) + " of " +
+       std::to_string(shape[0]));
+  Must(TRITONBACKEND_InferenceResponseOutputByName(response, "OUT", &type, &shape, &dims));
+  Note("by name :" + std::to_string(type) + " rank " + std::to_string(dims) + " of " + std::to_string(shape[0]));
+  Expect("by another name", TRITONBACKEND_InferenceResponseOutputByName(response, "NONE", &type, &shape, &dims));
+  Expect("beyond", TRITONBACKEND_InferenceResponseOutput(response, 9, &name, &type, &shape, &dims));
+}
+
 uint64_t Now() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
@@ -297,6 +324,11 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     E error = TRITONSERVER_ErrorNew(kNotFound, "no luck");
     Must(TRITONBACKEND_ResponseSend(response, kFinal, error));
     TRITONSERVER_ErrorDelete(error);
+    release();
+  } else if (act == "read_back") {
+    response = Echo(request);
+    ReadBack(request, response);
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
     release();
   } else if (act == "silent") {
     release();
@@ -495,6 +527,24 @@ E TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
   TRITONSERVER_Message* policy;
   Must(TRITONBACKEND_ModelInstanceHostPolicy(instance, &policy));
   Note(std::string("InstanceInitialize ") + name + " kind " + std::to_string(kind) + " policy " + Text(policy));
+  bool is_passive;
+  Must(TRITONBACKEND_ModelInstanceIsPassive(instance, &is_passive));
+  uint32_t profiles, devices;
+  Must(TRITONBACKEND_ModelInstanceProfileCount(instance, &profiles));
+  Must(TRITONBACKEND_ModelInstanceSecondaryDeviceCount(instance, &devices));
+  std::string facts = is_passive ? "passive" : "active";
+  const char* text;
+  for (uint32_t index = 0; index < profiles; ++index) {
+    Must(TRITONBACKEND_ModelInstanceProfileName(instance, index, &text));
+    facts += std::string(" profile ") + text;
+  }
+  int64_t device;
+  for (uint32_t index = 0; index < devices; ++index) {
+    Must(TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(instance, index, &text, &device));
+    facts += std::string(" device ") + text + " " + std::to_string(device);
+  }
+  Note(facts);
+  Expect("profile beyond", TRITONBACKEND_ModelInstanceProfileName(instance, profiles, &text));
   TRITONBACKEND_Model* model;
   Must(TRITONBACKEND_ModelInstanceModel(instance, &model));
   TRITONSERVER_Message* message;

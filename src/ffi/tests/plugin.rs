@@ -51,6 +51,12 @@ fn every_way_to_answer_ends_in_one_answer() {
         ),
         ("release_first", "ok OUT=abc final", ""),
         ("late", "ok OUT=abc final", ""),
+        (
+            "read_back",
+            "ok OUT=abc final",
+            "buffers of OUT lie in 0/0\nfirst OUT:2 rank 1 of 3\nby name :2 rank 1 of 3\n\
+             by another name: Output name NONEnot found.\nbeyond: out of bounds index 9: response has 1 outputs\n",
+        ),
         ("late_release", "ok OUT=abc final", ""),
         (
             "twice",
@@ -257,8 +263,12 @@ fn a_life_is_told_in_order() {
             "batches up to 4",
             "server {\"name\":\"here\",\"",
             "InstanceInitialize one kind 1 policy {\"cpu\":{}}",
+            "active profile fast device KIND_NVDLA 3",
+            "profile beyond: out of bounds index 1: instance is configured with 1 profiles",
             "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
             "InstanceInitialize two kind 1 policy {\"cpu\":{}}",
+            "active profile fast device KIND_NVDLA 3",
+            "profile beyond: out of bounds index 1: instance is configured with 1 profiles",
             "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
         ]
     );

@@ -388,8 +388,8 @@ impl Bench {
             device_id: 0,
             host_policy: "cpu".to_owned(),
             is_passive: false,
-            profiles: Vec::new(),
-            secondary_devices: Vec::new(),
+            profiles: vec!["fast".to_owned()],
+            secondary_devices: vec![("KIND_NVDLA".to_owned(), 3)],
         }
     }
 
