@@ -147,7 +147,8 @@ class Server:
     # Start
 
     def _wait_for_ports(self, flags, within):
-        off = {name for name in STARTED if f"--allow-{name}=false" in flags}
+        given = " ".join(flags).lower()
+        off = {name for name in STARTED if re.search(rf"--allow-{name}[= ](false|0)", given)}
         for name in STARTED.keys() - off:
             match = self.wait_for_line(STARTED[name].pattern, within)
             if int(match[2]):
@@ -239,6 +240,15 @@ class Server:
         """Open file descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def threads(self):
+        """What each thread is called, where in the kernel it waits, and how often it was switched: for reports of a server that hangs."""
+        rows = []
+        for task in sorted(pathlib.Path(f"/proc/{self.pid}/task").iterdir()):
+            with contextlib.suppress(OSError):
+                switches = re.findall(r"ctxt_switches:\s*(\d+)", (task / "status").read_text())
+                rows.append(f"{task.name} {(task / 'comm').read_text().strip()} {(task / 'wchan').read_text()} switches {switches}")
+        return "\n".join(rows)
+
     def is_alive(self):
         return self.process.poll() is None
 
@@ -248,7 +258,10 @@ class Server:
         """Asks the server to stop and returns its exit code."""
         if self.is_alive():
             self.process.send_signal(signal_number)
-        code = self.process.wait(within)
+        try:
+            code = self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the server did not end within {within} s\n{self.threads()}\n{self.output[-4000:]}") from None
         for reader in self._readers:
             reader.join(5)
         return code

@@ -415,8 +415,8 @@ class Repositories(unittest.TestCase):
         with self.broken() as repository:
             with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
                 output = server.output
-        self.assertRegex(output, r"config\.pbtxt:\d+:\d+.*max_batch_sice|max_batch_sice.*config\.pbtxt:\d+:\d+")
-        self.assertRegex(output, r"twice/config\.pbtxt:\d+:\d+.*backend")
+        self.assertRegex(output, r"typo/config\.pbtxt: 6:1: .*max_batch_sice")
+        self.assertRegex(output, r"twice/config\.pbtxt: 6:1: .*backend")
         self.assertRegex(output, "unexpected directory name 'other_name' for model 'another'")
         self.assertIn("no_such_backend", output)
 
