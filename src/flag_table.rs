@@ -5,6 +5,8 @@ use crate::flags::Takes::{Bool, Int, Nothing, Text};
 use crate::flags::{Flag, flag};
 
 const SHARDS: &str = "network threads are set by --shards";
+const KEEPALIVE: &str =
+    "an idle connection gets a ping after 7200 s and 20 s to answer, the defaults";
 const NO_GPU: &str = "this version drives no GPU";
 
 /// Every flag, by group in the order of `--help`.
@@ -315,28 +317,28 @@ pub static FLAGS: &[Flag] = &[
         "GRPC",
         "grpc-keepalive-time",
         Int,
-        Inert("the server sends no keepalive pings"),
+        Inert(KEEPALIVE),
         "Milliseconds between keepalive pings.",
     ),
     flag(
         "GRPC",
         "grpc-keepalive-timeout",
         Int,
-        Inert("the server sends no keepalive pings"),
+        Inert(KEEPALIVE),
         "Milliseconds to wait for a ping's answer.",
     ),
     flag(
         "GRPC",
         "grpc-keepalive-permit-without-calls",
         Bool,
-        Inert("the server sends no keepalive pings"),
+        Inert(KEEPALIVE),
         "Ping without calls in flight.",
     ),
     flag(
         "GRPC",
         "grpc-http2-max-pings-without-data",
         Int,
-        Inert("the server sends no keepalive pings"),
+        Inert(KEEPALIVE),
         "Pings between data frames.",
     ),
     flag(
