@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -64,10 +65,13 @@ def place(target, source):
 
 
 def free_port():
-    """A port that was free a moment ago; for servers that do not take port 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that was free a moment ago, for servers that do not take port 0. From below the range that the kernel gives to outgoing
+    connections: those would take it again."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class StartFailed(Exception):

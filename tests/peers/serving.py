@@ -6,6 +6,7 @@ The server is given as a command line; it must take Triton's options --model-rep
 
 import contextlib
 import os
+import random
 import shlex
 import signal
 import socket
@@ -18,9 +19,12 @@ import urllib.request
 
 
 def free_port():
-    with contextlib.closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody listens on, from below the range that the kernel gives to outgoing connections: those would take it again."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.closing(socket.socket()) as listener, contextlib.suppress(OSError):
+            listener.bind(("0.0.0.0", port))
+            return port
 
 
 class Server:
@@ -109,6 +113,17 @@ def write_model(repository, name, config, version_files=()):
             file.write(content)
 
 
+class Skipped(Exception):
+    """Raised by a check of something that the server says it does not serve."""
+
+
+def needs_extension(client, name):
+    """Skips the check unless the server's metadata announces the extension: a server that announces one must pass its checks."""
+    announced = client.get_server_metadata()["extensions"]
+    if name not in announced:
+        raise Skipped(f"the server does not announce the extension '{name}'")
+
+
 def run_checks(prefix, checks):
     """Runs all checks, so that one that fails hides no other; the process ends with 1 if any did. They are functions by name, and may
     return something worth telling."""
@@ -116,6 +131,8 @@ def run_checks(prefix, checks):
     for name, check in checks.items():
         try:
             told = check()
+        except Skipped as reason:
+            print(f"{prefix}: {name}: skipped: {reason}", flush=True)
         except Exception:
             traceback.print_exc()
             failed.append(name)

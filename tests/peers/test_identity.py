@@ -11,12 +11,14 @@ import tempfile
 import threading
 import urllib.request
 
+import grpc as grpcio
 import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
+from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from serving import Server, run_checks, write_model
+from serving import Server, Skipped, run_checks, write_model
 
 TYPES = {
     "BOOL": bool, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
@@ -176,7 +178,20 @@ def check_optional(clients):
         assert both.as_numpy("OUTPUT1").tolist() == [[b"a", b"bc"]]
 
 
+def needs_streams(address):
+    """No extension tells of them: a server without streams does not know the method."""
+    with grpcio.insecure_channel(address) as channel:
+        try:
+            for _ in service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(()), timeout=10):
+                pass
+        except grpcio.RpcError as error:
+            if error.code() == grpcio.StatusCode.UNIMPLEMENTED:
+                raise Skipped("the server does not serve ModelStreamInfer") from None
+            raise
+
+
 def check_decoupled(address):
+    needs_streams(address)
     client = grpc.InferenceServerClient(address)
     replies = queue.Queue()
     client.start_stream(callback=lambda result, error: replies.put((result, error)))

@@ -22,7 +22,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from serving import Server, run_checks, write_model
+from serving import Server, needs_extension, run_checks, write_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs/examples/model_repository"
@@ -219,6 +219,7 @@ def check_magika(clients, address, python, random):
 
 
 def check_classes(client, random):
+    needs_extension(client, "classification")
     if not (EXAMPLES / "magika/1/model.onnx").exists():
         return "magika is not there; run scripts/fetch-models"
     data = random.integers(0, 257, (1, 2048)).astype(np.int32)
@@ -253,6 +254,7 @@ def check_scalar(clients):
 
 def check_states(clients):
     """Two sequences at a time, each with a running total of its own."""
+    needs_extension(clients[0][1], "sequence")
     for number, (module, client) in enumerate(clients):
         totals = {}
         for turn in range(4):
