@@ -143,7 +143,8 @@ fn grpc(criterion: &mut Criterion) {
 fn batcher(criterion: &mut Criterion) {
     let text = "name: \"m\" backend: \"b\" max_batch_size: 16 dynamic_batching { }\n\
         input { name: \"i\" data_type: TYPE_FP32 dims: 1 } output { name: \"o\" data_type: TYPE_FP32 dims: 1 }";
-    let message = conch_config::parse_text("config.pbtxt", text).expect("the text is valid");
+    let mut message = conch_config::parse_text("config.pbtxt", text).expect("the text is valid");
+    conch_config::normalize(&mut message);
     let config = conch_config::Model::from_message(message).expect("the configuration is valid");
     let mut batcher = Batcher::new(&config).expect("this scheduler exists");
     criterion.bench_function("batcher: 64 requests, batches of 16", |bencher| {

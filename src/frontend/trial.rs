@@ -353,7 +353,7 @@ fn control_operations() {
     }
     assert_eq!(
         exchange(&post("/v2/repository/models/echo/load", None, b"{}")).0,
-        501
+        503
     );
     assert_eq!(
         exchange(&post("/v2/models/echo/generate", None, b"{}")).0,

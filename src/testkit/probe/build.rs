@@ -7,6 +7,4 @@ fn main() {
     for argument in ["-Wl,--no-as-needed", &format!("-L{stub}"), "-ltritonserver"] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
-    // Its unit tests are programs without a server. What they never call may stay unresolved: an unoptimised build refers to all of it.
-    println!("cargo:rustc-link-arg=-Wl,--unresolved-symbols=ignore-all");
 }

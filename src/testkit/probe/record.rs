@@ -75,7 +75,8 @@ impl Record {
         let line = format!("{number}\t{now_ns}\t{thread}\t{edge}\t{call}\t{object}\t{detail}\n");
         *number += 1;
         if let Err(error) = file.write_all(line.as_bytes()) {
-            sdk::error!("probe: cannot write the record: {error}");
+            // Not by the server's log: this file's tests run without a server, whose functions they would have to link.
+            eprintln!("probe: cannot write the record: {error}");
         }
     }
 }
