@@ -1,17 +1,12 @@
-//! A validated text and where its values lie.
+//! A validated text and the values in it.
 
 use conch_engine::Error;
 use conch_memory::View;
 
-use super::lexer::{self, Fault, Refused, Text};
-
-/// Nesting that the checker follows; upstream's limit for tensor data is 100.
-const DEPTH_MAX: usize = 128;
-/// Values outside `data` arrays: far above any honest request, and it bounds what a hostile one makes us note (16 bytes each).
-const NODES_MAX: usize = 1 << 20;
+use super::checker::{self, NODES_MAX, Stop};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Null,
     Bool(bool),
     Number,
@@ -28,12 +23,12 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    kind: Kind,
-    start: u32,
-    end: u32,
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) start: u32,
+    pub(super) end: u32,
     /// Index of the first node behind this value.
-    next: u32,
+    pub(super) next: u32,
 }
 
 /// A validated JSON text. Owns its bytes, so that it can move between threads.
@@ -50,69 +45,6 @@ pub(crate) struct Value<'d> {
     index: usize,
 }
 
-/// What the checker expects next; the names are rapidjson's states.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Expect {
-    Root,
-    /// After `{`: a name or `}`.
-    FirstName,
-    /// After `,` in an object.
-    Name,
-    Colon,
-    /// After `:`.
-    MemberValue,
-    /// After a member's value: `,` or `}`.
-    MemberEnd,
-    /// After `[`: a value or `]`.
-    FirstElement,
-    /// After `,` in an array.
-    Element,
-    /// After an element: `,` or `]`.
-    ElementEnd,
-    /// After the root.
-    End,
-}
-
-impl Expect {
-    /// What is wrong when anything else comes.
-    fn fault(self) -> Fault {
-        match self {
-            Expect::Root => Fault::DocumentEmpty,
-            Expect::FirstName | Expect::Name => Fault::MissingName,
-            Expect::Colon => Fault::MissingColon,
-            Expect::MemberEnd => Fault::MissingCommaOrBrace,
-            Expect::MemberValue | Expect::FirstElement | Expect::Element => Fault::ValueInvalid,
-            Expect::ElementEnd => Fault::MissingCommaOrBracket,
-            Expect::End => Fault::RootNotSingular,
-        }
-    }
-}
-
-/// Where the checker stands.
-struct Checker<'t> {
-    text: &'t [u8],
-    nodes: Vec<Node>,
-    resolved: Vec<Box<[u8]>>,
-    /// Open containers: whether it is an object, and its node; lumps and what is inside have none.
-    open: Vec<(bool, Option<u32>)>,
-    /// Depth of `open` at which the present lump began.
-    lump_depth: Option<usize>,
-    /// The last name was `data`.
-    is_data_next: bool,
-}
-
-enum Stop {
-    Refused(Refused),
-    TooDeep { in_data: bool },
-    TooMany,
-}
-
-impl From<Refused> for Stop {
-    fn from(refused: Refused) -> Stop {
-        Stop::Refused(refused)
-    }
-}
-
 impl Document {
     /// Checks the first `length` bytes of `body` from `start`.
     ///
@@ -124,25 +56,12 @@ impl Document {
         if u32::try_from(bytes.len()).is_err() {
             return Err(Error::invalid("the request JSON is too large"));
         }
-        let mut checker = Checker {
-            text: bytes,
-            nodes: Vec::with_capacity(32),
-            resolved: Vec::new(),
-            open: Vec::with_capacity(8),
-            lump_depth: None,
-            is_data_next: false,
-        };
-        match checker.check() {
-            Ok(()) => {
-                let Checker {
-                    nodes, resolved, ..
-                } = checker;
-                Ok(Document {
-                    text,
-                    nodes,
-                    resolved,
-                })
-            }
+        match checker::check(bytes) {
+            Ok((nodes, resolved)) => Ok(Document {
+                text,
+                nodes,
+                resolved,
+            }),
             Err(Stop::Refused((fault, offset))) => Err(Error::internal(format!(
                 "failed to parse the request JSON buffer: {fault} at {offset}"
             ))),
@@ -173,175 +92,6 @@ impl Document {
         .bytes()
         .and_then(|bytes| std::str::from_utf8(bytes).ok())
         .unwrap_or("")
-    }
-}
-
-impl Checker<'_> {
-    fn check(&mut self) -> Result<(), Stop> {
-        let mut expect = Expect::Root;
-        let mut at = lexer::skip_space(self.text, 0);
-        while let Some(byte) = self.text.get(at).copied() {
-            (expect, at) = self.step(expect, at, byte)?;
-            at = lexer::skip_space(self.text, at);
-            if expect == Expect::ElementEnd && self.lump_depth.is_some() {
-                at = self.skim(at);
-            }
-        }
-        if expect != Expect::End {
-            return Err((expect.fault(), at).into());
-        }
-        Ok(())
-    }
-
-    /// Skips `, number` again and again within tensor data, where nearly all bytes of a large request lie. Anything else, and
-    /// everything that is wrong, is left to the careful steps.
-    #[inline]
-    fn skim(&self, mut at: usize) -> usize {
-        while self.text.get(at) == Some(&b',') {
-            let start = lexer::skip_space(self.text, at + 1);
-            if !matches!(self.text.get(start), Some(b'0'..=b'9' | b'-')) {
-                break;
-            }
-            let Ok(end) = lexer::number(self.text, start) else {
-                break;
-            };
-            at = lexer::skip_space(self.text, end);
-        }
-        at
-    }
-
-    #[inline]
-    fn step(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
-        match (expect, byte) {
-            (Expect::ElementEnd, b',') => Ok((Expect::Element, at + 1)),
-            (Expect::MemberEnd, b',') => Ok((Expect::Name, at + 1)),
-            (Expect::Colon, b':') => Ok((Expect::MemberValue, at + 1)),
-            (Expect::FirstName | Expect::Name, b'"') => {
-                let name = lexer::string(self.text, at)?;
-                // A later look decodes escapes; `data` is never written with any by a client that wants speed.
-                self.is_data_next = self.text.get(name.start..name.end) == Some(b"data");
-                self.note_string(name)?;
-                Ok((Expect::Colon, name.behind()))
-            }
-            (Expect::FirstElement | Expect::ElementEnd, b']')
-            | (Expect::FirstName | Expect::MemberEnd, b'}') => Ok((self.close(at), at + 1)),
-            (Expect::Root | Expect::MemberValue | Expect::FirstElement | Expect::Element, _) => {
-                self.value(expect, at, byte)
-            }
-            _ => Err((expect.fault(), at).into()),
-        }
-    }
-
-    fn value(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
-        let behind = match byte {
-            b'[' | b'{' => return self.begin(byte == b'{', at).map(|expect| (expect, at + 1)),
-            b']' | b'}' | b',' | b':' => return Err((expect.fault(), at).into()),
-            b'"' => {
-                let content = lexer::string(self.text, at)?;
-                self.note_string(content)?;
-                content.behind()
-            }
-            b'n' => self.note_plain(Kind::Null, at, lexer::literal(self.text, at, b"null")?)?,
-            b't' => self.note_plain(
-                Kind::Bool(true),
-                at,
-                lexer::literal(self.text, at, b"true")?,
-            )?,
-            b'f' => self.note_plain(
-                Kind::Bool(false),
-                at,
-                lexer::literal(self.text, at, b"false")?,
-            )?,
-            _ => self.note_plain(Kind::Number, at, lexer::number(self.text, at)?)?,
-        };
-        Ok((self.after_value(), behind))
-    }
-
-    fn after_value(&self) -> Expect {
-        match self.open.last() {
-            None => Expect::End,
-            Some((true, _)) => Expect::MemberEnd,
-            Some((false, _)) => Expect::ElementEnd,
-        }
-    }
-
-    fn begin(&mut self, is_object: bool, at: usize) -> Result<Expect, Stop> {
-        let is_data =
-            !is_object && self.is_data_next && matches!(self.open.last(), Some((true, _)));
-        if self.open.len() >= DEPTH_MAX {
-            return Err(Stop::TooDeep {
-                in_data: self.lump_depth.is_some(),
-            });
-        }
-        let node = if self.lump_depth.is_some() {
-            None
-        } else {
-            let kind = match (is_object, is_data) {
-                (true, _) => Kind::Object,
-                (false, true) => Kind::Lump,
-                (false, false) => Kind::Array,
-            };
-            self.note(kind, at, at)?;
-            if is_data {
-                self.lump_depth = Some(self.open.len());
-            }
-            u32::try_from(self.nodes.len() - 1).ok()
-        };
-        self.open.push((is_object, node));
-        Ok(if is_object {
-            Expect::FirstName
-        } else {
-            Expect::FirstElement
-        })
-    }
-
-    fn close(&mut self, at: usize) -> Expect {
-        let next = self.nodes.len() as u32;
-        if let Some((_, Some(node))) = self.open.pop()
-            && let Some(node) = self.nodes.get_mut(node as usize)
-        {
-            node.end = at as u32 + 1;
-            node.next = next;
-        }
-        if self.lump_depth == Some(self.open.len()) {
-            self.lump_depth = None;
-        }
-        self.after_value()
-    }
-
-    fn note_plain(&mut self, kind: Kind, start: usize, end: usize) -> Result<usize, Stop> {
-        if self.lump_depth.is_none() {
-            self.note(kind, start, end)?;
-        }
-        Ok(end)
-    }
-
-    fn note_string(&mut self, string: Text) -> Result<(), Stop> {
-        if self.lump_depth.is_some() {
-            return Ok(());
-        }
-        if !string.has_escapes {
-            return self.note(Kind::Plain, string.start, string.end);
-        }
-        let mut resolved = Vec::with_capacity(string.end - string.start);
-        lexer::unescape_into(self.text, string, &mut resolved);
-        self.resolved.push(resolved.into_boxed_slice());
-        self.note(Kind::Escaped, self.resolved.len() - 1, 0)
-    }
-
-    /// Offsets fit: the text's length does.
-    fn note(&mut self, kind: Kind, start: usize, end: usize) -> Result<(), Stop> {
-        if self.nodes.len() >= NODES_MAX {
-            return Err(Stop::TooMany);
-        }
-        let next = self.nodes.len() as u32 + 1;
-        self.nodes.push(Node {
-            kind,
-            start: start as u32,
-            end: end as u32,
-            next,
-        });
-        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //! validated but not noted: [`tensor`] reads it straight into a tensor. Refusals carry rapidjson's words and offsets, which are what
 //! upstream's clients see. Pure functions, bounded in time by the text's length; callers move large texts off the shard.
 
+mod checker;
 mod document;
 mod lexer;
 pub(crate) mod tensor;
