@@ -12,6 +12,7 @@ use conch_engine::{clock, log};
 use futures_lite::FutureExt;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
+use http::request::Parts;
 use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
@@ -31,55 +32,73 @@ pub(super) struct Withdrawals {
 }
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
-pub(super) async fn run(
+///
+/// The head is read before the call has a state to keep: what it says takes some bytes, it takes hundreds.
+pub(super) fn run(
     shard: Rc<Shard>,
     withdrawals: Rc<Withdrawals>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) {
-    let outcome = AssertUnwindSafe(answer(&shard, request, &mut respond))
-        .catch_unwind()
-        .await;
-    let status = match outcome {
-        Ok(Ok(())) => return,
-        Ok(Err(Failure::Gone)) => {
-            withdrawals
-                .count
-                .set(withdrawals.count.get().saturating_add(1));
-            return;
+) -> impl Future<Output = ()> {
+    let (head, body) = request.into_parts();
+    let begun = begin(&shard, &head);
+    drop(head);
+    async move {
+        let outcome = AssertUnwindSafe(answer(&shard, begun, body, &mut respond))
+            .catch_unwind()
+            .await;
+        let status = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(Failure::Gone)) => {
+                withdrawals
+                    .count
+                    .set(withdrawals.count.get().saturating_add(1));
+                return;
+            }
+            Ok(Err(Failure::Status(status))) => status,
+            Err(_) => {
+                log::error!("a gRPC call panicked; it fails alone");
+                Status::new(Code::Internal, "internal error")
+            }
+        };
+        if respond
+            .send_response(status::trailers_only(&status), true)
+            .is_err()
+        {
+            // The head is out already, or the client is gone: nothing more can be said.
+            respond.send_reset(Reason::INTERNAL_ERROR);
         }
-        Ok(Err(Failure::Status(status))) => status,
-        Err(_) => {
-            log::error!("a gRPC call panicked; it fails alone");
-            Status::new(Code::Internal, "internal error")
-        }
-    };
-    if respond
-        .send_response(status::trailers_only(&status), true)
-        .is_err()
-    {
-        // The head is out already, or the client is gone: nothing more can be said.
-        respond.send_reset(Reason::INTERNAL_ERROR);
     }
 }
 
-async fn answer(
-    shard: &Rc<Shard>,
-    request: Request<RecvStream>,
-    respond: &mut SendResponse<Bytes>,
-) -> Result<(), Failure> {
-    let (head, mut body) = request.into_parts();
+/// What a call's head asks for.
+struct Begun {
+    method: Method,
+    deadline_ns: Option<u64>,
+}
+
+/// Why a call is not let in.
+enum Refusal {
+    /// It is no gRPC call at all.
+    Transport(StatusCode),
+    Status(Status),
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Refusal {
+        Refusal::Status(status)
+    }
+}
+
+fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
     if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
-        respond.send_response(status::not_grpc(refusal), true)?;
-        return Ok(());
+        return Err(Refusal::Transport(refusal));
     }
     let Some(method) = Method::of(head.uri.path()) else {
         return Err(Status::new(Code::Unimplemented, "unknown method").into());
     };
     check_encoding(&head.headers)?;
     let deadline_ns = deadline_of(&head.headers)?;
-    drop((head.headers, head.uri));
-    let mut patience = Patience::new(deadline_ns);
     if shard.is_draining() && !method.is_health() {
         return Err(Status::new(
             Code::Unavailable,
@@ -87,15 +106,42 @@ async fn answer(
         )
         .into());
     }
+    Ok(Begun {
+        method,
+        deadline_ns,
+    })
+}
+
+async fn answer(
+    shard: &Rc<Shard>,
+    begun: Result<Begun, Refusal>,
+    mut body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), Failure> {
+    let Begun {
+        method,
+        deadline_ns,
+    } = match begun {
+        Ok(begun) => begun,
+        Err(Refusal::Transport(refusal)) => {
+            respond.send_response(status::not_grpc(refusal), true)?;
+            return Ok(());
+        }
+        Err(Refusal::Status(status)) => return Err(status.into()),
+    };
+    let mut patience = Patience::new(deadline_ns);
     match method {
         Method::ModelInfer => {
             let arrived = receive_tensors(shard, &mut body, &mut patience).await?;
-            let pieces = infer(shard, arrived, deadline_ns, respond).await?;
+            let typed = infer::convert(shard, &arrived).await;
+            let submitted = infer::submit(shard, arrived, typed, deadline_ns)?;
+            let pieces = outcome(submitted, deadline_ns, respond).await?;
             send(respond, pieces, &mut patience).await
         }
         Method::HealthWatch => {
             receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
-            watch(shard, respond, deadline_ns).await
+            // Boxed: rare, and its state would make every call larger.
+            Box::pin(watch(shard, respond, deadline_ns)).await
         }
         Method::Later(name) => {
             let message = format!("{name} is not supported by this server yet");
@@ -110,14 +156,13 @@ async fn answer(
     }
 }
 
-/// Runs one inference; withdraws it if the client does.
-async fn infer(
-    shard: &Rc<Shard>,
-    arrived: infer::Arrived,
+/// Waits for one inference; withdraws it if the client does.
+async fn outcome(
+    submitted: infer::Submitted,
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Pieces, Failure> {
-    let infer::Submitted { reply, id } = infer::submit(shard, arrived, deadline_ns).await?;
+    let infer::Submitted { reply, id } = submitted;
     let mut reply = pin!(reply);
     let outcome = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = reply.as_mut().poll(context) {

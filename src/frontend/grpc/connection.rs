@@ -18,10 +18,41 @@ use super::settings::{
     RESETS_MAX, STALL_TIMEOUT, builder,
 };
 use super::transport::{Transport, Vitals};
-use crate::shard::{Shard, Stream, Timer};
+use crate::shard::{Presence, Shard, Stream, Timer};
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
-pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
+pub(super) fn serve(
+    shard: Rc<Shard>,
+    stream: Stream,
+    presence: Presence,
+) -> impl Future<Output = ()> {
+    // In a state of its own, which is gone when the connection begins.
+    let handshake = Box::pin(shake_hands(shard, stream));
+    async move {
+        if let Some(connection) = handshake.await {
+            serve_calls(connection).await;
+        }
+        drop(presence);
+    }
+}
+
+async fn serve_calls(mut connection: Box<Connection>) {
+    let shard = Rc::clone(&connection.shard);
+    let mut drained = std::pin::pin!(shard.drained());
+    let mut calls = Calls::new();
+    std::future::poll_fn(|context| {
+        connection.poll_farewell(&mut calls, drained.as_mut(), context);
+        let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
+        if over.is_ready() {
+            return over;
+        }
+        connection.watch.poll(context)
+    })
+    .await;
+}
+
+/// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
+async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>> {
     let (transport, vitals) = Transport::new(stream);
     let mut drained = std::pin::pin!(shard.drained());
     let mut handshake = std::pin::pin!(builder().handshake::<_, Bytes>(transport));
@@ -36,36 +67,8 @@ pub(super) async fn serve(shard: Rc<Shard>, stream: Stream) {
         }
         Pin::new(&mut timer).poll(context).map(|()| None)
     })
-    .await;
-    drop(timer);
-    let Some(mut http2) = http2 else {
-        return;
-    };
-    let ping_pong = http2.ping_pong();
-    let mut connection = Connection {
-        shard: Rc::clone(&shard),
-        http2,
-        withdrawals: Rc::new(Withdrawals::default()),
-        withdrawals_since_ns: clock::monotonic_ns(),
-        watch: Watch {
-            vitals,
-            ping_pong,
-            idle: None,
-            blocked: None,
-            is_pinging: false,
-        },
-        farewell: Farewell::None,
-    };
-    let mut calls = Calls::new();
-    std::future::poll_fn(|context| {
-        connection.poll_farewell(&mut calls, drained.as_mut(), context);
-        let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
-        if over.is_ready() {
-            return over;
-        }
-        connection.watch.poll(context)
-    })
-    .await;
+    .await?;
+    Some(Connection::new(Rc::clone(&shard), http2, vitals))
 }
 
 struct Connection {
@@ -93,6 +96,28 @@ enum Farewell {
 }
 
 impl Connection {
+    fn new(
+        shard: Rc<Shard>,
+        mut http2: Http2<Transport, Bytes>,
+        vitals: Rc<Vitals>,
+    ) -> Box<Connection> {
+        let ping_pong = http2.ping_pong();
+        Box::new(Connection {
+            shard,
+            http2,
+            withdrawals: Rc::new(Withdrawals::default()),
+            withdrawals_since_ns: clock::monotonic_ns(),
+            watch: Watch {
+                vitals,
+                ping_pong,
+                idle: None,
+                blocked: None,
+                is_pinging: false,
+            },
+            farewell: Farewell::None,
+        })
+    }
+
     /// Moves on towards the end, if the shard drains.
     fn poll_farewell(
         &mut self,

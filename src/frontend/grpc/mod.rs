@@ -20,11 +20,40 @@ mod timeout;
 mod transport;
 mod wire;
 
+use std::future::Future;
 use std::rc::Rc;
 
-use crate::shard::{Shard, Stream};
+use crate::shard::{Presence, Shard, Stream};
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream) {
-    connection::serve(shard, stream).await;
+pub(crate) fn serve(
+    shard: Rc<Shard>,
+    stream: Stream,
+    presence: Presence,
+) -> impl Future<Output = ()> {
+    connection::serve(shard, stream, presence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// 10,000 connections, and calls in flight, are that many of these; what is large but short-lived is boxed on its own.
+    #[test]
+    fn states_are_small() {
+        println!(
+            "{} {}",
+            bytes_of(call::run),
+            bytes_of(|shard, stream, presence, ()| serve(shard, stream, presence))
+        );
+        let call_bytes = bytes_of(call::run);
+        assert!(call_bytes <= 1280, "{call_bytes}");
+        let connection_bytes =
+            bytes_of(|shard, stream, presence, ()| serve(shard, stream, presence));
+        assert!(connection_bytes <= 512, "{connection_bytes}");
+    }
 }

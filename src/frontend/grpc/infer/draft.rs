@@ -7,6 +7,7 @@ use conch_engine::{CorrelationId, Draft, DraftInput, ModelVersion, Parameter, Pa
 use conch_memory::View;
 use smallvec::{SmallVec, smallvec};
 
+use super::Typed;
 use super::contents::{self, Subject};
 use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, Target};
 use crate::grpc::status::{Code, Status};
@@ -19,13 +20,43 @@ fn invalid(message: String) -> Status {
     Status::new(Code::InvalidArgument, message)
 }
 
-/// Builds the draft of `message` for `model`; `raws` are the raw contents in order. Yields while it converts large typed contents.
-pub(super) async fn build<'a>(
-    shard: &Shard,
+/// Converts the typed contents of each input that has some, in order, up to the first that cannot be. Yields between slices.
+pub(super) async fn convert(shard: &Shard, target: &Target<'_>, message: &Message<'_>) -> Typed {
+    let mut converted = Typed::new();
+    for input in message
+        .inputs
+        .iter()
+        .filter(|input| !input.contents.is_empty())
+    {
+        let subject = Subject {
+            input: input.name,
+            model: target.model_name,
+            data_type: DataType::from_name(input.data_type),
+        };
+        let view = contents::read(
+            &input.contents,
+            &subject,
+            &shard.pool,
+            &shard.budget,
+            breathe,
+        )
+        .await;
+        let is_last = view.is_err();
+        converted.push(view);
+        if is_last {
+            break;
+        }
+    }
+    converted
+}
+
+/// Builds the draft of `message` for `model`; `raws` are the raw contents in order, `typed` what [`convert`] made of the others.
+pub(super) fn build<'a>(
     model: &ModelVersion,
     target: &Target<'a>,
     message: Message<'a>,
     raws: SmallVec<[View; 4]>,
+    typed: Typed,
 ) -> Result<Draft<'a>, Status> {
     let mut draft = Draft {
         id: target.id,
@@ -34,6 +65,7 @@ pub(super) async fn build<'a>(
     apply_parameters(&mut draft, &message.parameters)?;
     let has_raws = !raws.is_empty();
     let mut raws = raws.into_iter();
+    let mut typed = typed.into_iter();
     let mut unknown_type = None;
     for input in message.inputs {
         let data_type = DataType::from_name(input.data_type);
@@ -43,16 +75,7 @@ pub(super) async fn build<'a>(
             data_type,
         };
         let data = match source_of(&input, has_raws, &subject)? {
-            Source::Contents => {
-                contents::read(
-                    &input.contents,
-                    &subject,
-                    &shard.pool,
-                    &shard.budget,
-                    breathe,
-                )
-                .await?
-            }
+            Source::Contents => typed.next().ok_or_else(|| no_data(&subject))??,
             Source::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
         };
         if data_type.is_none() && unknown_type.is_none() {

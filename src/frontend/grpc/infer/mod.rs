@@ -10,8 +10,12 @@ mod reader;
 mod response;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use conch_memory::Exhausted;
+use conch_engine::ModelVersion;
+use conch_memory::{Exhausted, View};
+
+use message::{Message, Target};
 
 use super::status::{Code, Status};
 use crate::shard::{Reply, Shard};
@@ -29,14 +33,34 @@ pub(super) struct Submitted {
     pub(super) id: Box<str>,
 }
 
-/// Checks the request and hands it to the engine. Yields only while it converts large typed contents.
-pub(super) async fn submit(
+/// Tensors made of typed contents, in order; the last may be the reason why there are no more.
+pub(super) type Typed = Vec<Result<View, Status>>;
+
+/// Converts the inputs' typed contents, if there are any. Yields between slices.
+///
+/// A step of its own because only this one may have to wait: what is read from the head is large, and no call keeps it. What else is
+/// wrong with the message is for [`submit`] to tell, which reads it again.
+pub(super) async fn convert(shard: &Rc<Shard>, arrived: &Arrived) -> Typed {
+    if !arrived.raws.is_empty() {
+        // Typed contents beside raw ones are an error, whatever they hold.
+        return Typed::new();
+    }
+    // Boxed: its state is large, and most calls never need it.
+    Box::pin(async {
+        match read(shard, &arrived.head) {
+            Ok((target, _, message)) => draft::convert(shard, &target, &message).await,
+            Err(_) => Typed::new(),
+        }
+    })
+    .await
+}
+
+/// Reads `head`, and finds the model that it names.
+fn read<'a>(
     shard: &Rc<Shard>,
-    arrived: Arrived,
-    deadline_ns: Option<u64>,
-) -> Result<Submitted, Status> {
-    let Arrived { head, charge, raws } = arrived;
-    let target = message::Target::read(&head).map_err(|_| Status::unparsable())?;
+    head: &'a [u8],
+) -> Result<(Target<'a>, Arc<ModelVersion>, Message<'a>), Status> {
+    let target = Target::read(head).map_err(|_| Status::unparsable())?;
     let version = crate::api::parse_version(target.model_version)?;
     let model = shard.find(target.model_name, version)?;
     if model.config.is_decoupled {
@@ -50,8 +74,20 @@ pub(super) async fn submit(
         model.config.inputs.len() + 1,
         model.config.outputs.len() + 1,
     );
-    let message = message::Message::read(&head, inputs_max, outputs_max)?;
-    let draft = draft::build(shard, &model, &target, message, raws).await?;
+    let message = Message::read(head, inputs_max, outputs_max)?;
+    Ok((target, model, message))
+}
+
+/// Checks the request and hands it to the engine. `typed` comes from [`convert`].
+pub(super) fn submit(
+    shard: &Rc<Shard>,
+    arrived: Arrived,
+    typed: Typed,
+    deadline_ns: Option<u64>,
+) -> Result<Submitted, Status> {
+    let Arrived { head, charge, raws } = arrived;
+    let (target, model, message) = read(shard, &head)?;
+    let draft = draft::build(&model, &target, message, raws, typed)?;
     let reply = shard.infer(&model, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = target.id.into();

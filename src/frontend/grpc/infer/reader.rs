@@ -24,6 +24,8 @@ const FIELD_HEADER_BYTES_MAX: usize = 20;
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// A tensor of more than [`UNCHARGED_BYTES`] gets its final block once this much of it has arrived.
 const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
+/// Until then it gets blocks from this size on that double.
+const FIRST_BLOCK_BYTES: usize = 512;
 /// The pool recycles blocks up to this size; larger ones start here and double, which moves page tables, not bytes.
 const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of inputs: no model has so many.
@@ -311,8 +313,9 @@ fn room<'a>(
             .get_or_insert_with(|| Charge::empty(budget))
             .cover(arrived as u64)?;
     }
-    let capacity = if arrived < TRUSTED_FROM_BYTES {
-        whole.min(TRUSTED_FROM_BYTES)
+    let is_trusted = whole <= TRUSTED_FROM_BYTES || arrived >= TRUSTED_FROM_BYTES;
+    let capacity = if !is_trusted {
+        arrived.next_power_of_two().max(FIRST_BLOCK_BYTES)
     } else if whole <= WHOLE_BLOCK_BYTES_MAX {
         whole
     } else {
@@ -328,17 +331,26 @@ fn room<'a>(
         }
         Some(block) => {
             // Copies at most what arrived before the tensor was trusted.
-            let mut roomy = pool.take(capacity);
+            let mut roomy = take(pool, capacity, is_trusted);
             roomy.extend_from_slice(block.as_slice());
             roomy
         }
-        None => pool.take(capacity),
+        None => take(pool, capacity, is_trusted),
     };
     let block = block.insert(roomy);
     if let Some(charge) = charge {
         block.set_charge(charge);
     }
     Ok(block)
+}
+
+/// The pool has no blocks small enough for a tensor that is not trusted yet.
+fn take(pool: &Arc<Pool>, capacity: usize, is_trusted: bool) -> Block {
+    if is_trusted {
+        pool.take(capacity)
+    } else {
+        Block::with_capacity(capacity)
+    }
 }
 
 /// A field's tag, and its length or varint where it has one.
@@ -516,11 +528,7 @@ mod tests {
         else {
             panic!("inside the tensor")
         };
-        assert!(
-            block.capacity() <= TRUSTED_FROM_BYTES,
-            "{}",
-            block.capacity()
-        );
+        assert!(block.capacity() <= 1024, "{}", block.capacity());
         assert_eq!(budget.used_bytes(), Charge::STEP_BYTES);
 
         let piece = vec![1; 1 << 20];
