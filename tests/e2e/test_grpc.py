@@ -171,6 +171,210 @@ class Calls(GrpcCase):
         self.assertLessEqual(executed, 3)  # the first, the last, and at most one more that had begun
 
 
+class Frames(GrpcCase):
+    """The same calls by hand-made frames: in any pieces, over any windows, left at any point."""
+
+    @staticmethod
+    def models(repository):
+        repository.model("identity", identity(batch=8))
+        repository.model("slow", identity([("INPUT0", "FP32", (-1, -1))], parameters={"execute_delay_ms": "300"}))
+
+    def body(self, **more):
+        text = self.message(**more).SerializeToString()
+        return b"\0" + len(text).to_bytes(4, "big") + text
+
+    def open(self, settings=b""):
+        link = wire.Http2(self.server)
+        self.addCleanup(link.close)
+        link.link.sendall(wire.PREFACE + wire.frame(wire.SETTINGS, 0, 0, settings))
+        return link
+
+    def call(self, link, payload, stream=1, head=None, end=True):
+        head = head if head is not None else wire.call_head("ModelInfer")
+        return link.send(wire.frame(wire.HEADERS, 4, stream, head), wire.frame(wire.DATA, int(end), stream, payload))
+
+    def reply(self, link, stream=1, decoder=None):
+        """(fields of head and trailers, message) of a call's answer; fields has `reset` if the stream was."""
+        decoder, fields, data = decoder or hpack.Decoder(), {}, b""
+        while (frame := link.next()) is not None:
+            kind, flags, number, content = frame
+            if kind == wire.HEADERS:
+                got = decoder.decode(content)
+                fields.update(got if number == stream else {})
+            if number != stream:
+                continue
+            if kind == wire.DATA:
+                data += content
+            if kind == wire.RST_STREAM:
+                return {**fields, "reset": int.from_bytes(content, "big")}, data
+            if kind in (wire.HEADERS, wire.DATA) and flags & 1:
+                return fields, data
+        return {**fields, "closed": True}, data
+
+    def assert_answered(self, link, stream=1, raw=pack([1.0, 2.0]), decoder=None):
+        fields, data = self.reply(link, stream, decoder)
+        self.assertEqual(fields.get("grpc-status"), "0", fields)
+        self.assertEqual(pb.ModelInferResponse.FromString(data[5:]).raw_output_contents[0], raw)
+
+    def assert_serves_calls(self):
+        self.assertEqual(self.stub.ModelInfer(self.message(), timeout=5).raw_output_contents[0], pack([1.0, 2.0]))
+
+    def test_a_byte_per_frame(self):
+        link = self.open()
+        link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")))
+        payload = self.body()
+        for index, byte in enumerate(payload):
+            link.send(wire.frame(wire.DATA, int(index + 1 == len(payload)), 1, bytes([byte])))
+        self.assert_answered(link)
+
+    def test_a_byte_per_packet(self):
+        link, payload = self.open(), self.body()
+        raw = wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")) + wire.frame(wire.DATA, 1, 1, payload)
+        for byte in raw:
+            link.link.send(bytes([byte]))
+        self.assert_answered(link)
+
+    @conch_only
+    def test_padded_and_split_head(self):
+        link, head, payload = self.open(), wire.call_head("ModelInfer"), self.body()
+        link.send(wire.frame(wire.HEADERS, 0, 1, head[:20]), wire.frame(wire.CONTINUATION, 0, 1, head[20:40]),
+                  wire.frame(wire.CONTINUATION, 4, 1, head[40:]),
+                  wire.frame(wire.DATA, 8 | 1, 1, bytes([200]) + payload + bytes(200)))
+        self.assert_answered(link)
+
+    def test_answer_waits_for_a_window(self):
+        """No byte of an answer beyond the windows, and all of it once they open."""
+        count = 10_000  # within the windows that a server has to give at first
+        raw = pack([float(i % 97) for i in range(count)])
+        link = self.open(b"\0\4\0\0\0\0")  # INITIAL_WINDOW_SIZE 0
+        payload = self.body(raw=raw, shape=(1, count))
+        link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")))
+        for start in range(0, len(payload), 16000):
+            link.send(wire.frame(wire.DATA, int(start + 16000 >= len(payload)), 1, payload[start:start + 16000]))
+        self.assertIsNotNone(link.wait_for(wire.HEADERS))
+        link.link.settimeout(0.3)
+        with self.assertRaises(TimeoutError):
+            link.wait_for(wire.DATA)
+        self.assert_serves_calls()
+        link.link.settimeout(10)
+        data, window = b"", 0
+        for step in (1, 5, 1000, 16_384, 10_000, 40_000):
+            link.send(wire.frame(wire.WINDOW_UPDATE, 0, 1, step.to_bytes(4, "big")))
+            window += step
+            while len(data) < min(window, len(raw)):
+                data += link.wait_for(wire.DATA)[3]
+            self.assertLessEqual(len(data), window)
+        while not (frame := link.next())[1] & 1:
+            data += frame[3]
+        self.assertEqual(pb.ModelInferResponse.FromString(data[5:]).raw_output_contents[0], raw)
+
+    def test_large_answers_on_one_connection(self):
+        """Answers of many frames, several at once: nothing is held back at their ends."""
+        count = 150_528
+        raw = pack([float(i % 251) for i in range(count)])
+        begun = time.monotonic()
+        calls = [self.stub.ModelInfer.future(self.message(raw=raw, shape=(1, count))) for _ in range(20)]
+        for call in calls:
+            self.assertTrue(call.result(timeout=20).raw_output_contents[0] == raw)
+        for _ in range(10):  # one after the other: the end of an answer must not wait for the next
+            self.assertTrue(self.stub.ModelInfer(self.message(raw=raw, shape=(1, count)), timeout=5).raw_output_contents[0] == raw)
+        self.assertLess(time.monotonic() - begun, 5)
+
+    def test_withdrawn_at_every_point(self):
+        link, payload = self.open(), self.body()
+        for turn in range(len(payload) + 1):
+            stream = 2 * turn + 1
+            self.call(link, payload[:turn], stream, end=turn % 2 == 0)
+            link.send(wire.frame(wire.RST_STREAM, 0, stream, b"\0\0\0\x08"))
+        last = 2 * len(payload) + 3
+        self.call(link, payload, last)
+        self.assert_answered(link, last)
+
+    def test_gone_at_every_point(self):
+        payload = self.body()
+        raw = wire.PREFACE + wire.frame(wire.SETTINGS, 0, 0) + wire.frame(
+            wire.HEADERS, 4, 1, wire.call_head("ModelInfer")) + wire.frame(wire.DATA, 1, 1, payload)
+        for end in range(0, len(raw), 3):
+            with wire.connect(self.server, "grpc") as link:
+                link.sendall(raw[:end])
+        self.assert_serves_calls()
+
+    @conch_only
+    def test_gone_while_it_executes(self):
+        before = self.server.statistics("slow")["inference_stats"]["success"]["count"]
+        for _ in range(5):
+            link = self.open()
+            self.call(link, self.body(model="slow"))
+            time.sleep(0.05)
+            link.close()
+        self.stub.ModelInfer(self.message("slow"), timeout=5)
+        done = self.server.statistics("slow")["inference_stats"]["success"]["count"] - before
+        self.assertLessEqual(done, 3)  # the last, and what had begun when its client went
+
+    def test_deadline_while_the_message_arrives(self):
+        link = self.open()
+        begun = time.monotonic()
+        link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer", ("grpc-timeout", "200m"))))
+        fields, _ = self.reply(link)
+        self.assertTrue(fields.get("grpc-status") == "4" or fields.get("reset") == 8, fields)
+        self.assertLess(time.monotonic() - begun, 1)
+
+    def test_deadline_while_it_executes(self):
+        """Kept by the server, whether or not the client keeps its own."""
+        link = self.open()
+        begun = time.monotonic()
+        self.call(link, self.body(model="slow"), head=wire.call_head("ModelInfer", ("grpc-timeout", "100m")))
+        fields, _ = self.reply(link)
+        self.assertTrue(fields.get("grpc-status") == "4" or fields.get("reset") == 8, fields)
+        self.assertLess(time.monotonic() - begun, 0.25)
+
+    def test_deadline_is_past(self):
+        for value in ("0n", "1n"):
+            link = self.open()
+            self.call(link, self.body(model="slow"), head=wire.call_head("ModelInfer", ("grpc-timeout", value)))
+            fields, _ = self.reply(link)
+            self.assertTrue(fields.get("grpc-status") == "4" or fields.get("reset") == 8, fields)
+
+    @staticmethod
+    def head(*fields, verb="POST"):
+        return wire.hpack((":method", verb), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+                          (":authority", "t"), *fields)
+
+    def heads(self):
+        """Heads of calls, and what the answer says."""
+        te, kind = ("te", "trailers"), ("content-type", "application/grpc")
+        served, call = {":status": "200", "grpc-status": "0"}, wire.call_head
+        yield "te_missing", self.head(kind), served
+        yield "content_type_with_codec", self.head(te, ("content-type", "application/grpc+proto")), served
+        yield "content_type_missing", self.head(te), {":status": "415", "grpc-status": None}
+        yield "content_type_of_json", self.head(te, ("content-type", "application/json")), {":status": "415"}
+        yield "verb", self.head(te, kind, verb="PUT"), {":status": "405"}
+        yield "header_list_too_long", call("ModelInfer", *((f"x{i}", "y" * 900) for i in range(20))), {":status": "431"}
+        yield "compressor_unknown", call("ModelInfer", ("grpc-encoding", "snappy")), {":status": "200", "grpc-status": "12"}
+        yield "compressor_none", call("ModelInfer", ("grpc-encoding", "identity")), served
+        yield "metadata", call("ModelInfer", ("x-trace-bin", "AAEC"), ("user-agent", "by hand")), served
+
+    @conch_only
+    def test_heads(self):
+        for name, head, expected in self.heads():
+            with self.subTest(name):
+                self.check_head(head, expected)
+
+    def check_head(self, head, expected):
+        link, decoder = self.open(), hpack.Decoder()
+        # A long head goes over several frames.
+        frames = [head[at:at + 16000] for at in range(0, len(head), 16000)]
+        for index, part in enumerate(frames):
+            kind = wire.CONTINUATION if index else wire.HEADERS
+            link.send(wire.frame(kind, 4 if index + 1 == len(frames) else 0, 1, part))
+        link.send(wire.frame(wire.DATA, 1, 1, self.body()))
+        fields, _ = self.reply(link, 1, decoder)
+        self.assertEqual({name: fields.get(name) for name in expected}, expected, fields)
+        # The connection lives on.
+        self.call(link, self.body(), 3)
+        self.assert_answered(link, 3, decoder=decoder)
+
+
 @conch_only
 class Drain(unittest.TestCase):
     """SIGTERM with connections open: what is in flight is answered, all else is no reason to wait."""
