@@ -1,7 +1,8 @@
 //! The thread that keeps the shards honest.
 //!
 //! Four times per second it pokes each shard: the shard then ends connections that stalled, and by answering shows that it turns. A
-//! poke also wakes a shard whose wake-up was lost, which bounds such a loss to the poke's period.
+//! poke wakes the shard's executor even if it sleeps on tasks that are ready, its heartbeat among them: such a sleep lasts no longer than
+//! the poke's period.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

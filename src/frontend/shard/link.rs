@@ -1,8 +1,9 @@
 //! What other threads hold of a shard: its mailbox and a few counters.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use conch_channel::{Mailbox, Receiver};
 use conch_engine::{Completion, Delivery};
@@ -33,6 +34,8 @@ pub(crate) enum Letter {
 
 pub(crate) struct Link {
     mailbox: Arc<Mailbox<Letter>>,
+    /// Wakes the pump, whatever the mailbox's door thinks of it.
+    pump_waker: OnceLock<Waker>,
     connection_count: AtomicUsize,
     /// Pokes sent and answered. Written by the watchdog and by the shard.
     poke_count: AtomicU64,
@@ -46,6 +49,7 @@ impl Link {
         let (mailbox, receiver) = Mailbox::new();
         let link = Link {
             mailbox,
+            pump_waker: OnceLock::new(),
             connection_count: AtomicUsize::new(0),
             poke_count: AtomicU64::new(0),
             answer_count: AtomicU64::new(0),
@@ -71,17 +75,26 @@ impl Link {
         self.mailbox.disarm();
     }
 
+    /// The shard's pump can be woken by `waker` from now on.
+    pub(super) fn keep_pump_waker(&self, waker: &Waker) {
+        self.pump_waker.get_or_init(|| waker.clone());
+    }
+
     /// Pokes the shard, unless the last poke is still unanswered: then returns false.
+    ///
+    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run has its door open, and an executor that
+    /// sleeps on such a task (see `PREEMPT_AFTER`) may have put its heartbeat to sleep with it.
     pub(crate) fn poke(&self) -> bool {
         let sent_count = self.poke_count.load(Ordering::Relaxed);
-        if self.answer_count.load(Ordering::Relaxed) < sent_count {
-            // Rings again: if the last wake was lost, this one may arrive.
-            self.mailbox.ring();
-            return false;
+        let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;
+        if is_answered {
+            self.poke_count.store(sent_count + 1, Ordering::Relaxed);
+            self.send(Letter::Poke);
         }
-        self.poke_count.store(sent_count + 1, Ordering::Relaxed);
-        self.send(Letter::Poke);
-        true
+        if let Some(waker) = self.pump_waker.get() {
+            waker.wake_by_ref();
+        }
+        is_answered
     }
 
     /// The shard's answer to a poke: how many requests it has in flight.
@@ -113,5 +126,34 @@ impl Completion for Link {
 
     fn wake(&self) {
         self.mailbox.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn every_poke_wakes_a_pump_whose_door_is_open() {
+        let (link, _receiver) = Link::new();
+        let count = Arc::new(Count::default());
+        link.keep_pump_waker(&Waker::from(Arc::clone(&count)));
+        assert!(link.poke(), "the first is sent");
+        assert!(!link.poke() && !link.poke(), "none was answered");
+        assert_eq!(count.0.load(Ordering::Relaxed), 3);
+        link.answer(0);
+        assert!(link.poke());
+        assert_eq!(count.0.load(Ordering::Relaxed), 4);
     }
 }

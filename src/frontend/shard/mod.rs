@@ -58,7 +58,8 @@ const SPIN: Duration = Duration::from_micros(20);
 /// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime takes.
 const IO_MEMORY_BYTES: usize = 64 << 10;
 
-/// Bounds how long a lost wake-up can last. Costs some 40 us of CPU each.
+/// Bounds how long the executor sleeps on ready tasks, unless the heartbeat is one of them; then the watchdog's next poke wakes it. Costs
+/// some 40 us of CPU each.
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// State shared by everything that runs on one shard.
@@ -229,6 +230,7 @@ impl Shard {
         let mut kept = self.pump_waker.borrow_mut();
         if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *kept = Some(waker.clone());
+            self.link.keep_pump_waker(waker);
         }
     }
 
