@@ -58,6 +58,10 @@ const SPIN: Duration = Duration::from_micros(20);
 /// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime takes.
 const IO_MEMORY_BYTES: usize = 64 << 10;
 
+/// Completions after which the executor ends a turn, as if its preempt timer had fired, with the same danger (see [`PREEMPT_AFTER`]): more
+/// than the connections of a busy shard bring at once. Costs 100 KiB of kernel memory per ring.
+const RING_DEPTH: usize = 1024;
+
 /// Bounds how long the executor sleeps on ready tasks, unless the heartbeat is one of them; then the watchdog's next poke wakes it. Costs
 /// some 40 us of CPU each.
 const HEARTBEAT: Duration = Duration::from_millis(100);
@@ -109,6 +113,7 @@ impl Running {
         let thread = LocalExecutorBuilder::new(Placement::Fixed(cpu))
             .name(&format!("shard-{index}"))
             .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_DEPTH)
             .preempt_timer(PREEMPT_AFTER)
             .spin_before_park(spin)
             .spawn(move || Shard::run(own_link, receiver, own_options, own_server))
