@@ -105,7 +105,7 @@ pub struct Request {
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
     pub inputs: SmallVec<[Input; 4]>,
-    /// Indices into the model's configured outputs; empty means all of them.
+    /// Indices into the model's configured outputs, ordered by name as upstream orders them; empty means all of them.
     pub requested_outputs: SmallVec<[u16; 4]>,
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,

@@ -32,6 +32,7 @@ def models(repository):
         repository.model(f"type_{name}", identity([("INPUT0", name, (-1,))]))
     repository.model("type_BYTES", identity([("INPUT0", "STRING", (-1,))]))
     repository.model("pair", identity([("INPUT0", "INT32", (-1,)), ("INPUT1", "STRING", (-1,))]))
+    repository.model("backwards", identity([(f"INPUT{i}", "FP32", (-1,)) for i in (2, 0, 1)]))
     repository.model("raw_bytes", identity([("INPUT0", "STRING", (1,))]))
 
 
@@ -184,6 +185,16 @@ class Infer(ServerCase):
                 "outputs": [{"name": "OUTPUT1"}]}
         status, _, reply = self.infer(body, model="pair")
         self.assertEqual((status, [row["name"] for row in json.loads(reply)["outputs"]]), (200, ["OUTPUT1"]))
+
+    def test_outputs_are_ordered_by_name(self):
+        """Not as configured nor as asked for: a backend is asked in the order of the alphabet, and answers in it."""
+        inputs = [{"name": f"INPUT{i}", "datatype": "FP32", "shape": [1], "data": [i]} for i in range(3)]
+        for wanted in ([], [2, 0, 1], [1, 0]):
+            body = {"inputs": inputs, "outputs": [{"name": f"OUTPUT{i}"} for i in wanted]}
+            status, _, reply = self.infer(body, model="backwards")
+            self.assertEqual(status, 200, reply)
+            self.assertEqual([(row["name"], row["data"]) for row in json.loads(reply)["outputs"]],
+                             [(f"OUTPUT{i}", [i]) for i in sorted(wanted or range(3))])
 
     def test_nested_data(self):
         for data in ([[1, 2], [3, 4]], [[[1], 2], 3, [4]], [1, 2, 3, 4]):

@@ -364,6 +364,11 @@ fn match_outputs<'a>(
             return Err(request.invalid(format_args!("output '{name}' already exists in request")));
         }
     }
+    // Backends answer in the order in which they are asked, so clients see it.
+    matched.indices.sort_unstable_by_key(|index| {
+        let spec = config.outputs.get(usize::from(*index));
+        spec.map(|spec| &*spec.name)
+    });
     Ok(matched)
 }
 

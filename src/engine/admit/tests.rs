@@ -389,7 +389,8 @@ fn outputs_ids_and_correlation_ids() {
             owned.batch_size,
             owned.batch_count()
         ),
-        (&[1, 0][..], 0, 1)
+        (&[0, 1][..], 0, 1),
+        "ordered by name, however they were asked for"
     );
     assert_eq!(
         try_admit(&model(PLAIN), outputs(&["x", "x"]))

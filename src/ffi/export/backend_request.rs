@@ -141,7 +141,7 @@ export! {
         let requested = &loan.request()?.requested_outputs;
         let position = usize::try_from(index).ok();
         let (count, output) = if requested.is_empty() {
-            (facts.output_count(), position)
+            (facts.output_count(), position.and_then(|rank| facts.output_at_rank(rank)))
         } else {
             (requested.len(), position.and_then(|position| requested.get(position)).map(|output| usize::from(*output)))
         };

@@ -18,6 +18,8 @@ pub(crate) struct ModelFacts {
     pub(crate) budget: Arc<Budget>,
     inputs: Names,
     outputs: Names,
+    /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
+    output_ranks: Vec<usize>,
     has_batch_dim: bool,
     reshapes: Vec<Reshape>,
 }
@@ -41,6 +43,8 @@ impl ModelFacts {
         pool: Arc<Pool>,
         budget: Arc<Budget>,
     ) -> ModelFacts {
+        let mut output_ranks: Vec<usize> = (0..config.outputs.len()).collect();
+        output_ranks.sort_by_key(|place| config.outputs.get(*place).map(|spec| &*spec.name));
         ModelFacts {
             backend,
             is_decoupled: config.is_decoupled,
@@ -48,6 +52,7 @@ impl ModelFacts {
             budget,
             inputs: names(&config.inputs),
             outputs: names(&config.outputs),
+            output_ranks,
             has_batch_dim: config.is_batching(),
             reshapes: config
                 .outputs
@@ -75,6 +80,11 @@ impl ModelFacts {
 
     pub(crate) fn output_count(&self) -> usize {
         self.outputs.len()
+    }
+
+    /// The index of the output whose name is at `rank` in the order of the alphabet.
+    pub(crate) fn output_at_rank(&self, rank: usize) -> Option<usize> {
+        self.output_ranks.get(rank).copied()
     }
 
     pub(crate) fn output_name(&self, index: usize) -> Option<&CString> {

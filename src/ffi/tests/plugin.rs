@@ -182,7 +182,7 @@ fn a_request_shows_all_it_has() {
     let answers = bench.execute(&mut *instance, &[Call::new("inspect", &[b""])]);
     assert!(answers[0].contains("report=id= correlation=[request id: <id_unknown>] correlation ID in request is not a string"));
     assert!(
-        answers[0].contains(">OUT >LARGE"),
+        answers[0].contains(">LARGE >OUT"),
         "asking for no output is asking for all: {}",
         answers[0]
     );
