@@ -1,8 +1,7 @@
 //! The thread that keeps the shards honest.
 //!
-//! Four times per second it pokes each shard: the shard then ends connections that stalled, and by answering shows that it turns. A
-//! poke wakes the shard's executor even if it sleeps on tasks that are ready, its heartbeat among them: such a sleep lasts no longer than
-//! the poke's period.
+//! Ten times per second it pokes each shard: the shard then ends connections that stalled, and by answering shows that it turns. A
+//! poke wakes the shard's executor even if it sleeps on tasks that are ready: such a sleep lasts no longer than the poke's period.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,9 +12,9 @@ use conch_engine::{Error, log};
 
 use crate::shard::link::Link;
 
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_millis(100);
 /// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500 us.
-const PATIENCE: u32 = 4;
+const PATIENCE: u32 = 10;
 
 pub(crate) struct Watchdog {
     /// Dropping it ends the thread.

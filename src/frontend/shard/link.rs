@@ -82,8 +82,9 @@ impl Link {
 
     /// Pokes the shard, unless the last poke is still unanswered: then returns false.
     ///
-    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run has its door open, and an executor that
-    /// sleeps on such a task (see `PREEMPT_AFTER`) may have put its heartbeat to sleep with it.
+    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run has its door open, and the executor may
+    /// sleep on such a task (see `PREEMPT_AFTER`). A timer on the shard would not do either: its task could be the one that is slept on,
+    /// and arming it would cost two system calls per sleep.
     pub(crate) fn poke(&self) -> bool {
         let sent_count = self.poke_count.load(Ordering::Relaxed);
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;

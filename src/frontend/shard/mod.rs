@@ -51,7 +51,7 @@ const LETTERS_PER_TURN: usize = 256;
 /// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the first task, and if so goes to
 /// sleep with tasks ready to run, as if there were none (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that
 /// happens whenever the thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100 ms the thread
-/// would have to be off its CPU for as long, and the heartbeat bounds what is left.
+/// would have to be off its CPU for as long, and the watchdog's pokes bound what is left.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How long an idle shard looks for work before it sleeps, where it may spin at all.
 const SPIN: Duration = Duration::from_micros(20);
@@ -61,10 +61,6 @@ const IO_MEMORY_BYTES: usize = 64 << 10;
 /// Completions after which the executor ends a turn, as if its preempt timer had fired, with the same danger (see [`PREEMPT_AFTER`]): more
 /// than the connections of a busy shard bring at once. Costs 100 KiB of kernel memory per ring.
 const RING_DEPTH: usize = 1024;
-
-/// Bounds how long the executor sleeps on ready tasks, unless the heartbeat is one of them; then the watchdog's next poke wakes it. Costs
-/// some 40 us of CPU each.
-const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// State shared by everything that runs on one shard.
 pub struct Shard {
@@ -158,7 +154,6 @@ impl Shard {
         });
         let mut taken = receiver.take();
         let mut pause = None;
-        shard.spawn(heartbeat());
         std::future::poll_fn(|context| shard.pump(&mut receiver, &mut taken, &mut pause, context))
             .await;
         // Futures that are still pending when the executor ends are never dropped: end them here, so that sockets close and requests
@@ -383,11 +378,4 @@ impl Shard {
 /// else.
 pub async fn breathe() {
     Timer::after(Duration::from_micros(1)).await;
-}
-
-/// Makes the executor turn a few times per second whatever happens: a wake-up that gets lost on the way is late, not lost.
-async fn heartbeat() {
-    loop {
-        Timer::after(HEARTBEAT).await;
-    }
 }
