@@ -36,6 +36,7 @@ pub struct Arguments {
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
+    pub cache_directory: PathBuf,
     pub shard_count: Option<usize>,
     pub memory_limit_bytes: Option<u64>,
     pub connections_max: Option<usize>,
@@ -102,6 +103,7 @@ impl Default for Arguments {
             http_input_bytes_max: 64 << 20,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
+            cache_directory: PathBuf::from("/opt/tritonserver/caches"),
             shard_count: None,
             memory_limit_bytes: None,
             connections_max: None,

@@ -143,6 +143,8 @@ fn host_options(arguments: &Arguments) -> conch_ffi::host::Options {
         backend_config: arguments.backend_config.clone(),
         auto_complete: arguments.auto_complete,
         default_max_batch_size: DEFAULT_MAX_BATCH_SIZE,
+        cache_directory: arguments.cache_directory.clone(),
+        cache_config: Vec::new(),
     }
 }
 

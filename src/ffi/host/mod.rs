@@ -40,6 +40,10 @@ pub struct Options {
     pub auto_complete: bool,
     /// What a completed configuration batches up to, unless `backend_config` says otherwise.
     pub default_max_batch_size: u32,
+    /// Holds one directory per response cache.
+    pub cache_directory: PathBuf,
+    /// The response cache: its name and its configuration (JSON). Empty: none; more than one is refused at the start.
+    pub cache_config: Vec<(String, String)>,
 }
 
 /// All open backends of a process.

@@ -110,6 +110,8 @@ fn host() -> Arc<Host> {
         ],
         auto_complete: true,
         default_max_batch_size: 4,
+        cache_directory: workshop().join("caches"),
+        cache_config: Vec::new(),
     })
 }
 
