@@ -8,6 +8,7 @@
 pub mod admit;
 mod backend;
 pub mod clock;
+mod control;
 pub mod core;
 mod error;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use backend::{
     Model,
 };
 
+pub use control::{ControlMode, Overrides};
 pub use error::{Code, Error};
 pub use model::{ModelVersion, Reservation};
 pub use queue::{Place, withdraw};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use conch_memory::{Budget, Pool};
 
+use crate::control::ControlMode;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
 use crate::registry::{Registry, State};
@@ -48,6 +49,11 @@ pub struct Options {
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
+    pub model_control_mode: ControlMode,
+    /// What explicit mode loads at start; `*` alone for everything.
+    pub startup_models: Vec<String>,
+    /// Tell models of the same name in different repositories apart.
+    pub namespacing: bool,
     /// Serve metrics at all, and those of process and CPU.
     pub allow_metrics: bool,
     pub allow_cpu_metrics: bool,
@@ -74,6 +80,9 @@ impl Default for Options {
             lowers_core_priority: true,
             model_load_thread_count: 4,
             model_load_retry_count: 0,
+            model_control_mode: ControlMode::None,
+            startup_models: Vec::new(),
+            namespacing: false,
             allow_metrics: true,
             allow_cpu_metrics: true,
             counter_latencies: true,
@@ -316,7 +325,6 @@ impl Server {
         &self.cpu_meter
     }
 
-    #[cfg(test)]
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }

@@ -8,6 +8,7 @@
 //! Control threads only: loading and unloading block for as long as backends do. The data plane sees the outcome through the registry,
 //! whose snapshots are published from here, under one lock.
 
+mod change;
 mod load;
 mod stop;
 
