@@ -4,126 +4,163 @@ use std::ffi::{c_char, c_void};
 
 use crate::tritonserver::*;
 
+/// Changes when something that exists changes its meaning or goes away.
 pub const TRITONBACKEND_API_VERSION_MAJOR: u32 = 1;
+/// Grows when something is added. A backend refuses to start in a server with another major or a smaller minor version.
 pub const TRITONBACKEND_API_VERSION_MINOR: u32 = 19;
 
+/// Allocates memory for backends.
 #[repr(C)]
 pub struct TRITONBACKEND_MemoryManager {
     _opaque: crate::Opaque,
 }
 
+/// An input of a request; lives as long as the request is the backend's.
 #[repr(C)]
 pub struct TRITONBACKEND_Input {
     _opaque: crate::Opaque,
 }
 
+/// An output of a response; lives until the response is sent or deleted.
 #[repr(C)]
 pub struct TRITONBACKEND_Output {
     _opaque: crate::Opaque,
 }
 
+/// An implicit state of a sequence.
 #[repr(C)]
 pub struct TRITONBACKEND_State {
     _opaque: crate::Opaque,
 }
 
+/// A request to execute: the backend's from Execute until it releases it, unless Execute returns an error.
 #[repr(C)]
 pub struct TRITONBACKEND_Request {
     _opaque: crate::Opaque,
 }
 
+/// Makes responses to one request, also after the request was released.
 #[repr(C)]
 pub struct TRITONBACKEND_ResponseFactory {
     _opaque: crate::Opaque,
 }
 
+/// A response under construction: the backend's until it sends or deletes it.
 #[repr(C)]
 pub struct TRITONBACKEND_Response {
     _opaque: crate::Opaque,
 }
 
+/// The backend itself, one per library; lives until Finalize returns.
 #[repr(C)]
 pub struct TRITONBACKEND_Backend {
     _opaque: crate::Opaque,
 }
 
+/// A version of a model; lives until ModelFinalize returns.
 #[repr(C)]
 pub struct TRITONBACKEND_Model {
     _opaque: crate::Opaque,
 }
 
+/// An instance of a model; lives until ModelInstanceFinalize returns.
 #[repr(C)]
 pub struct TRITONBACKEND_ModelInstance {
     _opaque: crate::Opaque,
 }
 
+/// What is reported about one response of a decoupled model.
 #[repr(C)]
 pub struct TRITONBACKEND_ModelInstanceResponseStatistics {
     _opaque: crate::Opaque,
 }
 
+/// What the server asks a backend about; lives during GetBackendAttribute.
 #[repr(C)]
 pub struct TRITONBACKEND_BackendAttribute {
     _opaque: crate::Opaque,
 }
 
+/// What a custom batching library made for a model.
 #[repr(C)]
 pub struct TRITONBACKEND_Batcher {
     _opaque: crate::Opaque,
 }
 
+/// Where files are: in a directory.
 pub type TRITONBACKEND_ArtifactType = u32;
 pub const TRITONBACKEND_ARTIFACT_FILESYSTEM: TRITONBACKEND_ArtifactType = 0;
 
+/// Who waits for whom: with BLOCKING each instance has a thread of its own, with DEVICE_BLOCKING all instances of one device share one.
 pub type TRITONBACKEND_ExecutionPolicy = u32;
 pub const TRITONBACKEND_EXECUTION_BLOCKING: TRITONBACKEND_ExecutionPolicy = 0;
 pub const TRITONBACKEND_EXECUTION_DEVICE_BLOCKING: TRITONBACKEND_ExecutionPolicy = 1;
 
 // Entry points, looked up in the plug-in by name.
+/// Optional. Called once, when the library was opened. Finalize follows, also after an error.
 pub type TRITONBACKEND_InitializeFn =
     unsafe extern "C" fn(backend: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error;
+/// Optional. Called once, after the last model is gone.
 pub type TRITONBACKEND_FinalizeFn =
     unsafe extern "C" fn(backend: *mut TRITONBACKEND_Backend) -> *mut TRITONSERVER_Error;
+/// Optional. A model version begins: the time to read, check and complete its configuration. Several may begin at once. ModelFinalize
+/// follows, also after an error.
 pub type TRITONBACKEND_ModelInitializeFn =
     unsafe extern "C" fn(model: *mut TRITONBACKEND_Model) -> *mut TRITONSERVER_Error;
+/// Optional. A model version ends, after its instances.
 pub type TRITONBACKEND_ModelFinalizeFn =
     unsafe extern "C" fn(model: *mut TRITONBACKEND_Model) -> *mut TRITONSERVER_Error;
+/// Optional. An instance begins: one at a time per model, unless the backend allows more. ModelInstanceFinalize follows, also after an
+/// error.
 pub type TRITONBACKEND_ModelInstanceInitializeFn =
     unsafe extern "C" fn(instance: *mut TRITONBACKEND_ModelInstance) -> *mut TRITONSERVER_Error;
+/// Optional. An instance ends. It executes nothing any more.
 pub type TRITONBACKEND_ModelInstanceFinalizeFn =
     unsafe extern "C" fn(instance: *mut TRITONBACKEND_ModelInstance) -> *mut TRITONSERVER_Error;
+/// Required. Executes a batch of requests: one call at a time per instance. On success each request is the backend's, which releases it
+/// once, at any time and on any thread. On an error all are the server's again, which answers each with the error. The array is the
+/// server's.
 pub type TRITONBACKEND_ModelInstanceExecuteFn = unsafe extern "C" fn(
     instance: *mut TRITONBACKEND_ModelInstance,
     requests: *mut *mut TRITONBACKEND_Request,
     request_count: u32,
 ) -> *mut TRITONSERVER_Error;
+/// Optional. Whether the instance can execute: called when readiness is asked for; an error means no.
 pub type TRITONBACKEND_ModelInstanceReadyFn =
     unsafe extern "C" fn(instance: *mut TRITONBACKEND_ModelInstance) -> *mut TRITONSERVER_Error;
+/// Optional. Called once after Initialize, for the backend to say what it prefers.
 pub type TRITONBACKEND_GetBackendAttributeFn = unsafe extern "C" fn(
     backend: *mut TRITONBACKEND_Backend,
     backend_attributes: *mut TRITONBACKEND_BackendAttribute,
 ) -> *mut TRITONSERVER_Error;
+/// Custom batching: a model begins. What is written to `batcher` is handed to each batch.
 pub type TRITONBACKEND_ModelBatcherInitializeFn = unsafe extern "C" fn(
     batcher: *mut *mut TRITONBACKEND_Batcher,
     model: *mut TRITONBACKEND_Model,
 ) -> *mut TRITONSERVER_Error;
+/// Custom batching: the model ends.
 pub type TRITONBACKEND_ModelBatcherFinalizeFn =
     unsafe extern "C" fn(batcher: *mut TRITONBACKEND_Batcher) -> *mut TRITONSERVER_Error;
+/// Custom batching: whether a request joins the batch that is being formed.
 pub type TRITONBACKEND_ModelBatchIncludeRequestFn = unsafe extern "C" fn(
     request: *mut TRITONBACKEND_Request,
     userp: *mut c_void,
     should_include: *mut bool,
 )
     -> *mut TRITONSERVER_Error;
+/// Custom batching: a batch begins. What is written to `userp` is handed to the other functions.
 pub type TRITONBACKEND_ModelBatchInitializeFn = unsafe extern "C" fn(
     batcher: *const TRITONBACKEND_Batcher,
     userp: *mut *mut c_void,
 ) -> *mut TRITONSERVER_Error;
+/// Custom batching: the batch is complete.
 pub type TRITONBACKEND_ModelBatchFinalizeFn =
     unsafe extern "C" fn(userp: *mut c_void) -> *mut TRITONSERVER_Error;
 
 unsafe extern "C" {
+    /// Writes the version of this API that the server has.
     pub fn TRITONBACKEND_ApiVersion(major: *mut u32, minor: *mut u32) -> *mut TRITONSERVER_Error;
+    /// Allocates memory; UNSUPPORTED or UNAVAILABLE where there is none of this kind.
     pub fn TRITONBACKEND_MemoryManagerAllocate(
         manager: *mut TRITONBACKEND_MemoryManager,
         buffer: *mut *mut c_void,
@@ -131,12 +168,14 @@ unsafe extern "C" {
         memory_type_id: i64,
         byte_size: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Frees memory of MemoryManagerAllocate, of the same kind and id.
     pub fn TRITONBACKEND_MemoryManagerFree(
         manager: *mut TRITONBACKEND_MemoryManager,
         buffer: *mut c_void,
         memory_type: TRITONSERVER_MemoryType,
         memory_type_id: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what an input is, as long as it lives; outputs may be null. `byte_size` is the sum over `buffer_count` buffers.
     pub fn TRITONBACKEND_InputProperties(
         input: *mut TRITONBACKEND_Input,
         name: *mut *const c_char,
@@ -146,6 +185,7 @@ unsafe extern "C" {
         byte_size: *mut u64,
         buffer_count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// As InputProperties, of the bytes that are meant for this host policy.
     pub fn TRITONBACKEND_InputPropertiesForHostPolicy(
         input: *mut TRITONBACKEND_Input,
         host_policy_name: *const c_char,
@@ -156,6 +196,8 @@ unsafe extern "C" {
         byte_size: *mut u64,
         buffer_count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one of an input's buffers, as long as the input lives. An element may begin in one and end in the next. The places are
+    /// what is preferred on entry and the actual ones on return. Beyond the last one, the buffer is null.
     pub fn TRITONBACKEND_InputBuffer(
         input: *mut TRITONBACKEND_Input,
         index: u32,
@@ -164,6 +206,7 @@ unsafe extern "C" {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// As InputBuffer, of the bytes that are meant for this host policy.
     pub fn TRITONBACKEND_InputBufferForHostPolicy(
         input: *mut TRITONBACKEND_Input,
         host_policy_name: *const c_char,
@@ -173,12 +216,15 @@ unsafe extern "C" {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one of an input's buffers and its attributes, as long as the input lives.
     pub fn TRITONBACKEND_InputBufferAttributes(
         input: *mut TRITONBACKEND_Input,
         index: u32,
         buffer: *mut *const c_void,
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Gives the output its buffer, once; the backend fills it before it sends. The places are what is preferred on entry and the
+    /// actual ones on return. It is gone when the response is.
     pub fn TRITONBACKEND_OutputBuffer(
         output: *mut TRITONBACKEND_Output,
         buffer: *mut *mut c_void,
@@ -186,42 +232,52 @@ unsafe extern "C" {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the attributes of the output's buffer, as long as the output lives.
     pub fn TRITONBACKEND_OutputBufferAttributes(
         output: *mut TRITONBACKEND_Output,
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the request's id, empty if it has none, as long as the request lives.
     pub fn TRITONBACKEND_RequestId(
         request: *mut TRITONBACKEND_Request,
         id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether nobody waits for the answer any more. The request is answered and released all the same.
     pub fn TRITONBACKEND_RequestIsCancelled(
         request: *mut TRITONBACKEND_Request,
         is_cancelled: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// As RequestIsCancelled, also after the release.
     pub fn TRITONBACKEND_ResponseFactoryIsCancelled(
         factory: *mut TRITONBACKEND_ResponseFactory,
         is_cancelled: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the correlation id; an error if it is text.
     pub fn TRITONBACKEND_RequestCorrelationId(
         request: *mut TRITONBACKEND_Request,
         id: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the request's timeout in microseconds, 0 for none.
     pub fn TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
         request: *mut TRITONBACKEND_Request,
         timeout: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the correlation id, as long as the request lives; an error if it is a number.
     pub fn TRITONBACKEND_RequestCorrelationIdString(
         request: *mut TRITONBACKEND_Request,
         id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the request's flags (TRITONSERVER_RequestFlag).
     pub fn TRITONBACKEND_RequestFlags(
         request: *mut TRITONBACKEND_Request,
         flags: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of parameters.
     pub fn TRITONBACKEND_RequestParameterCount(
         request: *mut TRITONBACKEND_Request,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one parameter, as long as the request lives.
     pub fn TRITONBACKEND_RequestParameter(
         request: *mut TRITONBACKEND_Request,
         index: u32,
@@ -229,34 +285,41 @@ unsafe extern "C" {
         kind: *mut TRITONSERVER_ParameterType,
         vvalue: *mut *const c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of inputs.
     pub fn TRITONBACKEND_RequestInputCount(
         request: *mut TRITONBACKEND_Request,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the name of an input, as long as the request lives.
     pub fn TRITONBACKEND_RequestInputName(
         request: *mut TRITONBACKEND_Request,
         index: u32,
         input_name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the input with a name; an error if there is none.
     pub fn TRITONBACKEND_RequestInput(
         request: *mut TRITONBACKEND_Request,
         name: *const c_char,
         input: *mut *mut TRITONBACKEND_Input,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the input with an index.
     pub fn TRITONBACKEND_RequestInputByIndex(
         request: *mut TRITONBACKEND_Request,
         index: u32,
         input: *mut *mut TRITONBACKEND_Input,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of outputs that are wanted.
     pub fn TRITONBACKEND_RequestOutputCount(
         request: *mut TRITONBACKEND_Request,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the name of a wanted output, as long as the request lives.
     pub fn TRITONBACKEND_RequestOutputName(
         request: *mut TRITONBACKEND_Request,
         index: u32,
         output_name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Says where the buffer of an output would lie. `byte_size` may be null.
     pub fn TRITONBACKEND_RequestOutputBufferProperties(
         request: *mut TRITONBACKEND_Request,
         name: *const c_char,
@@ -264,56 +327,70 @@ unsafe extern "C" {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Gives a request back (TRITONSERVER_RequestReleaseFlag). It may still be answered by responses and factories that were made
+    /// before.
     pub fn TRITONBACKEND_RequestRelease(
         request: *mut TRITONBACKEND_Request,
         release_flags: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the request's trace, or null if it is not traced.
     pub fn TRITONBACKEND_RequestTrace(
         request: *mut TRITONBACKEND_Request,
         trace: *mut *mut TRITONSERVER_InferenceTrace,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a factory. The backend deletes it.
     pub fn TRITONBACKEND_ResponseFactoryNew(
         factory: *mut *mut TRITONBACKEND_ResponseFactory,
         request: *mut TRITONBACKEND_Request,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a factory.
     pub fn TRITONBACKEND_ResponseFactoryDelete(
         factory: *mut TRITONBACKEND_ResponseFactory,
     ) -> *mut TRITONSERVER_Error;
+    /// Sends flags without a response: FINAL ends a request that got all of its responses.
     pub fn TRITONBACKEND_ResponseFactorySendFlags(
         factory: *mut TRITONBACKEND_ResponseFactory,
         send_flags: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a response to a request. It is sent or deleted once.
     pub fn TRITONBACKEND_ResponseNew(
         response: *mut *mut TRITONBACKEND_Response,
         request: *mut TRITONBACKEND_Request,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a response. It is sent or deleted once.
     pub fn TRITONBACKEND_ResponseNewFromFactory(
         response: *mut *mut TRITONBACKEND_Response,
         factory: *mut TRITONBACKEND_ResponseFactory,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a response that was not sent.
     pub fn TRITONBACKEND_ResponseDelete(
         response: *mut TRITONBACKEND_Response,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter; copied.
     pub fn TRITONBACKEND_ResponseSetStringParameter(
         response: *mut TRITONBACKEND_Response,
         name: *const c_char,
         value: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONBACKEND_ResponseSetIntParameter(
         response: *mut TRITONBACKEND_Response,
         name: *const c_char,
         value: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONBACKEND_ResponseSetBoolParameter(
         response: *mut TRITONBACKEND_Response,
         name: *const c_char,
         value: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONBACKEND_ResponseSetDoubleParameter(
         response: *mut TRITONBACKEND_Response,
         name: *const c_char,
         value: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds an output without bytes; copies name and shape, which includes the batch dimension.
     pub fn TRITONBACKEND_ResponseOutput(
         response: *mut TRITONBACKEND_Response,
         output: *mut *mut TRITONBACKEND_Output,
@@ -322,11 +399,14 @@ unsafe extern "C" {
         shape: *const i64,
         dims_count: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Sends a response, or in its place an error, which stays the caller's. The response is gone, also if this fails. FINAL in the
+    /// flags ends the request, once.
     pub fn TRITONBACKEND_ResponseSend(
         response: *mut TRITONBACKEND_Response,
         send_flags: u32,
         error: *mut TRITONSERVER_Error,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes the next value of a state of the request's sequence. It belongs to the request.
     pub fn TRITONBACKEND_StateNew(
         state: *mut *mut TRITONBACKEND_State,
         request: *mut TRITONBACKEND_Request,
@@ -335,7 +415,9 @@ unsafe extern "C" {
         shape: *const i64,
         dims_count: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes the value the sequence's current one: once, before the request is released.
     pub fn TRITONBACKEND_StateUpdate(state: *mut TRITONBACKEND_State) -> *mut TRITONSERVER_Error;
+    /// Gives the state its buffer. The places are what is preferred on entry and the actual ones on return.
     pub fn TRITONBACKEND_StateBuffer(
         state: *mut TRITONBACKEND_State,
         buffer: *mut *mut c_void,
@@ -343,147 +425,182 @@ unsafe extern "C" {
         memory_type: *mut TRITONSERVER_MemoryType,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the attributes of the state's buffer.
     pub fn TRITONBACKEND_StateBufferAttributes(
         state: *mut TRITONBACKEND_State,
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the backend's name, as long as the backend lives.
     pub fn TRITONBACKEND_BackendName(
         backend: *mut TRITONBACKEND_Backend,
         name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the settings of `--backend-config` as a message, which stays the server's.
     pub fn TRITONBACKEND_BackendConfig(
         backend: *mut TRITONBACKEND_Backend,
         backend_config: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the execution policy.
     pub fn TRITONBACKEND_BackendExecutionPolicy(
         backend: *mut TRITONBACKEND_Backend,
         policy: *mut TRITONBACKEND_ExecutionPolicy,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the execution policy, during Initialize.
     pub fn TRITONBACKEND_BackendSetExecutionPolicy(
         backend: *mut TRITONBACKEND_Backend,
         policy: TRITONBACKEND_ExecutionPolicy,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes where the backend's files are, as long as the backend lives.
     pub fn TRITONBACKEND_BackendArtifacts(
         backend: *mut TRITONBACKEND_Backend,
         artifact_type: *mut TRITONBACKEND_ArtifactType,
         location: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the memory manager, which lives as long as the backend.
     pub fn TRITONBACKEND_BackendMemoryManager(
         backend: *mut TRITONBACKEND_Backend,
         manager: *mut *mut TRITONBACKEND_MemoryManager,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what the backend attached, or null.
     pub fn TRITONBACKEND_BackendState(
         backend: *mut TRITONBACKEND_Backend,
         state: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches a pointer, which the server only keeps.
     pub fn TRITONBACKEND_BackendSetState(
         backend: *mut TRITONBACKEND_Backend,
         state: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the model's name, as long as the model lives.
     pub fn TRITONBACKEND_ModelName(
         model: *mut TRITONBACKEND_Model,
         name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the model's version.
     pub fn TRITONBACKEND_ModelVersion(
         model: *mut TRITONBACKEND_Model,
         version: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the model's directory, in which its versions are, as long as the model lives.
     pub fn TRITONBACKEND_ModelRepository(
         model: *mut TRITONBACKEND_Model,
         artifact_type: *mut TRITONBACKEND_ArtifactType,
         location: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message of the model's configuration; 1 is the only version. The caller deletes it.
     pub fn TRITONBACKEND_ModelConfig(
         model: *mut TRITONBACKEND_Model,
         config_version: u32,
         model_config: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether the backend should complete the configuration.
     pub fn TRITONBACKEND_ModelAutoCompleteConfig(
         model: *mut TRITONBACKEND_Model,
         auto_complete_config: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Completes the configuration, during ModelInitialize: batch size, inputs, outputs, scheduling and decoupling are taken from the
+    /// message.
     pub fn TRITONBACKEND_ModelSetConfig(
         model: *mut TRITONBACKEND_Model,
         config_version: u32,
         model_config: *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the server that runs the model.
     pub fn TRITONBACKEND_ModelServer(
         model: *mut TRITONBACKEND_Model,
         server: *mut *mut TRITONSERVER_Server,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the model's backend.
     pub fn TRITONBACKEND_ModelBackend(
         model: *mut TRITONBACKEND_Model,
         backend: *mut *mut TRITONBACKEND_Backend,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what was attached to the model, or null.
     pub fn TRITONBACKEND_ModelState(
         model: *mut TRITONBACKEND_Model,
         state: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches a pointer, which the server only keeps.
     pub fn TRITONBACKEND_ModelSetState(
         model: *mut TRITONBACKEND_Model,
         state: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Reports how much memory the model uses, in each kind; replaces what was reported before.
     pub fn TRITONBACKEND_ModelReportMemoryUsage(
         model: *mut TRITONBACKEND_Model,
         usage: *mut *mut TRITONSERVER_BufferAttributes,
         usage_size: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the instance's name, as long as the instance lives.
     pub fn TRITONBACKEND_ModelInstanceName(
         instance: *mut TRITONBACKEND_ModelInstance,
         name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes where the instance executes.
     pub fn TRITONBACKEND_ModelInstanceKind(
         instance: *mut TRITONBACKEND_ModelInstance,
         kind: *mut TRITONSERVER_InstanceGroupKind,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of its GPU; 0 without one.
     pub fn TRITONBACKEND_ModelInstanceDeviceId(
         instance: *mut TRITONBACKEND_ModelInstance,
         device_id: *mut i32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the instance's host policy as a message, which stays the server's.
     pub fn TRITONBACKEND_ModelInstanceHostPolicy(
         instance: *mut TRITONBACKEND_ModelInstance,
         host_policy: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether the instance is never given requests.
     pub fn TRITONBACKEND_ModelInstanceIsPassive(
         instance: *mut TRITONBACKEND_ModelInstance,
         is_passive: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of profiles.
     pub fn TRITONBACKEND_ModelInstanceProfileCount(
         instance: *mut TRITONBACKEND_ModelInstance,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the name of a profile, as long as the instance lives.
     pub fn TRITONBACKEND_ModelInstanceProfileName(
         instance: *mut TRITONBACKEND_ModelInstance,
         index: u32,
         profile_name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of secondary devices.
     pub fn TRITONBACKEND_ModelInstanceSecondaryDeviceCount(
         instance: *mut TRITONBACKEND_ModelInstance,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes kind and number of a secondary device, as long as the instance lives.
     pub fn TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
         instance: *mut TRITONBACKEND_ModelInstance,
         index: u32,
         kind: *mut *const c_char,
         id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the instance's model.
     pub fn TRITONBACKEND_ModelInstanceModel(
         instance: *mut TRITONBACKEND_ModelInstance,
         model: *mut *mut TRITONBACKEND_Model,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what was attached to the instance, or null.
     pub fn TRITONBACKEND_ModelInstanceState(
         instance: *mut TRITONBACKEND_ModelInstance,
         state: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches a pointer, which the server only keeps.
     pub fn TRITONBACKEND_ModelInstanceSetState(
         instance: *mut TRITONBACKEND_ModelInstance,
         state: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Reports how much memory the instance uses, in each kind; replaces what was reported before.
     pub fn TRITONBACKEND_ModelInstanceReportMemoryUsage(
         instance: *mut TRITONBACKEND_ModelInstance,
         usage: *mut *mut TRITONSERVER_BufferAttributes,
         usage_size: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Counts a request: once, before it is released. Times are monotonic, in nanoseconds, in this order.
     pub fn TRITONBACKEND_ModelInstanceReportStatistics(
         instance: *mut TRITONBACKEND_ModelInstance,
         request: *mut TRITONBACKEND_Request,
@@ -493,39 +610,49 @@ unsafe extern "C" {
         compute_end_ns: u64,
         exec_end_ns: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes empty statistics of a response. The caller deletes them.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
         response_statistics: *mut *mut TRITONBACKEND_ModelInstanceResponseStatistics,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes statistics of a response.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets which instance answered.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         model_instance: *mut TRITONBACKEND_ModelInstance,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the factory of the response.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         response_factory: *mut TRITONBACKEND_ResponseFactory,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets when work on the response began: monotonic, in nanoseconds.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         response_start: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets when its outputs were begun. Not set: the response is empty.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         compute_output_start: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets when it was done.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         response_end: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets what went wrong; null: nothing. The error stays the caller's.
     pub fn TRITONBACKEND_ModelInstanceResponseStatisticsSetError(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
         error: *mut TRITONSERVER_Error,
     ) -> *mut TRITONSERVER_Error;
+    /// Counts the response. The statistics may be used again.
     pub fn TRITONBACKEND_ModelInstanceReportResponseStatistics(
         response_statistics: *mut TRITONBACKEND_ModelInstanceResponseStatistics,
     ) -> *mut TRITONSERVER_Error;
+    /// Counts an execution: once per batch. Times are monotonic, in nanoseconds, in this order.
     pub fn TRITONBACKEND_ModelInstanceReportBatchStatistics(
         instance: *mut TRITONBACKEND_ModelInstance,
         batch_size: u64,
@@ -534,6 +661,7 @@ unsafe extern "C" {
         compute_end_ns: u64,
         exec_end_ns: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds an instance group for models that configure none; the ids are copied.
     pub fn TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
         backend_attributes: *mut TRITONBACKEND_BackendAttribute,
         kind: TRITONSERVER_InstanceGroupKind,
@@ -541,10 +669,12 @@ unsafe extern "C" {
         device_ids: *const u64,
         id_count: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether instances of one model may begin at the same time.
     pub fn TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(
         backend_attributes: *mut TRITONBACKEND_BackendAttribute,
         enabled: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes type and shape of an output of a response that is not sent yet.
     pub fn TRITONBACKEND_InferenceResponseOutputByName(
         response: *mut TRITONBACKEND_Response,
         name: *const c_char,
@@ -552,6 +682,7 @@ unsafe extern "C" {
         shape: *mut *const i64,
         dim_count: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes name, type and shape of an output of a response that is not sent yet.
     pub fn TRITONBACKEND_InferenceResponseOutput(
         response: *mut TRITONBACKEND_Response,
         index: u32,

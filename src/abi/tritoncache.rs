@@ -4,37 +4,48 @@ use std::ffi::{c_char, c_void};
 
 use crate::tritonserver::*;
 
+/// Changes when something that exists changes its meaning or goes away.
 pub const TRITONCACHE_API_VERSION_MAJOR: u32 = 0;
+/// Grows when something is added.
 pub const TRITONCACHE_API_VERSION_MINOR: u32 = 1;
 
+/// What a cache library made.
 #[repr(C)]
 pub struct TRITONCACHE_Cache {
     _opaque: crate::Opaque,
 }
 
+/// The buffers of one response, on their way into or out of the cache.
 #[repr(C)]
 pub struct TRITONCACHE_CacheEntry {
     _opaque: crate::Opaque,
 }
 
+/// Copies between the buffers of an entry and those of the server.
 #[repr(C)]
 pub struct TRITONCACHE_Allocator {
     _opaque: crate::Opaque,
 }
 
 // Entry points, looked up in the plug-in by name.
+/// Required. Makes a cache with settings that are a JSON object.
 pub type TRITONCACHE_CacheInitializeFn = unsafe extern "C" fn(
     cache: *mut *mut TRITONCACHE_Cache,
     config: *const c_char,
 ) -> *mut TRITONSERVER_Error;
+/// Required. Deletes a cache.
 pub type TRITONCACHE_CacheFinalizeFn =
     unsafe extern "C" fn(cache: *mut TRITONCACHE_Cache) -> *mut TRITONSERVER_Error;
+/// Required. Keeps an entry: allocates, points the entry at its own memory by CacheEntrySetBuffer, and has the bytes copied by Copy.
+/// ALREADY_EXISTS if it has the key. Several calls may come at once.
 pub type TRITONCACHE_CacheInsertFn = unsafe extern "C" fn(
     cache: *mut TRITONCACHE_Cache,
     key: *const c_char,
     entry: *mut TRITONCACHE_CacheEntry,
     allocator: *mut TRITONCACHE_Allocator,
 ) -> *mut TRITONSERVER_Error;
+/// Required. Finds an entry: adds its buffers by CacheEntryAddBuffer and has them copied by Copy while they cannot go away. NOT_FOUND
+/// if it has none. Several calls may come at once.
 pub type TRITONCACHE_CacheLookupFn = unsafe extern "C" fn(
     cache: *mut TRITONCACHE_Cache,
     key: *const c_char,
@@ -43,28 +54,34 @@ pub type TRITONCACHE_CacheLookupFn = unsafe extern "C" fn(
 ) -> *mut TRITONSERVER_Error;
 
 unsafe extern "C" {
+    /// Writes the version of this API that the server has.
     pub fn TRITONCACHE_ApiVersion(major: *mut u32, minor: *mut u32) -> *mut TRITONSERVER_Error;
+    /// Writes the number of buffers.
     pub fn TRITONCACHE_CacheEntryBufferCount(
         entry: *mut TRITONCACHE_CacheEntry,
         count: *mut usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a buffer, which stays the caller's; the attributes are copied.
     pub fn TRITONCACHE_CacheEntryAddBuffer(
         entry: *mut TRITONCACHE_CacheEntry,
         base: *mut c_void,
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes a buffer's address, and its attributes into those of the caller.
     pub fn TRITONCACHE_CacheEntryGetBuffer(
         entry: *mut TRITONCACHE_CacheEntry,
         index: usize,
         base: *mut *mut c_void,
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Replaces a buffer's address; attributes may be null, else they are replaced, too.
     pub fn TRITONCACHE_CacheEntrySetBuffer(
         entry: *mut TRITONCACHE_CacheEntry,
         index: usize,
         new_base: *mut c_void,
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Copies all buffers of the entry: from the server on insertion, to the server on lookup.
     pub fn TRITONCACHE_Copy(
         allocator: *mut TRITONCACHE_Allocator,
         entry: *mut TRITONCACHE_CacheEntry,

@@ -4,23 +4,29 @@ use std::ffi::{c_char, c_void};
 
 use crate::tritonserver::*;
 
+/// Changes when something that exists changes its meaning or goes away.
 pub const TRITONREPOAGENT_API_VERSION_MAJOR: u32 = 0;
+/// Grows when something is added.
 pub const TRITONREPOAGENT_API_VERSION_MINOR: u32 = 1;
 
+/// The agent itself, one per library; lives until Finalize returns.
 #[repr(C)]
 pub struct TRITONREPOAGENT_Agent {
     _opaque: crate::Opaque,
 }
 
+/// A model that the agent was configured for; lives until ModelFinalize returns.
 #[repr(C)]
 pub struct TRITONREPOAGENT_AgentModel {
     _opaque: crate::Opaque,
 }
 
+/// Where a model's files are.
 pub type TRITONREPOAGENT_ArtifactType = u32;
 pub const TRITONREPOAGENT_ARTIFACT_FILESYSTEM: TRITONREPOAGENT_ArtifactType = 0;
 pub const TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM: TRITONREPOAGENT_ArtifactType = 1;
 
+/// What happens to a model: LOAD, then LOAD_COMPLETE or LOAD_FAIL; after LOAD_COMPLETE UNLOAD, then UNLOAD_COMPLETE.
 pub type TRITONREPOAGENT_ActionType = u32;
 pub const TRITONREPOAGENT_ACTION_LOAD: TRITONREPOAGENT_ActionType = 0;
 pub const TRITONREPOAGENT_ACTION_LOAD_COMPLETE: TRITONREPOAGENT_ActionType = 1;
@@ -29,18 +35,23 @@ pub const TRITONREPOAGENT_ACTION_UNLOAD: TRITONREPOAGENT_ActionType = 3;
 pub const TRITONREPOAGENT_ACTION_UNLOAD_COMPLETE: TRITONREPOAGENT_ActionType = 4;
 
 // Entry points, looked up in the plug-in by name.
+/// Optional. Called once, when the library was opened.
 pub type TRITONREPOAGENT_InitializeFn =
     unsafe extern "C" fn(agent: *mut TRITONREPOAGENT_Agent) -> *mut TRITONSERVER_Error;
+/// Optional. Called once, at the end.
 pub type TRITONREPOAGENT_FinalizeFn =
     unsafe extern "C" fn(agent: *mut TRITONREPOAGENT_Agent) -> *mut TRITONSERVER_Error;
+/// Optional. A model that is configured for the agent begins to load.
 pub type TRITONREPOAGENT_ModelInitializeFn = unsafe extern "C" fn(
     agent: *mut TRITONREPOAGENT_Agent,
     model: *mut TRITONREPOAGENT_AgentModel,
 ) -> *mut TRITONSERVER_Error;
+/// Optional. The model is gone.
 pub type TRITONREPOAGENT_ModelFinalizeFn = unsafe extern "C" fn(
     agent: *mut TRITONREPOAGENT_Agent,
     model: *mut TRITONREPOAGENT_AgentModel,
 ) -> *mut TRITONSERVER_Error;
+/// Required. Something happens to a model. An error of LOAD ends the load; others are logged.
 pub type TRITONREPOAGENT_ModelActionFn = unsafe extern "C" fn(
     agent: *mut TRITONREPOAGENT_Agent,
     model: *mut TRITONREPOAGENT_AgentModel,
@@ -48,35 +59,42 @@ pub type TRITONREPOAGENT_ModelActionFn = unsafe extern "C" fn(
 ) -> *mut TRITONSERVER_Error;
 
 unsafe extern "C" {
+    /// Writes the version of this API that the server has.
     pub fn TRITONREPOAGENT_ApiVersion(major: *mut u32, minor: *mut u32) -> *mut TRITONSERVER_Error;
+    /// Writes where the model's files are, during this call of ModelAction.
     pub fn TRITONREPOAGENT_ModelRepositoryLocation(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         artifact_type: *mut TRITONREPOAGENT_ArtifactType,
         location: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a temporary directory for the agent to fill; the server removes it with the model at the latest.
     pub fn TRITONREPOAGENT_ModelRepositoryLocationAcquire(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         artifact_type: TRITONREPOAGENT_ArtifactType,
         location: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Removes such a directory.
     pub fn TRITONREPOAGENT_ModelRepositoryLocationRelease(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         location: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Has the model loaded from another place: during LOAD only.
     pub fn TRITONREPOAGENT_ModelRepositoryUpdate(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         artifact_type: TRITONREPOAGENT_ArtifactType,
         location: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of parameters that the model's configuration has for the agent.
     pub fn TRITONREPOAGENT_ModelParameterCount(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one parameter, as long as the model lives.
     pub fn TRITONREPOAGENT_ModelParameter(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
@@ -84,24 +102,29 @@ unsafe extern "C" {
         parameter_name: *mut *const c_char,
         parameter_value: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message of the model's configuration; 1 is the only version. The caller deletes it.
     pub fn TRITONREPOAGENT_ModelConfig(
         agent: *mut TRITONREPOAGENT_Agent,
         model: *mut TRITONREPOAGENT_AgentModel,
         config_version: u32,
         model_config: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what was attached to the model, or null.
     pub fn TRITONREPOAGENT_ModelState(
         model: *mut TRITONREPOAGENT_AgentModel,
         state: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches a pointer, which the server only keeps.
     pub fn TRITONREPOAGENT_ModelSetState(
         model: *mut TRITONREPOAGENT_AgentModel,
         state: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes what was attached to the agent, or null.
     pub fn TRITONREPOAGENT_State(
         agent: *mut TRITONREPOAGENT_Agent,
         state: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches a pointer, which the server only keeps.
     pub fn TRITONREPOAGENT_SetState(
         agent: *mut TRITONREPOAGENT_Agent,
         state: *mut c_void,

@@ -2,79 +2,96 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// Changes when something that exists changes its meaning or goes away.
 pub const TRITONSERVER_API_VERSION_MAJOR: u32 = 1;
+/// Grows when something is added.
 pub const TRITONSERVER_API_VERSION_MINOR: u32 = 34;
 
+/// Where a buffer lies and how many bytes it has.
 #[repr(C)]
 pub struct TRITONSERVER_BufferAttributes {
     _opaque: crate::Opaque,
 }
 
+/// What went wrong: a code and a message. A null pointer means success.
 #[repr(C)]
 pub struct TRITONSERVER_Error {
     _opaque: crate::Opaque,
 }
 
+/// A request made in process. One thread at a time, except for Cancel and IsCancelled.
 #[repr(C)]
 pub struct TRITONSERVER_InferenceRequest {
     _opaque: crate::Opaque,
 }
 
+/// One response to a request made in process.
 #[repr(C)]
 pub struct TRITONSERVER_InferenceResponse {
     _opaque: crate::Opaque,
 }
 
+/// Follows one request and reports when it reaches each stage.
 #[repr(C)]
 pub struct TRITONSERVER_InferenceTrace {
     _opaque: crate::Opaque,
 }
 
+/// A JSON document.
 #[repr(C)]
 pub struct TRITONSERVER_Message {
     _opaque: crate::Opaque,
 }
 
+/// What the metrics said when it was made.
 #[repr(C)]
 pub struct TRITONSERVER_Metrics {
     _opaque: crate::Opaque,
 }
 
+/// A named value.
 #[repr(C)]
 pub struct TRITONSERVER_Parameter {
     _opaque: crate::Opaque,
 }
 
+/// The functions that give responses their output buffers.
 #[repr(C)]
 pub struct TRITONSERVER_ResponseAllocator {
     _opaque: crate::Opaque,
 }
 
+/// A running server.
 #[repr(C)]
 pub struct TRITONSERVER_Server {
     _opaque: crate::Opaque,
 }
 
+/// What a server is started with.
 #[repr(C)]
 pub struct TRITONSERVER_ServerOptions {
     _opaque: crate::Opaque,
 }
 
+/// One time series of a family, told from the others by its labels.
 #[repr(C)]
 pub struct TRITONSERVER_Metric {
     _opaque: crate::Opaque,
 }
 
+/// A named metric of some kind, with any number of time series.
 #[repr(C)]
 pub struct TRITONSERVER_MetricFamily {
     _opaque: crate::Opaque,
 }
 
+/// What some kinds of metrics need beyond their labels.
 #[repr(C)]
 pub struct TRITONSERVER_MetricArgs {
     _opaque: crate::Opaque,
 }
 
+/// Element types of tensors.
 pub type TRITONSERVER_DataType = u32;
 pub const TRITONSERVER_TYPE_INVALID: TRITONSERVER_DataType = 0;
 pub const TRITONSERVER_TYPE_BOOL: TRITONSERVER_DataType = 1;
@@ -92,11 +109,14 @@ pub const TRITONSERVER_TYPE_FP64: TRITONSERVER_DataType = 12;
 pub const TRITONSERVER_TYPE_BYTES: TRITONSERVER_DataType = 13;
 pub const TRITONSERVER_TYPE_BF16: TRITONSERVER_DataType = 14;
 
+/// Kinds of memory. CPU_PINNED is host memory that a GPU can copy from directly.
 pub type TRITONSERVER_MemoryType = u32;
 pub const TRITONSERVER_MEMORY_CPU: TRITONSERVER_MemoryType = 0;
 pub const TRITONSERVER_MEMORY_CPU_PINNED: TRITONSERVER_MemoryType = 1;
 pub const TRITONSERVER_MEMORY_GPU: TRITONSERVER_MemoryType = 2;
 
+/// Types of a parameter's value. It is reached by a pointer: to the characters of a STRING (which ends with NUL), to an int64_t, a
+/// bool, a double, or to BYTES.
 pub type TRITONSERVER_ParameterType = u32;
 pub const TRITONSERVER_PARAMETER_STRING: TRITONSERVER_ParameterType = 0;
 pub const TRITONSERVER_PARAMETER_INT: TRITONSERVER_ParameterType = 1;
@@ -104,22 +124,26 @@ pub const TRITONSERVER_PARAMETER_BOOL: TRITONSERVER_ParameterType = 2;
 pub const TRITONSERVER_PARAMETER_DOUBLE: TRITONSERVER_ParameterType = 3;
 pub const TRITONSERVER_PARAMETER_BYTES: TRITONSERVER_ParameterType = 4;
 
+/// Where an instance executes. The numbers differ from those of the model configuration.
 pub type TRITONSERVER_InstanceGroupKind = u32;
 pub const TRITONSERVER_INSTANCEGROUPKIND_AUTO: TRITONSERVER_InstanceGroupKind = 0;
 pub const TRITONSERVER_INSTANCEGROUPKIND_CPU: TRITONSERVER_InstanceGroupKind = 1;
 pub const TRITONSERVER_INSTANCEGROUPKIND_GPU: TRITONSERVER_InstanceGroupKind = 2;
 pub const TRITONSERVER_INSTANCEGROUPKIND_MODEL: TRITONSERVER_InstanceGroupKind = 3;
 
+/// Levels of log messages.
 pub type TRITONSERVER_LogLevel = u32;
 pub const TRITONSERVER_LOG_INFO: TRITONSERVER_LogLevel = 0;
 pub const TRITONSERVER_LOG_WARN: TRITONSERVER_LogLevel = 1;
 pub const TRITONSERVER_LOG_ERROR: TRITONSERVER_LogLevel = 2;
 pub const TRITONSERVER_LOG_VERBOSE: TRITONSERVER_LogLevel = 3;
 
+/// Forms of the time at the head of a log line.
 pub type TRITONSERVER_LogFormat = u32;
 pub const TRITONSERVER_LOG_DEFAULT: TRITONSERVER_LogFormat = 0;
 pub const TRITONSERVER_LOG_ISO8601: TRITONSERVER_LogFormat = 1;
 
+/// Kinds of errors. Both network protocols derive their status from it.
 pub type TRITONSERVER_Error_Code = u32;
 pub const TRITONSERVER_ERROR_UNKNOWN: TRITONSERVER_Error_Code = 0;
 pub const TRITONSERVER_ERROR_INTERNAL: TRITONSERVER_Error_Code = 1;
@@ -130,9 +154,11 @@ pub const TRITONSERVER_ERROR_UNSUPPORTED: TRITONSERVER_Error_Code = 5;
 pub const TRITONSERVER_ERROR_ALREADY_EXISTS: TRITONSERVER_Error_Code = 6;
 pub const TRITONSERVER_ERROR_CANCELLED: TRITONSERVER_Error_Code = 7;
 
+/// Text forms of the metrics.
 pub type TRITONSERVER_MetricFormat = u32;
 pub const TRITONSERVER_METRIC_PROMETHEUS: TRITONSERVER_MetricFormat = 0;
 
+/// What a trace reports: a bit mask. MIN and MAX are outdated names for TIMESTAMPS.
 pub type TRITONSERVER_InferenceTraceLevel = u32;
 pub const TRITONSERVER_TRACE_LEVEL_DISABLED: TRITONSERVER_InferenceTraceLevel = 0;
 pub const TRITONSERVER_TRACE_LEVEL_MIN: TRITONSERVER_InferenceTraceLevel = 1;
@@ -140,6 +166,7 @@ pub const TRITONSERVER_TRACE_LEVEL_MAX: TRITONSERVER_InferenceTraceLevel = 2;
 pub const TRITONSERVER_TRACE_LEVEL_TIMESTAMPS: TRITONSERVER_InferenceTraceLevel = 4;
 pub const TRITONSERVER_TRACE_LEVEL_TENSORS: TRITONSERVER_InferenceTraceLevel = 8;
 
+/// Stages of a request.
 pub type TRITONSERVER_InferenceTraceActivity = u32;
 pub const TRITONSERVER_TRACE_REQUEST_START: TRITONSERVER_InferenceTraceActivity = 0;
 pub const TRITONSERVER_TRACE_QUEUE_START: TRITONSERVER_InferenceTraceActivity = 1;
@@ -153,42 +180,53 @@ pub const TRITONSERVER_TRACE_TENSOR_BACKEND_INPUT: TRITONSERVER_InferenceTraceAc
 pub const TRITONSERVER_TRACE_TENSOR_BACKEND_OUTPUT: TRITONSERVER_InferenceTraceActivity = 9;
 pub const TRITONSERVER_TRACE_CUSTOM_ACTIVITY: TRITONSERVER_InferenceTraceActivity = 10;
 
+/// Flags of a request: a bit mask.
 pub type TRITONSERVER_RequestFlag = u32;
 pub const TRITONSERVER_REQUEST_FLAG_SEQUENCE_START: TRITONSERVER_RequestFlag = 1;
 pub const TRITONSERVER_REQUEST_FLAG_SEQUENCE_END: TRITONSERVER_RequestFlag = 2;
 
+/// How a request is released: ALL ends it, RESCHEDULE returns it to the scheduler of an iterative sequence.
 pub type TRITONSERVER_RequestReleaseFlag = u32;
 pub const TRITONSERVER_REQUEST_RELEASE_ALL: TRITONSERVER_RequestReleaseFlag = 1;
 pub const TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: TRITONSERVER_RequestReleaseFlag = 2;
 
+/// FINAL: no further response follows for the request.
 pub type TRITONSERVER_ResponseCompleteFlag = u32;
 pub const TRITONSERVER_RESPONSE_COMPLETE_FINAL: TRITONSERVER_ResponseCompleteFlag = 1;
 
+/// When models are loaded and unloaded.
 pub type TRITONSERVER_ModelControlMode = u32;
 pub const TRITONSERVER_MODEL_CONTROL_NONE: TRITONSERVER_ModelControlMode = 0;
 pub const TRITONSERVER_MODEL_CONTROL_POLL: TRITONSERVER_ModelControlMode = 1;
 pub const TRITONSERVER_MODEL_CONTROL_EXPLICIT: TRITONSERVER_ModelControlMode = 2;
 
+/// Whether executions wait for resources.
 pub type TRITONSERVER_RateLimitMode = u32;
 pub const TRITONSERVER_RATE_LIMIT_OFF: TRITONSERVER_RateLimitMode = 0;
 pub const TRITONSERVER_RATE_LIMIT_EXEC_COUNT: TRITONSERVER_RateLimitMode = 1;
 
+/// How a model batches: a bit mask.
 pub type TRITONSERVER_ModelBatchFlag = u32;
 pub const TRITONSERVER_BATCH_UNKNOWN: TRITONSERVER_ModelBatchFlag = 1;
 pub const TRITONSERVER_BATCH_FIRST_DIM: TRITONSERVER_ModelBatchFlag = 2;
 
+/// READY: list only models that are ready.
 pub type TRITONSERVER_ModelIndexFlag = u32;
 pub const TRITONSERVER_INDEX_FLAG_READY: TRITONSERVER_ModelIndexFlag = 1;
 
+/// How many responses a model sends per request: a bit mask.
 pub type TRITONSERVER_ModelTxnPropertyFlag = u32;
 pub const TRITONSERVER_TXN_ONE_TO_ONE: TRITONSERVER_ModelTxnPropertyFlag = 1;
 pub const TRITONSERVER_TXN_DECOUPLED: TRITONSERVER_ModelTxnPropertyFlag = 2;
 
+/// Kinds of metrics.
 pub type TRITONSERVER_MetricKind = u32;
 pub const TRITONSERVER_METRIC_KIND_COUNTER: TRITONSERVER_MetricKind = 0;
 pub const TRITONSERVER_METRIC_KIND_GAUGE: TRITONSERVER_MetricKind = 1;
 pub const TRITONSERVER_METRIC_KIND_HISTOGRAM: TRITONSERVER_MetricKind = 2;
 
+/// Gives an output its buffer, when the backend asks for it: on any thread. `memory_type` and `memory_type_id` are what is preferred;
+/// the actual place goes to the last two arguments. Zero bytes must succeed, with any address. `buffer_userp` comes back on release.
 pub type TRITONSERVER_ResponseAllocatorAllocFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -204,6 +242,7 @@ pub type TRITONSERVER_ResponseAllocatorAllocFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
+/// Completes the attributes of a buffer that the allocation function gave, for example by its CUDA IPC handle.
 pub type TRITONSERVER_ResponseAllocatorBufferAttributesFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -214,6 +253,8 @@ pub type TRITONSERVER_ResponseAllocatorBufferAttributesFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
+/// Says where a buffer would lie, without giving one. The places are what is preferred on entry and the actual ones on return; name and
+/// size are null where they are not known.
 pub type TRITONSERVER_ResponseAllocatorQueryFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -225,6 +266,7 @@ pub type TRITONSERVER_ResponseAllocatorQueryFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
+/// Takes back a buffer, when its response is deleted.
 pub type TRITONSERVER_ResponseAllocatorReleaseFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -236,6 +278,7 @@ pub type TRITONSERVER_ResponseAllocatorReleaseFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
+/// Called once per response before its first buffer is asked for.
 pub type TRITONSERVER_ResponseAllocatorStartFn_t = Option<
     unsafe extern "C" fn(
         allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -243,6 +286,7 @@ pub type TRITONSERVER_ResponseAllocatorStartFn_t = Option<
     ) -> *mut TRITONSERVER_Error,
 >;
 
+/// A stage was reached, at this monotonic time. Calls may come from several threads at once.
 pub type TRITONSERVER_InferenceTraceActivityFn_t = Option<
     unsafe extern "C" fn(
         trace: *mut TRITONSERVER_InferenceTrace,
@@ -252,6 +296,7 @@ pub type TRITONSERVER_InferenceTraceActivityFn_t = Option<
     ),
 >;
 
+/// A tensor at some stage. Its bytes are there during the call only.
 pub type TRITONSERVER_InferenceTraceTensorActivityFn_t = Option<
     unsafe extern "C" fn(
         trace: *mut TRITONSERVER_InferenceTrace,
@@ -268,9 +313,12 @@ pub type TRITONSERVER_InferenceTraceTensorActivityFn_t = Option<
     ),
 >;
 
+/// The trace is finished and belongs to the callee, who deletes it.
 pub type TRITONSERVER_InferenceTraceReleaseFn_t =
     Option<unsafe extern "C" fn(trace: *mut TRITONSERVER_InferenceTrace, userp: *mut c_void)>;
 
+/// The server gives the request back: with RELEASE_ALL it is the callee's again. The final response may come before or after, on
+/// another thread.
 pub type TRITONSERVER_InferenceRequestReleaseFn_t = Option<
     unsafe extern "C" fn(
         request: *mut TRITONSERVER_InferenceRequest,
@@ -279,6 +327,7 @@ pub type TRITONSERVER_InferenceRequestReleaseFn_t = Option<
     ),
 >;
 
+/// A response, which the callee owns and deletes; null where only the flags mean something.
 pub type TRITONSERVER_InferenceResponseCompleteFn_t = Option<
     unsafe extern "C" fn(
         response: *mut TRITONSERVER_InferenceResponse,
@@ -288,87 +337,117 @@ pub type TRITONSERVER_InferenceResponseCompleteFn_t = Option<
 >;
 
 unsafe extern "C" {
+    /// Writes the version of this API that the server has.
     pub fn TRITONSERVER_ApiVersion(major: *mut u32, minor: *mut u32) -> *mut TRITONSERVER_Error;
+    /// The name of a data type; `<invalid>` for a number that is none. Not to be freed.
     pub fn TRITONSERVER_DataTypeString(datatype: TRITONSERVER_DataType) -> *const c_char;
+    /// The data type with a name; INVALID if there is none.
     pub fn TRITONSERVER_StringToDataType(dtype: *const c_char) -> TRITONSERVER_DataType;
+    /// Bytes per element; 0 where elements have no common size.
     pub fn TRITONSERVER_DataTypeByteSize(datatype: TRITONSERVER_DataType) -> u32;
+    /// The name of a kind of memory. Not to be freed.
     pub fn TRITONSERVER_MemoryTypeString(memtype: TRITONSERVER_MemoryType) -> *const c_char;
+    /// The name of a parameter type. Not to be freed.
     pub fn TRITONSERVER_ParameterTypeString(paramtype: TRITONSERVER_ParameterType)
     -> *const c_char;
+    /// Makes a parameter of any type but BYTES; copies name and value. The caller deletes it. Null on a null argument.
     pub fn TRITONSERVER_ParameterNew(
         name: *const c_char,
         kind: TRITONSERVER_ParameterType,
         value: *const c_void,
     ) -> *mut TRITONSERVER_Parameter;
+    /// Makes a parameter of type BYTES. The bytes are not copied and must outlive it.
     pub fn TRITONSERVER_ParameterBytesNew(
         name: *const c_char,
         byte_ptr: *const c_void,
         size: u64,
     ) -> *mut TRITONSERVER_Parameter;
+    /// Deletes a parameter.
     pub fn TRITONSERVER_ParameterDelete(parameter: *mut TRITONSERVER_Parameter);
+    /// The name of an instance kind. Not to be freed.
     pub fn TRITONSERVER_InstanceGroupKindString(
         kind: TRITONSERVER_InstanceGroupKind,
     ) -> *const c_char;
+    /// Whether messages of this level are written at all.
     pub fn TRITONSERVER_LogIsEnabled(level: TRITONSERVER_LogLevel) -> bool;
+    /// Writes one message to the server's log, as of this source file and line.
     pub fn TRITONSERVER_LogMessage(
         level: TRITONSERVER_LogLevel,
         filename: *const c_char,
         line: c_int,
         msg: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes an error; copies the message. Whoever it is returned to deletes it.
     pub fn TRITONSERVER_ErrorNew(
         code: TRITONSERVER_Error_Code,
         msg: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes an error that the caller owns: all that functions return, except InferenceResponseError's.
     pub fn TRITONSERVER_ErrorDelete(error: *mut TRITONSERVER_Error);
+    /// The code of an error.
     pub fn TRITONSERVER_ErrorCode(error: *mut TRITONSERVER_Error) -> TRITONSERVER_Error_Code;
+    /// The name of an error's code. Not to be freed.
     pub fn TRITONSERVER_ErrorCodeString(error: *mut TRITONSERVER_Error) -> *const c_char;
+    /// The message of an error, as long as it lives.
     pub fn TRITONSERVER_ErrorMessage(error: *mut TRITONSERVER_Error) -> *const c_char;
+    /// Makes an allocator of these functions; the last may be null.
     pub fn TRITONSERVER_ResponseAllocatorNew(
         allocator: *mut *mut TRITONSERVER_ResponseAllocator,
         alloc_fn: TRITONSERVER_ResponseAllocatorAllocFn_t,
         release_fn: TRITONSERVER_ResponseAllocatorReleaseFn_t,
         start_fn: TRITONSERVER_ResponseAllocatorStartFn_t,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds the function that completes buffer attributes.
     pub fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
         allocator: *mut TRITONSERVER_ResponseAllocator,
         buffer_attributes_fn: TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds the function that says where buffers would lie.
     pub fn TRITONSERVER_ResponseAllocatorSetQueryFunction(
         allocator: *mut TRITONSERVER_ResponseAllocator,
         query_fn: TRITONSERVER_ResponseAllocatorQueryFn_t,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes an allocator that no request refers to any more.
     pub fn TRITONSERVER_ResponseAllocatorDelete(
         allocator: *mut TRITONSERVER_ResponseAllocator,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message of JSON text, which is copied. The caller deletes it.
     pub fn TRITONSERVER_MessageNewFromSerializedJson(
         message: *mut *mut TRITONSERVER_Message,
         base: *const c_char,
         byte_size: usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a message.
     pub fn TRITONSERVER_MessageDelete(
         message: *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes where the message's JSON text lies, as long as the message lives, and its length in bytes.
     pub fn TRITONSERVER_MessageSerializeToJson(
         message: *mut TRITONSERVER_Message,
         base: *mut *const c_char,
         byte_size: *mut usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes metrics.
     pub fn TRITONSERVER_MetricsDelete(
         metrics: *mut TRITONSERVER_Metrics,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes where the text of the metrics lies, as long as they live, and its length in bytes.
     pub fn TRITONSERVER_MetricsFormatted(
         metrics: *mut TRITONSERVER_Metrics,
         format: TRITONSERVER_MetricFormat,
         base: *mut *const c_char,
         byte_size: *mut usize,
     ) -> *mut TRITONSERVER_Error;
+    /// The name of a trace level. Not to be freed.
     pub fn TRITONSERVER_InferenceTraceLevelString(
         level: TRITONSERVER_InferenceTraceLevel,
     ) -> *const c_char;
+    /// The name of a stage. Not to be freed.
     pub fn TRITONSERVER_InferenceTraceActivityString(
         activity: TRITONSERVER_InferenceTraceActivity,
     ) -> *const c_char;
+    /// Makes a trace that reports when stages are reached. `parent_id` is 0 for a trace without parent. The caller owns it until
+    /// InferAsync.
     pub fn TRITONSERVER_InferenceTraceNew(
         trace: *mut *mut TRITONSERVER_InferenceTrace,
         level: TRITONSERVER_InferenceTraceLevel,
@@ -377,6 +456,7 @@ unsafe extern "C" {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// As InferenceTraceNew, and reports tensors, too.
     pub fn TRITONSERVER_InferenceTraceTensorNew(
         trace: *mut *mut TRITONSERVER_InferenceTrace,
         level: TRITONSERVER_InferenceTraceLevel,
@@ -386,118 +466,147 @@ unsafe extern "C" {
         release_fn: TRITONSERVER_InferenceTraceReleaseFn_t,
         trace_userp: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Reports a stage of the caller's own, at a monotonic time in nanoseconds.
     pub fn TRITONSERVER_InferenceTraceReportActivity(
         trace: *mut TRITONSERVER_InferenceTrace,
         timestamp: u64,
         activity_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a trace that the caller owns.
     pub fn TRITONSERVER_InferenceTraceDelete(
         trace: *mut TRITONSERVER_InferenceTrace,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the trace's number, unique in the process.
     pub fn TRITONSERVER_InferenceTraceId(
         trace: *mut TRITONSERVER_InferenceTrace,
         id: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of its parent, or 0.
     pub fn TRITONSERVER_InferenceTraceParentId(
         trace: *mut TRITONSERVER_InferenceTrace,
         parent_id: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the name of the model that is traced, as long as the trace lives.
     pub fn TRITONSERVER_InferenceTraceModelName(
         trace: *mut TRITONSERVER_InferenceTrace,
         model_name: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the version of the model that is traced.
     pub fn TRITONSERVER_InferenceTraceModelVersion(
         trace: *mut TRITONSERVER_InferenceTrace,
         model_version: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the id of the request that is traced, as long as the trace lives.
     pub fn TRITONSERVER_InferenceTraceRequestId(
         trace: *mut TRITONSERVER_InferenceTrace,
         request_id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a trace for a request that the traced one causes.
     pub fn TRITONSERVER_InferenceTraceSpawnChildTrace(
         trace: *mut TRITONSERVER_InferenceTrace,
         child_trace: *mut *mut TRITONSERVER_InferenceTrace,
     ) -> *mut TRITONSERVER_Error;
+    /// Attaches text that belongs to the caller's tracing; copied.
     pub fn TRITONSERVER_InferenceTraceSetContext(
         trace: *mut TRITONSERVER_InferenceTrace,
         trace_context: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the attached text, as long as the trace lives.
     pub fn TRITONSERVER_InferenceTraceContext(
         trace: *mut TRITONSERVER_InferenceTrace,
         trace_context: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a request for a model; version -1 lets the server choose. The model stays loaded until the request is deleted.
     pub fn TRITONSERVER_InferenceRequestNew(
         inference_request: *mut *mut TRITONSERVER_InferenceRequest,
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
         model_version: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a request that the server does not have: never sent, or released.
     pub fn TRITONSERVER_InferenceRequestDelete(
         inference_request: *mut TRITONSERVER_InferenceRequest,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the request's id, as long as the request lives.
     pub fn TRITONSERVER_InferenceRequestId(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the id, by which clients tell requests apart; copied.
     pub fn TRITONSERVER_InferenceRequestSetId(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         id: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the flags.
     pub fn TRITONSERVER_InferenceRequestFlags(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         flags: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the flags (TRITONSERVER_RequestFlag).
     pub fn TRITONSERVER_InferenceRequestSetFlags(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         flags: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the correlation id; an error if it is text.
     pub fn TRITONSERVER_InferenceRequestCorrelationId(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         correlation_id: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the correlation id; an error if it is a number.
     pub fn TRITONSERVER_InferenceRequestCorrelationIdString(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         correlation_id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes the request part of the sequence with this number; 0 is none.
     pub fn TRITONSERVER_InferenceRequestSetCorrelationId(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         correlation_id: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes the request part of the sequence with this name, at most 128 bytes; copied.
     pub fn TRITONSERVER_InferenceRequestSetCorrelationIdString(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         correlation_id: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Asks to end a sent request early. It still gets a final response and is still released.
     pub fn TRITONSERVER_InferenceRequestCancel(
         inference_request: *mut TRITONSERVER_InferenceRequest,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether a sent request was cancelled.
     pub fn TRITONSERVER_InferenceRequestIsCancelled(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         is_cancelled: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the priority; an error if it does not fit. Use InferenceRequestPriorityUInt64.
     pub fn TRITONSERVER_InferenceRequestPriority(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the priority.
     pub fn TRITONSERVER_InferenceRequestPriorityUInt64(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// As InferenceRequestSetPriorityUInt64.
     pub fn TRITONSERVER_InferenceRequestSetPriority(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the priority: 1 is the most urgent, 0 the model's default.
     pub fn TRITONSERVER_InferenceRequestSetPriorityUInt64(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         priority: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the timeout in microseconds, 0 for none.
     pub fn TRITONSERVER_InferenceRequestTimeoutMicroseconds(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         timeout_us: *mut u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how long the request may wait in the queue, 0 for no limit of its own.
     pub fn TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         timeout_us: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds an input without bytes; copies name and shape.
     pub fn TRITONSERVER_InferenceRequestAddInput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
@@ -505,17 +614,21 @@ unsafe extern "C" {
         shape: *const i64,
         dim_count: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds the only input of the request; type and shape follow from the model and the bytes.
     pub fn TRITONSERVER_InferenceRequestAddRawInput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Removes an input.
     pub fn TRITONSERVER_InferenceRequestRemoveInput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Removes all inputs.
     pub fn TRITONSERVER_InferenceRequestRemoveAllInputs(
         inference_request: *mut TRITONSERVER_InferenceRequest,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds bytes to an input. They are not copied: the caller keeps them until the request is released.
     pub fn TRITONSERVER_InferenceRequestAppendInputData(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
@@ -524,6 +637,7 @@ unsafe extern "C" {
         memory_type: TRITONSERVER_MemoryType,
         memory_type_id: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// As AppendInputData, for instances with this host policy instead of the common bytes.
     pub fn TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
@@ -533,32 +647,39 @@ unsafe extern "C" {
         memory_type_id: i64,
         host_policy_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// As AppendInputData, for a buffer with these attributes, which are copied.
     pub fn TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
         base: *const c_void,
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Takes all bytes from an input, which stays.
     pub fn TRITONSERVER_InferenceRequestRemoveAllInputData(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Asks for an output. A request that asks for none gets all.
     pub fn TRITONSERVER_InferenceRequestAddRequestedOutput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Asks for an output no longer.
     pub fn TRITONSERVER_InferenceRequestRemoveRequestedOutput(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Asks for all outputs.
     pub fn TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs(
         inference_request: *mut TRITONSERVER_InferenceRequest,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets what is called when the server gives the request back. Required.
     pub fn TRITONSERVER_InferenceRequestSetReleaseCallback(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         request_release_fn: TRITONSERVER_InferenceRequestReleaseFn_t,
         request_release_userp: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets where output buffers come from and what is called for each response. Required.
     pub fn TRITONSERVER_InferenceRequestSetResponseCallback(
         inference_request: *mut TRITONSERVER_InferenceRequest,
         response_allocator: *mut TRITONSERVER_ResponseAllocator,
@@ -566,45 +687,55 @@ unsafe extern "C" {
         response_fn: TRITONSERVER_InferenceResponseCompleteFn_t,
         response_userp: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter; copied.
     pub fn TRITONSERVER_InferenceRequestSetStringParameter(
         request: *mut TRITONSERVER_InferenceRequest,
         key: *const c_char,
         value: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONSERVER_InferenceRequestSetIntParameter(
         request: *mut TRITONSERVER_InferenceRequest,
         key: *const c_char,
         value: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONSERVER_InferenceRequestSetBoolParameter(
         request: *mut TRITONSERVER_InferenceRequest,
         key: *const c_char,
         value: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a parameter.
     pub fn TRITONSERVER_InferenceRequestSetDoubleParameter(
         request: *mut TRITONSERVER_InferenceRequest,
         key: *const c_char,
         value: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a response and gives its buffers back to their allocator.
     pub fn TRITONSERVER_InferenceResponseDelete(
         inference_response: *mut TRITONSERVER_InferenceResponse,
     ) -> *mut TRITONSERVER_Error;
+    /// The error that the response stands for, or null. It belongs to the response: not to be deleted.
     pub fn TRITONSERVER_InferenceResponseError(
         inference_response: *mut TRITONSERVER_InferenceResponse,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the model that answered, as long as the response lives.
     pub fn TRITONSERVER_InferenceResponseModel(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         model_name: *mut *const c_char,
         model_version: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the id of the request, as long as the response lives.
     pub fn TRITONSERVER_InferenceResponseId(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         request_id: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of parameters.
     pub fn TRITONSERVER_InferenceResponseParameterCount(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one parameter, as long as the response lives.
     pub fn TRITONSERVER_InferenceResponseParameter(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         index: u32,
@@ -612,10 +743,12 @@ unsafe extern "C" {
         kind: *mut TRITONSERVER_ParameterType,
         vvalue: *mut *const c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the number of outputs.
     pub fn TRITONSERVER_InferenceResponseOutputCount(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         count: *mut u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes one output, as long as the response lives. `userp` is what the allocator attached to its buffer.
     pub fn TRITONSERVER_InferenceResponseOutput(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         index: u32,
@@ -629,262 +762,325 @@ unsafe extern "C" {
         memory_type_id: *mut i64,
         userp: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the label of a class of an output, or null.
     pub fn TRITONSERVER_InferenceResponseOutputClassificationLabel(
         inference_response: *mut TRITONSERVER_InferenceResponse,
         index: u32,
         class_index: usize,
         label: *mut *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes attributes of an empty buffer in host memory. The caller deletes them.
     pub fn TRITONSERVER_BufferAttributesNew(
         buffer_attributes: *mut *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes buffer attributes that the caller made.
     pub fn TRITONSERVER_BufferAttributesDelete(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets which memory of its kind: the number of a GPU.
     pub fn TRITONSERVER_BufferAttributesSetMemoryTypeId(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         memory_type_id: i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the kind of memory.
     pub fn TRITONSERVER_BufferAttributesSetMemoryType(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         memory_type: TRITONSERVER_MemoryType,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the CUDA IPC handle; only the pointer is kept.
     pub fn TRITONSERVER_BufferAttributesSetCudaIpcHandle(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         cuda_ipc_handle: *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the size in bytes.
     pub fn TRITONSERVER_BufferAttributesSetByteSize(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         byte_size: usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes which memory of its kind.
     pub fn TRITONSERVER_BufferAttributesMemoryTypeId(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         memory_type_id: *mut i64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the kind of memory.
     pub fn TRITONSERVER_BufferAttributesMemoryType(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         memory_type: *mut TRITONSERVER_MemoryType,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the CUDA IPC handle, or null.
     pub fn TRITONSERVER_BufferAttributesCudaIpcHandle(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         cuda_ipc_handle: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the size in bytes.
     pub fn TRITONSERVER_BufferAttributesByteSize(
         buffer_attributes: *mut TRITONSERVER_BufferAttributes,
         byte_size: *mut usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes options, all at their defaults. The caller deletes them, as soon as the server is there.
     pub fn TRITONSERVER_ServerOptionsNew(
         options: *mut *mut TRITONSERVER_ServerOptions,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes options.
     pub fn TRITONSERVER_ServerOptionsDelete(
         options: *mut TRITONSERVER_ServerOptions,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the name that the server's metadata show.
     pub fn TRITONSERVER_ServerOptionsSetServerId(
         options: *mut TRITONSERVER_ServerOptions,
         server_id: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a directory of models.
     pub fn TRITONSERVER_ServerOptionsSetModelRepositoryPath(
         options: *mut TRITONSERVER_ServerOptions,
         model_repository_path: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets when models are loaded.
     pub fn TRITONSERVER_ServerOptionsSetModelControlMode(
         options: *mut TRITONSERVER_ServerOptions,
         mode: TRITONSERVER_ModelControlMode,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a model to load at the start, in explicit mode; `*` means all.
     pub fn TRITONSERVER_ServerOptionsSetStartupModel(
         options: *mut TRITONSERVER_ServerOptions,
         model_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether backends may not complete configurations.
     pub fn TRITONSERVER_ServerOptionsSetStrictModelConfig(
         options: *mut TRITONSERVER_ServerOptions,
         strict: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Prefers configurations of this name in a model's `configs` directory.
     pub fn TRITONSERVER_ServerOptionsSetModelConfigName(
         options: *mut TRITONSERVER_ServerOptions,
         model_config_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets whether executions wait for resources.
     pub fn TRITONSERVER_ServerOptionsSetRateLimiterMode(
         options: *mut TRITONSERVER_ServerOptions,
         mode: TRITONSERVER_RateLimitMode,
     ) -> *mut TRITONSERVER_Error;
+    /// Says how much of a resource there is: on a device, or per device with -1.
     pub fn TRITONSERVER_ServerOptionsAddRateLimiterResource(
         options: *mut TRITONSERVER_ServerOptions,
         resource_name: *const c_char,
         resource_count: usize,
         device: c_int,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the size of the pool of pinned host memory.
     pub fn TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize(
         options: *mut TRITONSERVER_ServerOptions,
         size: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the size of the memory pool of a GPU.
     pub fn TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize(
         options: *mut TRITONSERVER_ServerOptions,
         gpu_device: c_int,
         size: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the size of the address range for growing memory on a GPU.
     pub fn TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize(
         options: *mut TRITONSERVER_ServerOptions,
         gpu_device: c_int,
         cuda_virtual_address_size: usize,
     ) -> *mut TRITONSERVER_Error;
+    /// Gives the server a response cache of this size.
     pub fn TRITONSERVER_ServerOptionsSetResponseCacheByteSize(
         options: *mut TRITONSERVER_ServerOptions,
         size: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Gives the server a response cache, with its settings as a JSON object.
     pub fn TRITONSERVER_ServerOptionsSetCacheConfig(
         options: *mut TRITONSERVER_ServerOptions,
         cache_name: *const c_char,
         config_json: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets where cache libraries lie.
     pub fn TRITONSERVER_ServerOptionsSetCacheDirectory(
         options: *mut TRITONSERVER_ServerOptions,
         cache_dir: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets which GPUs are too old to be used.
     pub fn TRITONSERVER_ServerOptionsSetMinSupportedComputeCapability(
         options: *mut TRITONSERVER_ServerOptions,
         cc: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether ServerNew fails when a model does not load.
     pub fn TRITONSERVER_ServerOptionsSetExitOnError(
         options: *mut TRITONSERVER_ServerOptions,
         exit: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether the server is ready only while all of its models are.
     pub fn TRITONSERVER_ServerOptionsSetStrictReadiness(
         options: *mut TRITONSERVER_ServerOptions,
         strict: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how many seconds requests may take to end when the server stops.
     pub fn TRITONSERVER_ServerOptionsSetExitTimeout(
         options: *mut TRITONSERVER_ServerOptions,
         timeout: c_uint,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how many threads copy tensors.
     pub fn TRITONSERVER_ServerOptionsSetBufferManagerThreadCount(
         options: *mut TRITONSERVER_ServerOptions,
         thread_count: c_uint,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how many models load at the same time.
     pub fn TRITONSERVER_ServerOptionsSetModelLoadThreadCount(
         options: *mut TRITONSERVER_ServerOptions,
         thread_count: c_uint,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how often a load that failed is tried again.
     pub fn TRITONSERVER_ServerOptionsSetModelLoadRetryCount(
         options: *mut TRITONSERVER_ServerOptions,
         retry_count: c_uint,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether models of different repositories may share a name.
     pub fn TRITONSERVER_ServerOptionsSetModelNamespacing(
         options: *mut TRITONSERVER_ServerOptions,
         enable_namespace: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether GPUs may reach each other's memory.
     pub fn TRITONSERVER_ServerOptionsSetEnablePeerAccess(
         options: *mut TRITONSERVER_ServerOptions,
         enable_peer_access: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the file that the log is written to; with null options, that of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogFile(
         options: *mut TRITONSERVER_ServerOptions,
         file: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches messages of level INFO; with null options, those of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogInfo(
         options: *mut TRITONSERVER_ServerOptions,
         log: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches messages of level WARN; with null options, those of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogWarn(
         options: *mut TRITONSERVER_ServerOptions,
         log: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches messages of level ERROR; with null options, those of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogError(
         options: *mut TRITONSERVER_ServerOptions,
         log: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the form of log lines; with null options, that of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogFormat(
         options: *mut TRITONSERVER_ServerOptions,
         format: TRITONSERVER_LogFormat,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how verbose the log is, 0 for not; with null options, that of the running server.
     pub fn TRITONSERVER_ServerOptionsSetLogVerbose(
         options: *mut TRITONSERVER_ServerOptions,
         level: c_int,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches metrics.
     pub fn TRITONSERVER_ServerOptionsSetMetrics(
         options: *mut TRITONSERVER_ServerOptions,
         metrics: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches the metrics of GPUs.
     pub fn TRITONSERVER_ServerOptionsSetGpuMetrics(
         options: *mut TRITONSERVER_ServerOptions,
         gpu_metrics: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Switches the metrics of the host.
     pub fn TRITONSERVER_ServerOptionsSetCpuMetrics(
         options: *mut TRITONSERVER_ServerOptions,
         cpu_metrics: bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets how often devices are looked at, in milliseconds.
     pub fn TRITONSERVER_ServerOptionsSetMetricsInterval(
         options: *mut TRITONSERVER_ServerOptions,
         metrics_interval_ms: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets where backend libraries lie.
     pub fn TRITONSERVER_ServerOptionsSetBackendDirectory(
         options: *mut TRITONSERVER_ServerOptions,
         backend_dir: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets where repository agents lie.
     pub fn TRITONSERVER_ServerOptionsSetRepoAgentDirectory(
         options: *mut TRITONSERVER_ServerOptions,
         repoagent_dir: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets what part of a device's memory models may use.
     pub fn TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit(
         options: *mut TRITONSERVER_ServerOptions,
         kind: TRITONSERVER_InstanceGroupKind,
         device_id: c_int,
         fraction: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a setting for a backend; with an empty name, for all of them.
     pub fn TRITONSERVER_ServerOptionsSetBackendConfig(
         options: *mut TRITONSERVER_ServerOptions,
         backend_name: *const c_char,
         setting: *const c_char,
         value: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a setting to a host policy.
     pub fn TRITONSERVER_ServerOptionsSetHostPolicy(
         options: *mut TRITONSERVER_ServerOptions,
         policy_name: *const c_char,
         setting: *const c_char,
         value: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a setting for metrics; the name may be empty.
     pub fn TRITONSERVER_ServerOptionsSetMetricsConfig(
         options: *mut TRITONSERVER_ServerOptions,
         name: *const c_char,
         setting: *const c_char,
         value: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Starts a server and waits until its first models are loaded, or have failed. The caller deletes it.
     pub fn TRITONSERVER_ServerNew(
         server: *mut *mut TRITONSERVER_Server,
         options: *mut TRITONSERVER_ServerOptions,
     ) -> *mut TRITONSERVER_Error;
+    /// Stops the server, unless it is stopped, and deletes it.
     pub fn TRITONSERVER_ServerDelete(server: *mut TRITONSERVER_Server) -> *mut TRITONSERVER_Error;
+    /// Stops the server: takes no requests any more, waits for those that it has until the exit timeout, unloads all models.
     pub fn TRITONSERVER_ServerStop(server: *mut TRITONSERVER_Server) -> *mut TRITONSERVER_Error;
+    /// Sets how many seconds stopping may take.
     pub fn TRITONSERVER_ServerSetExitTimeout(
         server: *mut TRITONSERVER_Server,
         timeout: c_uint,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds a directory of models, in explicit mode. Each parameter maps a directory (its name) to a model name (its value, a STRING).
     pub fn TRITONSERVER_ServerRegisterModelRepository(
         server: *mut TRITONSERVER_Server,
         repository_path: *const c_char,
         name_mapping: *mut *const TRITONSERVER_Parameter,
         mapping_count: u32,
     ) -> *mut TRITONSERVER_Error;
+    /// Removes a directory of models.
     pub fn TRITONSERVER_ServerUnregisterModelRepository(
         server: *mut TRITONSERVER_Server,
         repository_path: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Looks for changes in the repositories, in polling mode.
     pub fn TRITONSERVER_ServerPollModelRepository(
         server: *mut TRITONSERVER_Server,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether the server is alive.
     pub fn TRITONSERVER_ServerIsLive(
         server: *mut TRITONSERVER_Server,
         live: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether the server takes requests.
     pub fn TRITONSERVER_ServerIsReady(
         server: *mut TRITONSERVER_Server,
         ready: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Whether a model takes requests; version -1 lets the server choose.
     pub fn TRITONSERVER_ServerModelIsReady(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
         model_version: i64,
         ready: *mut bool,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes how a model batches; `voidp` is set to null.
     pub fn TRITONSERVER_ServerModelBatchProperties(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
@@ -892,6 +1088,7 @@ unsafe extern "C" {
         flags: *mut u32,
         voidp: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes how many responses a model sends; `voidp` is set to null.
     pub fn TRITONSERVER_ServerModelTransactionProperties(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
@@ -899,22 +1096,26 @@ unsafe extern "C" {
         txn_flags: *mut u32,
         voidp: *mut *mut c_void,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message about the server. The caller deletes it.
     pub fn TRITONSERVER_ServerMetadata(
         server: *mut TRITONSERVER_Server,
         server_metadata: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message about a model. The caller deletes it.
     pub fn TRITONSERVER_ServerModelMetadata(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
         model_version: i64,
         model_metadata: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message of statistics: of one model, or of all if the name is empty. The caller deletes it.
     pub fn TRITONSERVER_ServerModelStatistics(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
         model_version: i64,
         model_stats: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message of a model's configuration; 1 is the only version. The caller deletes it.
     pub fn TRITONSERVER_ServerModelConfig(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
@@ -922,68 +1123,85 @@ unsafe extern "C" {
         config_version: u32,
         model_config: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a message that lists models. The caller deletes it.
     pub fn TRITONSERVER_ServerModelIndex(
         server: *mut TRITONSERVER_Server,
         flags: u32,
         model_index: *mut *mut TRITONSERVER_Message,
     ) -> *mut TRITONSERVER_Error;
+    /// Loads a model, or loads it anew. Blocks until that is done.
     pub fn TRITONSERVER_ServerLoadModel(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// As ServerLoadModel, with a configuration (STRING `config`) and files (BYTES `file:<version>/<name>`) in place of those in the
+    /// repository. The bytes are used during the call.
     pub fn TRITONSERVER_ServerLoadModelWithParameters(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
         parameters: *mut *const TRITONSERVER_Parameter,
         parameter_count: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Unloads a model. Requests that it has are answered first.
     pub fn TRITONSERVER_ServerUnloadModel(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Unloads a model and all that only it used.
     pub fn TRITONSERVER_ServerUnloadModelAndDependents(
         server: *mut TRITONSERVER_Server,
         model_name: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Takes a snapshot of the metrics. The caller deletes it.
     pub fn TRITONSERVER_ServerMetrics(
         server: *mut TRITONSERVER_Server,
         metrics: *mut *mut TRITONSERVER_Metrics,
     ) -> *mut TRITONSERVER_Error;
+    /// Sends a request. On success the request is the server's until its release callback, and the trace, which may be null, until that
+    /// of its own. Callbacks may run before this function returns. On an error the request stays with the caller.
     pub fn TRITONSERVER_ServerInferAsync(
         server: *mut TRITONSERVER_Server,
         inference_request: *mut TRITONSERVER_InferenceRequest,
         trace: *mut TRITONSERVER_InferenceTrace,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a metric family, or gives one more reference to that of this kind and name. The caller deletes it.
     pub fn TRITONSERVER_MetricFamilyNew(
         family: *mut *mut TRITONSERVER_MetricFamily,
         kind: TRITONSERVER_MetricKind,
         name: *const c_char,
         description: *const c_char,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a family, after all of its metrics.
     pub fn TRITONSERVER_MetricFamilyDelete(
         family: *mut TRITONSERVER_MetricFamily,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the kind of a family's metrics.
     pub fn TRITONSERVER_GetMetricFamilyKind(
         family: *mut TRITONSERVER_MetricFamily,
         kind: *mut TRITONSERVER_MetricKind,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes empty arguments. The caller deletes them.
     pub fn TRITONSERVER_MetricArgsNew(
         args: *mut *mut TRITONSERVER_MetricArgs,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets the upper bounds of a histogram's buckets, growing; copied.
     pub fn TRITONSERVER_MetricArgsSetHistogram(
         args: *mut TRITONSERVER_MetricArgs,
         buckets: *const f64,
         buckets_count: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes arguments.
     pub fn TRITONSERVER_MetricArgsDelete(
         args: *mut TRITONSERVER_MetricArgs,
     ) -> *mut TRITONSERVER_Error;
+    /// Makes a metric with labels of type STRING. The caller deletes it before its family.
     pub fn TRITONSERVER_MetricNew(
         metric: *mut *mut TRITONSERVER_Metric,
         family: *mut TRITONSERVER_MetricFamily,
         labels: *mut *const TRITONSERVER_Parameter,
         label_count: u64,
     ) -> *mut TRITONSERVER_Error;
+    /// As MetricNew, with arguments, which histograms need; they are copied.
     pub fn TRITONSERVER_MetricNewWithArgs(
         metric: *mut *mut TRITONSERVER_Metric,
         family: *mut TRITONSERVER_MetricFamily,
@@ -991,23 +1209,29 @@ unsafe extern "C" {
         label_count: u64,
         args: *const TRITONSERVER_MetricArgs,
     ) -> *mut TRITONSERVER_Error;
+    /// Deletes a metric.
     pub fn TRITONSERVER_MetricDelete(metric: *mut TRITONSERVER_Metric) -> *mut TRITONSERVER_Error;
+    /// Writes the value of a counter or a gauge.
     pub fn TRITONSERVER_MetricValue(
         metric: *mut TRITONSERVER_Metric,
         value: *mut f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Adds to a counter (not less than 0) or a gauge.
     pub fn TRITONSERVER_MetricIncrement(
         metric: *mut TRITONSERVER_Metric,
         value: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Sets a gauge.
     pub fn TRITONSERVER_MetricSet(
         metric: *mut TRITONSERVER_Metric,
         value: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Counts a value in a histogram.
     pub fn TRITONSERVER_MetricObserve(
         metric: *mut TRITONSERVER_Metric,
         value: f64,
     ) -> *mut TRITONSERVER_Error;
+    /// Writes the kind of a metric.
     pub fn TRITONSERVER_GetMetricKind(
         metric: *mut TRITONSERVER_Metric,
         kind: *mut TRITONSERVER_MetricKind,
