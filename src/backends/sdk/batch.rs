@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use conch_abi as abi;
 
 use crate::clock::monotonic_ns;
+use crate::factory::Factories;
 use crate::{Error, Request};
 
 /// How far a request's answer is.
@@ -17,6 +19,8 @@ pub(crate) enum Outcome {
     Open,
     Sent,
     Failed,
+    /// Its answers come from a response factory, which ends them.
+    HandedOver,
 }
 
 /// What the SDK remembers of each request of a batch.
@@ -27,10 +31,11 @@ pub(crate) struct Slot {
     pub(crate) has_partial: Cell<bool>,
 }
 
-/// Requests that one call executes together. Answer each through [`Request::respond`] or [`Request::fail`]; the SDK reports the
-/// statistics and releases them when [`Instance::execute`](crate::Instance::execute) returns.
+/// Requests that one call executes together. Answer each through [`Request::respond`] or [`Request::fail`], or later through
+/// [`Request::response_factory`]; the SDK reports the statistics and releases them when
+/// [`Instance::execute`](crate::Instance::execute) returns.
 ///
-/// If that returns an error (or panics) before any response was sent, the server keeps all requests and answers each with the
+/// If that returns an error (or panics) before any response was sent or factory made, the server keeps all requests and answers each with the
 /// error. Afterwards the error goes to those not answered yet.
 pub struct Batch<'b> {
     instance: *mut abi::TRITONBACKEND_ModelInstance,
@@ -41,13 +46,14 @@ pub struct Batch<'b> {
     exec_start_ns: u64,
     compute_start_ns: Cell<u64>,
     compute_end_ns: Cell<u64>,
+    factories: &'b Arc<Factories>,
     exclusive: PhantomData<*mut ()>,
 }
 
 impl<'b> Batch<'b> {
     /// # Safety
     /// The instance is live and the requests are owned by this execution and used by this thread alone during `'b`;
-    /// `slots` has as many entries, all fresh.
+    /// `slots` has as many entries, all fresh. `factories` are those of the instance.
     pub(crate) unsafe fn new(
         instance: *mut abi::TRITONBACKEND_ModelInstance,
         requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
@@ -55,6 +61,7 @@ impl<'b> Batch<'b> {
         max_batch_size: i64,
         is_decoupled: bool,
         exec_start_ns: u64,
+        factories: &'b Arc<Factories>,
     ) -> Self {
         Batch {
             instance,
@@ -65,6 +72,7 @@ impl<'b> Batch<'b> {
             exec_start_ns,
             compute_start_ns: Cell::new(0),
             compute_end_ns: Cell::new(0),
+            factories,
             exclusive: PhantomData,
         }
     }
@@ -82,7 +90,7 @@ impl<'b> Batch<'b> {
     pub fn requests(&self) -> impl ExactSizeIterator<Item = Request<'_>> {
         self.requests.iter().zip(self.slots).map(|(&raw, slot)| {
             // SAFETY: live and owned by this execution, by the contract of `new`; the wrapper cannot outlive the batch.
-            unsafe { Request::new(raw, slot) }
+            unsafe { Request::new(raw, slot, self.factories) }
         })
     }
 
@@ -142,7 +150,11 @@ impl<'b> Batch<'b> {
         let mut rows = 0u64;
         let mut has_success = false;
         for request in self.requests() {
-            let is_success = request.slot.outcome.get() == Outcome::Sent;
+            // What a factory sends later is counted by its own reports; the execution did its part.
+            let is_success = matches!(
+                request.slot.outcome.get(),
+                Outcome::Sent | Outcome::HandedOver
+            );
             has_success |= is_success;
             rows = rows.saturating_add(self.rows_of(request).map_or(1, |rows| rows as u64));
             report("request statistics", || {

@@ -32,6 +32,35 @@ impl TensorConfig {
         text(&self.name)
     }
 
+    /// The tensor with this name, which must have this data type: for backends whose models all have the same tensors.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not there or has another type.
+    pub fn expect<'t>(
+        tensors: &'t [TensorConfig],
+        name: &str,
+        data_type: DataType,
+    ) -> Result<&'t TensorConfig, Error> {
+        let tensor = tensors
+            .iter()
+            .find(|tensor| tensor.name() == name)
+            .ok_or_else(|| {
+                let names: Vec<&str> = tensors.iter().map(TensorConfig::name).collect();
+                Error::invalid(format!(
+                    "expected a tensor named {name}, got {}",
+                    names.join(", ")
+                ))
+            })?;
+        if tensor.data_type == data_type {
+            return Ok(tensor);
+        }
+        Err(Error::invalid(format!(
+            "expected {name} datatype to be {}, got {}",
+            data_type.name(),
+            tensor.data_type.config_name()
+        )))
+    }
+
     /// Dimensions as the model sees them, without the batch dimension.
     pub fn model_dims(&self) -> &[i64] {
         self.reshape.as_deref().unwrap_or(&self.dims)

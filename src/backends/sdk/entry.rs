@@ -9,13 +9,15 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use conch_abi as abi;
 
 use crate::backend::{Attributes, Backend, BackendContext, Instance, InstanceContext};
-use crate::backend::{Model, ModelContext};
+use crate::backend::{Model, ModelContext, Ready};
 use crate::batch::{Batch, Slot};
 use crate::clock::monotonic_ns;
+use crate::factory::Factories;
 use crate::{Code, Error};
 
 /// The oldest minor version of the backend API that has every function the SDK calls. Servers older than Triton 2.40 lack some.
@@ -34,6 +36,7 @@ struct InstanceCell<I: Instance> {
     model: NonNull<ModelCell<I::Model>>,
     /// Kept between executions, so that a steady load allocates nothing here.
     slots: Vec<Slot>,
+    factories: Arc<Factories>,
 }
 
 /// # Safety
@@ -146,6 +149,8 @@ pub unsafe fn instance_initialize<I: Instance>(
             instance: I::initialize(&model.model, &context)?,
             model: NonNull::from(model),
             slots: Vec::new(),
+            // SAFETY: Finalize, before which the instance is live, waits for the factories.
+            factories: unsafe { Factories::new(raw) },
         }));
         // SAFETY: the instance is live; on failure the box, which nobody else saw, is taken back.
         unsafe {
@@ -165,7 +170,13 @@ pub unsafe fn instance_finalize<I: Instance>(
         // SAFETY: the instance is live; its state is the box of `instance_initialize`, and it executes nothing any more.
         unsafe {
             Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state))?;
-            drop_box::<InstanceCell<I>>(state);
+            let Some(cell) = NonNull::new(state.cast::<InstanceCell<I>>()) else {
+                return Ok(());
+            };
+            let cell = *Box::from_raw(cell.as_ptr());
+            // The instance first: it tells the threads to end that hold its factories.
+            drop(cell.instance);
+            cell.factories.wait_until_none();
         }
         Ok(())
     })
@@ -221,12 +232,30 @@ pub unsafe fn instance_execute<I: Instance>(
             model.max_batch_size,
             model.is_decoupled,
             exec_start_ns,
+            &cell.factories,
         )
     };
     let instance = &mut cell.instance;
     let result = catch_unwind(AssertUnwindSafe(|| instance.execute(&model.model, &batch)))
         .unwrap_or_else(|panic| Err(panic_error(&*panic)));
     batch.finish(result)
+}
+
+/// # Safety
+/// As for `TRITONBACKEND_ModelInstanceReady`: the instance is live; it may be executing on another thread.
+pub unsafe fn instance_ready<M: Ready>(raw: *mut abi::TRITONBACKEND_ModelInstance) -> RawError {
+    guard(|| {
+        let mut model = ptr::null_mut();
+        let mut state: *mut c_void = ptr::null_mut();
+        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`, which outlives its instances and is
+        // only ever shared (`Model` is `Sync`). The instance's own box is left alone: an execution may be using it.
+        let model: &ModelCell<M> = unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceModel(raw, &raw mut model))?;
+            Error::check(abi::TRITONBACKEND_ModelState(model, &raw mut state))?;
+            shared(state, "model")?
+        };
+        model.model.check_ready()
+    })
 }
 
 /// The server must have the same major version and at least the functions that the SDK calls; a newer or older minor is no matter.
@@ -287,8 +316,26 @@ unsafe fn drop_box<T>(state: *mut c_void) {
 }
 
 /// Exports the entry points of a plug-in for a [`Backend`] type. Once per `cdylib`, named `libtriton_<backend>.so`.
+///
+/// `export_backend!(Type, ready)` also exports the readiness hook, for which the backend's model implements [`Ready`].
 #[macro_export]
 macro_rules! export_backend {
+    ($backend:ty, ready) => {
+        $crate::export_backend!($backend);
+
+        const _: () = {
+            use $crate::abi;
+            use $crate::entry;
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn TRITONBACKEND_ModelInstanceReady(
+                instance: *mut abi::TRITONBACKEND_ModelInstance,
+            ) -> *mut abi::TRITONSERVER_Error {
+                // SAFETY: both contracts are that of the header.
+                unsafe { entry::instance_ready::<<$backend as $crate::Backend>::Model>(instance) }
+            }
+        };
+    };
     ($backend:ty) => {
         const _: () = {
             use $crate::abi;

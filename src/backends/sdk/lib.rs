@@ -5,6 +5,7 @@
 //! result loads into any server with the ABI. `unsafe` stays in this crate; it installs no global allocator, since a plug-in is a
 //! guest in its process.
 
+pub mod agenda;
 pub mod backend;
 mod batch;
 pub mod clock;
@@ -13,6 +14,7 @@ mod data_type;
 #[doc(hidden)]
 pub mod entry;
 mod error;
+mod factory;
 mod gather;
 pub mod log;
 mod request;
@@ -20,6 +22,7 @@ mod response;
 
 pub use backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Kind, Model, ModelContext,
+    Ready,
 };
 pub use batch::Batch;
 #[doc(hidden)]
@@ -27,9 +30,10 @@ pub use conch_abi as abi;
 pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
 pub use data_type::{DataType, element_count, shape_text};
 pub use error::{Code, Error};
+pub use factory::{FactoryResponse, ResponseFactory, ResponseTimes};
 pub use gather::{Gather, Gathered, Join, Scatter, Share};
 pub use request::{Input, Parameter, Request};
-pub use response::{Buffer, Response, State};
+pub use response::{Buffer, Outgoing, Response, State};
 pub use serde_json;
 
 /// Keeps the example in the documentation compiling.

@@ -1,12 +1,15 @@
 //! Requests of a batch and their inputs.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use conch_abi as abi;
 
 use crate::batch::{Outcome, Slot};
+use crate::factory::{Factories, ResponseFactory};
 use crate::response::Response;
 use crate::{DataType, Error, State};
 
@@ -15,13 +18,22 @@ use crate::{DataType, Error, State};
 pub struct Request<'b> {
     raw: NonNull<abi::TRITONBACKEND_Request>,
     pub(crate) slot: &'b Slot,
+    factories: &'b Arc<Factories>,
 }
 
 impl<'b> Request<'b> {
     /// # Safety
     /// `raw` is a request that this execution owns during `'b`, used by this thread alone.
-    pub(crate) unsafe fn new(raw: NonNull<abi::TRITONBACKEND_Request>, slot: &'b Slot) -> Self {
-        Request { raw, slot }
+    pub(crate) unsafe fn new(
+        raw: NonNull<abi::TRITONBACKEND_Request>,
+        slot: &'b Slot,
+        factories: &'b Arc<Factories>,
+    ) -> Self {
+        Request {
+            raw,
+            slot,
+            factories,
+        }
     }
 
     pub(crate) fn raw(self) -> *mut abi::TRITONBACKEND_Request {
@@ -268,6 +280,23 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// Leaves the answers to a factory, which may send them from any thread, also after [`Instance::execute`](crate::Instance::execute)
+    /// returned and the request is released: copy what is needed of its inputs. The SDK answers nothing for this request any more.
+    ///
+    /// # Errors
+    /// `Internal` if the request was answered or has a factory already; otherwise whatever the server reports.
+    pub fn response_factory(self) -> Result<ResponseFactory, Error> {
+        if self.slot.outcome.get() != Outcome::Open {
+            return Err(Error::internal(
+                "a response factory for a request that was answered",
+            ));
+        }
+        // SAFETY: the request is live.
+        let factory = unsafe { ResponseFactory::new(self.raw(), self.factories)? };
+        self.slot.outcome.set(Outcome::HandedOver);
+        Ok(factory)
+    }
+
     /// Answers with an error. A request already answered for good stays as it is.
     pub fn fail(self, error: Error) {
         if self.slot.outcome.get() != Outcome::Open {
@@ -433,6 +462,22 @@ impl<'b> Input<'b> {
             1 => self.buffer(0).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// All of the data, copied together if it lies in pieces.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    pub fn bytes(&self) -> Result<Cow<'b, [u8]>, Error> {
+        if let Some(bytes) = self.contiguous()? {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let mut bytes = Vec::with_capacity(self.byte_count());
+        self.for_each_buffer(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(Cow::Owned(bytes))
     }
 
     /// Hands each piece of the data to `visit`, in order.

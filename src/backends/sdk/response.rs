@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
 use conch_abi as abi;
@@ -11,9 +12,10 @@ use crate::batch::{Outcome, Slot};
 use crate::error::c_string;
 use crate::{DataType, Error};
 
-/// A response being made. Dropped unsent, it is thrown away.
+/// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs and parameters are those of
+/// [`Outgoing`].
 pub struct Response<'b> {
-    raw: NonNull<abi::TRITONBACKEND_Response>,
+    outgoing: Outgoing,
     slot: &'b Slot,
 }
 
@@ -24,9 +26,65 @@ impl<'b> Response<'b> {
         raw: *mut abi::TRITONBACKEND_Response,
         slot: &'b Slot,
     ) -> Result<Self, Error> {
+        // SAFETY: by this function's contract.
+        let outgoing = unsafe { Outgoing::new(raw)? };
+        Ok(Response { outgoing, slot })
+    }
+
+    /// Sends the response as the only or last one of its request.
+    ///
+    /// # Errors
+    /// Whatever the server reports; the request counts as answered all the same.
+    pub fn send(self) -> Result<(), Error> {
+        self.slot.outcome.set(Outcome::Sent);
+        self.outgoing.send(true)
+    }
+
+    /// Sends the response with more to come; for decoupled models.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn send_partial(self) -> Result<(), Error> {
+        self.slot.has_partial.set(true);
+        self.outgoing.send(false)
+    }
+
+    /// Sends the error as the only or last response; outputs added so far are thrown away.
+    pub fn fail(self, error: Error) {
+        self.slot.outcome.set(Outcome::Failed);
+        self.outgoing.fail(error, true);
+    }
+}
+
+impl Deref for Response<'_> {
+    type Target = Outgoing;
+
+    fn deref(&self) -> &Outgoing {
+        &self.outgoing
+    }
+}
+
+impl DerefMut for Response<'_> {
+    fn deref_mut(&mut self) -> &mut Outgoing {
+        &mut self.outgoing
+    }
+}
+
+/// The contents of a response that is being made.
+pub struct Outgoing {
+    raw: NonNull<abi::TRITONBACKEND_Response>,
+}
+
+// SAFETY: the server lets any thread use a response, one at a time.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    /// # Safety
+    /// `raw` is null or a fresh response, which the wrapper owns from now on.
+    pub(crate) unsafe fn new(raw: *mut abi::TRITONBACKEND_Response) -> Result<Self, Error> {
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::internal("server gave a null response"))?;
-        Ok(Response { raw, slot })
+        Ok(Outgoing { raw })
     }
 
     /// Attaches a parameter for the client to see.
@@ -116,29 +174,15 @@ impl<'b> Response<'b> {
         }
     }
 
-    /// Sends the response as the only or last one of its request.
-    ///
-    /// # Errors
-    /// Whatever the server reports; the request counts as answered all the same.
-    pub fn send(self) -> Result<(), Error> {
-        self.slot.outcome.set(Outcome::Sent);
-        self.dispatch(abi::TRITONSERVER_RESPONSE_COMPLETE_FINAL, ptr::null_mut())
+    /// Sends it as the last response of its request, or with more to come.
+    pub(crate) fn send(self, is_final: bool) -> Result<(), Error> {
+        self.dispatch(flags(is_final), ptr::null_mut())
     }
 
-    /// Sends the response with more to come; for decoupled models.
-    ///
-    /// # Errors
-    /// Whatever the server reports.
-    pub fn send_partial(self) -> Result<(), Error> {
-        self.slot.has_partial.set(true);
-        self.dispatch(0, ptr::null_mut())
-    }
-
-    /// Sends the error as the only or last response; outputs added so far are thrown away.
-    pub fn fail(self, error: Error) {
-        self.slot.outcome.set(Outcome::Failed);
+    /// Sends the error in its place. Nobody is left to be told of a failure to do so, except the log.
+    pub(crate) fn fail(self, error: Error, is_final: bool) {
         let raw = error.into_raw();
-        if let Err(refused) = self.dispatch(abi::TRITONSERVER_RESPONSE_COMPLETE_FINAL, raw) {
+        if let Err(refused) = self.dispatch(flags(is_final), raw) {
             crate::error!("failed to send an error response: {refused}");
         }
         if !raw.is_null() {
@@ -156,7 +200,15 @@ impl<'b> Response<'b> {
     }
 }
 
-impl Drop for Response<'_> {
+fn flags(is_final: bool) -> u32 {
+    if is_final {
+        abi::TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    } else {
+        0
+    }
+}
+
+impl Drop for Outgoing {
     fn drop(&mut self) {
         // SAFETY: live, ours, and never sent.
         let deleted = unsafe { Error::check(abi::TRITONBACKEND_ResponseDelete(self.raw.as_ptr())) };
