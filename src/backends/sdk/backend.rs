@@ -56,6 +56,16 @@ pub trait Instance: Sized + Send + 'static {
     fn execute(&mut self, model: &Self::Model, batch: &Batch<'_>) -> Result<(), Error>;
 }
 
+/// A model that knows whether it can still serve; [`export_backend!`](crate::export_backend) with `ready` lets servers ask.
+pub trait Ready: Model {
+    /// Called for each instance on a thread of the server's, at any time, also while instances execute. The server calls the model not
+    /// ready if this takes longer than some seconds.
+    ///
+    /// # Errors
+    /// Any error: the instance is not ready, and the message is the reason.
+    fn check_ready(&self) -> Result<(), Error>;
+}
+
 /// What a backend learns when its library is opened.
 pub struct BackendContext {
     pub(crate) raw: NonNull<abi::TRITONBACKEND_Backend>,
