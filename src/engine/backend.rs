@@ -109,8 +109,17 @@ pub trait Instance: Send {
     /// `departures` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
     fn execute(&mut self, batch: &mut Batch, departures: &mut Departures);
 
-    /// The backend's readiness hook, where it has one.
-    fn is_ready(&self) -> bool {
-        true
+    /// The backend's readiness hook, where it has one. Asked for once, after the instance was created.
+    fn checkup(&self) -> Option<Arc<dyn Checkup>> {
+        None
     }
+}
+
+/// An instance's readiness hook. May outlive its instance, and answers then that it is gone.
+pub trait Checkup: Send + Sync {
+    /// Asks the backend, at any time, also while the instance executes. Blocks as long as the backend does.
+    ///
+    /// # Errors
+    /// Why the instance is not ready.
+    fn ask(&self) -> Result<(), Error>;
 }

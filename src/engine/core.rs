@@ -9,8 +9,9 @@ use std::thread::JoinHandle;
 use conch_channel::{SPIN_MAX_NS, Spin};
 use conch_config::InstanceKind;
 
-use crate::backend::{ExecutionPolicy, Instance, InstanceSpec};
+use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
 use crate::queue::{Queue, refuse};
+use crate::readiness::Inspector;
 use crate::scheduler::Harvest;
 use crate::stats::Failure;
 use crate::topology::Placement;
@@ -21,6 +22,7 @@ use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
 pub struct Cores {
     version: Arc<ModelVersion>,
     threads: Vec<Core>,
+    inspector: Option<Inspector>,
 }
 
 #[derive(Debug)]
@@ -63,9 +65,11 @@ pub fn start_cores(
     let mut cores = Cores {
         version: Arc::clone(version),
         threads: Vec::with_capacity(rosters.len()),
+        inspector: None,
     };
     let mut starting = Vec::with_capacity(rosters.len());
     let mut outcome = Ok(());
+    let mut checkups = Vec::new();
     for roster in rosters {
         let (ready_sender, ready) = mpsc::channel();
         let (release, released) = mpsc::channel();
@@ -104,19 +108,28 @@ pub fn start_cores(
         if parallel {
             starting.push(ready);
         } else {
-            outcome = wait_ready(&ready);
+            outcome = wait_ready(&ready, &mut checkups);
             if outcome.is_err() {
                 break;
             }
         }
     }
     for ready in starting {
-        outcome = outcome.and(wait_ready(&ready));
+        outcome = outcome.and(wait_ready(&ready, &mut checkups));
     }
-    if let Err(error) = outcome {
-        queue.close();
-        cores.join();
-        return Err(error);
+    let outcome = outcome.and_then(|()| Inspector::start(version, checkups));
+    match outcome {
+        Ok(inspector) => cores.inspector = inspector,
+        Err(error) => {
+            queue.close();
+            cores.join();
+            return Err(error);
+        }
+    }
+    if let Some(inspector) = &cores.inspector {
+        version
+            .inspection
+            .get_or_init(|| Arc::clone(inspector.board()));
     }
     if version.queue.set(queue).is_err() {
         cores.join();
@@ -153,6 +166,8 @@ impl Cores {
     }
 
     fn join(&mut self) {
+        // It asks instances that go now.
+        drop(self.inspector.take());
         // Released first, so that all end at the same time.
         let threads: Vec<JoinHandle<()>> = self.threads.drain(..).map(|core| core.thread).collect();
         for thread in threads {
@@ -212,12 +227,20 @@ fn thread_name(instance: &str) -> String {
     instance[start..].replace('\0', "")
 }
 
-fn wait_ready(ready: &mpsc::Receiver<Result<(), Error>>) -> Result<(), Error> {
-    ready.recv().unwrap_or_else(|_| {
+/// What a core says when its instances are there: their readiness hooks.
+type Ready = Result<Vec<Arc<dyn Checkup>>, Error>;
+
+fn wait_ready(
+    ready: &mpsc::Receiver<Ready>,
+    checkups: &mut Vec<Arc<dyn Checkup>>,
+) -> Result<(), Error> {
+    let hooks = ready.recv().unwrap_or_else(|_| {
         Err(Error::internal(
             "the thread of an instance ended before it was ready",
         ))
-    })
+    })?;
+    checkups.extend(hooks);
+    Ok(())
 }
 
 /// The life of a core thread.
@@ -226,7 +249,7 @@ fn run(
     roster: &Roster,
     queue: &Arc<Queue>,
     placement: &Placement,
-    ready: &mpsc::Sender<Result<(), Error>>,
+    ready: &mpsc::Sender<Ready>,
     released: &mpsc::Receiver<()>,
 ) {
     placement.apply();
@@ -254,7 +277,8 @@ fn run(
         };
         queue.runner(index, spin)
     });
-    let _ = ready.send(Ok(()));
+    let checkups = instances.iter().filter_map(|instance| instance.checkup());
+    let _ = ready.send(Ok(checkups.collect()));
     match runner {
         Some(runner) => serve(queue, runner, &mut instances),
         // Passive: kept, never asked. Ends when the sender is dropped.

@@ -20,6 +20,7 @@ pub mod metrics;
 mod model;
 mod order;
 mod queue;
+pub mod readiness;
 pub mod registry;
 mod repository;
 mod request;
@@ -35,8 +36,8 @@ pub mod topology;
 pub use conch_config::PreferredGroup;
 
 pub use backend::{
-    Backend, BackendHost, BackendSpec, Batch, ExecutionPolicy, Instance, InstanceSpec, LoadContext,
-    Model,
+    Backend, BackendHost, BackendSpec, Batch, Checkup, ExecutionPolicy, Instance, InstanceSpec,
+    LoadContext, Model,
 };
 
 pub use control::{ControlMode, Overrides};

@@ -9,6 +9,7 @@ use conch_config::Scheduling;
 use crate::admit::Plan;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
+use crate::readiness::Board;
 use crate::stats::{ModelStatistics, Statistics};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
@@ -30,6 +31,8 @@ pub struct ModelVersion {
     pub(crate) order: Option<Arc<Order>>,
     /// Present once the cores are started.
     pub(crate) queue: OnceLock<Arc<Queue>>,
+    /// Present once the cores are started, if the backend has a readiness hook.
+    pub(crate) inspection: OnceLock<Arc<Board>>,
 }
 
 impl ModelVersion {
@@ -54,6 +57,7 @@ impl ModelVersion {
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
             queue: OnceLock::new(),
+            inspection: OnceLock::new(),
             config,
         }
     }

@@ -57,11 +57,22 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     models: HashMap<Arc<str>, Versions>,
+    /// The ready versions whose backends want to be asked about that, by name.
+    inspected: Vec<Arc<ModelVersion>>,
 }
 
 impl Snapshot {
     pub fn new(models: HashMap<Arc<str>, Versions>) -> Snapshot {
-        Snapshot { models }
+        let mut snapshot = Snapshot {
+            models,
+            inspected: Vec::new(),
+        };
+        let ready = snapshot.ready_models().into_iter();
+        snapshot.inspected = ready
+            .filter(|model| model.inspection.get().is_some())
+            .cloned()
+            .collect();
+        snapshot
     }
 
     /// The version asked for, or the highest ready one. Does not block, allocates only on failure.
@@ -113,6 +124,11 @@ impl Snapshot {
             .filter(|(_, entry)| entry.ready().is_some())
             .map(|(version, _)| *version)
             .collect())
+    }
+
+    /// The ready versions whose backends have a readiness hook.
+    pub(crate) fn inspected(&self) -> &[Arc<ModelVersion>] {
+        &self.inspected
     }
 
     /// Every known model in no particular order.

@@ -15,6 +15,7 @@ use conch_memory::{Budget, Pool};
 use crate::control::ControlMode;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
+use crate::readiness::{Inquiry, Readiness};
 use crate::registry::{Registry, State};
 use crate::stats::ModelStatistics;
 use crate::timekeeper::Timekeeper;
@@ -218,21 +219,39 @@ impl Server {
         self.phase() < Phase::Stopping
     }
 
-    /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose).
-    pub fn is_ready(&self) -> bool {
-        self.phase() == Phase::Serving
-            && (!self.options.strict_readiness || self.lifecycle.is_all_ready())
+    /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose), and the backends of
+    /// the ready ones to agree. Does not block.
+    pub fn readiness(&self) -> Readiness {
+        if self.phase() != Phase::Serving {
+            return Readiness::Known(false);
+        }
+        if !self.options.strict_readiness {
+            return Readiness::Known(true);
+        }
+        if !self.lifecycle.is_all_ready() {
+            return Readiness::Known(false);
+        }
+        match self.registry.snapshot().inspected() {
+            [] => Readiness::Known(true),
+            models => Readiness::Asked(Inquiry::about_all(models)),
+        }
     }
 
-    /// Whether a version (or the highest ready one) serves, and its backend agrees.
+    /// Whether a version (or the highest ready one) serves, and its backend agrees. Does not block.
     ///
     /// # Errors
     /// The lookup's.
-    pub fn is_model_ready(&self, name: &str, version: Option<i64>) -> Result<bool, Error> {
+    pub fn model_readiness(&self, name: &str, version: Option<i64>) -> Result<Readiness, Error> {
         if self.is_stopping() {
             return Err(Error::unavailable("Server not ready"));
         }
-        self.registry.snapshot().find(name, version).map(|_| true)
+        let snapshot = self.registry.snapshot();
+        let model = snapshot.find(name, version)?;
+        Ok(if model.inspection.get().is_some() {
+            Readiness::Asked(Inquiry::about(model))
+        } else {
+            Readiness::Known(true)
+        })
     }
 
     /// Whether [`Server::stop`] began.

@@ -307,16 +307,16 @@ fn readiness_follows_the_strict_rule() {
         directory.model("r", "other", &["1"], "");
         directory.model("r", name, &["1"], extra);
         let (_, strict) = start(options(&directory, &["r"]));
-        assert_eq!(strict.is_ready(), is_ready, "{name}");
+        assert_eq!(strict.readiness().wait(), is_ready, "{name}");
         let (_, lenient) = start(Options {
             strict_readiness: false,
             ..options(&directory, &["r"])
         });
-        assert!(lenient.is_ready() && lenient.is_live(), "{name}");
+        assert!(lenient.readiness().wait() && lenient.is_live(), "{name}");
         strict.stop().unwrap();
         lenient.stop().unwrap();
         assert!(
-            !lenient.is_ready() && !lenient.is_live() && lenient.is_stopping(),
+            !lenient.readiness().wait() && !lenient.is_live() && lenient.is_stopping(),
             "{name}"
         );
     }
@@ -377,7 +377,7 @@ fn versions_load_concurrently_and_again_after_a_failure() {
         model_load_retry_count: 2,
         ..options(&directory, &["r"])
     });
-    assert!(server.is_ready(), "{:?}", server.index(false));
+    assert!(server.readiness().wait(), "{:?}", server.index(false));
     assert_eq!(host.events.count("load third:1"), 3);
     assert!(
         server
@@ -443,7 +443,7 @@ fn stopping_answers_what_is_in_flight_and_refuses_the_rest() {
     let count = Arc::new(Count::default());
     submit(&server, "slow", &count).unwrap();
     server.begin_drain();
-    assert!(!server.is_ready() && server.is_live(), "draining");
+    assert!(!server.readiness().wait() && server.is_live(), "draining");
     submit(&server, "slow", &count).unwrap();
     let stopping = {
         let server = Arc::clone(&server);

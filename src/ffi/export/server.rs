@@ -24,14 +24,16 @@ export! {
     }
 
     fn TRITONSERVER_ServerIsReady(server: *mut abi::TRITONSERVER_Server, ready: *mut bool) {
-        write(ready, borrow(server)?.server().is_ok_and(|server| server.is_ready()))
+        // May wait for backends, as upstream's does.
+        write(ready, borrow(server)?.server().is_ok_and(|server| server.readiness().wait()))
     }
 
     fn TRITONSERVER_ServerModelIsReady(
         server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, ready: *mut bool,
     ) {
         let name = text(model_name, "model_name")?;
-        write(ready, borrow(server)?.server()?.is_model_ready(name, version_of(model_version))?)
+        let readiness = borrow(server)?.server()?.model_readiness(name, version_of(model_version))?;
+        write(ready, readiness.wait())
     }
 
     fn TRITONSERVER_ServerModelBatchProperties(

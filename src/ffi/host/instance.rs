@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use conch_abi as abi;
 use conch_config::InstanceKind;
-use conch_engine::{Batch, Departures, Error, Instance, InstanceSpec, log};
+use conch_engine::{Batch, Checkup, Departures, Error, Instance, InstanceSpec, log};
 
+use super::checkup::Latch;
 use super::execution;
 use super::loan::Loan;
 use super::model::LoadedModel;
@@ -100,6 +101,8 @@ impl Drop for LoadedInstance {
 
 /// The engine's side of an instance, with what its batches reuse.
 pub(crate) struct InstanceHandle {
+    /// First, so that it is dropped before the instance.
+    latch: Option<Latch>,
     /// Boxed: the backend holds its address.
     loaded: Box<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
@@ -153,6 +156,7 @@ impl InstanceHandle {
             }?;
         }
         Ok(InstanceHandle {
+            latch: Latch::on(&loaded),
             loaded,
             spare: Vec::new(),
             lent: Vec::new(),
@@ -215,23 +219,8 @@ impl Instance for InstanceHandle {
         self.collect();
     }
 
-    fn is_ready(&self) -> bool {
-        let Some(ready) = self.loaded.model.backend().entry_points().ready else {
-            return true;
-        };
-        let instance = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*self.loaded);
-        // SAFETY: this instance's entry point and handle.
-        match unsafe { guard::call1(ready, instance) } {
-            Ok(()) => true,
-            Err(error) => {
-                log::verbose!(
-                    1,
-                    "model instance '{}' is not ready: {error}",
-                    self.loaded.spec.name
-                );
-                false
-            }
-        }
+    fn checkup(&self) -> Option<Arc<dyn Checkup>> {
+        self.latch.as_ref().map(Latch::checkup)
     }
 }
 

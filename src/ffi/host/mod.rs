@@ -1,10 +1,11 @@
 //! Calling backends: finding their libraries, and driving them through the life that `tritonbackend.h` describes.
 //!
-//! Implements the engine's `BackendHost`, `Backend`, `Model` and `Instance`. Loading threads call everything but `Instance::execute`,
-//! which runs on the instance's core.
+//! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `Checkup`. Loading threads call everything but
+//! `Instance::execute`, which runs on the instance's core, and `Checkup::ask`, which runs on the model's inspector.
 
 mod answer;
 mod backend;
+mod checkup;
 mod execution;
 mod facts;
 mod instance;

@@ -272,8 +272,16 @@ fn a_life_is_told_in_order() {
             "late config: TRITONBACKEND_ModelSetConfig may be called only during TRITONBACKEND_ModelInitialize",
         ]
     );
-    assert!(instances.iter().all(|instance| instance.is_ready()));
+    let checkups: Vec<_> = instances
+        .iter()
+        .map(|instance| instance.checkup().unwrap())
+        .collect();
+    assert!(checkups.iter().all(|checkup| checkup.ask().is_ok()));
     drop(instances);
+    assert!(
+        checkups.iter().all(|checkup| checkup.ask().is_err()),
+        "nobody is asked that is gone"
+    );
     assert_eq!(
         bench.journal(),
         "InstanceFinalize one\nInstanceFinalize two\n"
@@ -303,9 +311,18 @@ fn attributes_and_policy_are_read() {
             (None, 1, vec![])
         ]
     );
-    assert!(!bench.instance("fail_ready").is_ready());
-    assert!(!bench.instance("throw_ready").is_ready());
-    assert!(bench.instance("fine").is_ready());
+    for (name, reason) in [
+        ("fail_ready", Some("ready failed")),
+        (
+            "throw_ready",
+            Some("the plug-in threw an exception: ready threw"),
+        ),
+        ("fine", None),
+    ] {
+        let answer = bench.instance(name).checkup().unwrap().ask();
+        let told = answer.err().map(|error| error.message.into_owned());
+        assert_eq!(told.as_deref(), reason, "{name}");
+    }
 }
 
 #[test]

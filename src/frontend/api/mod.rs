@@ -2,11 +2,15 @@
 //!
 //! Called on a shard; nothing here blocks. The repository index takes the control plane's lock for the length of a copy.
 
+mod readiness;
+
 use std::sync::Arc;
 
 use conch_engine::server::Server;
 use conch_engine::stats::ModelStatistics;
 use conch_engine::{Error, ModelVersion};
+
+pub(crate) use readiness::Patient;
 
 /// One tensor of a model's metadata.
 pub(crate) struct TensorMetadata<'m> {

@@ -22,7 +22,7 @@ use super::method::Method;
 use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::{control, timeout};
+use super::{control, readiness, timeout};
 use crate::shard::{Shard, Timer};
 
 /// Counts the calls of one connection that its peer withdrew.
@@ -147,6 +147,20 @@ async fn answer(
             let message = format!("{name} is not supported by this server yet");
             Err(Status::new(Code::Unimplemented, message).into())
         }
+        Method::ServerReady | Method::ModelReady | Method::HealthCheck => {
+            let message =
+                receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            // Boxed, as above.
+            let answer = Box::pin(readiness::answer(
+                shard,
+                method,
+                &message,
+                deadline_ns,
+                respond,
+            ))
+            .await?;
+            send(respond, smallvec![answer], &mut patience).await
+        }
         method => {
             let message =
                 receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
@@ -208,13 +222,13 @@ async fn watch(
     let mut stream = respond.send_response(status::response_head(), false)?;
     let mut told = None;
     loop {
-        let health = control::health(shard);
+        let health = readiness::health(shard).await;
         if told != Some(health) {
             told = Some(health);
             let mut patience = Patience::new(deadline_ns);
             send_pieces(
                 &mut stream,
-                smallvec![framed(&control::health_response(health))],
+                smallvec![framed(&readiness::health_response(health))],
                 &mut patience,
             )
             .await?;

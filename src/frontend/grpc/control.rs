@@ -6,8 +6,6 @@ use bytes::Bytes;
 use conch_engine::stats::{self, Tally};
 use conch_memory::Kind;
 use conch_proto::Message;
-use conch_proto::health::HealthCheckResponse;
-use conch_proto::health::health_check_response::ServingStatus;
 use conch_proto::inference as proto;
 use conch_proto::inference::model_metadata_response::TensorMetadata;
 use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
@@ -27,19 +25,6 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
             decode::<proto::ServerLiveRequest>(message)?;
             framed(&proto::ServerLiveResponse {
                 live: server.is_live(),
-            })
-        }
-        Method::ServerReady => {
-            decode::<proto::ServerReadyRequest>(message)?;
-            framed(&proto::ServerReadyResponse {
-                ready: server.is_ready(),
-            })
-        }
-        Method::ModelReady => {
-            let request: proto::ModelReadyRequest = decode(message)?;
-            let version = api::parse_version(&request.version)?;
-            framed(&proto::ModelReadyResponse {
-                ready: server.is_model_ready(&request.name, version)?,
             })
         }
         Method::ServerMetadata => {
@@ -67,33 +52,19 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         Method::RepositoryIndex => framed(&index(shard, &decode(message)?)?),
         Method::RepositoryModelLoad => return Err(refuse_load(&decode(message)?)),
         Method::RepositoryModelUnload => return Err(refuse_unload(&decode(message)?)),
-        Method::HealthCheck => {
-            decode::<conch_proto::health::HealthCheckRequest>(message)?;
-            framed(&health_response(health(shard)))
-        }
-        Method::ModelInfer | Method::HealthWatch | Method::Later(_) => {
+        Method::ServerReady
+        | Method::ModelReady
+        | Method::HealthCheck
+        | Method::ModelInfer
+        | Method::HealthWatch
+        | Method::Later(_) => {
             unreachable!("answered elsewhere")
         }
     })
 }
 
-fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Status> {
+pub(super) fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Status> {
     M::decode(message).map_err(|_| Status::unparsable())
-}
-
-/// The server's health for `grpc.health.v1`; the service name makes no difference, as upstream.
-pub(super) fn health(shard: &Shard) -> ServingStatus {
-    if shard.server.is_ready() && !shard.is_draining() {
-        ServingStatus::Serving
-    } else {
-        ServingStatus::NotServing
-    }
-}
-
-pub(super) fn health_response(health: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse {
-        status: health.into(),
-    }
 }
 
 fn model_metadata(

@@ -14,6 +14,7 @@ mod infer;
 pub(crate) mod measure;
 mod method;
 mod patience;
+mod readiness;
 mod settings;
 mod status;
 mod timeout;

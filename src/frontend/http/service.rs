@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_engine::readiness::{Inquiry, Readiness};
 use conch_engine::{Error, ModelVersion, log};
 use conch_memory::View;
 
@@ -22,9 +23,23 @@ pub(crate) struct Inference;
 /// What is left to do once the head is known.
 pub(crate) enum Plan {
     Answer(Box<Answer>),
+    /// Backends are asked whether they are ready.
+    Ready {
+        inquiry: Box<Inquiry>,
+        subject: Subject,
+    },
     Index,
-    Control { is_load: bool },
+    Control {
+        is_load: bool,
+    },
     Infer(Infer),
+}
+
+/// Whose readiness is asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Subject {
+    Server,
+    Model,
 }
 
 pub(crate) struct Infer {
@@ -59,13 +74,19 @@ impl Service for Inference {
                 Ok(infer) => Plan::Infer(infer),
                 Err(answer) => Plan::Answer(answer),
             },
+            Route::Ready if head.method == Method::Get => plan_ready(shard),
+            Route::Model {
+                name,
+                version,
+                operation: Operation::Ready,
+            } if head.method == Method::Get => plan_model_ready(shard, name, version),
             route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
         }
     }
 
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
-            Plan::Answer(_) => None,
+            Plan::Answer(_) | Plan::Ready { .. } => None,
             Plan::Index | Plan::Control { .. } => Some(Placement { json_length: 0 }),
             Plan::Infer(infer) => Some(Placement {
                 json_length: match &infer.json_length {
@@ -89,6 +110,9 @@ impl Service for Inference {
         let body = body.map_or_else(View::empty, freeze);
         match plan {
             Plan::Answer(answer) => Ok(*answer),
+            Plan::Ready { inquiry, subject } => {
+                Ok(ready_answer(api::Patient::new(*inquiry).await, subject))
+            }
             Plan::Index => Ok(index(&connection.shard, body)
                 .await
                 .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
@@ -212,7 +236,7 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
     let outcome = match route {
         Route::Unknown => return Answer::failure(404, ContentType::Plain, "Not Found"),
         Route::ServerMetadata if is_get => Ok(render::server_metadata(server.metadata())),
-        Route::Live | Route::Ready if is_get => return health(shard, route),
+        Route::Live if is_get => return live(shard),
         Route::Statistics if is_get => {
             api::statistics(server, "", None).map(|models| render::statistics(&models))
         }
@@ -222,12 +246,7 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
             operation,
         } => {
             return match operation {
-                Operation::Metadata
-                | Operation::Config
-                | Operation::Statistics
-                | Operation::Ready
-                    if is_get =>
-                {
+                Operation::Metadata | Operation::Config | Operation::Statistics if is_get => {
                     model(shard, name, version, operation)
                         .unwrap_or_else(|error| Answer::error(&error, type_of_errors))
                 }
@@ -262,18 +281,51 @@ fn later(extension: &str) -> Answer {
     )
 }
 
-fn health(shard: &Rc<Shard>, route: Route<'_>) -> Answer {
-    let server = &shard.server;
-    let is_exiting = server.is_stopping() || (route == Route::Ready && server.is_draining());
-    if is_exiting {
-        return Answer::failure(503, ContentType::Plain, "Server exiting");
+fn live(shard: &Rc<Shard>) -> Answer {
+    if shard.server.is_stopping() {
+        return exiting();
     }
-    let is_healthy = if route == Route::Live {
-        server.is_live()
-    } else {
-        server.is_ready()
-    };
-    Answer::empty(if is_healthy { 200 } else { 400 })
+    Answer::empty(if shard.server.is_live() { 200 } else { 400 })
+}
+
+fn exiting() -> Answer {
+    Answer::failure(503, ContentType::Plain, "Server exiting")
+}
+
+fn plan_ready(shard: &Rc<Shard>) -> Plan {
+    if shard.server.is_draining() {
+        return Plan::Answer(Box::new(exiting()));
+    }
+    settle(shard.server.readiness(), Subject::Server)
+}
+
+fn plan_model_ready(shard: &Rc<Shard>, name: &str, version: Option<&str>) -> Plan {
+    let readiness = api::parse_version(version.unwrap_or(""))
+        .and_then(|version| shard.server.model_readiness(name, version));
+    match readiness {
+        Ok(readiness) => settle(readiness, Subject::Model),
+        Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Plain))),
+    }
+}
+
+fn settle(readiness: Readiness, subject: Subject) -> Plan {
+    match readiness {
+        Readiness::Known(is_ready) => Plan::Answer(Box::new(ready_answer(is_ready, subject))),
+        Readiness::Asked(inquiry) => Plan::Ready {
+            inquiry: Box::new(inquiry),
+            subject,
+        },
+    }
+}
+
+fn ready_answer(is_ready: bool, subject: Subject) -> Answer {
+    match (is_ready, subject) {
+        (true, _) => Answer::empty(200),
+        (false, Subject::Server) => Answer::empty(400),
+        (false, Subject::Model) => {
+            Answer::failure(400, ContentType::Plain, "Model version not ready")
+        }
+    }
 }
 
 fn model(
@@ -287,13 +339,6 @@ fn model(
     Ok(match operation {
         Operation::Statistics => {
             Answer::json(render::statistics(&api::statistics(server, name, version)?))
-        }
-        Operation::Ready => {
-            if server.is_model_ready(name, version)? {
-                Answer::empty(200)
-            } else {
-                Answer::failure(400, ContentType::Plain, "Model version not ready")
-            }
         }
         Operation::Config => {
             let model = shard.find(name, version)?;

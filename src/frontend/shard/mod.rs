@@ -26,8 +26,7 @@ use std::time::Duration;
 use conch_channel::{Letters, Receiver};
 use conch_engine::registry::Reader;
 use conch_engine::server::Server;
-use conch_engine::stats::Failure;
-use conch_engine::{Completion, Draft, Error, Live, ModelVersion, Stamps, clock};
+use conch_engine::{Completion, Draft, Error, ModelVersion, Stamps, clock};
 use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
 use glommio::{LocalExecutorBuilder, Placement, Task};
@@ -324,16 +323,6 @@ impl Shard {
                 Err(error)
             }
         }
-    }
-
-    /// Books a request that was taken back before it was executed.
-    fn count_withdrawal(&self, claimed: Live) {
-        let duration_ns = clock::monotonic_ns().saturating_sub(claimed.stamps.request_start_ns);
-        let model = Arc::clone(&claimed.shared().model);
-        model
-            .statistics
-            .report_failure(Failure::Canceled, duration_ns);
-        drop(claimed);
     }
 
     /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no

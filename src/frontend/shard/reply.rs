@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use conch_channel::Fate;
 use conch_engine::{Code, Delivery, Error, Response, Ticket};
 
 use super::Shard;
@@ -131,16 +130,20 @@ impl Reply {
         }
     }
 
-    /// Withdraws the request: at once if it still waits, else the executor sees the mark and the answer is thrown away.
-    fn withdraw(&self, fate: Fate) {
+    /// Withdraws the request: at once if it still waits, else the executor sees the wish and the answer is thrown away. The error is
+    /// what the request is answered with.
+    fn withdraw(&self) -> Error {
         self.is_done.set(true);
-        match self.ticket.claim(fate, None) {
-            Some(claimed) => {
-                // Ours alone now: nobody will deliver for it.
+        match conch_engine::withdraw(&self.ticket) {
+            Some(error) => {
+                // Ours alone: nobody will deliver for it.
                 self.shard.in_flight.borrow_mut().release(self.slot);
-                self.shard.count_withdrawal(claimed);
+                error
             }
-            None => self.shard.in_flight.borrow_mut().abandon(self.slot),
+            None => {
+                self.shard.in_flight.borrow_mut().abandon(self.slot);
+                Error::new(Code::Cancelled, "")
+            }
         }
     }
 }
@@ -159,8 +162,7 @@ impl Future for Reply {
             && Pin::new(timer).poll(context).is_ready()
         {
             this.timer = None;
-            this.withdraw(Fate::Expire);
-            return Poll::Ready(Err(Error::new(Code::Cancelled, "")));
+            return Poll::Ready(Err(this.withdraw()));
         }
         Poll::Pending
     }
@@ -169,7 +171,7 @@ impl Future for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if !self.is_done.get() {
-            self.withdraw(Fate::Cancel);
+            self.withdraw();
         }
     }
 }

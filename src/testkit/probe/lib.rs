@@ -5,22 +5,27 @@
 //! `parallel-instances`: whether instances of a model may start at the same time. Model parameters `initialize_ms` and `execute_ms` stretch
 //! the calls, so that overlaps show. A request whose INPUT0 begins with a negative number makes its execution fail as a whole; any
 //! other gets INPUT0 back as OUTPUT0.
+//!
+//! Two more parameters of a model: `readiness` names a file that orders what the readiness hook does (see [`readiness`]);
+//! `await_cancel_ms` makes an execution wait that long for one of its requests to be cancelled, which is written down and answered.
 
 #![forbid(unsafe_code)]
 
+mod readiness;
 mod record;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, DataType, Error, InstanceContext, ModelConfig, ModelContext};
+use sdk::{Batch, Code, DataType, Error, InstanceContext, ModelConfig, ModelContext};
 
 use record::{Call, Record};
 
-sdk::export_backend!(Probe);
+sdk::export_backend!(Probe, ready);
 
 /// Backends made in this process; more than one would be a server's fault, and shows in the record.
 static BACKEND_COUNT: AtomicU64 = AtomicU64::new(0);
@@ -81,6 +86,8 @@ pub struct Model {
     name: String,
     initialize_delay: Duration,
     execute_delay: Duration,
+    await_cancel: Duration,
+    readiness: Option<PathBuf>,
     instance_count: AtomicU64,
 }
 
@@ -98,11 +105,23 @@ impl sdk::Model for Model {
                     record: Arc::clone(&backend.record),
                     initialize_delay: delay(context.config(), "initialize_ms")?,
                     execute_delay: delay(context.config(), "execute_ms")?,
+                    await_cancel: delay(context.config(), "await_cancel_ms")?,
+                    readiness: context.config().parameter("readiness").map(PathBuf::from),
                     instance_count: AtomicU64::new(0),
                     name: name.clone(),
                 };
                 thread::sleep(model.initialize_delay);
                 Ok(model)
+            })
+    }
+}
+
+impl sdk::Ready for Model {
+    fn check_ready(&self) -> Result<(), Error> {
+        self.record
+            .during(Call::Ready, &self.name, "", || match &self.readiness {
+                Some(path) => readiness::obey(path),
+                None => Ok(()),
             })
     }
 }
@@ -151,7 +170,12 @@ impl sdk::Instance for Instance {
                     return Err(Error::internal("probe: ordered to fail"));
                 }
             }
+            let is_cancelled = self.await_cancel(model, batch)?;
             for request in batch.requests() {
+                if is_cancelled && request.is_cancelled()? {
+                    request.fail(Error::new(Code::Cancelled, "probe: cancelled"));
+                    continue;
+                }
                 let input = request.input(c"INPUT0")?;
                 let response = request.respond()?;
                 let mut buffer = response.output(
@@ -165,6 +189,23 @@ impl sdk::Instance for Instance {
             }
             Ok(())
         })
+    }
+}
+
+impl Instance {
+    /// Waits for a cancelled request as long as the model says; true if one was.
+    fn await_cancel(&self, model: &Model, batch: &Batch<'_>) -> Result<bool, Error> {
+        let deadline = Instant::now() + model.await_cancel;
+        while Instant::now() < deadline {
+            for request in batch.requests() {
+                if request.is_cancelled()? {
+                    self.record.around(Call::SeeCancel, &self.name, || {});
+                    return Ok(true);
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(false)
     }
 }
 

@@ -21,6 +21,9 @@ pub enum Call {
     InstanceInitialize,
     InstanceFinalize,
     Execute,
+    Ready,
+    /// A request was cancelled while it executed.
+    SeeCancel,
 }
 
 impl fmt::Display for Call {

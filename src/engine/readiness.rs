@@ -1,0 +1,363 @@
+//! Whether backends can still serve the models that are ready: the question behind readiness, put to their hooks.
+//!
+//! A hook is foreign code and may take long, or for ever; whoever asks (a shard, mostly) must not wait in it. So a model version whose
+//! backend has the hook gets a thread of its own, the inspector, which sleeps until somebody wants to know and then asks one instance
+//! after the other, while these execute or not, as upstream does. All who ask during a round share its answer. A hook that hangs holds
+//! up its own model only: those who wait give up after [`ANSWER_WITHIN`], and from then on the answer is "not ready" at once, until
+//! the round ends.
+//!
+//! Models without a hook cost nothing: what the registry knows of them is the answer.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use crate::backend::Checkup;
+use crate::{Error, ModelVersion, clock, log};
+
+/// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's `is_ready`, so that its own verdict
+/// comes first.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(6);
+
+/// The answer to a question for readiness, or the way to it.
+#[must_use]
+pub enum Readiness {
+    Known(bool),
+    /// Backends are to be asked.
+    Asked(Inquiry),
+}
+
+impl Readiness {
+    /// The answer. Blocks up to [`ANSWER_WITHIN`] if backends are to be asked; not for shards.
+    pub fn wait(self) -> bool {
+        match self {
+            Readiness::Known(is_ready) => is_ready,
+            Readiness::Asked(inquiry) => inquiry.wait(),
+        }
+    }
+}
+
+/// Asks the backends of some model versions, one after the other, until one is not ready. Dropping it ends the waiting, not the
+/// hook.
+pub struct Inquiry {
+    /// Those still to be asked, the next one last.
+    left: Vec<Arc<ModelVersion>>,
+    visit: Option<Visit>,
+    /// What a version says that is being unloaded: it is no longer ready, but that is no fault of the server.
+    verdict_when_gone: bool,
+    deadline_ns: u64,
+}
+
+impl Inquiry {
+    /// About all of `models`. Unloading one is no reason for a server to be not ready.
+    pub(crate) fn about_all(models: &[Arc<ModelVersion>]) -> Inquiry {
+        Inquiry::new(models.iter().rev().cloned().collect(), true)
+    }
+
+    pub(crate) fn about(model: &Arc<ModelVersion>) -> Inquiry {
+        Inquiry::new(vec![Arc::clone(model)], false)
+    }
+
+    fn new(left: Vec<Arc<ModelVersion>>, verdict_when_gone: bool) -> Inquiry {
+        Inquiry {
+            left,
+            visit: None,
+            verdict_when_gone,
+            deadline_ns: clock::monotonic_ns().saturating_add(ANSWER_WITHIN.as_nanos() as u64),
+        }
+    }
+
+    /// When (monotonic) to stop waiting: then the answer is [`Inquiry::give_up`].
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    /// The answer if none comes in time: not ready.
+    pub fn give_up(&self) -> bool {
+        if let Some(Visit { version, .. }) = &self.visit {
+            log::warning!(
+                "the backend of model '{}' version {} does not say within {} s whether it is ready; it counts as not ready",
+                version.name,
+                version.version,
+                ANSWER_WITHIN.as_secs()
+            );
+        }
+        false
+    }
+
+    fn wait(mut self) -> bool {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(is_ready) = Pin::new(&mut self).poll(&mut context) {
+                return is_ready;
+            }
+            let left_ns = self.deadline_ns.saturating_sub(clock::monotonic_ns());
+            if left_ns == 0 {
+                return self.give_up();
+            }
+            thread::park_timeout(Duration::from_nanos(left_ns));
+        }
+    }
+}
+
+impl Future for Inquiry {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
+        let this = &mut *self;
+        loop {
+            let visit = match &mut this.visit {
+                Some(visit) => visit,
+                none => match this.left.pop() {
+                    None => return Poll::Ready(true),
+                    Some(version) => none.insert(Visit::new(version)),
+                },
+            };
+            let is_fine = match std::task::ready!(visit.poll(context)) {
+                Finding::Ready => true,
+                Finding::NotReady => false,
+                Finding::Gone => this.verdict_when_gone,
+            };
+            this.visit = None;
+            if !is_fine {
+                return Poll::Ready(false);
+            }
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What a round found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    Ready,
+    NotReady,
+    /// The version is being unloaded.
+    Gone,
+}
+
+/// One question to one model version.
+struct Visit {
+    version: Arc<ModelVersion>,
+    /// The round that answers it, and the key of its waker.
+    joined: Option<(u64, u64)>,
+}
+
+impl Visit {
+    fn new(version: Arc<ModelVersion>) -> Visit {
+        Visit {
+            version,
+            joined: None,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Finding> {
+        let Some(board) = self.version.inspection.get() else {
+            // No hook: the registry's word is enough.
+            return Poll::Ready(Finding::Ready);
+        };
+        let mut state = board.lock();
+        if state.is_closed {
+            return Poll::Ready(Finding::Gone);
+        }
+        let (round, key) = match self.joined {
+            Some(joined) => joined,
+            None => {
+                let now_ns = clock::monotonic_ns();
+                match state.running_since_ns {
+                    Some(since_ns)
+                        if now_ns.saturating_sub(since_ns) >= ANSWER_WITHIN.as_nanos() as u64 =>
+                    {
+                        return Poll::Ready(Finding::NotReady);
+                    }
+                    Some(_) => {}
+                    None => {
+                        state.round += 1;
+                        state.running_since_ns = Some(now_ns);
+                        board.bell.notify_one();
+                    }
+                }
+                state.key += 1;
+                *self.joined.insert((state.round, state.key))
+            }
+        };
+        // A later round's finding is as good, and newer.
+        if state.finished >= round {
+            return Poll::Ready(state.finding);
+        }
+        state.waiting.insert(key, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let (Some((_, key)), Some(board)) = (self.joined, self.version.inspection.get()) {
+            board.lock().waiting.remove(&key);
+        }
+    }
+}
+
+/// Where questions are left for an inspector. The lock is held for a few instructions; only questions of readiness meet at it.
+pub(crate) struct Board {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+struct State {
+    /// The newest round that was ordered, and the newest that ended, with what it found.
+    round: u64,
+    finished: u64,
+    finding: Finding,
+    /// When the round was ordered that is not finished yet.
+    running_since_ns: Option<u64>,
+    /// Who waits, by a key that is never used twice.
+    waiting: HashMap<u64, Waker>,
+    key: u64,
+    is_closed: bool,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread that asks the instances of one model version.
+pub(crate) struct Inspector {
+    board: Arc<Board>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Inspector {
+    /// None if there is nothing to ask.
+    ///
+    /// # Errors
+    /// INTERNAL if no thread can be started.
+    pub(crate) fn start(
+        version: &ModelVersion,
+        checkups: Vec<Arc<dyn Checkup>>,
+    ) -> Result<Option<Inspector>, Error> {
+        if checkups.is_empty() {
+            return Ok(None);
+        }
+        let board = Arc::new(Board {
+            state: Mutex::new(State {
+                round: 0,
+                finished: 0,
+                finding: Finding::NotReady,
+                running_since_ns: None,
+                waiting: HashMap::new(),
+                key: 0,
+                is_closed: false,
+            }),
+            bell: Condvar::new(),
+        });
+        let label = format!("'{}' version {}", version.name, version.version);
+        let own = Arc::clone(&board);
+        let thread = thread::Builder::new()
+            .name("inspector".to_owned())
+            .spawn(move || inspect(&own, &checkups, &label))
+            .map_err(|error| {
+                Error::internal(format!(
+                    "failed to start a thread that asks the backend of model '{}' whether it is ready: {error}",
+                    version.name
+                ))
+            })?;
+        Ok(Some(Inspector {
+            board,
+            thread: Some(thread),
+        }))
+    }
+
+    /// Where to leave questions.
+    pub(crate) fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    /// Answers who waits, and asks no more. Does not wait for a hook.
+    pub(crate) fn close(&self) {
+        let mut state = self.board.lock();
+        state.is_closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.board.bell.notify_one();
+        waiting.into_values().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Inspector {
+    /// Blocks as long as a hook does: its instance must outlive the call.
+    fn drop(&mut self) {
+        self.close();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("an inspector panicked outside its backend");
+        }
+    }
+}
+
+impl std::fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inspector").finish_non_exhaustive()
+    }
+}
+
+/// The life of an inspector's thread.
+fn inspect(board: &Board, checkups: &[Arc<dyn Checkup>], label: &str) {
+    let mut state = board.lock();
+    loop {
+        while !state.is_closed && state.running_since_ns.is_none() {
+            state = board
+                .bell
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return;
+        }
+        drop(state);
+        let finding = ask(checkups, label);
+        state = board.lock();
+        state.finding = finding;
+        state.finished = state.round;
+        state.running_since_ns = None;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_values().for_each(Waker::wake);
+        state = board.lock();
+    }
+}
+
+/// One round: the first that is not ready decides.
+fn ask(checkups: &[Arc<dyn Checkup>], label: &str) -> Finding {
+    for checkup in checkups {
+        let answer = catch_unwind(AssertUnwindSafe(|| checkup.ask()));
+        let error = match answer {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error,
+            Err(_) => Error::internal("panic while the backend was asked"),
+        };
+        log::verbose!(1, "Model {label} is not ready: {error}");
+        return Finding::NotReady;
+    }
+    Finding::Ready
+}
+
+#[cfg(test)]
+#[path = "readiness_tests.rs"]
+mod tests;

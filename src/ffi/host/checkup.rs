@@ -1,0 +1,66 @@
+//! The readiness hook of an instance, as its model's inspector sees it.
+//!
+//! Called on the inspector's thread, while the instance executes on its core or not. The instance may be finalised by its core at any
+//! time; the gate keeps each from happening during the other.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conch_abi as abi;
+use conch_engine::{Checkup, Error};
+
+use super::instance::LoadedInstance;
+use crate::boundary::as_handle;
+use crate::guard;
+
+/// Asks one instance, as long as it is there.
+pub(super) struct Hook {
+    ready: abi::TRITONBACKEND_ModelInstanceReadyFn,
+    /// The instance's handle until it goes. Atomic only because a plain pointer is not `Send`: the lock orders everything.
+    gate: Mutex<Option<AtomicPtr<abi::TRITONBACKEND_ModelInstance>>>,
+}
+
+/// The instance's hold of its hook, which it lets go before it is finalised.
+pub(super) struct Latch(Arc<Hook>);
+
+impl Latch {
+    /// None if the instance's backend has no such hook. The latch must be dropped before `instance` is.
+    pub(super) fn on(instance: &LoadedInstance) -> Option<Latch> {
+        let ready = instance.model().backend().entry_points().ready?;
+        let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);
+        Some(Latch(Arc::new(Hook {
+            ready,
+            gate: Mutex::new(Some(AtomicPtr::new(handle))),
+        })))
+    }
+
+    pub(super) fn checkup(&self) -> Arc<dyn Checkup> {
+        Arc::clone(&self.0) as Arc<dyn Checkup>
+    }
+}
+
+impl Drop for Latch {
+    /// Blocks as long as the hook is in the backend.
+    fn drop(&mut self) {
+        *self.0.gate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Checkup for Hook {
+    fn ask(&self) -> Result<(), Error> {
+        // Held over the call: the instance must not be finalised during it.
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(handle) = &*gate else {
+            return Err(Error::unavailable("the instance is being unloaded"));
+        };
+        // SAFETY: the entry point of this instance's backend, which stays open while its instances live; the handle is that of the
+        // instance, which lives while the gate holds it.
+        unsafe { guard::call1(self.ready, handle.load(Ordering::Relaxed)) }
+    }
+}
+
+// The hook's thread reaches the instance through exported functions while its core does.
+const _: () = {
+    const fn shared<T: Sync>() {}
+    shared::<LoadedInstance>();
+};

@@ -1,0 +1,101 @@
+//! The calls that ask whether the server or a model is ready: their answers may have to come from backends.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use bytes::Bytes;
+use conch_engine::readiness::Readiness;
+use conch_proto::health::health_check_response::ServingStatus;
+use conch_proto::health::{HealthCheckRequest, HealthCheckResponse};
+use conch_proto::inference as proto;
+use h2::server::SendResponse;
+
+use super::body::{Failure, framed};
+use super::control::decode;
+use super::method::Method;
+use super::status::Status;
+use crate::api;
+use crate::shard::{Shard, Timer};
+
+/// Answers `message` to one of these methods, framed for the wire. Ends early if the client withdraws the call or its deadline passes.
+pub(super) async fn answer(
+    shard: &Shard,
+    method: Method,
+    message: &[u8],
+    deadline_ns: Option<u64>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Bytes, Failure> {
+    let readiness = ask(shard, method, message)?;
+    let is_ready = match readiness {
+        Readiness::Known(is_ready) => is_ready,
+        Readiness::Asked(inquiry) => {
+            let mut patient = pin!(api::Patient::new(inquiry));
+            let mut deadline = deadline_ns.map(Timer::at);
+            std::future::poll_fn(|context| {
+                if let Poll::Ready(is_ready) = patient.as_mut().poll(context) {
+                    return Poll::Ready(Ok(is_ready));
+                }
+                if let Some(timer) = &mut deadline
+                    && Pin::new(timer).poll(context).is_ready()
+                {
+                    return Poll::Ready(Err(Status::deadline_exceeded().into()));
+                }
+                respond.poll_reset(context).map(|_| Err(Failure::Gone))
+            })
+            .await?
+        }
+    };
+    Ok(match method {
+        Method::ServerReady => framed(&proto::ServerReadyResponse { ready: is_ready }),
+        Method::ModelReady => framed(&proto::ModelReadyResponse { ready: is_ready }),
+        _ => framed(&health_response(serving(is_ready))),
+    })
+}
+
+fn ask(shard: &Shard, method: Method, message: &[u8]) -> Result<Readiness, Status> {
+    Ok(match method {
+        Method::ModelReady => {
+            let request: proto::ModelReadyRequest = decode(message)?;
+            let version = api::parse_version(&request.version)?;
+            shard.server.model_readiness(&request.name, version)?
+        }
+        Method::ServerReady => {
+            decode::<proto::ServerReadyRequest>(message)?;
+            shard.server.readiness()
+        }
+        _ => {
+            decode::<HealthCheckRequest>(message)?;
+            health_readiness(shard)
+        }
+    })
+}
+
+/// The server's health for `grpc.health.v1`; the service name makes no difference, as upstream.
+pub(super) async fn health(shard: &Shard) -> ServingStatus {
+    serving(match health_readiness(shard) {
+        Readiness::Known(is_ready) => is_ready,
+        Readiness::Asked(inquiry) => api::Patient::new(inquiry).await,
+    })
+}
+
+fn health_readiness(shard: &Shard) -> Readiness {
+    if shard.is_draining() {
+        return Readiness::Known(false);
+    }
+    shard.server.readiness()
+}
+
+fn serving(is_ready: bool) -> ServingStatus {
+    if is_ready {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    }
+}
+
+pub(super) fn health_response(health: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: health.into(),
+    }
+}
