@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use conch_engine::server::Server;
 use conch_engine::{Error, log};
 use conch_frontend::{Endpoint, Frontend};
+use conch_memory::Sparse;
 use conch_net::signal::Signals;
 
 use cli::{Arguments, Listener, Stop};
@@ -24,7 +25,7 @@ use machine::Machine;
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads without a lock. Only the executable may
 // choose an allocator; a shared library must not.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Sparse<mimalloc::MiMalloc> = Sparse::new(mimalloc::MiMalloc);
 
 /// What a completed configuration batches up to unless `--backend-config=default-max-batch-size=` says otherwise: upstream's default.
 const DEFAULT_MAX_BATCH_SIZE: u32 = 4;

@@ -1,7 +1,8 @@
 //! Buffers and where they live.
 //!
 //! [`Block`] is an owned, 64-byte-aligned piece of memory; [`View`] a cheap shared window onto a frozen block or onto foreign memory;
-//! [`Pool`] recycles blocks by size class; [`Budget`] is the process-wide bound on bytes that requests may hold.
+//! [`Pool`] recycles blocks by size class; [`Budget`] is the process-wide bound on bytes that requests may hold; [`Sparse`] is an
+//! allocator that saves memory on buffers that are not used.
 //! All are usable from every thread; nothing here blocks or does I/O. GPU memory enters through `cuda` in later work: until then a
 //! [`Place`] of kind GPU can be described but not allocated.
 
@@ -9,12 +10,14 @@ mod block;
 mod budget;
 mod place;
 mod pool;
+mod sparse;
 mod view;
 
 pub use block::Block;
 pub use budget::{Budget, Charge, Exhausted};
 pub use place::{Kind, Place};
 pub use pool::Pool;
+pub use sparse::Sparse;
 pub use view::View;
 
 /// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of today's runtimes.
