@@ -52,7 +52,7 @@ mod tests {
             bytes_of(|shard, stream, presence, ()| serve(shard, stream, presence))
         );
         let call_bytes = bytes_of(call::run);
-        assert!(call_bytes <= 1280, "{call_bytes}");
+        assert!(call_bytes <= 1024, "{call_bytes}");
         let connection_bytes =
             bytes_of(|shard, stream, presence, ()| serve(shard, stream, presence));
         assert!(connection_bytes <= 512, "{connection_bytes}");

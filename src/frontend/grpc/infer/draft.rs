@@ -55,7 +55,7 @@ pub(super) fn build<'a>(
     model: &ModelVersion,
     target: &Target<'a>,
     message: Message<'a>,
-    raws: SmallVec<[View; 4]>,
+    raws: SmallVec<[View; 2]>,
     typed: Typed,
 ) -> Result<Draft<'a>, Status> {
     let mut draft = Draft {

@@ -61,7 +61,8 @@ pub(in crate::grpc) struct Arrived {
     pub(in crate::grpc) head: Vec<u8>,
     /// Keeps the head's bytes charged while they live.
     pub(in crate::grpc) charge: Charge,
-    pub(in crate::grpc) raws: SmallVec<[View; 4]>,
+    /// Two fit here: each more would make every call larger, twice.
+    pub(in crate::grpc) raws: SmallVec<[View; 2]>,
 }
 
 /// Where in the message the next byte belongs.
@@ -90,7 +91,7 @@ pub(in crate::grpc) struct Reader {
     field_count: usize,
     head: Vec<u8>,
     charge: Charge,
-    raws: SmallVec<[View; 4]>,
+    raws: SmallVec<[View; 2]>,
 }
 
 impl Reader {
