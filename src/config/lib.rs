@@ -19,6 +19,7 @@ mod instance_group;
 mod json;
 mod merge;
 mod model;
+mod needs;
 mod normalize;
 mod prepare;
 mod schema;
@@ -35,6 +36,7 @@ pub use model::{
     BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind, Model,
     QueuePolicy, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
 };
+pub use needs::needed_models;
 pub use normalize::normalize;
 pub use prepare::{Preparation, prepare};
 pub use text::{load_file, parse_text};

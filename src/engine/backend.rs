@@ -11,6 +11,7 @@ use std::sync::Arc;
 use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup};
 use conch_memory::{Budget, Pool};
 
+use crate::agent::{AgentHost, NoAgents};
 use crate::model::ModelVersion;
 use crate::{Departures, Error, Live};
 
@@ -24,6 +25,11 @@ pub trait BackendHost: Send + Sync {
 
     /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
     fn list(&self) -> Vec<(String, String, String)>;
+
+    /// Where repository agents come from.
+    fn agents(&self) -> &dyn AgentHost {
+        &NoAgents
+    }
 
     /// Finalises all backends in reverse order of their initialisation. No model is loaded any more.
     fn finalize_all(&self);
@@ -57,6 +63,9 @@ pub trait Backend: Send + Sync {
     fn preferred_groups(&self) -> &[PreferredGroup];
     /// Whether instances of one model may be initialised concurrently.
     fn allows_parallel_instances(&self) -> bool;
+
+    /// Adds to a model's configuration what follows from the kind of this backend, before the model is initialised. Reads directories.
+    fn complete_config(&self, _config: &mut conch_config::ModelConfig) {}
 
     /// Initialises a model version; the backend may complete its configuration meanwhile.
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error>;

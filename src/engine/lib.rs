@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+mod agent;
 mod backend;
 pub mod clock;
 mod control;
 pub mod core;
 mod error;
+mod fingerprint;
 #[cfg(test)]
 mod fixture;
 mod instances;
@@ -22,6 +24,7 @@ mod order;
 mod queue;
 pub mod readiness;
 pub mod registry;
+mod repositories;
 mod repository;
 mod request;
 mod response;
@@ -35,6 +38,7 @@ pub mod topology;
 /// A backend's wish for instance groups, as [`conch_config`] resolves it.
 pub use conch_config::PreferredGroup;
 
+pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, Checkup, ExecutionPolicy, Instance, InstanceSpec,
     LoadContext, Model,
@@ -42,7 +46,7 @@ pub use backend::{
 
 pub use control::{ControlMode, Overrides};
 pub use error::{Code, Error};
-pub use model::{ModelVersion, Reservation};
+pub use model::{ModelVersion, NoPlace, Reservation};
 pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};
 pub use request::{

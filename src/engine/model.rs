@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use conch_config::Scheduling;
@@ -14,15 +15,20 @@ use crate::stats::{ModelStatistics, Statistics};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
 pub struct ModelVersion {
+    /// Empty unless the server tells models of the same name in different repositories apart.
+    pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub version: i64,
     pub config: Arc<conch_config::Model>,
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
+    /// Live requests, and [`RETIRED`] once no more may enter.
     live: AtomicU64,
-    /// Bound of `live`.
+    /// Bound of the live requests.
     live_max: u64,
+    /// Who waits for the last request of a retired version.
+    mourner: OnceLock<Thread>,
     /// What admission needs of the configuration, worked out once.
     pub(crate) plan: Plan,
     /// Bounds of the queue policy.
@@ -47,12 +53,14 @@ impl ModelVersion {
         let is_ordered = matches!(&config.scheduling, Scheduling::Dynamic(settings) if settings.is_preserving_order);
         let statistics = Statistics::new(core_count, config.max_batch_size);
         ModelVersion {
+            namespace: Arc::from(""),
             name,
             version,
             statistics,
             load_duration_ns: AtomicU64::new(0),
             live: AtomicU64::new(0),
             live_max,
+            mourner: OnceLock::new(),
             plan: Plan::new(&config),
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
@@ -60,6 +68,10 @@ impl ModelVersion {
             inspection: OnceLock::new(),
             config,
         }
+    }
+
+    pub(crate) fn in_namespace(self, namespace: Arc<str>) -> ModelVersion {
+        ModelVersion { namespace, ..self }
     }
 
     /// Everything it counted, with its name.
@@ -92,9 +104,38 @@ impl ModelVersion {
 
     /// Requests that were admitted and are not finished: queued, executing or answering.
     pub fn live_count(&self) -> u64 {
-        self.live.load(Ordering::Acquire)
+        self.live.load(Ordering::Acquire) & !RETIRED
+    }
+
+    /// Lets no more requests in: whoever still holds this version looks for its successor. Does not block.
+    pub(crate) fn retire(&self) {
+        // Either a request is counted before this, or it sees the mark.
+        self.live.fetch_or(RETIRED, Ordering::AcqRel);
+    }
+
+    /// Waits until no request of a retired version is live. One thread at most does so.
+    pub(crate) fn await_last_request(&self) {
+        let own = self.mourner.get_or_init(thread::current);
+        debug_assert_eq!(own.id(), thread::current().id());
+        while self.live_count() > 0 {
+            // Woken by the last request; the bound only covers one that ended between the look and the registration.
+            thread::park_timeout(MOURNING_LOOK);
+        }
     }
 }
+
+/// Why a request did not get a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// As many requests are live as may be.
+    Full,
+    /// The version is on its way out: another, or none, has taken its place in the registry.
+    Retired,
+}
+
+/// Bit of `live`; counts stay far below.
+const RETIRED: u64 = 1 << 63;
+const MOURNING_LOOK: Duration = Duration::from_millis(50);
 
 /// A model together with a place among its live requests, which is freed on drop.
 pub struct Reservation {
@@ -102,15 +143,23 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// None if the model has as many live requests as it may.
-    pub(crate) fn new(model: &Arc<ModelVersion>) -> Option<Reservation> {
-        if model.live.fetch_add(1, Ordering::Relaxed) >= model.live_max {
-            model.live.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(Reservation {
+    /// A place in `model`.
+    ///
+    /// # Errors
+    /// If the model has as many live requests as it may, or takes no more.
+    pub fn new(model: &Arc<ModelVersion>) -> Result<Reservation, NoPlace> {
+        let before = model.live.fetch_add(1, Ordering::Acquire);
+        // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
+        let reservation = Reservation {
             model: Arc::clone(model),
-        })
+        };
+        if before & RETIRED != 0 {
+            return Err(NoPlace::Retired);
+        }
+        if before >= model.live_max {
+            return Err(NoPlace::Full);
+        }
+        Ok(reservation)
     }
 }
 
@@ -125,7 +174,12 @@ impl std::ops::Deref for Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
-        self.model.live.fetch_sub(1, Ordering::Release);
+        let before = self.model.live.fetch_sub(1, Ordering::Release);
+        if before == RETIRED + 1
+            && let Some(mourner) = self.model.mourner.get()
+        {
+            mourner.unpark();
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
@@ -42,6 +43,9 @@ impl State {
     }
 }
 
+/// The reason of versions that were unloaded on purpose.
+pub const UNLOADED: &str = "unloaded";
+
 /// The registry's entry of one version.
 #[derive(Clone, Debug)]
 pub struct VersionEntry {
@@ -50,21 +54,80 @@ pub struct VersionEntry {
     pub model: Option<Arc<ModelVersion>>,
 }
 
+/// What a model is known by: its name, and the repository that it comes from where that matters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelId {
+    /// Empty unless the server tells models of the same name apart.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl ModelId {
+    /// A model without a namespace.
+    pub fn plain(name: &str) -> ModelId {
+        ModelId {
+            namespace: Arc::from(""),
+            name: Arc::from(name),
+        }
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}::", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
 /// All versions of one model that were ever to be loaded, ascending.
 pub type Versions = BTreeMap<i64, VersionEntry>;
 
 /// The models at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    models: HashMap<Arc<str>, Versions>,
+    models: HashMap<Arc<str>, Named>,
     /// The ready versions whose backends want to be asked about that, by name.
     inspected: Vec<Arc<ModelVersion>>,
 }
 
+/// The models of one name: one, but for namespaces.
+#[derive(Clone, Debug, Default)]
+struct Named {
+    /// The one that requests mean.
+    versions: Versions,
+    /// How many there are that were not unloaded; requests cannot tell several apart.
+    candidate_count: usize,
+    others: Vec<Versions>,
+}
+
+impl Named {
+    fn add(&mut self, versions: Versions) {
+        let is_candidate = versions
+            .values()
+            .any(|entry| entry.state.reason() != UNLOADED);
+        let is_first = self.versions.is_empty() || (is_candidate && self.candidate_count == 0);
+        self.candidate_count += usize::from(is_candidate);
+        let other = if is_first {
+            std::mem::replace(&mut self.versions, versions)
+        } else {
+            versions
+        };
+        if !other.is_empty() {
+            self.others.push(other);
+        }
+    }
+}
+
 impl Snapshot {
-    pub fn new(models: HashMap<Arc<str>, Versions>) -> Snapshot {
+    pub fn new(models: impl IntoIterator<Item = (ModelId, Versions)>) -> Snapshot {
+        let mut named: HashMap<Arc<str>, Named> = HashMap::new();
+        for (id, versions) in models {
+            named.entry(id.name).or_default().add(versions);
+        }
         let mut snapshot = Snapshot {
-            models,
+            models: named,
             inspected: Vec::new(),
         };
         let ready = snapshot.ready_models().into_iter();
@@ -75,17 +138,28 @@ impl Snapshot {
         snapshot
     }
 
+    /// # Errors
+    /// NOT_FOUND for a name that nobody tried to load, INVALID_ARG for one that several models have.
+    fn unique(&self, name: &str) -> Result<&Versions, Error> {
+        let named = self.models.get(name).ok_or_else(|| {
+            Error::not_found(format!("Request for unknown model: '{name}' is not found"))
+        })?;
+        if named.candidate_count > 1 {
+            return Err(Error::invalid(format!(
+                "There are {} identifiers of model '{name}' in global map, model namespace must be provided to resolve ambiguity.",
+                named.candidate_count
+            )));
+        }
+        Ok(&named.versions)
+    }
+
     /// The version asked for, or the highest ready one. Does not block, allocates only on failure.
     ///
     /// # Errors
     /// In upstream's words: NOT_FOUND for a model or version that nobody tried to load and for a model without a ready version,
     /// UNAVAILABLE for a version that is not ready.
     pub fn find(&self, name: &str, version: Option<i64>) -> Result<&Arc<ModelVersion>, Error> {
-        let Some(versions) = self.models.get(name) else {
-            return Err(Error::not_found(format!(
-                "Request for unknown model: '{name}' is not found"
-            )));
-        };
+        let versions = self.unique(name)?;
         match version {
             None => versions
                 .values()
@@ -116,10 +190,8 @@ impl Snapshot {
     /// # Errors
     /// NOT_FOUND if nobody tried to load such a model.
     pub fn ready_versions(&self, name: &str) -> Result<Vec<i64>, Error> {
-        let versions = self.models.get(name).ok_or_else(|| {
-            Error::not_found(format!("Request for unknown model: '{name}' is not found"))
-        })?;
-        Ok(versions
+        Ok(self
+            .unique(name)?
             .iter()
             .filter(|(_, entry)| entry.ready().is_some())
             .map(|(version, _)| *version)
@@ -131,23 +203,21 @@ impl Snapshot {
         &self.inspected
     }
 
-    /// Every known model in no particular order.
-    pub fn models(&self) -> impl Iterator<Item = (&Arc<str>, &Versions)> {
-        self.models.iter()
-    }
-
-    pub fn versions(&self, name: &str) -> Option<&Versions> {
-        self.models.get(name)
-    }
-
     /// Every ready version, models by name, versions ascending.
     pub fn ready_models(&self) -> Vec<&Arc<ModelVersion>> {
         let mut ready: Vec<&Arc<ModelVersion>> = self
             .models
             .values()
+            .flat_map(|named| std::iter::once(&named.versions).chain(&named.others))
             .flat_map(|versions| versions.values().filter_map(VersionEntry::ready))
             .collect();
-        ready.sort_by(|left, right| (&left.name, left.version).cmp(&(&right.name, right.version)));
+        ready.sort_by(|left, right| {
+            (&left.name, &left.namespace, left.version).cmp(&(
+                &right.name,
+                &right.namespace,
+                right.version,
+            ))
+        });
         ready
     }
 }
@@ -206,20 +276,23 @@ mod tests {
     use crate::Code;
 
     fn snapshot(entries: &[(&str, i64, State)]) -> Snapshot {
-        let mut models: HashMap<Arc<str>, Versions> = HashMap::new();
+        let mut models: HashMap<ModelId, Versions> = HashMap::new();
         for (name, version, state) in entries {
+            let (namespace, name) = name.split_once("::").unwrap_or(("", name));
             let mut message = conch_config::parse_text("test", "name: 'x' backend: 'b'").unwrap();
             conch_config::normalize(&mut message);
             let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
-            let model = Arc::new(ModelVersion::new(Arc::from(*name), *version, config, 1, 1));
+            let version_of = ModelVersion::new(Arc::from(name), *version, config, 1, 1);
+            let model = Arc::new(version_of.in_namespace(Arc::from(namespace)));
             let entry = VersionEntry {
                 state: state.clone(),
                 model: Some(model),
             };
-            models
-                .entry(Arc::from(*name))
-                .or_default()
-                .insert(*version, entry);
+            let id = ModelId {
+                namespace: Arc::from(namespace),
+                name: Arc::from(name),
+            };
+            models.entry(id).or_default().insert(*version, entry);
         }
         Snapshot::new(models)
     }
@@ -254,6 +327,33 @@ mod tests {
             .map(|model| (&*model.name, model.version))
             .collect();
         assert_eq!(all, [("a", 7), ("b", 1), ("b", 2)]);
+    }
+
+    #[test]
+    fn a_name_must_mean_one_model() {
+        let gone = State::Unavailable(UNLOADED.to_owned());
+        let snapshot = snapshot(&[
+            ("r::a", 1, State::Ready),
+            ("s::a", 2, State::Ready),
+            ("r::b", 1, gone.clone()),
+            ("s::b", 2, State::Ready),
+            ("r::c", 1, gone.clone()),
+            ("s::c", 2, gone),
+        ]);
+        let error = snapshot.find("a", Some(1)).unwrap_err();
+        assert_eq!(error.code, Code::InvalidArg);
+        assert_eq!(
+            error.message,
+            "There are 2 identifiers of model 'a' in global map, model namespace must be provided to resolve ambiguity."
+        );
+        assert_eq!(snapshot.find("b", None).unwrap().version, 2);
+        assert_eq!(snapshot.find("c", None).unwrap_err().code, Code::NotFound);
+        let all: Vec<_> = snapshot
+            .ready_models()
+            .into_iter()
+            .map(|model| (&*model.namespace, &*model.name))
+            .collect();
+        assert_eq!(all, [("r", "a"), ("s", "a"), ("s", "b")]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What lies in the model repositories: model directories, configuration files, version directories.
+//! What lies in a model's directory: the configuration file and the directories of its versions.
 //!
 //! Reads directories and configuration files, on control threads only. Every sub-directory of a repository is a model; symbolic links
 //! are followed, because repositories are often assembled from them (mounted volumes, shared weights) by whoever owns the directory.
 //! One unreadable entry spoils at most its own model.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,6 @@ use std::path::{Path, PathBuf};
 use conch_config::{ModelConfig, Preparation, Scheduling, VersionPolicy};
 
 use crate::{Code, Error, log};
-
-/// The repositories' contents: model name to the directories that carry it, in the order of the repositories.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scan {
-    pub models: BTreeMap<String, Vec<PathBuf>>,
-    /// Whether every repository could be read.
-    pub is_complete: bool,
-}
 
 /// A model that may be loaded: its configuration is sound as far as it goes.
 #[derive(Clone, Debug)]
@@ -32,57 +24,31 @@ pub(crate) struct Candidate {
     pub scheduling: Scheduling,
 }
 
-/// Lists the models of all repositories, which are visited in lexical order, each once.
-pub(crate) fn scan(repositories: &[PathBuf]) -> Scan {
-    let mut scan = Scan {
-        models: BTreeMap::new(),
-        is_complete: true,
-    };
-    for repository in repositories.iter().collect::<BTreeSet<_>>() {
-        match sub_directories(repository) {
-            Ok(names) => {
-                for name in names {
-                    let path = repository.join(&name);
-                    scan.models.entry(name).or_default().push(path);
-                }
-            }
-            Err(cause) => {
-                scan.is_complete = false;
-                log::error!(
-                    "failed to poll model repository '{}': {cause}",
-                    repository.display()
-                );
-            }
-        }
-    }
-    scan
-}
-
-/// Reads, completes and checks the configuration of the model in directory `path`. Inputs and outputs may still be missing if
-/// `auto_complete`: then the file may be missing as well.
+/// Reads the configuration file of the model in directory `path`; none if there is none and it may be missing.
 ///
 /// # Errors
-/// What is wrong with the file or the configuration.
-pub(crate) fn read_candidate(
-    name: &str,
+/// What is wrong with the file.
+pub(crate) fn read_config(
     path: &Path,
     config_name: &str,
-    auto_complete: bool,
-) -> Result<Candidate, Error> {
+    may_be_missing: bool,
+) -> Result<Option<ModelConfig>, Error> {
     let file = config_file(path, config_name)?;
-    let mut config = match fs::metadata(&file) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound && auto_complete => {
-            ModelConfig::default()
-        }
-        _ => conch_config::load_file(&file)?,
-    };
-    let preparation = Preparation {
-        name,
-        path,
-        is_mapped: false,
-        may_complete: auto_complete,
-    };
-    conch_config::prepare(&mut config, &preparation)?;
+    match fs::metadata(&file) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound && may_be_missing => Ok(None),
+        _ => Ok(Some(conch_config::load_file(&file)?)),
+    }
+}
+
+/// Completes and checks a configuration. Inputs and outputs may still be missing if the backend may complete them.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn complete_candidate(
+    mut config: ModelConfig,
+    preparation: &Preparation<'_>,
+) -> Result<Candidate, Error> {
+    conch_config::prepare(&mut config, preparation)?;
     // Instance groups become facts once the backend had its say.
     let without_groups = ModelConfig {
         instance_group: Vec::new(),
@@ -90,7 +56,7 @@ pub(crate) fn read_candidate(
     };
     let facts = conch_config::Model::from_partial(without_groups)?;
     Ok(Candidate {
-        path: path.to_owned(),
+        path: preparation.path.to_owned(),
         config,
         version_policy: facts.version_policy,
         scheduling: facts.scheduling,
@@ -198,7 +164,7 @@ fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
 }
 
 /// Names of the sub-directories of `path`, sorted. A name that is not UTF-8 cannot be asked for by any client and is left out.
-fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
+pub(crate) fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(path)
         .map_err(|cause| format!("failed to open directory {}: {cause}", path.display()))?;
     let mut names = Vec::new();
@@ -257,50 +223,6 @@ mod tests {
                 (got, expected) => panic!("{name}: got {got:?}, expected {expected:?}"),
             }
         }
-    }
-
-    #[test]
-    fn every_sub_directory_is_a_model_and_nothing_else() {
-        let directory = Directory::new();
-        for path in [
-            "a/m/1",
-            "a/model../1",
-            "a/...",
-            "a/..model",
-            "a/.hidden",
-            "a/sp ace",
-            "a/größe",
-            "b/m/1",
-            "out/target/1",
-        ] {
-            directory.folder(path);
-        }
-        directory.file("a/readme.txt", "");
-        std::os::unix::fs::symlink(directory.path("out/target"), directory.path("a/linked"))
-            .unwrap();
-        std::os::unix::fs::symlink(directory.path("nowhere"), directory.path("a/dangling"))
-            .unwrap();
-        std::os::unix::fs::symlink(directory.path("a/loop"), directory.path("a/loop")).unwrap();
-        let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"bad\xff");
-        fs::create_dir(directory.path("a").join(odd)).unwrap();
-        let (a, b) = (directory.path("a"), directory.path("b"));
-        let scan = scan(&[b.clone(), a.clone(), a.clone()]);
-        let names: Vec<&str> = scan.models.keys().map(String::as_str).collect();
-        assert_eq!(
-            names,
-            [
-                "...", "..model", ".hidden", "größe", "linked", "m", "model..", "sp ace"
-            ]
-        );
-        assert_eq!(
-            scan.models["m"],
-            [a.join("m"), b.join("m")],
-            "repositories in lexical order, each once"
-        );
-        assert!(scan.is_complete);
-        let partial = super::scan(&[a, directory.path("missing")]);
-        assert!(!partial.is_complete);
-        assert_eq!(partial.models.len(), 8);
     }
 
     #[test]

@@ -173,11 +173,14 @@ impl Server {
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
         });
-        let all_loaded = server.lifecycle.load_all();
+        let started = server.lifecycle.start();
         tables::log_summary(&server.host.list(), &server.lifecycle.summary());
         tables::log_options(&server.options, &server.metadata);
-        if !all_loaded {
-            let error = Error::internal("failed to load all models");
+        let outcome = started.and_then(|is_all_up| match is_all_up {
+            true => Ok(()),
+            false => Err(Error::internal("failed to load all models")),
+        });
+        if let Err(error) = outcome {
             if server.options.exit_on_error {
                 if let Err(error) = server.stop() {
                     log::error!("{error}");

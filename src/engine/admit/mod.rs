@@ -17,7 +17,7 @@ use conch_config::{Model, Scheduling};
 use smallvec::SmallVec;
 
 use crate::clock::monotonic_ns;
-use crate::model::Reservation;
+use crate::model::{NoPlace, Reservation};
 use crate::order::Turn;
 use crate::queue::Place;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
@@ -41,11 +41,27 @@ const UNKNOWN_MAX: usize = 16;
 /// policy's bound is reached.
 pub fn admit(
     model: &Arc<ModelVersion>,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    stamps: Stamps,
+) -> Result<Ticket, Error> {
+    let reservation = Reservation::new(model).map_err(|why| refuse(model, &draft, why))?;
+    admit_reserved(reservation, draft, completion, slot, stamps)
+}
+
+/// [`admit`] for who has a place among the model's live requests already.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_reserved(
+    reservation: Reservation,
     mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     mut stamps: Stamps,
 ) -> Result<Ticket, Error> {
+    let model: &Arc<ModelVersion> = &reservation;
     let config = &*model.config;
     let request = Subject {
         model: &model.name,
@@ -87,7 +103,6 @@ pub fn admit(
             .plan
             .signature(config, &matched.indices, &inputs, batch_size > 0),
     };
-    let reservation = Reservation::new(model).ok_or_else(|| refuse_full(&request))?;
     if !model.bounds.try_enter(level) {
         return Err(refuse_full(&request));
     }
@@ -160,6 +175,20 @@ impl fmt::Display for Dims<'_> {
             write!(f, "{comma}{dim}")?;
         }
         f.write_str("]")
+    }
+}
+
+/// Why no place was to be had, for the client.
+pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
+    match why {
+        NoPlace::Full => refuse_full(&Subject {
+            model: &model.name,
+            id: draft.id,
+        }),
+        NoPlace::Retired => Error::unavailable(format!(
+            "Request for unknown model: '{}' version {} is not at ready state",
+            model.name, model.version
+        )),
     }
 }
 

@@ -1,32 +1,356 @@
-//! Changing what is loaded while the server serves.
+//! Changing what is loaded: at start, by request, and by what lies on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::Lifecycle;
-use crate::{Error, Overrides};
+use super::board::Trouble;
+use super::files::OverrideFiles;
+use super::plan::Plan;
+use super::turns::TurnsClosed;
+use crate::registry::ModelId;
+use crate::{ControlMode, Error, Overrides, log};
+
+/// Stands for all models in the list of startup models.
+const EVERYTHING: &str = "*";
 
 impl Lifecycle {
-    pub(crate) fn load_model(&self, name: &str, _overrides: Overrides) -> Result<(), Error> {
-        Err(Error::unsupported(format!("cannot load '{name}' yet")))
+    /// Loads what is to be there from the start; returns whether nothing went wrong anywhere. Blocks until the last is ready or has
+    /// failed.
+    ///
+    /// # Errors
+    /// INVALID_ARG if the startup models are a contradiction.
+    pub(crate) fn start(&self) -> Result<bool, Error> {
+        let wanted = &self.options.startup_models;
+        let has_all = wanted.iter().any(|name| name == EVERYTHING);
+        if self.options.model_control_mode != ControlMode::Explicit {
+            return Ok(self.synchronize() && self.is_everything_up());
+        }
+        if !has_all {
+            let names: BTreeSet<String> = wanted.iter().cloned().collect();
+            let is_polled = self.load_named(&names, &mut Vec::new());
+            return Ok(is_polled && self.is_everything_up());
+        }
+        if wanted.iter().any(|name| name != EVERYTHING) {
+            return Err(Error::invalid(
+                "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+            ));
+        }
+        Ok(self.synchronize() && self.is_everything_up())
     }
 
-    pub(crate) fn unload_model(&self, name: &str, _with_dependents: bool) -> Result<(), Error> {
-        Err(Error::unsupported(format!("cannot unload '{name}' yet")))
+    /// See [`crate::Server::load_model`].
+    pub(crate) fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
+        check_name(name)?;
+        let names = BTreeSet::from([name.to_owned()]);
+        let mut failures = Vec::new();
+        let is_polled = if overrides.is_empty() {
+            self.load_named(&names, &mut failures)
+        } else {
+            let _turn = self.turns.take(names).map_err(|TurnsClosed| stopping())?;
+            match self.plan_from_request(name, overrides) {
+                Ok(plans) => {
+                    failures = self.bring_up(plans);
+                    true
+                }
+                Err(error) => {
+                    log_poll_failure(name, &error);
+                    false
+                }
+            }
+        };
+        failures.retain(|(id, _)| &*id.name == name);
+        if !failures.is_empty() {
+            let parts: Vec<String> = failures
+                .iter()
+                .map(|(id, error)| format!("load failed for model '{id}': {}\n", error.message))
+                .collect();
+            return Err(Error::invalid(parts.concat()));
+        }
+        if !is_polled {
+            return Err(Error::internal(format!(
+                "failed to load '{name}', failed to poll from model repository"
+            )));
+        }
+        Ok(())
     }
 
+    /// See [`crate::Server::unload_model`].
+    pub(crate) fn unload_model(&self, name: &str, with_dependents: bool) -> Result<(), Error> {
+        let mut names = BTreeSet::from([name.to_owned()]);
+        loop {
+            let turn = self
+                .turns
+                .take(names.clone())
+                .map_err(|TurnsClosed| stopping())?;
+            let affected = self.affected_by_unload(name, with_dependents);
+            // Others may have to go as well; all of them are ours before any goes.
+            if !affected.is_subset(&names) {
+                drop(turn);
+                names.extend(affected);
+                continue;
+            }
+            let ids: Vec<ModelId> = {
+                let models = self.board.lock();
+                let is_affected = |id: &&ModelId| affected.contains(&*id.name);
+                models.keys().filter(is_affected).cloned().collect()
+            };
+            self.take_down(ids);
+            return Ok(());
+        }
+    }
+
+    /// See [`crate::Server::poll_repositories`].
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        Err(Error::unsupported("cannot poll yet"))
+        let _turn = self.turns.take_all().map_err(|TurnsClosed| stopping())?;
+        self.synchronize();
+        Ok(())
     }
 
+    /// See [`crate::Server::register_repository`].
     pub(crate) fn register_repository(
         &self,
         path: &str,
-        _mappings: Vec<(String, String)>,
+        mappings: Vec<(String, String)>,
     ) -> Result<(), Error> {
-        Err(Error::unsupported(format!("cannot register '{path}' yet")))
+        self.repositories().register(path, mappings)
     }
 
+    /// See [`crate::Server::unregister_repository`].
     pub(crate) fn unregister_repository(&self, path: &str) -> Result<(), Error> {
-        Err(Error::unsupported(format!(
-            "cannot unregister '{path}' yet"
-        )))
+        self.repositories().unregister(path)
     }
+
+    /// Brings all models into line with what lies in the repositories: loads what is new or changed, takes down what is gone. Returns
+    /// whether all could be read. One that cannot be read stays as it is.
+    fn synchronize(&self) -> bool {
+        let repositories = self.repositories().clone();
+        let scan = repositories.scan();
+        let mut is_sound = scan.unreadable.is_empty();
+        let mut plans = Vec::new();
+        let mut going = Vec::new();
+        for (id, paths) in &scan.models {
+            let [path] = paths.as_slice() else {
+                log::error!(
+                    "failed to poll model '{id}': not unique across all model repositories"
+                );
+                self.note_trouble(id, Trouble::Duplicate);
+                going.push(id.clone());
+                is_sound = false;
+                continue;
+            };
+            match self.plan(id, path, true) {
+                Ok(plan) => plans.extend(plan),
+                Err(error) => {
+                    log_poll_failure(&id.to_string(), &error);
+                    self.note_trouble(id, Trouble::Refused(error));
+                    is_sound = false;
+                }
+            }
+        }
+        {
+            let models = self.board.lock();
+            for (id, entry) in models.iter() {
+                let Some(source) = &entry.source else {
+                    continue;
+                };
+                // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
+                let is_hidden = scan
+                    .unreadable
+                    .iter()
+                    .any(|repository| source.path().starts_with(repository));
+                if !scan.models.contains_key(id) && !is_hidden {
+                    going.push(id.clone());
+                }
+            }
+        }
+        if !going.is_empty() {
+            self.take_down(going);
+        }
+        self.bring_up(plans);
+        is_sound
+    }
+
+    /// Loads models by name, and first those that they need. Returns whether all that were asked for could be read; what failed to
+    /// load is added to `failures`.
+    fn load_named(&self, asked: &BTreeSet<String>, failures: &mut Vec<(ModelId, Error)>) -> bool {
+        let mut names = asked.clone();
+        loop {
+            let Ok(turn) = self.turns.take(names.clone()) else {
+                return false;
+            };
+            let (plans, is_polled) = self.plan_named(asked);
+            let needed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
+            if !needed.is_subset(&names) {
+                drop(turn);
+                names.extend(needed);
+                continue;
+            }
+            for stage in stages(plans) {
+                failures.extend(self.bring_up(stage));
+            }
+            return is_polled;
+        }
+    }
+
+    /// What has to be loaded for `asked`, and whether all of it could be read.
+    fn plan_named(&self, asked: &BTreeSet<String>) -> (BTreeMap<ModelId, Plan>, bool) {
+        let mut plans = BTreeMap::new();
+        let mut is_polled = true;
+        let mut seen = asked.clone();
+        let mut open: Vec<String> = asked.iter().cloned().collect();
+        while let Some(name) = open.pop() {
+            let located = self.repositories().locate(&name);
+            let located = match located {
+                Ok(located) => located,
+                Err(error) => {
+                    log::error!("{}", error.message);
+                    is_polled = false;
+                    continue;
+                }
+            };
+            for (id, path) in located {
+                match self.plan(&id, &path, asked.contains(&name)) {
+                    Ok(Some(plan)) => {
+                        for needed in &plan.source.needs {
+                            if seen.insert(needed.clone()) {
+                                open.push(needed.clone());
+                            }
+                        }
+                        plans.insert(id, plan);
+                    }
+                    // It stays as it is, but is not any more there only for another's sake.
+                    Ok(None) => self.note_explicit(&id, asked.contains(&name)),
+                    Err(error) => {
+                        log_poll_failure(&id.to_string(), &error);
+                        is_polled = false;
+                    }
+                }
+            }
+        }
+        (plans, is_polled)
+    }
+
+    fn plan_from_request(&self, name: &str, overrides: Overrides) -> Result<Vec<Plan>, Error> {
+        if overrides.files.is_empty() {
+            let located = self.repositories().locate(name)?;
+            let plans = located
+                .iter()
+                .map(|(id, path)| self.plan_overridden(id, path, &overrides, None));
+            return plans.collect();
+        }
+        if overrides.config.is_none() {
+            return Err(Error::invalid(
+                "Load parameter 'config' must be specified for model file override",
+            ));
+        }
+        let files = OverrideFiles::write(&overrides.files)?;
+        let id = ModelId::plain(name);
+        self.plan_overridden(&id, Path::new(""), &overrides, Some(files))
+            .map(|plan| vec![plan])
+    }
+
+    /// The names of all models that go when `name` goes: those that cannot be without it, and on request those that are there only for
+    /// it.
+    fn affected_by_unload(&self, name: &str, with_dependents: bool) -> BTreeSet<String> {
+        let models = self.board.lock();
+        let mut affected = BTreeSet::from([name.to_owned()]);
+        loop {
+            let before = affected.len();
+            for (id, entry) in models.iter() {
+                let Some(source) = &entry.source else {
+                    continue;
+                };
+                let needs_one = !source.needs.is_disjoint(&affected);
+                let is_orphan = with_dependents && !source.is_explicit && {
+                    let mut users = models.iter().filter(|(_, user)| {
+                        user.source
+                            .as_ref()
+                            .is_some_and(|source| source.needs.contains(&*id.name))
+                    });
+                    let is_needed_elsewhere = users
+                        .clone()
+                        .any(|(user, _)| !affected.contains(&*user.name));
+                    users.next().is_some() && !is_needed_elsewhere
+                };
+                if needs_one || is_orphan {
+                    affected.insert(id.name.to_string());
+                }
+            }
+            if affected.len() == before {
+                return affected;
+            }
+        }
+    }
+
+    /// Upstream's rule for a start without errors: each model has versions, and all are ready.
+    fn is_everything_up(&self) -> bool {
+        self.board.lock().values().all(|entry| {
+            entry.trouble.is_none()
+                && entry.has_ready()
+                && entry.versions.values().all(|slot| slot.is_ready())
+        })
+    }
+
+    /// For the log's table. A model that serves goes on, whatever its directory looks like now.
+    fn note_trouble(&self, id: &ModelId, trouble: Trouble) {
+        let mut models = self.board.lock();
+        let entry = models.entry(id.clone()).or_default();
+        if entry.versions.is_empty() {
+            entry.trouble = Some(trouble);
+        }
+    }
+
+    fn note_explicit(&self, id: &ModelId, is_explicit: bool) {
+        let mut models = self.board.lock();
+        let source = models.get_mut(id).and_then(|entry| entry.source.as_mut());
+        if let Some(source) = source {
+            source.is_explicit |= is_explicit;
+        }
+    }
+}
+
+/// In upstream's words: a name that could lead out of a repository is none.
+fn check_name(name: &str) -> Result<(), Error> {
+    let trimmed = name.trim();
+    if trimmed.is_empty() {
+        return Err(Error::invalid(
+            "Model name cannot be empty. Please enter a valid name to deploy.",
+        ));
+    }
+    if trimmed == ".." || trimmed == "." || trimmed.contains(['/', '\0']) {
+        return Err(Error::invalid(format!(
+            "invalid model name '{name}', model name must not contain path traversal characters"
+        )));
+    }
+    Ok(())
+}
+
+/// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
+fn stages(mut plans: BTreeMap<ModelId, Plan>) -> Vec<Vec<Plan>> {
+    let mut stages = Vec::new();
+    while !plans.is_empty() {
+        let names: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
+        let (now, later): (BTreeMap<_, _>, BTreeMap<_, _>) = plans
+            .into_iter()
+            .partition(|(_, plan)| plan.source.needs.is_disjoint(&names));
+        plans = later;
+        if now.is_empty() {
+            stages.push(std::mem::take(&mut plans).into_values().collect());
+        } else {
+            stages.push(now.into_values().collect());
+        }
+    }
+    stages
+}
+
+fn log_poll_failure(name: &str, error: &Error) {
+    log::error!(
+        "Poll failed for model directory '{name}': {}",
+        error.message
+    );
+}
+
+fn stopping() -> Error {
+    Error::unavailable("Server not ready")
 }

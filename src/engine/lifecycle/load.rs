@@ -2,85 +2,94 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use conch_config::{Gpus, Scheduling};
 
-use super::{Entry, Lifecycle, Loaded, Slot, UNLOADED};
+use super::board::{Departing, Entry, Slot, Trouble};
+use super::loaded::Loaded;
+use super::plan::Plan;
+use super::{Lifecycle, UNLOADED};
 use crate::instances::instance_specs;
-use crate::registry::State;
-use crate::repository::{Candidate, choose_versions};
+use crate::registry::ModelId;
+use crate::repository::choose_versions;
 use crate::{BackendSpec, Error, LoadContext, ModelVersion, core, log};
 
 /// A model whose versions are being loaded.
 struct Loading {
-    name: Arc<str>,
-    candidate: Candidate,
-    version_count: usize,
+    plan: Plan,
+    versions: Vec<i64>,
     outcomes: Mutex<Vec<(i64, Result<Loaded, Error>)>>,
 }
 
+/// How many versions may load at once, whoever loads them.
+pub(super) struct Permits {
+    thread_count: usize,
+    free: Mutex<usize>,
+    returned: Condvar,
+}
+
+impl Permits {
+    pub(super) fn new(thread_count: usize) -> Permits {
+        Permits {
+            thread_count: thread_count.max(1),
+            free: Mutex::new(thread_count.max(1)),
+            returned: Condvar::new(),
+        }
+    }
+
+    fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.returned.wait_while(free, |free| *free == 0);
+        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        let outcome = work();
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.returned.notify_one();
+        outcome
+    }
+}
+
 impl Lifecycle {
-    /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions is done.
-    pub(super) fn load(&self, candidates: Vec<(Arc<str>, Candidate)>) {
+    /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions is done: what was ready before serves
+    /// until then, and on if the load fails. Returns what failed, in upstream's words.
+    pub(super) fn bring_up(&self, plans: Vec<Plan>) -> Vec<(ModelId, Error)> {
+        let failures = Mutex::new(Vec::new());
         let mut jobs = VecDeque::new();
-        for (name, candidate) in candidates {
-            let chosen = choose_versions(&name, &candidate.path, &candidate.version_policy);
-            let mut models = self.models();
+        for plan in plans {
+            let candidate = &plan.candidate;
+            let chosen = choose_versions(&plan.id.name, &candidate.path, &candidate.version_policy);
             let versions = match chosen {
                 Ok(versions) => versions,
                 Err(error) => {
-                    log::error!("failed to load model '{name}': {}", error.message);
-                    models.insert(
-                        name,
-                        Entry::Versions {
-                            versions: Default::default(),
-                            problem: Some(error),
-                        },
-                    );
-                    self.publish(&models);
+                    log::error!("failed to load model '{}': {}", plan.id, error.message);
+                    push(&failures, (plan.id.clone(), error));
+                    self.note_versionless(&plan.id);
                     continue;
                 }
             };
-            let slots = versions.iter().map(|version| {
-                (
-                    *version,
-                    Slot {
-                        state: State::Loading,
-                        loaded: None,
-                    },
-                )
-            });
-            models.insert(
-                Arc::clone(&name),
-                Entry::Versions {
-                    versions: slots.collect(),
-                    problem: None,
-                },
-            );
+            self.show_loading(&plan.id, &versions);
             let loading = Arc::new(Loading {
-                name,
-                candidate,
-                version_count: versions.len(),
+                plan,
+                versions,
                 outcomes: Mutex::default(),
             });
-            for version in versions {
-                log::info!("loading: {}:{version}", loading.name);
-                jobs.push_back((Arc::clone(&loading), version));
+            for version in &loading.versions {
+                log::info!("loading: {}:{version}", loading.plan.id);
+                jobs.push_back((Arc::clone(&loading), *version));
             }
         }
-        self.publish(&self.models());
-        let thread_count = self
-            .options
-            .model_load_thread_count
-            .clamp(1, jobs.len().max(1));
+        let thread_count = self.permits.thread_count.min(jobs.len());
         let jobs = Mutex::new(jobs);
         let work = || {
             while let Some((loading, version)) = next(&jobs) {
-                let outcome = self.load_with_retries(&loading, version);
-                self.conclude(&loading, version, outcome);
+                let outcome = self
+                    .permits
+                    .run(|| self.load_with_retries(&loading.plan, version));
+                if let Some(error) = self.conclude(&loading, version, outcome) {
+                    push(&failures, (loading.plan.id.clone(), error));
+                }
             }
         };
         thread::scope(|scope| {
@@ -96,12 +105,39 @@ impl Lifecycle {
             // This thread is one of them, so the work is done even if no other could be started.
             work();
         });
+        failures
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load_with_retries(&self, loading: &Loading, version: i64) -> Result<Loaded, Error> {
+    /// A model without any version that could be loaded: what is ready stays.
+    fn note_versionless(&self, id: &ModelId) {
+        let mut models = self.board.lock();
+        let entry = models.entry(id.clone()).or_default();
+        if entry.versions.is_empty() {
+            entry.trouble = Some(Trouble::Versionless);
+            self.board.publish(&models);
+        }
+    }
+
+    /// Versions that are ready stay so while their successors load.
+    fn show_loading(&self, id: &ModelId, versions: &[i64]) {
+        let mut models = self.board.lock();
+        let entry = models.entry(id.clone()).or_default();
+        entry.trouble = None;
+        for version in versions {
+            let slot = entry.versions.get(version);
+            if !slot.is_some_and(Slot::is_ready) {
+                entry.versions.insert(*version, Slot::loading());
+            }
+        }
+        self.board.publish(&models);
+    }
+
+    fn load_with_retries(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
         let mut attempts_left = self.options.model_load_retry_count;
         loop {
-            let attempt = catch_unwind(AssertUnwindSafe(|| self.load_version(loading, version)));
+            let attempt = catch_unwind(AssertUnwindSafe(|| self.load_version(plan, version)));
             let outcome = attempt
                 .unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")));
             match outcome {
@@ -109,7 +145,7 @@ impl Lifecycle {
                     attempts_left -= 1;
                     log::warning!(
                         "failed to load '{}' version {version}, trying again: {error}",
-                        loading.name
+                        plan.id
                     );
                 }
                 outcome => return outcome,
@@ -118,11 +154,10 @@ impl Lifecycle {
     }
 
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
-    fn load_version(&self, loading: &Loading, version: i64) -> Result<Loaded, Error> {
+    fn load_version(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
         let started = Instant::now();
-        let Loading {
-            name, candidate, ..
-        } = loading;
+        let Plan { id, candidate, .. } = plan;
+        let name = &id.name;
         check_scheduling(name, &candidate.scheduling)?;
         let spec = BackendSpec {
             model_name: name.to_string(),
@@ -136,6 +171,7 @@ impl Lifecycle {
             self.host.open(&spec)?
         };
         let mut config = candidate.config.clone();
+        backend.complete_config(&mut config);
         conch_config::resolve_instance_groups(
             &mut config,
             backend.preferred_groups(),
@@ -164,13 +200,14 @@ impl Lifecycle {
         }
         let specs = instance_specs(name, &config.instance_groups)?;
         let core_count = specs.iter().filter(|spec| !spec.is_passive).count();
-        let entry = Arc::new(ModelVersion::new(
+        let entry = ModelVersion::new(
             Arc::clone(name),
             version,
             config,
             core_count,
             self.options.queue_requests_max,
-        ));
+        );
+        let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
         model.bind(&entry);
         let cores = core::start_cores(
             &entry,
@@ -181,68 +218,115 @@ impl Lifecycle {
             &self.placement,
         )?;
         entry.set_load_duration(started.elapsed());
-        Ok(Loaded {
-            cores,
-            model,
-            version: entry,
-        })
+        Ok(Loaded::new(cores, model, entry, plan.keepers.clone()))
     }
 
-    /// Notes one version's outcome; the last one decides about the model.
-    fn conclude(&self, loading: &Loading, version: i64, outcome: Result<Loaded, Error>) {
-        let name = &loading.name;
+    /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if it did.
+    fn conclude(
+        &self,
+        loading: &Loading,
+        version: i64,
+        outcome: Result<Loaded, Error>,
+    ) -> Option<Error> {
+        let id = &loading.plan.id;
         if let Err(error) = &outcome {
-            log::error!("failed to load '{name}' version {version}: {error}");
+            log::error!("failed to load '{id}' version {version}: {error}");
         }
-        let mut outcomes = loading
-            .outcomes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        outcomes.push((version, outcome));
-        if outcomes.len() < loading.version_count {
-            return;
+        let outcomes = {
+            let mut outcomes = loading
+                .outcomes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            outcomes.push((version, outcome));
+            if outcomes.len() < loading.versions.len() {
+                return None;
+            }
+            std::mem::take(&mut *outcomes)
+        };
+        if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
+            let loaded = outcomes
+                .into_iter()
+                .filter_map(|(version, outcome)| Some((version, outcome.ok()?)))
+                .collect();
+            self.swap_in(&loading.plan, loaded);
+            return None;
         }
-        let outcomes = std::mem::take(&mut *outcomes);
-        let is_up = outcomes.iter().all(|(_, outcome)| outcome.is_ok());
-        let mut surplus = Vec::new();
-        let slots = outcomes.into_iter().map(|(version, outcome)| {
-            let slot = match outcome {
-                Ok(loaded) if is_up => Slot {
-                    state: State::Ready,
-                    loaded: Some(loaded),
-                },
-                Ok(loaded) => {
-                    surplus.push(loaded);
-                    Slot {
-                        state: State::Unavailable(UNLOADED.to_owned()),
-                        loaded: None,
-                    }
-                }
-                Err(error) => Slot {
-                    state: State::Unavailable(error.to_string()),
-                    loaded: None,
-                },
-            };
-            (version, slot)
-        });
-        let versions = slots.collect();
+        Some(self.abandon(&loading.plan, outcomes))
+    }
+
+    /// Puts the new versions into service and takes the old ones out, in one step.
+    fn swap_in(&self, plan: &Plan, loaded: Vec<(i64, Loaded)>) {
+        let mut departing = Vec::new();
         {
-            let mut models = self.models();
-            models.insert(
-                Arc::clone(name),
-                Entry::Versions {
-                    versions,
-                    problem: None,
-                },
-            );
-            self.publish(&models);
+            let mut models = self.board.lock();
+            let entry = models.entry(plan.id.clone()).or_default();
+            let mut old: Vec<i64> = entry.versions.keys().copied().collect();
+            for (version, loaded) in loaded {
+                old.retain(|other| *other != version);
+                departing.extend(entry.replace(version, loaded));
+            }
+            for version in old {
+                departing.extend(entry.take_down(&plan.id, version));
+            }
+            entry.source = Some(plan.source.clone().following(entry.source.as_ref()));
+            entry.trouble = None;
+            self.board.publish(&models);
         }
-        if is_up {
-            log::info!("successfully loaded '{name}'");
-        } else {
-            surplus.into_iter().for_each(Loaded::unload);
-            log::info!("failed to load '{name}'");
+        self.board.send_off(departing);
+        if let Some(agents) = &plan.keepers.agents {
+            agents.complete_load();
         }
+        log::info!("successfully loaded '{}'", plan.id);
+    }
+
+    /// Takes down again what came up beside a failure; what was ready before goes on.
+    fn abandon(&self, plan: &Plan, outcomes: Vec<(i64, Result<Loaded, Error>)>) -> Error {
+        let mut message = String::new();
+        let mut surplus = Vec::new();
+        {
+            let mut models = self.board.lock();
+            let entry = models.entry(plan.id.clone()).or_default();
+            for (version, outcome) in outcomes {
+                let reason = match outcome {
+                    Ok(loaded) => {
+                        surplus.push(loaded);
+                        UNLOADED.to_owned()
+                    }
+                    Err(error) => {
+                        message += &format!("version {version} is at UNAVAILABLE state: {error};");
+                        error.to_string()
+                    }
+                };
+                show_failure(entry, version, reason);
+            }
+            self.board.publish(&models);
+        }
+        surplus.into_iter().for_each(Loaded::unload);
+        log::info!("failed to load '{}'", plan.id);
+        Error::invalid(message)
+    }
+
+    /// Takes models out of service; their versions drain and unload meanwhile.
+    pub(super) fn take_down(&self, ids: impl IntoIterator<Item = ModelId>) {
+        let mut departing: Vec<Departing> = Vec::new();
+        {
+            let mut models = self.board.lock();
+            for id in ids {
+                if let Some(entry) = models.get_mut(&id) {
+                    entry.source = None;
+                    departing.extend(entry.take_all_down(&id));
+                }
+            }
+            self.board.publish(&models);
+        }
+        self.board.send_off(departing);
+    }
+}
+
+fn show_failure(entry: &mut Entry, version: i64, reason: String) {
+    let slot = entry.versions.get(&version);
+    if !slot.is_some_and(Slot::is_ready) {
+        entry.versions.insert(version, Slot::unavailable(reason));
     }
 }
 
@@ -250,6 +334,12 @@ fn next<T>(jobs: &Mutex<VecDeque<T>>) -> Option<T> {
     jobs.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .pop_front()
+}
+
+fn push<T>(list: &Mutex<Vec<T>>, item: T) {
+    list.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(item);
 }
 
 /// Whether this server can schedule the model at all.

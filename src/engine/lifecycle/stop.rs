@@ -1,13 +1,11 @@
 //! The orderly end: no new requests, the last answers, then unloading. One budget of time for all of it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Entry, Lifecycle, Loaded, Slot, UNLOADED};
-use crate::registry::State;
-use crate::{Error, log};
+use super::Lifecycle;
+use crate::{Error, ModelVersion, log};
 
 /// How often the wait for requests looks, and reports.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
@@ -45,24 +43,35 @@ impl Countdown {
 }
 
 impl Lifecycle {
-    /// Stops all schedulers, waits for requests in flight, unloads all models. Blocks up to `budget`.
+    /// Ends model control, stops all schedulers, waits for requests in flight, unloads all models. Blocks up to `budget`.
     ///
     /// # Errors
     /// INTERNAL if the budget did not suffice; versions still unloading do so on threads that end with the process.
     pub(crate) fn stop(&self, budget: Duration) -> Result<(), Error> {
         log::info!("Waiting for in-flight requests to complete.");
         let mut countdown = Countdown::start(budget);
-        for entry in self.models().values() {
-            for slot in entry.slots() {
-                if let Some(loaded) = &slot.loaded {
-                    loaded.cores.close();
-                }
-            }
+        self.close_schedulers();
+        if !self.turns.close(countdown.deadline) {
+            return Err(timed_out());
         }
+        // Whatever came up meanwhile.
+        self.close_schedulers();
         self.await_requests(&mut countdown)?;
         log::info!("All models are stopped, unloading models");
         countdown.next_report = Instant::now();
         self.unload_all(&mut countdown)
+    }
+
+    fn close_schedulers(&self) {
+        for entry in self.board.lock().values() {
+            for loaded in entry
+                .versions
+                .values()
+                .filter_map(|slot| slot.loaded.as_ref())
+            {
+                loaded.close();
+            }
+        }
     }
 
     fn await_requests(&self, countdown: &mut Countdown) -> Result<(), Error> {
@@ -92,37 +101,34 @@ impl Lifecycle {
 
     fn in_flight(&self) -> Vec<(Arc<str>, i64, u64)> {
         let mut found = Vec::new();
-        for entry in self.models().values() {
-            for loaded in entry.slots().filter_map(|slot| slot.loaded.as_ref()) {
-                let count = loaded.version.live_count();
-                if count > 0 {
-                    found.push((
-                        Arc::clone(&loaded.version.name),
-                        loaded.version.version,
-                        count,
-                    ));
+        let mut look = |version: &ModelVersion| {
+            let count = version.live_count();
+            if count > 0 {
+                found.push((Arc::clone(&version.name), version.version, count));
+            }
+        };
+        for entry in self.board.lock().values() {
+            for slot in entry.versions.values() {
+                if let Some(loaded) = &slot.loaded {
+                    look(loaded.version());
                 }
             }
+        }
+        for version in self.board.departing().iter() {
+            look(version);
         }
         found
     }
 
     fn unload_all(&self, countdown: &mut Countdown) -> Result<(), Error> {
-        let (done_sender, done) = mpsc::channel();
-        let mut live_count = 0_usize;
-        {
-            let mut models = self.models();
-            for entry in models.values_mut() {
-                for slot in entry.slots_mut() {
-                    if let Some(loaded) = slot.loaded.take() {
-                        slot.state = State::Unloading;
-                        live_count += 1;
-                        unload_aside(loaded, done_sender.clone());
-                    }
-                }
-            }
-            self.publish(&models);
-        }
+        let (ids, loaded_count) = {
+            let models = self.board.lock();
+            let slots = models.values().flat_map(|entry| entry.versions.values());
+            let loaded_count = slots.filter(|slot| slot.loaded.is_some()).count();
+            (models.keys().cloned().collect::<Vec<_>>(), loaded_count)
+        };
+        let mut live_count = loaded_count + self.board.departing().len();
+        let mut ids = Some(ids);
         loop {
             if let Some(seconds) = countdown.due_report() {
                 log::info!(
@@ -132,85 +138,23 @@ impl Lifecycle {
             if live_count == 0 {
                 return Ok(());
             }
-            let wait = countdown.left().min(
-                countdown
-                    .next_report
-                    .saturating_duration_since(Instant::now()),
-            );
-            match done.recv_timeout(wait) {
-                Ok((name, version)) => {
-                    live_count -= 1;
-                    if live_count == 0 {
-                        countdown.next_report = Instant::now();
-                    }
-                    let mut models = self.models();
-                    if let Some(Entry::Versions { versions, .. }) = models.get_mut(&name) {
-                        versions.insert(
-                            version,
-                            Slot {
-                                state: State::Unavailable(UNLOADED.to_owned()),
-                                loaded: None,
-                            },
-                        );
-                    }
-                    self.publish(&models);
-                }
-                Err(RecvTimeoutError::Timeout) if countdown.left().is_zero() => {
-                    return Err(timed_out());
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                // This function holds a sender, so there is always one.
-                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
+            // After the first report, which says how many there were.
+            if let Some(ids) = ids.take() {
+                self.take_down(ids);
+            }
+            if countdown.left().is_zero() {
+                return Err(timed_out());
+            }
+            let until_report = countdown
+                .next_report
+                .saturating_duration_since(Instant::now());
+            self.board
+                .await_departure(countdown.left().min(until_report));
+            live_count = self.board.departing().len();
+            if live_count == 0 {
+                countdown.next_report = Instant::now();
             }
         }
-    }
-}
-
-impl Entry {
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
-        let versions = match self {
-            Entry::Versions { versions, .. } => Some(versions.values()),
-            Entry::Duplicate | Entry::Refused(_) => None,
-        };
-        versions.into_iter().flatten()
-    }
-
-    fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        let versions = match self {
-            Entry::Versions { versions, .. } => Some(versions.values_mut()),
-            Entry::Duplicate | Entry::Refused(_) => None,
-        };
-        versions.into_iter().flatten()
-    }
-}
-
-/// Unloads on a thread of its own, because a backend may take for ever; on this one if no thread is to be had.
-fn unload_aside(loaded: Loaded, done: mpsc::Sender<(Arc<str>, i64)>) {
-    let id = (Arc::clone(&loaded.version.name), loaded.version.version);
-    // Shared with the thread so that it can still be had if that does not start.
-    let parcel = Arc::new(std::sync::Mutex::new(Some(loaded)));
-    let work = {
-        let parcel = Arc::clone(&parcel);
-        move || {
-            let loaded = parcel
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .take();
-            if let Some(loaded) = loaded {
-                // A panicking backend must not make the stop wait for it.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loaded.unload()));
-                // The receiver is gone if the time was up.
-                let _ = done.send(id);
-            }
-        }
-    };
-    let fallback = work.clone();
-    if thread::Builder::new()
-        .name("unload".to_owned())
-        .spawn(work)
-        .is_err()
-    {
-        fallback();
     }
 }
 

@@ -1,0 +1,246 @@
+//! Where every model stands, and showing it to the data plane.
+//!
+//! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold the board, not the lifecycle.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::UNLOADED;
+use super::loaded::Loaded;
+use super::source::Source;
+use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry};
+use crate::{Error, ModelVersion};
+
+pub(super) type Models = BTreeMap<ModelId, Entry>;
+
+/// What is known of one model.
+#[derive(Default)]
+pub(super) struct Entry {
+    /// Why it has no version that could be loaded, as last looked.
+    pub(super) trouble: Option<Trouble>,
+    /// All that were ever to be loaded.
+    pub(super) versions: BTreeMap<i64, Slot>,
+    /// What its versions were made of; none unless the model is to be loaded.
+    pub(super) source: Option<Source>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// The name appears in several repositories.
+    Duplicate,
+    /// Its configuration is no good. Upstream's index shows such a model by name only.
+    Refused(Error),
+    /// It has none of the versions that its policy wants.
+    Versionless,
+}
+
+/// One version.
+pub(super) struct Slot {
+    pub(super) state: State,
+    /// Present from READY until it is taken down.
+    pub(super) loaded: Option<Loaded>,
+    /// Tells a slot that was filled anew from the one that an unloading thread left.
+    serial: u64,
+}
+
+/// A version on its way out of service.
+pub(super) struct Departing {
+    loaded: Loaded,
+    /// The slot that still shows it; none if another version took its place.
+    slot: Option<(ModelId, i64, u64)>,
+}
+
+/// See the module.
+pub(super) struct Board {
+    models: Mutex<Models>,
+    registry: Arc<Registry>,
+    /// What the strict rule says of `models`; kept apart because shards ask.
+    is_all_ready: AtomicBool,
+    /// Versions that drain or unload.
+    departing: Mutex<Vec<Arc<ModelVersion>>>,
+    departed: Condvar,
+}
+
+impl Slot {
+    pub(super) fn loading() -> Slot {
+        Slot {
+            state: State::Loading,
+            loaded: None,
+            serial: 0,
+        }
+    }
+
+    pub(super) fn ready(loaded: Loaded) -> Slot {
+        Slot {
+            state: State::Ready,
+            loaded: Some(loaded),
+            serial: 0,
+        }
+    }
+
+    pub(super) fn unavailable(reason: String) -> Slot {
+        Slot {
+            state: State::Unavailable(reason),
+            loaded: None,
+            serial: 0,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+}
+
+impl Entry {
+    /// Takes the loaded version of this number out of service, if there is one.
+    pub(super) fn take_down(&mut self, id: &ModelId, version: i64) -> Option<Departing> {
+        let slot = self.versions.get_mut(&version)?;
+        let loaded = slot.loaded.take()?;
+        let serial = loaded.serial();
+        slot.state = State::Unloading;
+        slot.serial = serial;
+        Some(Departing {
+            loaded,
+            slot: Some((id.clone(), version, serial)),
+        })
+    }
+
+    /// Puts a new version into the place of the old one.
+    pub(super) fn replace(&mut self, version: i64, loaded: Loaded) -> Option<Departing> {
+        let old = self.versions.insert(version, Slot::ready(loaded))?;
+        Some(Departing {
+            loaded: old.loaded?,
+            slot: None,
+        })
+    }
+
+    /// Takes all its versions out of service.
+    pub(super) fn take_all_down(&mut self, id: &ModelId) -> Vec<Departing> {
+        let versions: Vec<i64> = self.versions.keys().copied().collect();
+        versions
+            .into_iter()
+            .filter_map(|version| self.take_down(id, version))
+            .collect()
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        self.versions.values().any(Slot::is_ready)
+    }
+}
+
+impl Board {
+    pub(super) fn new(registry: Arc<Registry>) -> Arc<Board> {
+        Arc::new(Board {
+            models: Mutex::default(),
+            registry,
+            is_all_ready: AtomicBool::new(true),
+            departing: Mutex::default(),
+            departed: Condvar::new(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Models> {
+        // Entries are replaced whole, so a panic elsewhere leaves them sound.
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Upstream's strict rule: every model whose configuration was good has versions, and all of them are ready or were unloaded on
+    /// purpose. Does not block.
+    pub(super) fn is_all_ready(&self) -> bool {
+        self.is_all_ready.load(Ordering::Acquire)
+    }
+
+    /// Shows the data plane what `models` holds now.
+    pub(super) fn publish(&self, models: &Models) {
+        let mut shown = HashMap::with_capacity(models.len());
+        for (id, entry) in models {
+            if entry.versions.is_empty() {
+                if matches!(entry.trouble, Some(Trouble::Versionless)) {
+                    shown.insert(id.clone(), BTreeMap::new());
+                }
+                continue;
+            }
+            let entries = entry.versions.iter().map(|(version, slot)| {
+                let model = slot
+                    .loaded
+                    .as_ref()
+                    .map(|loaded| Arc::clone(loaded.version()));
+                (
+                    *version,
+                    VersionEntry {
+                        state: slot.state.clone(),
+                        model,
+                    },
+                )
+            });
+            shown.insert(id.clone(), entries.collect());
+        }
+        self.registry.publish(Snapshot::new(shown));
+        let is_all_ready = models.values().all(|entry| {
+            !matches!(entry.trouble, Some(Trouble::Versionless))
+                && entry
+                    .versions
+                    .values()
+                    .all(|slot| slot.is_ready() || slot.state.reason() == UNLOADED)
+        });
+        self.is_all_ready.store(is_all_ready, Ordering::Release);
+    }
+
+    /// Drains and unloads versions that were taken out of the registry, each on a thread of its own, because a backend may take for
+    /// ever. Returns at once.
+    pub(super) fn send_off(self: &Arc<Self>, departing: Vec<Departing>) {
+        for one in &departing {
+            one.loaded.retire();
+        }
+        for one in departing {
+            self.departing().push(Arc::clone(one.loaded.version()));
+            let board = Arc::clone(self);
+            super::aside("unload", move || board.see_off(one));
+        }
+    }
+
+    /// Versions that are not gone yet.
+    pub(super) fn departing(&self) -> MutexGuard<'_, Vec<Arc<ModelVersion>>> {
+        self.departing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until another version is gone, at most so long.
+    pub(super) fn await_departure(&self, patience: Duration) {
+        let departing = self.departing();
+        let count = departing.len();
+        if count == 0 {
+            return;
+        }
+        let waited = self
+            .departed
+            .wait_timeout_while(departing, patience, |departing| departing.len() >= count);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn see_off(&self, departing: Departing) {
+        let version = Arc::clone(departing.loaded.version());
+        // A panicking backend must not make a stop wait for it.
+        let unloading = std::panic::AssertUnwindSafe(|| departing.loaded.unload());
+        let _ = std::panic::catch_unwind(unloading);
+        if let Some((id, number, serial)) = departing.slot {
+            let mut models = self.lock();
+            let slot = models
+                .get_mut(&id)
+                .and_then(|entry| entry.versions.get_mut(&number));
+            if let Some(slot) = slot
+                && slot.state == State::Unloading
+                && slot.serial == serial
+            {
+                slot.state = State::Unavailable(UNLOADED.to_owned());
+                self.publish(&models);
+            }
+        }
+        self.departing()
+            .retain(|other| !Arc::ptr_eq(other, &version));
+        self.departed.notify_all();
+    }
+}

@@ -1,0 +1,181 @@
+//! Files that came with a load instead of from a repository: a directory of their own for as long as the model is loaded.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Error, log};
+
+/// A temporary model directory, removed with the value.
+#[derive(Debug)]
+pub(super) struct OverrideFiles {
+    path: PathBuf,
+}
+
+impl OverrideFiles {
+    /// Writes `files` (path below the directory, contents) into a new directory.
+    ///
+    /// # Errors
+    /// INVALID_ARG for a path that leads out of the directory or through a file; INTERNAL if writing fails. Nothing is left then.
+    pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<OverrideFiles, Error> {
+        let directory = OverrideFiles {
+            path: make_directory().map_err(|cause| {
+                Error::internal(format!("failed to create a temporary directory: {cause}"))
+            })?,
+        };
+        for (name, contents) in files {
+            directory.add(name, contents)?;
+        }
+        Ok(directory)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn add(&self, name: &str, contents: &[u8]) -> Result<(), Error> {
+        let relative = name.strip_prefix(FILE_PREFIX).unwrap_or(name);
+        let invalid = |why: &str| {
+            Error::invalid(format!(
+                "Invalid file parameter '{FILE_PREFIX}{relative}'{why}"
+            ))
+        };
+        let inside = normalize(relative).ok_or_else(|| {
+            let path = self.path.join(relative);
+            invalid(&format!(
+                " with normalized path '{}' must stay within model directory.",
+                path.display()
+            ))
+        })?;
+        if inside.as_os_str().is_empty() {
+            return Err(invalid(", it names no file"));
+        }
+        let path = self.path.join(inside);
+        let failed = |cause: &io::Error| {
+            Error::internal(format!("failed to write '{}': {cause}", path.display()))
+        };
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|cause| match cause.kind() {
+                io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                    invalid(", directory has been created as a file")
+                }
+                _ => failed(&cause),
+            })?;
+        }
+        fs::write(&path, contents).map_err(|cause| failed(&cause))
+    }
+}
+
+impl Drop for OverrideFiles {
+    fn drop(&mut self) {
+        if let Err(cause) = fs::remove_dir_all(&self.path) {
+            log::error!("failed to remove '{}': {cause}", self.path.display());
+        }
+    }
+}
+
+/// The path below the directory that `relative` names, without `.` and `..`; none if it leads out. The directory is ours and new, so
+/// no link is on the way.
+fn normalize(relative: &str) -> Option<PathBuf> {
+    let mut inside = PathBuf::new();
+    // Upstream joins texts: a leading slash makes no absolute path.
+    for component in Path::new(relative.trim_start_matches('/')).components() {
+        match component {
+            Component::Normal(name) => inside.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !inside.pop() {
+                    return None;
+                }
+            }
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(inside)
+}
+
+/// A new directory that no other user may look into: weights can be secret.
+fn make_directory() -> io::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut attempts_left = ATTEMPTS_MAX;
+    loop {
+        let name = format!(
+            "conch-model-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return fs::canonicalize(path),
+            // Left by a process of the same number that was killed.
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists && attempts_left > 0 => {
+                attempts_left -= 1;
+            }
+            Err(cause) => return Err(cause),
+        }
+    }
+}
+
+const FILE_PREFIX: &str = "file:";
+const ATTEMPTS_MAX: u32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_inside() {
+        let table: [(&[&str], Result<&str, &str>); 12] = [
+            (&["file:1/model.onnx"], Ok("1/model.onnx")),
+            (&["1/a/b/c"], Ok("1/a/b/c")),
+            (&["file:1/../2/./x"], Ok("2/x")),
+            (&["file:/1/x"], Ok("1/x")),
+            (&["file:1//x"], Ok("1/x")),
+            (&["file:../x"], Err("must stay within model directory.")),
+            (
+                &["file:1/../../x"],
+                Err("must stay within model directory."),
+            ),
+            (
+                &["file:/../../../../tmp/x"],
+                Err("must stay within model directory."),
+            ),
+            (&["file:"], Err("names no file")),
+            (&["file:1/.."], Err("names no file")),
+            (
+                &["file:1", "file:1/x"],
+                Err("Invalid file parameter 'file:1/x', directory has been created as a file"),
+            ),
+            (&["file:1/x", "file:1"], Err("failed to write")),
+        ];
+        for (names, expected) in table {
+            let files: Vec<(String, Vec<u8>)> = names
+                .iter()
+                .map(|name| ((*name).to_owned(), b"contents".to_vec()))
+                .collect();
+            match (OverrideFiles::write(&files), expected) {
+                (Ok(directory), Ok(path)) => {
+                    let path = directory.path().join(path);
+                    assert_eq!(fs::read(path).unwrap(), b"contents", "{names:?}");
+                }
+                (Err(error), Err(part)) => assert!(error.message.contains(part), "{error}"),
+                (got, expected) => panic!("{names:?}: got {got:?}, expected {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_directory_is_private_and_goes_with_the_value() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = OverrideFiles::write(&[("1/m".to_owned(), Vec::new())]).unwrap();
+        let path = directory.path().to_owned();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        drop(directory);
+        assert!(!path.exists());
+    }
+}

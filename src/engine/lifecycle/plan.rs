@@ -1,0 +1,128 @@
+//! From a model's name to what is to be loaded: reading its directory, or what came with the request.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use conch_config::{ModelConfig, Preparation};
+
+use super::Lifecycle;
+use super::chain::Chain;
+use super::files::OverrideFiles;
+use super::loaded::Keepers;
+use super::source::Source;
+use crate::fingerprint::Fingerprint;
+use crate::registry::ModelId;
+use crate::repository::{Candidate, complete_candidate, read_config};
+use crate::{Error, Overrides};
+
+/// A model that is to be loaded.
+pub(super) struct Plan {
+    pub(super) id: ModelId,
+    pub(super) candidate: Candidate,
+    pub(super) source: Source,
+    pub(super) keepers: Keepers,
+}
+
+impl Lifecycle {
+    /// Reads the model in directory `path`; none if it is loaded and has not changed since.
+    ///
+    /// # Errors
+    /// What is wrong with its configuration, or what an agent has against it.
+    pub(super) fn plan(
+        &self,
+        id: &ModelId,
+        path: &Path,
+        is_explicit: bool,
+    ) -> Result<Option<Plan>, Error> {
+        // Before anything is read, so that a change meanwhile shows next time.
+        let fingerprint = Fingerprint::of(path);
+        let is_same = {
+            let models = self.board.lock();
+            let source = models.get(id).and_then(|entry| entry.source.as_ref());
+            source.is_some_and(|source| source.is_same(path, &fingerprint))
+        };
+        if is_same {
+            return Ok(None);
+        }
+        let Options {
+            config_name,
+            may_complete,
+        } = self.reading();
+        let config = read_config(path, config_name, may_complete)?;
+        self.plan_for(id, path, config, None, Some(fingerprint), is_explicit)
+            .map(Some)
+    }
+
+    /// The model that a request describes: its configuration, or that and all its files.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::plan`], and INVALID_ARG for overrides that are no good.
+    pub(super) fn plan_overridden(
+        &self,
+        id: &ModelId,
+        path: &Path,
+        overrides: &Overrides,
+        files: Option<OverrideFiles>,
+    ) -> Result<Plan, Error> {
+        let config = match &overrides.config {
+            Some(json) => Some(conch_config::from_json(json).map_err(|error| {
+                Error::invalid(format!("Invalid config override: {}", error.message))
+            })?),
+            None => None,
+        };
+        let path = files.as_ref().map_or(path, OverrideFiles::path).to_owned();
+        self.plan_for(id, &path, config, files, None, true)
+    }
+
+    fn plan_for(
+        &self,
+        id: &ModelId,
+        path: &Path,
+        config: Option<ModelConfig>,
+        files: Option<OverrideFiles>,
+        fingerprint: Option<Fingerprint>,
+        is_explicit: bool,
+    ) -> Result<Plan, Error> {
+        let Options {
+            config_name,
+            may_complete,
+        } = self.reading();
+        // Agents are for models whose configuration somebody wrote.
+        let agents = match &config {
+            Some(config) => Chain::load(self.host.agents(), config, path, config_name)?,
+            None => None,
+        };
+        // As upstream, an agent may move the model, but its configuration stays that of the first place.
+        let location = agents.as_ref().and_then(Chain::location);
+        let preparation = Preparation {
+            name: &id.name,
+            path: location.as_deref().unwrap_or(path),
+            is_mapped: self.repositories().is_mapped(&id.name),
+            may_complete,
+        };
+        let candidate = complete_candidate(config.unwrap_or_default(), &preparation)?;
+        let needs = conch_config::needed_models(&candidate.config);
+        Ok(Plan {
+            id: id.clone(),
+            candidate,
+            source: Source::new(path.to_owned(), fingerprint, needs, is_explicit),
+            keepers: Keepers {
+                agents: agents.map(Arc::new),
+                _files: files.map(Arc::new),
+            },
+        })
+    }
+
+    fn reading(&self) -> Options<'_> {
+        Options {
+            config_name: &self.options.model_config_name,
+            may_complete: self.options.auto_complete,
+        }
+    }
+}
+
+/// How configurations are read.
+struct Options<'o> {
+    config_name: &'o str,
+    may_complete: bool,
+}
