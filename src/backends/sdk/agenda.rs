@@ -132,7 +132,7 @@ impl<T: Task> Calendar<T> {
     }
 
     fn step(&mut self) {
-        let Some(Reverse((due, _, place))) = self.order.pop() else {
+        let Some(Reverse((_, _, place))) = self.order.pop() else {
             return;
         };
         let task = self.places[place].as_mut();
@@ -140,8 +140,8 @@ impl<T: Task> Calendar<T> {
         let next =
             task.and_then(|task| catch_unwind(AssertUnwindSafe(|| task.step())).unwrap_or(None));
         match next {
-            // From when it was due, so that delays of the thread do not add up; but not in the past, ahead of all others.
-            Some(delay) => self.push(after(due, delay).max(Instant::now()), place),
+            // From now, not from when it was due: a pause is never shorter than asked for.
+            Some(delay) => self.push(after(Instant::now(), delay), place),
             None => {
                 self.places[place] = None;
                 self.free.push(place);
