@@ -43,7 +43,7 @@ pub use text::{load_file, parse_text};
 pub use validate::{validate, validate_io, validate_name};
 
 /// The message that all of this is about.
-pub use conch_proto::inference::ModelConfig;
+pub use conch_proto::inference::{ModelConfig, ModelParameter};
 
 #[cfg(test)]
 mod tests;

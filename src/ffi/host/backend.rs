@@ -10,17 +10,18 @@
 
 use std::ffi::{CString, c_void};
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use conch_abi as abi;
+use conch_config::{ModelConfig, ModelParameter};
 use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model, PreferredGroup, log};
 use libloading::os::unix::Library;
 
 use super::library::{self, EntryPoints};
 use super::model::{LoadedModel, ModelHandle};
+use super::search::{Found, PYTHON_RUNTIME};
 use super::server::ServerHandle;
 use crate::boundary::{as_handle, c_string, handles};
 use crate::guard;
@@ -35,7 +36,7 @@ handles! {
 pub(crate) struct LoadedBackend {
     name: String,
     c_name: CString,
-    path: PathBuf,
+    found: Found,
     c_directory: CString,
     configuration: Message,
     state: AtomicPtr<c_void>,
@@ -61,7 +62,7 @@ pub(crate) struct Attributes {
 /// What a backend is opened with.
 pub(crate) struct Opening<'a> {
     pub(crate) name: &'a str,
-    pub(crate) path: &'a Path,
+    pub(crate) found: Found,
     /// The JSON document of BackendConfig.
     pub(crate) configuration: String,
     /// Finalise and close when no model uses it any more.
@@ -76,13 +77,12 @@ impl LoadedBackend {
     /// # Errors
     /// NOT_FOUND if the library is not usable, else what the backend returned. Nothing is left behind.
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<LoadedBackend>, Error> {
-        let (library, entry_points) = library::open(opening.path)?;
-        let directory = opening.path.parent().unwrap_or(Path::new("/"));
+        let (library, entry_points) = library::open(&opening.found.library)?;
         let backend = Arc::new(LoadedBackend {
             name: opening.name.to_owned(),
             c_name: c_string(opening.name),
-            path: opening.path.to_owned(),
-            c_directory: c_string(&directory.to_string_lossy()),
+            c_directory: c_string(&opening.found.directory().to_string_lossy()),
+            found: opening.found,
             configuration: Message::new(opening.configuration),
             state: AtomicPtr::new(ptr::null_mut()),
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
@@ -147,8 +147,8 @@ impl LoadedBackend {
         &self.c_name
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn found(&self) -> &Found {
+        &self.found
     }
 
     pub(crate) fn c_directory(&self) -> &CString {
@@ -214,7 +214,29 @@ impl Backend for LoadedBackend {
             .is_some_and(|attributes| attributes.allows_parallel_instances)
     }
 
+    fn complete_config(&self, config: &mut ModelConfig) {
+        if self.found.script.is_none() {
+            return;
+        }
+        PYTHON_RUNTIME.clone_into(&mut config.runtime);
+        let environment = self
+            .found
+            .directory()
+            .join(format!("pb_exec_env_{PYTHON_RUNTIME}.tar.gz"));
+        if environment.exists() && !config.parameters.contains_key(ENVIRONMENT_PARAMETER) {
+            let value = ModelParameter {
+                string_value: environment.to_string_lossy().into_owned(),
+            };
+            config
+                .parameters
+                .insert(ENVIRONMENT_PARAMETER.to_owned(), value);
+        }
+    }
+
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         Ok(Arc::new(ModelHandle(LoadedModel::load(self, context)?)))
     }
 }
+
+/// Where the Python backend looks for an execution environment.
+const ENVIRONMENT_PARAMETER: &str = "EXECUTION_ENV_PATH";

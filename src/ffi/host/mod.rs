@@ -16,17 +16,18 @@ mod search;
 mod server;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_engine::{Backend, BackendHost, BackendSpec, Error, Server, log};
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
-pub(crate) use loan::{LentInput, LentValue, Loan, Sender};
+pub(crate) use loan::{LentInput, LentParameter, LentValue, Loan, Sender};
 pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;
 
 use backend::{LoadedBackend, Opening};
+use search::PYTHON_BACKEND;
 
 /// What the host is made with.
 #[derive(Clone, Debug)]
@@ -56,13 +57,13 @@ pub struct Host {
 
 #[derive(Default)]
 struct Shelf {
-    /// By resolved path.
+    /// By [`search::Found::key`].
     slots: HashMap<PathBuf, Arc<Slot>>,
     /// In the order of their initialisation.
     open: Vec<Kept>,
 }
 
-/// One library file. The lock is held over Initialize, so that loads that want the same backend wait for each other.
+/// One library file, or one file of Python. The lock is held over Initialize, so that loads that want the same backend wait for each other.
 #[derive(Default)]
 struct Slot {
     life: Arc<Mutex<()>>,
@@ -154,20 +155,26 @@ impl Drop for Host {
 
 impl BackendHost for Host {
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
-        let path = search::find_library(&self.options.backend_directory, spec)?;
-        let slot = Arc::clone(self.shelf().slots.entry(path.clone()).or_default());
+        let found = search::find_library(&self.options.backend_directory, spec)?;
+        let key = found.key().to_owned();
+        let slot = Arc::clone(self.shelf().slots.entry(key).or_default());
         // Also waits for the Finalize of a backend that is just being unloaded.
         let _serial = lock(&slot.life);
         if let Some(backend) = lock(&slot.backend).as_ref().and_then(Kept::backend) {
             return Ok(backend);
         }
+        // What is set for the Python backend holds for all that it runs.
+        let settings_of = match found.script {
+            Some(_) => PYTHON_BACKEND,
+            None => &spec.backend,
+        };
         let closes = self
-            .setting(&spec.backend, UNLOAD_SETTING)
+            .setting(settings_of, UNLOAD_SETTING)
             .is_some_and(|value| value == "true");
         let backend = LoadedBackend::open(Opening {
             name: &spec.backend,
-            path: &path,
-            configuration: self.configuration(&spec.backend),
+            found,
+            configuration: self.configuration(settings_of),
             closes,
             server: Arc::clone(&self.server),
             life: Arc::clone(&slot.life),
@@ -188,16 +195,28 @@ impl BackendHost for Host {
 
     fn list(&self) -> Vec<(String, String, String)> {
         let backends: Vec<_> = self.shelf().open.iter().filter_map(Kept::backend).collect();
-        let row = |backend: Arc<LoadedBackend>| {
-            let configuration =
-                String::from_utf8_lossy(backend.configuration().as_bytes()).into_owned();
+        let row = |name: &str, path: &Path, backend: &LoadedBackend| {
+            let configuration = String::from_utf8_lossy(backend.configuration().as_bytes());
             (
-                backend.name().to_owned(),
-                backend.path().display().to_string(),
-                configuration,
+                name.to_owned(),
+                path.display().to_string(),
+                configuration.into_owned(),
             )
         };
-        backends.into_iter().map(row).collect()
+        let mut rows: Vec<_> = backends
+            .iter()
+            .map(|backend| row(backend.name(), backend.found().key(), backend))
+            .collect();
+        // As upstream: who serves a backend written in Python shows the library that runs it, too.
+        let script = backends
+            .iter()
+            .find(|backend| backend.found().script.is_some());
+        if let Some(backend) = script
+            && !rows.iter().any(|(name, ..)| name == PYTHON_BACKEND)
+        {
+            rows.push(row(PYTHON_BACKEND, &backend.found().library, backend));
+        }
+        rows
     }
 
     fn finalize_all(&self) {

@@ -4,32 +4,55 @@ use std::path::{Path, PathBuf};
 
 use conch_engine::{BackendSpec, Error};
 
+/// Where a backend lies. Paths are resolved, so that two ways to one file give one path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The shared library to open.
+    pub(crate) library: PathBuf,
+    /// A backend that is a `model.py`, which the Python backend's library runs: that file.
+    pub(crate) script: Option<PathBuf>,
+}
+
+impl Found {
+    /// What one open backend is known by: those written in Python share a library.
+    pub(crate) fn key(&self) -> &Path {
+        self.script.as_deref().unwrap_or(&self.library)
+    }
+
+    /// The directory that BackendArtifacts reports.
+    pub(crate) fn directory(&self) -> &Path {
+        self.key().parent().unwrap_or(Path::new("/"))
+    }
+}
+
 /// The library of the backend that `spec` names: in the model's version directory, in the model's directory, or in the backend's own
-/// directory, in this order. The path is resolved, so that two ways to one file give one path. Reads directories: blocks.
+/// directory, in this order. Where none has it, the backend's own directory may hold a `model.py` instead. Reads directories: blocks.
 ///
 /// # Errors
-/// INVALID_ARG if there is none, or if `runtime` leads out of the directory in which it was found; UNSUPPORTED for Python runtimes.
-pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Result<PathBuf, Error> {
-    let directories = [
+/// INVALID_ARG if there is none, or if `runtime` leads out of the directory in which it was found.
+pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Result<Found, Error> {
+    let own = backend_directory.join(&spec.backend);
+    let script = own.join(PYTHON_RUNTIME);
+    let mut directories = vec![
         spec.model_path.join(spec.version.to_string()),
         spec.model_path.clone(),
-        backend_directory.join(&spec.backend),
+        own,
     ];
-    let file_name = match spec.runtime.as_str() {
-        "" => format!("libtriton_{}.so", spec.backend),
-        PYTHON_RUNTIME => {
-            return Err(Error::unsupported(format!(
-                "model '{}' has runtime '{PYTHON_RUNTIME}': backends written in Python are not supported",
-                spec.model_name
-            )));
-        }
-        runtime => runtime.to_owned(),
+    let library_name = format!("libtriton_{}.so", spec.backend);
+    let is_script = match spec.runtime.as_str() {
+        "" => first_with(&directories, &library_name).is_none() && script.exists(),
+        runtime => runtime == PYTHON_RUNTIME,
     };
-    let found = directories
-        .iter()
-        .find(|directory| directory.join(&file_name).exists());
-    let Some(directory) = found else {
-        return Err(Error::invalid(if spec.runtime.is_empty() {
+    let file_name = match spec.runtime.as_str() {
+        _ if is_script => PYTHON_LIBRARY,
+        "" => &library_name,
+        runtime => runtime,
+    };
+    if is_script {
+        directories.push(backend_directory.join(PYTHON_BACKEND));
+    }
+    let Some(directory) = first_with(&directories, file_name) else {
+        return Err(Error::invalid(if spec.runtime.is_empty() && !is_script {
             format!(
                 "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
                 spec.backend
@@ -45,15 +68,33 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
             )
         }));
     };
-    let path = resolve(&directory.join(&file_name))?;
-    if !spec.runtime.is_empty() && !path.starts_with(resolve(directory)?) {
+    let library = resolve(&directory.join(file_name))?;
+    if !spec.runtime.is_empty() && !library.starts_with(resolve(directory)?) {
         return Err(Error::invalid(format!(
             "backend library name '{file_name}' escapes backend directory '{}', for model '{}', check model config runtime field",
             directory.display(),
             spec.model_name
         )));
     }
-    Ok(path)
+    if is_script && !script.exists() {
+        return Err(Error::invalid(format!(
+            "unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model '{}', searched: '{}'",
+            spec.model_name,
+            script.display()
+        )));
+    }
+    // The script's directory is resolved and its name kept: it is looked for beside it under that name.
+    let script = match script.parent().filter(|_| is_script) {
+        Some(directory) => Some(resolve(directory)?.join(PYTHON_RUNTIME)),
+        None => None,
+    };
+    Ok(Found { library, script })
+}
+
+fn first_with<'a>(directories: &'a [PathBuf], file_name: &str) -> Option<&'a PathBuf> {
+    directories
+        .iter()
+        .find(|directory| directory.join(file_name).exists())
 }
 
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
@@ -61,7 +102,11 @@ fn resolve(path: &Path) -> Result<PathBuf, Error> {
         .map_err(|error| Error::invalid(format!("failed to resolve '{}': {error}", path.display())))
 }
 
-const PYTHON_RUNTIME: &str = "model.py";
+/// The `runtime` of a backend written in Python, and the name of its file.
+pub(crate) const PYTHON_RUNTIME: &str = "model.py";
+/// The backend that runs it, and its library.
+pub(crate) const PYTHON_BACKEND: &str = "python";
+const PYTHON_LIBRARY: &str = "libtriton_python.so";
 
 #[cfg(test)]
 mod tests {
@@ -84,8 +129,14 @@ mod tests {
             model_path: model.clone(),
             version: 3,
         };
-        let find = |runtime: &str| {
+        let find_all = |runtime: &str| {
             find_library(&backends, &spec(runtime)).map_err(|error| error.message.into_owned())
+        };
+        let find = |runtime: &str| {
+            find_all(runtime).map(|found| {
+                assert_eq!(found.script, None);
+                found.library
+            })
         };
         let resolved = |path: &str| Ok(root.canonicalize().unwrap().join(path));
 
@@ -121,7 +172,54 @@ mod tests {
                 .unwrap_err()
                 .contains("escapes backend directory")
         );
-        assert!(find("model.py").unwrap_err().contains("not supported"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_backend_may_be_a_python_file() {
+        let root = std::env::temp_dir().join(format!("conch-search-python-{}", std::process::id()));
+        let backends = root.join("backends");
+        let spec = |runtime: &str| BackendSpec {
+            model_name: "m".to_owned(),
+            backend: "llm".to_owned(),
+            runtime: runtime.to_owned(),
+            model_path: root.join("models/m"),
+            version: 1,
+        };
+        let find = |runtime: &str| {
+            find_library(&backends, &spec(runtime)).map_err(|error| error.message.into_owned())
+        };
+        touch(&root.join("models/m/1/model.py"));
+        assert!(
+            find("")
+                .unwrap_err()
+                .ends_with("try specifying runtime on the model configuration."),
+            "the model's own file is no backend"
+        );
+        assert!(find("model.py").unwrap_err().starts_with(
+            "unable to find backend library 'libtriton_python.so' for model 'm', searched: '"
+        ));
+        touch(&root.join("backends/python/libtriton_python.so"));
+        assert!(find("model.py").unwrap_err().starts_with(
+            "unable to find Python backend based backend library 'model.py' for model 'm', searched: '"
+        ));
+        touch(&root.join("backends/llm/model.py"));
+        let resolved = |path: &str| root.canonicalize().unwrap().join(path);
+        let expected = Found {
+            library: resolved("backends/python/libtriton_python.so"),
+            script: Some(resolved("backends/llm/model.py")),
+        };
+        assert_eq!(expected.directory(), resolved("backends/llm"));
+        for runtime in ["", "model.py"] {
+            assert_eq!(find(runtime).as_ref(), Ok(&expected), "{runtime}");
+        }
+        touch(&root.join("backends/llm/libtriton_llm.so"));
+        assert_eq!(
+            find("").unwrap().script,
+            None,
+            "a library goes before a file"
+        );
+        assert_eq!(find("model.py"), Ok(expected));
         std::fs::remove_dir_all(&root).unwrap();
     }
 }
