@@ -3,14 +3,22 @@
 # Whether a file is there and has this SHA-256 sum.
 has_sum() { [ -f "$2" ] && [ "$(sha256sum <"$2" | cut -d' ' -f1)" = "$1" ]; }
 
+# Prints a Python that has pip: the system's, or one in an environment of our own, since Debian's Python comes without.
+python_with_pip() {
+  local own=$cache/pip/bin/python python
+  for python in python3 "$own"; do
+    "$python" -m pip --version >/dev/null 2>&1 && echo "$python" && return
+  done
+  python3 -m venv "$cache/pip" >/dev/null 2>&1 && echo "$own"
+}
+
 # Downloads the wheel of REQUIREMENT for this kind of machine and prints its path. The same file whichever Python runs here.
 fetch_wheel() {
-  local requirement=$1 sum=$2 otherwise=$3 folder=$cache/wheels/${1%%=*} log=$cache/wheels.log wheel
-  command -v python3 >/dev/null || fail "python3 with pip is needed to fetch $requirement. $otherwise"
-  python3 -m pip --version >"$log" 2>&1 || fail "pip is needed to fetch $requirement (apt-get install python3-pip). $otherwise"
+  local requirement=$1 sum=$2 otherwise=$3 folder=$cache/wheels/${1%%=*} log=$cache/wheels.log python wheel
+  python=$(python_with_pip) || fail "python3 with pip or venv is needed to fetch $requirement (apt-get install python3-venv). $otherwise"
   rm -rf "$folder"
   mkdir -p "$folder"
-  if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+  if ! "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
     --platform manylinux_2_28_x86_64 --dest "$folder" "$requirement" >"$log" 2>&1; then
     fail "pip could not fetch $requirement: $(tail -n 1 "$log")
 Is there a network, or a package index in pip's configuration? $otherwise"
