@@ -33,6 +33,11 @@ class InConch(unittest.TestCase):
     def test_identity(self):
         run(self, "test_identity.py", CONCH)
 
+    @needs_library("repeat")
+    @needs_library("square")
+    def test_decoupled(self):
+        run(self, "test_decoupled.py", CONCH)
+
     @needs_library("probe")
     def test_contract(self):
         run(self, "test_contract.py", CONCH)
@@ -48,6 +53,11 @@ class InTriton(unittest.TestCase):
     @needs_library("identity")
     def test_identity(self):
         run(self, "test_identity.py", str(servers.PEERS / "triton"))
+
+    @needs_library("repeat")
+    @needs_library("square")
+    def test_decoupled(self):
+        run(self, "test_decoupled.py", str(servers.PEERS / "triton"))
 
     @needs_library("probe")
     def test_contract(self):
