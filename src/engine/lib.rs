@@ -7,15 +7,18 @@
 
 pub mod admit;
 mod agent;
+mod asker;
 mod backend;
 pub mod clock;
 mod control;
 pub mod core;
+pub mod documents;
 mod error;
 mod fingerprint;
 #[cfg(test)]
 mod fixture;
 mod instances;
+pub mod labels;
 mod lifecycle;
 pub mod log;
 pub mod metrics;
@@ -34,11 +37,13 @@ pub mod stats;
 pub mod tables;
 pub mod timekeeper;
 pub mod topology;
+pub mod trace;
 
 /// A backend's wish for instance groups, as [`conch_config`] resolves it.
 pub use conch_config::PreferredGroup;
 
 pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
+pub use asker::{Asker, cancel};
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, Checkup, ExecutionPolicy, Instance, InstanceSpec,
     LoadContext, Model,
@@ -51,7 +56,7 @@ pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};
 pub use request::{
     CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,
-    Shape, Stamps, Ticket,
+    Shape, Stamps, Ticket, WeakTicket,
 };
 pub use response::{Completion, Delivery, Departures, Output, Response};
 #[doc(hidden)]

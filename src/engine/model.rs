@@ -8,6 +8,7 @@ use std::time::Duration;
 use conch_config::Scheduling;
 
 use crate::admit::Plan;
+use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
 use crate::readiness::Board;
@@ -35,6 +36,8 @@ pub struct ModelVersion {
     pub(crate) bounds: Bounds,
     /// Present under preserve-ordering.
     pub(crate) order: Option<Arc<Order>>,
+    /// Names of classes; set before it is published.
+    pub(crate) labels: OnceLock<Labels>,
     /// Present once the cores are started.
     pub(crate) queue: OnceLock<Arc<Queue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
@@ -64,6 +67,7 @@ impl ModelVersion {
             plan: Plan::new(&config),
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
+            labels: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
             config,

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use smallvec::SmallVec;
+
 use crate::{Completion, Delivery};
 
 /// The order of one model's responses.
@@ -66,7 +68,8 @@ impl Order {
             return;
         }
         // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other. Its own wake follows
-        // from its sender; those that waited for it get theirs here.
+        // from its sender; those that waited for it get theirs here, after the lock, as a wake may lead to the receiver's own code.
+        let mut woken: SmallVec<[Arc<dyn Completion>; 4]> = SmallVec::new();
         let mut is_final = held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
         if let Some((completion, delivery)) = held {
             completion.deliver(delivery);
@@ -79,9 +82,13 @@ impl Order {
                 is_final |= held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
                 if let Some((completion, delivery)) = held {
                     completion.deliver(delivery);
-                    completion.wake();
+                    woken.push(completion);
                 }
             }
+        }
+        drop(waiting);
+        for completion in woken {
+            completion.wake();
         }
     }
 }

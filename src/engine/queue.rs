@@ -357,7 +357,8 @@ impl ModelVersion {
             "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
             crate::admit::Prefix(&refused.shared().id)
         ));
-        if let Some(live) = refused.claim(Fate::Cancel, None) {
+        if let Some(mut live) = refused.claim(Fate::Cancel, None) {
+            live.hold.defuse();
             let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
             self.statistics
                 .report_failure(Failure::Rejected, duration_ns);

@@ -12,6 +12,7 @@ use conch_memory::View;
 use smallvec::SmallVec;
 
 use crate::Completion;
+use crate::asker::{Asker, Hold};
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
@@ -22,6 +23,9 @@ pub type Shape = SmallVec<[i64; 6]>;
 
 /// The shared handle of a request: to queue, cancel or expire it.
 pub type Ticket = Arc<Claim<Origin, Request>>;
+
+/// A ticket that keeps nothing alive.
+pub type WeakTicket = std::sync::Weak<Claim<Origin, Request>>;
 
 /// Exclusive possession of a request after winning its claim: to execute it or to answer it.
 pub type Live = Owned<Origin, Request>;
@@ -70,6 +74,8 @@ pub struct Draft<'a> {
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
+    /// Who asks, if within this process; told nothing unless the request is submitted.
+    pub asker: Option<Arc<dyn Asker>>,
 }
 
 /// One input of a [`Draft`].
@@ -112,12 +118,19 @@ pub struct Request {
     pub stamps: Stamps,
     /// Its place among the waiting; none once it is in a batch.
     pub(crate) place: Option<Place>,
+    /// Last: dropped when nothing of the request is referenced any more.
+    pub(crate) hold: Hold,
 }
 
 impl Request {
     /// How many inferences this request counts as: never 0.
     pub fn batch_count(&self) -> u32 {
         self.batch_size.max(1)
+    }
+
+    /// Who asked, if within this process.
+    pub fn asker(&self) -> Option<&Arc<dyn Asker>> {
+        self.hold.asker()
     }
 }
 

@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo:rerun-if-changed=guard.cc");
+    for source in ["guard.h", "guard.cc", "callbacks.cc"] {
+        println!("cargo:rerun-if-changed={source}");
+    }
     cc::Build::new()
         .cpp(true)
         .std("c++17")
         .warnings(true)
         .warnings_into_errors(false)
         .file("guard.cc")
+        .file("callbacks.cc")
         .compile("conch_guard");
 
     let abi = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("set by Cargo"))

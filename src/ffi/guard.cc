@@ -2,26 +2,14 @@
 // call into a plug-in passes through here, and what is thrown becomes a TRITONSERVER_Error.
 
 #include <cstdint>
-#include <exception>
 
-struct TRITONSERVER_Error;
-
-// Makes the error for an exception with this text (null if it has none). Passed in, so that no symbol is needed for it.
-extern "C" typedef TRITONSERVER_Error* Caught(const char* what);
+#include "guard.h"
 
 namespace {
 
 template <typename Function, typename... Arguments>
 TRITONSERVER_Error* Call(Caught* caught, Function function, Arguments... arguments) {
-  try {
-    return function(arguments...);
-  } catch (const std::exception& thrown) {
-    return caught(thrown.what());
-  } catch (const char* thrown) {
-    return caught(thrown);
-  } catch (...) {
-    return caught(nullptr);
-  }
+  return Guarded(caught, [&] { return function(arguments...); });
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ use conch_engine::Error;
 
 use crate::boundary::{ErrorHandle, accept, lossy_text};
 
-type Caught = unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
+pub(crate) type Caught = unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
 type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
 type ExecuteFunction =
@@ -38,7 +38,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// `what` is null or NUL-terminated.
-unsafe extern "C" fn caught(what: *const c_char) -> *mut abi::TRITONSERVER_Error {
+pub(crate) unsafe extern "C" fn caught(what: *const c_char) -> *mut abi::TRITONSERVER_Error {
     // SAFETY: by this function's own contract.
     let what = unsafe { lossy_text(what) };
     let message = if what.is_empty() {

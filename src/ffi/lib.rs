@@ -15,7 +15,10 @@
 //! No call into a plug-in leaves this crate but through `guard`, and no panic leaves an exported function.
 
 mod boundary;
+mod embed;
 pub mod export;
 mod guard;
 pub mod host;
 mod objects;
+
+pub use embed::start;

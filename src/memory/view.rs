@@ -74,6 +74,11 @@ impl View {
         self.len
     }
 
+    /// What keeps the bytes alive, as its maker knows it.
+    pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.owner.as_deref()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -16,12 +16,14 @@ use conch_channel::Claim;
 use conch_config::{Model, Scheduling};
 use smallvec::SmallVec;
 
+use crate::asker::Hold;
 use crate::clock::monotonic_ns;
 use crate::model::{NoPlace, Reservation};
 use crate::order::Turn;
 use crate::queue::Place;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
+use crate::trace::Activity;
 use crate::{Code, Completion, Error, ModelVersion};
 
 pub(crate) use plan::Plan;
@@ -133,7 +135,13 @@ pub fn admit_reserved(
         batch_size,
         stamps,
         place: Some(place),
+        hold: Hold::new(draft.asker),
     };
+    if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {
+        trace.reach(Activity::RequestStart, stamps.request_start_ns);
+        trace.reach(Activity::QueueStart, stamps.queue_start_ns);
+        trace.show_inputs(Activity::TensorQueueInput, &request.inputs);
+    }
     Ok(Claim::new(origin, request))
 }
 
@@ -151,7 +159,7 @@ impl Subject<'_> {
 }
 
 /// The words with which upstream begins messages that name a request.
-pub(crate) struct Prefix<'a>(pub(crate) &'a str);
+pub struct Prefix<'a>(pub &'a str);
 
 impl fmt::Display for Prefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

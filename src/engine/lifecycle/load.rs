@@ -208,6 +208,7 @@ impl Lifecycle {
             self.options.queue_requests_max,
         );
         let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
+        entry.read_labels(&candidate.path)?;
         model.bind(&entry);
         let cores = core::start_cores(
             &entry,

@@ -1,5 +1,4 @@
-//! Response allocators. Backends make one when they load, for the inferences that they may run; those belong to the in-process API, which
-//! is not there yet, so nothing calls the functions so far.
+//! Response allocators: an embedder's functions for output buffers. `embed::placement` calls them.
 
 use conch_abi as abi;
 use conch_engine::Error;
@@ -8,16 +7,13 @@ use super::export;
 use crate::boundary::{borrow_mut, handles, into_handle, take, write};
 
 /// The functions of one allocator.
-#[allow(
-    dead_code,
-    reason = "called once requests can be made through the C API"
-)]
+#[derive(Clone, Copy)]
 pub(crate) struct ResponseAllocator {
-    allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
-    release: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
-    start: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
-    buffer_attributes: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
-    query: abi::TRITONSERVER_ResponseAllocatorQueryFn_t,
+    pub(crate) allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
+    pub(crate) release: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
+    pub(crate) start: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
+    pub(crate) buffer_attributes: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
+    pub(crate) query: abi::TRITONSERVER_ResponseAllocatorQueryFn_t,
 }
 
 handles! {

@@ -8,6 +8,7 @@ use conch_engine::{CorrelationId, Error};
 
 use super::export;
 use crate::boundary::{as_handle, borrow, text, write, write_optional};
+use crate::embed::handle_of;
 use crate::host::{LentInput, LentValue, Loan};
 
 fn count(count: usize) -> Result<u32, Error> {
@@ -154,7 +155,14 @@ export! {
         request: *mut abi::TRITONBACKEND_Request, name: *const c_char, byte_size: *mut usize,
         memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
-        let _ = (borrow(request)?.request()?, name);
+        let loan = borrow(request)?;
+        loan.request()?;
+        if let Some(asked) = loan.asked() {
+            let answer = asked.allocator().query(name, byte_size, memory_type, memory_type_id);
+            return answer.unwrap_or_else(|| {
+                Err(Error::unavailable(format!("{}Output properties are not available", prefix(loan))))
+            });
+        }
         // Sizes are not known before the backend asks for the buffer; all buffers lie in host memory.
         write_optional(byte_size, 0);
         write(memory_type, abi::TRITONSERVER_MEMORY_CPU)?;
@@ -177,8 +185,10 @@ export! {
     fn TRITONBACKEND_RequestTrace(
         request: *mut abi::TRITONBACKEND_Request, trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
     ) {
-        borrow(request)?.request()?;
-        // No request is traced yet.
-        write(trace, std::ptr::null_mut())
+        let loan = borrow(request)?;
+        loan.request()?;
+        // Null if the request is not traced.
+        let handle = loan.trace().as_ref().and_then(handle_of);
+        write(trace, handle.unwrap_or(std::ptr::null_mut()))
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
+use conch_engine::trace::Activity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;
@@ -95,6 +96,12 @@ export! {
         let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
         let statistics = &loan.origin()?.model.statistics;
         statistics.report_request(success, &executed.stamps, u64::from(executed.batch_count()), &span);
+        if let Some(trace) = loan.trace() {
+            trace.reach(Activity::ComputeStart, exec_start_ns);
+            trace.reach(Activity::ComputeInputEnd, compute_start_ns);
+            trace.reach(Activity::ComputeOutputStart, compute_end_ns);
+            trace.reach(Activity::ComputeEnd, exec_end_ns);
+        }
         loan.mark_reported();
         Ok(())
     }

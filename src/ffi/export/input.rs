@@ -1,12 +1,13 @@
-//! Inputs of a request. All bytes lie in host memory that is the same for every host policy.
+//! Inputs of a request. Their bytes are the same for every host policy, unless an embedder gave other ones for some.
 
 use std::ffi::{c_char, c_void};
 
 use conch_abi as abi;
-use conch_engine::{Error, Input};
+use conch_engine::Error;
+use conch_memory::View;
 
 use super::export;
-use crate::boundary::{as_handle, borrow, write, write_optional};
+use crate::boundary::{as_handle, borrow, text, write, write_optional};
 use crate::host::LentInput;
 
 /// Where the caller wants an input's properties; each may be null.
@@ -21,16 +22,25 @@ struct PropertyTargets {
 
 /// # Safety
 /// The input's request is live; the targets are null or writable.
-unsafe fn properties(lent: &LentInput, targets: PropertyTargets) -> Result<(), Error> {
+unsafe fn properties(
+    lent: &LentInput,
+    policy: Option<&[View]>,
+    targets: PropertyTargets,
+) -> Result<(), Error> {
     // SAFETY: by this function's contract.
     unsafe {
         let input = lent.input();
+        let byte_size = match policy {
+            Some(chunks) => chunks.iter().map(|chunk| chunk.len() as u64).sum(),
+            None => input.byte_size,
+        };
+        let chunks = policy.unwrap_or(&input.chunks);
         write_optional(targets.name, lent.name());
         write_optional(targets.datatype, input.data_type.number());
         write_optional(targets.shape, input.shape.as_ptr());
         write_optional(targets.dims_count, count(input.shape.len())?);
-        write_optional(targets.byte_size, input.byte_size);
-        write_optional(targets.buffer_count, count(input.chunks.len())?);
+        write_optional(targets.byte_size, byte_size);
+        write_optional(targets.buffer_count, count(chunks.len())?);
     }
     Ok(())
 }
@@ -38,7 +48,7 @@ unsafe fn properties(lent: &LentInput, targets: PropertyTargets) -> Result<(), E
 /// # Safety
 /// As of `TRITONBACKEND_InputBuffer`, whose arguments these are.
 unsafe fn buffer_at(
-    input: &Input,
+    chunks: &[View],
     index: u32,
     buffer: *mut *const c_void,
     buffer_byte_size: *mut u64,
@@ -47,7 +57,7 @@ unsafe fn buffer_at(
 ) -> Result<(), Error> {
     let chunk = usize::try_from(index)
         .ok()
-        .and_then(|index| input.chunks.get(index));
+        .and_then(|index| chunks.get(index));
     // Past the last buffer there is none: upstream does not call that an error either.
     let address = chunk.map_or(std::ptr::null(), |chunk| chunk.as_ptr());
     let place = chunk.map(|chunk| chunk.place()).unwrap_or_default();
@@ -63,6 +73,26 @@ unsafe fn buffer_at(
     }
 }
 
+/// The buffers that an embedder gave for a host policy; none: the common ones hold.
+///
+/// # Safety
+/// `host_policy_name` is null or ends with NUL.
+unsafe fn policy_chunks(
+    lent: &LentInput,
+    host_policy_name: *const c_char,
+) -> Result<Option<&[View]>, Error> {
+    let Some(extra) = lent.extra() else {
+        return Ok(None);
+    };
+    // SAFETY: by this function's contract.
+    let wanted = unsafe { text(host_policy_name, "host_policy_name") }?;
+    let found = extra
+        .policies
+        .iter()
+        .find(|(policy, _)| &**policy == wanted);
+    Ok(found.map(|(_, chunks)| &**chunks))
+}
+
 fn count(count: usize) -> Result<u32, Error> {
     u32::try_from(count).map_err(|_| Error::internal("more than 2^32 parts"))
 }
@@ -72,7 +102,7 @@ export! {
         input: *mut abi::TRITONBACKEND_Input, name: *mut *const c_char, datatype: *mut abi::TRITONSERVER_DataType,
         shape: *mut *const i64, dims_count: *mut u32, byte_size: *mut u64, buffer_count: *mut u32,
     ) {
-        properties(borrow(input)?, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
+        properties(borrow(input)?, None, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
     }
 
     fn TRITONBACKEND_InputPropertiesForHostPolicy(
@@ -80,23 +110,25 @@ export! {
         datatype: *mut abi::TRITONSERVER_DataType, shape: *mut *const i64, dims_count: *mut u32, byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
-        let _ = host_policy_name;
-        properties(borrow(input)?, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
+        let lent = borrow(input)?;
+        let policy = policy_chunks(lent, host_policy_name)?;
+        properties(lent, policy, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
     }
 
     fn TRITONBACKEND_InputBuffer(
         input: *mut abi::TRITONBACKEND_Input, index: u32, buffer: *mut *const c_void, buffer_byte_size: *mut u64,
         memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
-        buffer_at(borrow(input)?.input(), index, buffer, buffer_byte_size, memory_type, memory_type_id)
+        buffer_at(&borrow(input)?.input().chunks, index, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
     fn TRITONBACKEND_InputBufferForHostPolicy(
         input: *mut abi::TRITONBACKEND_Input, host_policy_name: *const c_char, index: u32, buffer: *mut *const c_void,
         buffer_byte_size: *mut u64, memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
-        let _ = host_policy_name;
-        buffer_at(borrow(input)?.input(), index, buffer, buffer_byte_size, memory_type, memory_type_id)
+        let lent = borrow(input)?;
+        let chunks = policy_chunks(lent, host_policy_name)?.unwrap_or(&lent.input().chunks);
+        buffer_at(chunks, index, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
     fn TRITONBACKEND_InputBufferAttributes(

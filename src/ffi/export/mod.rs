@@ -4,7 +4,7 @@
 //! They run on whatever thread calls. A null argument is an error, a panic becomes one. Functions whose features this server does not
 //! have yet exist all the same, because plug-ins are bound when they are loaded, and return UNSUPPORTED with their name.
 
-mod allocator;
+pub(crate) mod allocator;
 mod api_version;
 mod backend;
 mod backend_model;

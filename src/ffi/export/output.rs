@@ -13,11 +13,14 @@ export! {
         memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
         write(buffer, std::ptr::null_mut())?;
-        let address = borrow_mut(output)?.allocate(buffer_byte_size)?;
-        // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.
-        write_optional(memory_type, abi::TRITONSERVER_MEMORY_CPU);
-        write_optional(memory_type_id, 0);
-        write(buffer, address)
+        let wanted = (
+            memory_type.as_ref().copied().unwrap_or(abi::TRITONSERVER_MEMORY_CPU),
+            memory_type_id.as_ref().copied().unwrap_or(0),
+        );
+        let granted = borrow_mut(output)?.allocate(buffer_byte_size, wanted)?;
+        write_optional(memory_type, granted.memory_type);
+        write_optional(memory_type_id, granted.memory_type_id);
+        write(buffer, granted.address)
     }
 
     fn TRITONBACKEND_OutputBufferAttributes(

@@ -1,20 +1,62 @@
-//! The server, as backends see it. Making and stopping servers, control of models, and inference belong to the in-process API, which
-//! is not there yet.
+//! The server, as its embedder and its backends see it.
 
 use std::ffi::{c_char, c_uint, c_void};
+use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::server;
+use conch_engine::{Error, Overrides, documents, server};
 
 use super::backend_model::check_config_version;
+use super::export;
 use super::metrics::MetricsText;
-use super::{export, unsupported};
-use crate::boundary::{borrow, into_handle, text, write};
-use crate::objects::Message;
+use crate::boundary::{borrow, into_handle, slice, text, write};
+use crate::objects::{Message, Value};
 
 /// The version that the C API means: -1 is "the latest that is ready".
-fn version_of(version: i64) -> Option<i64> {
+pub(super) fn version_of(version: i64) -> Option<i64> {
     (version >= 0).then_some(version)
+}
+
+/// What the parameters of a load put in the place of the repository's files.
+///
+/// # Safety
+/// All are live parameters, and so are the bytes that they refer to.
+unsafe fn overrides(parameters: &[*const abi::TRITONSERVER_Parameter]) -> Result<Overrides, Error> {
+    let mut overrides = Overrides::default();
+    for parameter in parameters {
+        // SAFETY: by this function's contract.
+        let parameter = unsafe { borrow(*parameter) }?;
+        let name = parameter.name.to_string_lossy();
+        match (&*name, &parameter.value) {
+            ("config", Value::Text(config)) => {
+                overrides.config = Some(config.to_string_lossy().into_owned());
+            }
+            ("config", _) => {
+                return Err(Error::invalid(
+                    "Config parameter 'config' must have string type for its value",
+                ));
+            }
+            (file, Value::Bytes(base, length)) if file.starts_with("file:") => {
+                let length = usize::try_from(*length)
+                    .map_err(|_| Error::invalid("the file is too large"))?;
+                // SAFETY: by this function's contract.
+                let bytes = unsafe { slice(base.cast::<u8>(), length, "file contents") }?;
+                overrides.files.push((file.to_owned(), bytes.to_vec()));
+            }
+            (file, _) if file.starts_with("file:") => {
+                return Err(Error::invalid(format!(
+                    "File parameter '{file}' must have bytes type for its value"
+                )));
+            }
+            (_, value) => {
+                let kind = value.kind_name();
+                return Err(Error::invalid(format!(
+                    "Unrecognized load parameter '{name}' with type '{kind}'"
+                )));
+            }
+        }
+    }
+    Ok(overrides)
 }
 
 export! {
@@ -73,11 +115,13 @@ export! {
     fn TRITONSERVER_ServerMetadata(
         server: *mut abi::TRITONSERVER_Server, server_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
-        let name = serde_json::Value::from(borrow(server)?.id());
-        let version = serde_json::Value::from(server::VERSION);
-        let extensions = serde_json::Value::from(server::EXTENSIONS);
-        // Written out, to keep upstream's order of the fields.
-        let json = format!("{{\"name\":{name},\"version\":{version},\"extensions\":{extensions}}}");
+        // Known while the server starts, too.
+        let metadata = server::Metadata {
+            name: borrow(server)?.id().to_owned(),
+            version: server::VERSION,
+            extensions: server::EXTENSIONS,
+        };
+        let json = documents::server_metadata(&metadata);
         write(server_metadata, into_handle(Box::new(Message::new(json))))
     }
 
@@ -98,20 +142,7 @@ export! {
     ) {
         let ready_only = flags & abi::TRITONSERVER_INDEX_FLAG_READY != 0;
         let rows = borrow(server)?.server()?.index(ready_only);
-        let row = |row: &server::IndexRow| {
-            let mut object = serde_json::Map::new();
-            object.insert("name".to_owned(), row.name.clone().into());
-            if let Some(version) = row.version {
-                object.insert("version".to_owned(), version.to_string().into());
-                object.insert("state".to_owned(), row.state.into());
-                if !row.reason.is_empty() {
-                    object.insert("reason".to_owned(), row.reason.clone().into());
-                }
-            }
-            serde_json::Value::Object(object)
-        };
-        let json = serde_json::Value::Array(rows.iter().map(row).collect());
-        write(model_index, into_handle(Box::new(Message::new(json.to_string()))))
+        write(model_index, into_handle(Box::new(Message::new(documents::index(&rows)))))
     }
 
     fn TRITONSERVER_ServerMetrics(
@@ -120,21 +151,142 @@ export! {
         let text = borrow(server)?.server()?.metrics_text();
         write(metrics, into_handle(Box::new(MetricsText(Message::new(text)))))
     }
-}
 
-unsupported! {
-    fn TRITONSERVER_ServerNew(server: *mut *mut abi::TRITONSERVER_Server, options: *mut abi::TRITONSERVER_ServerOptions);
-    fn TRITONSERVER_ServerDelete(server: *mut abi::TRITONSERVER_Server);
-    fn TRITONSERVER_ServerStop(server: *mut abi::TRITONSERVER_Server);
-    fn TRITONSERVER_ServerSetExitTimeout(server: *mut abi::TRITONSERVER_Server, timeout: c_uint);
-    fn TRITONSERVER_ServerRegisterModelRepository(server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char, name_mapping: *mut *const abi::TRITONSERVER_Parameter, mapping_count: u32);
-    fn TRITONSERVER_ServerUnregisterModelRepository(server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char);
-    fn TRITONSERVER_ServerPollModelRepository(server: *mut abi::TRITONSERVER_Server);
-    fn TRITONSERVER_ServerModelMetadata(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, model_metadata: *mut *mut abi::TRITONSERVER_Message);
-    fn TRITONSERVER_ServerModelStatistics(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, model_stats: *mut *mut abi::TRITONSERVER_Message);
-    fn TRITONSERVER_ServerLoadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char);
-    fn TRITONSERVER_ServerLoadModelWithParameters(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, parameters: *mut *const abi::TRITONSERVER_Parameter, parameter_count: u64);
-    fn TRITONSERVER_ServerUnloadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char);
-    fn TRITONSERVER_ServerUnloadModelAndDependents(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char);
-    fn TRITONSERVER_ServerInferAsync(server: *mut abi::TRITONSERVER_Server, inference_request: *mut abi::TRITONSERVER_InferenceRequest, trace: *mut abi::TRITONSERVER_InferenceTrace);
+    fn TRITONSERVER_ServerModelMetadata(
+        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64,
+        model_metadata: *mut *mut abi::TRITONSERVER_Message,
+    ) {
+        let server = borrow(server)?.server()?;
+        let snapshot = server.registry().snapshot();
+        let name = text(model_name, "model_name")?;
+        let model = snapshot.find(name, version_of(model_version))?;
+        let versions = match version_of(model_version) {
+            Some(version) => vec![version],
+            None => snapshot.ready_versions(name)?,
+        };
+        let json = documents::model_metadata(model, &versions);
+        write(model_metadata, into_handle(Box::new(Message::new(json))))
+    }
+
+    fn TRITONSERVER_ServerModelStatistics(
+        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64,
+        model_stats: *mut *mut abi::TRITONSERVER_Message,
+    ) {
+        let server = borrow(server)?.server()?;
+        let name = text(model_name, "model_name")?;
+        let name = (!name.is_empty()).then_some(name);
+        let json = documents::statistics(&server.statistics(name, version_of(model_version))?);
+        write(model_stats, into_handle(Box::new(Message::new(json))))
+    }
+
+    fn TRITONSERVER_ServerNew(
+        server: *mut *mut abi::TRITONSERVER_Server, options: *mut abi::TRITONSERVER_ServerOptions,
+    ) {
+        write(server, std::ptr::null_mut())?;
+        let (started, host) = borrow(options)?.start()?;
+        let handle = Arc::clone(host.server_handle());
+        handle.own(started, host);
+        write(server, Arc::into_raw(handle).cast_mut().cast())
+    }
+
+    fn TRITONSERVER_ServerDelete(server: *mut abi::TRITONSERVER_Server) {
+        // As upstream: nothing is to be deleted.
+        if server.is_null() {
+            return Ok(());
+        }
+        let handle = borrow(server)?;
+        handle.stop()?;
+        handle.disown();
+        // The embedder's reference, made by ServerNew.
+        Arc::decrement_strong_count(std::ptr::from_ref(handle));
+        Ok(())
+    }
+
+    fn TRITONSERVER_ServerStop(server: *mut abi::TRITONSERVER_Server) {
+        if server.is_null() {
+            return Ok(());
+        }
+        borrow(server)?.stop()
+    }
+
+    fn TRITONSERVER_ServerSetExitTimeout(server: *mut abi::TRITONSERVER_Server, timeout: c_uint) {
+        borrow(server)?.set_exit_timeout(u64::from(timeout));
+        Ok(())
+    }
+
+    fn TRITONSERVER_ServerRegisterModelRepository(
+        server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
+        name_mapping: *mut *const abi::TRITONSERVER_Parameter, mapping_count: u32,
+    ) {
+        let server = borrow(server)?.server()?;
+        let path = text(repository_path, "repository_path")?;
+        let count = usize::try_from(mapping_count).map_err(|_| Error::invalid("too many mappings"))?;
+        if name_mapping.is_null() && count != 0 {
+            return Err(Error::invalid("model mappings are not provided while mapping count is non-zero"));
+        }
+        let mut mappings: Vec<(String, String)> = Vec::with_capacity(count);
+        for mapping in slice(name_mapping.cast_const(), count, "name_mapping")? {
+            let mapping = borrow(*mapping)?;
+            let directory = mapping.name.to_string_lossy().into_owned();
+            let Value::Text(model) = &mapping.value else {
+                return Err(Error::invalid(format!(
+                    "Mapped model name must be a string, found another type for {directory}"
+                )));
+            };
+            let model = model.to_string_lossy().into_owned();
+            if mappings.iter().any(|(_, known)| *known == model) {
+                return Err(Error::invalid(format!(
+                    "failed to register '{path}', there is a conflicting mapping for '{model}'"
+                )));
+            }
+            mappings.push((directory, model));
+        }
+        server.register_repository(path, mappings)
+    }
+
+    fn TRITONSERVER_ServerUnregisterModelRepository(
+        server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
+    ) {
+        borrow(server)?.server()?.unregister_repository(text(repository_path, "repository_path")?)
+    }
+
+    fn TRITONSERVER_ServerPollModelRepository(server: *mut abi::TRITONSERVER_Server) {
+        borrow(server)?.server()?.poll_repositories()
+    }
+
+    fn TRITONSERVER_ServerLoadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
+        borrow(server)?.server()?.load_model(text(model_name, "model_name")?, Overrides::default())
+    }
+
+    fn TRITONSERVER_ServerLoadModelWithParameters(
+        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
+        parameters: *mut *const abi::TRITONSERVER_Parameter, parameter_count: u64,
+    ) {
+        let server = borrow(server)?.server()?;
+        let name = text(model_name, "model_name")?;
+        let count = usize::try_from(parameter_count).map_err(|_| Error::invalid("too many parameters"))?;
+        if parameters.is_null() && count != 0 {
+            return Err(Error::invalid("load parameters are not provided while parameter count is non-zero"));
+        }
+        let overrides = overrides(slice(parameters.cast_const(), count, "parameters")?)?;
+        server.load_model(name, overrides)
+    }
+
+    fn TRITONSERVER_ServerUnloadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
+        borrow(server)?.server()?.unload_model(text(model_name, "model_name")?, false)
+    }
+
+    fn TRITONSERVER_ServerUnloadModelAndDependents(
+        server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
+    ) {
+        borrow(server)?.server()?.unload_model(text(model_name, "model_name")?, true)
+    }
+
+    fn TRITONSERVER_ServerInferAsync(
+        server: *mut abi::TRITONSERVER_Server, inference_request: *mut abi::TRITONSERVER_InferenceRequest,
+        trace: *mut abi::TRITONSERVER_InferenceTrace,
+    ) {
+        let server = borrow(server)?.server()?;
+        borrow(inference_request)?.infer(inference_request, &server, trace)
+    }
 }

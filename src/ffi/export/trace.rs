@@ -1,10 +1,13 @@
-//! Traces: names exist, traces do not yet.
+//! Traces of requests.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use conch_abi as abi;
+use conch_engine::Error;
 
-use super::unsupported;
+use super::export;
+use crate::boundary::{borrow, c_string, into_handle, take, text, write};
+use crate::embed::{TraceFunctions, TraceHandle};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn TRITONSERVER_InferenceTraceLevelString(
@@ -42,17 +45,105 @@ pub extern "C" fn TRITONSERVER_InferenceTraceActivityString(
     name.as_ptr()
 }
 
-unsupported! {
-    fn TRITONSERVER_InferenceTraceNew(trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel, parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t, release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void);
-    fn TRITONSERVER_InferenceTraceTensorNew(trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel, parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t, tensor_activity_fn: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t, release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void);
-    fn TRITONSERVER_InferenceTraceReportActivity(trace: *mut abi::TRITONSERVER_InferenceTrace, timestamp: u64, activity_name: *const c_char);
-    fn TRITONSERVER_InferenceTraceDelete(trace: *mut abi::TRITONSERVER_InferenceTrace);
-    fn TRITONSERVER_InferenceTraceId(trace: *mut abi::TRITONSERVER_InferenceTrace, id: *mut u64);
-    fn TRITONSERVER_InferenceTraceParentId(trace: *mut abi::TRITONSERVER_InferenceTrace, parent_id: *mut u64);
-    fn TRITONSERVER_InferenceTraceModelName(trace: *mut abi::TRITONSERVER_InferenceTrace, model_name: *mut *const c_char);
-    fn TRITONSERVER_InferenceTraceModelVersion(trace: *mut abi::TRITONSERVER_InferenceTrace, model_version: *mut i64);
-    fn TRITONSERVER_InferenceTraceRequestId(trace: *mut abi::TRITONSERVER_InferenceTrace, request_id: *mut *const c_char);
-    fn TRITONSERVER_InferenceTraceSpawnChildTrace(trace: *mut abi::TRITONSERVER_InferenceTrace, child_trace: *mut *mut abi::TRITONSERVER_InferenceTrace);
-    fn TRITONSERVER_InferenceTraceSetContext(trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *const c_char);
-    fn TRITONSERVER_InferenceTraceContext(trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *mut *const c_char);
+/// The functions of a new trace.
+fn functions(
+    activity: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+    tensor_activity: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t,
+    release: abi::TRITONSERVER_InferenceTraceReleaseFn_t,
+    userp: *mut c_void,
+) -> Result<TraceFunctions, Error> {
+    if release.is_none() {
+        return Err(Error::invalid("release_fn was nullptr"));
+    }
+    Ok(TraceFunctions {
+        activity,
+        tensor_activity,
+        release,
+        userp,
+    })
+}
+
+export! {
+    fn TRITONSERVER_InferenceTraceNew(
+        trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel,
+        parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
+    ) {
+        let functions = functions(activity_fn, None, release_fn, trace_userp)?;
+        write(trace, into_handle(Box::new(TraceHandle::new(level, parent_id, functions))))
+    }
+
+    fn TRITONSERVER_InferenceTraceTensorNew(
+        trace: *mut *mut abi::TRITONSERVER_InferenceTrace, level: abi::TRITONSERVER_InferenceTraceLevel,
+        parent_id: u64, activity_fn: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+        tensor_activity_fn: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t,
+        release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
+    ) {
+        let functions = functions(activity_fn, tensor_activity_fn, release_fn, trace_userp)?;
+        write(trace, into_handle(Box::new(TraceHandle::new(level, parent_id, functions))))
+    }
+
+    fn TRITONSERVER_InferenceTraceReportActivity(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, timestamp: u64, activity_name: *const c_char,
+    ) {
+        // Backends report without looking whether there is a trace.
+        if trace.is_null() {
+            return Ok(());
+        }
+        let name = c_string(text(activity_name, "activity_name")?);
+        borrow(trace)?.report_custom(timestamp, &name);
+        Ok(())
+    }
+
+    fn TRITONSERVER_InferenceTraceDelete(trace: *mut abi::TRITONSERVER_InferenceTrace) {
+        take(trace).map(drop)
+    }
+
+    fn TRITONSERVER_InferenceTraceId(trace: *mut abi::TRITONSERVER_InferenceTrace, id: *mut u64) {
+        write(id, borrow(trace)?.id)
+    }
+
+    fn TRITONSERVER_InferenceTraceParentId(trace: *mut abi::TRITONSERVER_InferenceTrace, parent_id: *mut u64) {
+        write(parent_id, borrow(trace)?.parent_id)
+    }
+
+    fn TRITONSERVER_InferenceTraceModelName(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, model_name: *mut *const c_char,
+    ) {
+        write(model_name, borrow(trace)?.subject().model_name.as_ptr())
+    }
+
+    fn TRITONSERVER_InferenceTraceModelVersion(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, model_version: *mut i64,
+    ) {
+        write(model_version, borrow(trace)?.subject().model_version)
+    }
+
+    fn TRITONSERVER_InferenceTraceRequestId(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, request_id: *mut *const c_char,
+    ) {
+        write(request_id, borrow(trace)?.subject().request_id.as_ptr())
+    }
+
+    fn TRITONSERVER_InferenceTraceSpawnChildTrace(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, child_trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
+    ) {
+        if trace.is_null() {
+            return write(child_trace, std::ptr::null_mut());
+        }
+        write(child_trace, into_handle(Box::new(borrow(trace)?.spawn())))
+    }
+
+    fn TRITONSERVER_InferenceTraceSetContext(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *const c_char,
+    ) {
+        borrow(trace)?.subject().context = c_string(text(trace_context, "trace_context")?);
+        Ok(())
+    }
+
+    fn TRITONSERVER_InferenceTraceContext(
+        trace: *mut abi::TRITONSERVER_InferenceTrace, trace_context: *mut *const c_char,
+    ) {
+        write(trace_context, borrow(trace)?.subject().context.as_ptr())
+    }
 }

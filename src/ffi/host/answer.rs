@@ -5,13 +5,15 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use conch_config::DataType;
+use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
-use conch_memory::{Block, Charge, View};
+use conch_memory::{Block, Charge, Kind, View};
 use smallvec::SmallVec;
 
 use super::facts::ModelFacts;
 use super::loan::Sender;
 use crate::boundary::{c_string, handles};
+use crate::embed::{Allocator, Placed};
 use crate::objects::BufferAttributes;
 
 handles! {
@@ -41,13 +43,31 @@ pub(crate) struct AnswerOutput {
     c_name: CString,
     data_type: DataType,
     shape: Shape,
-    block: Option<Block>,
+    buffer: Option<Buffer>,
     attributes: BufferAttributes,
+    /// Whose buffers to use: the embedder's, if one asked.
+    allocator: Option<Allocator>,
+}
+
+/// Where an output's bytes are written.
+enum Buffer {
+    Pooled(Block),
+    Placed(Arc<Placed>),
+}
+
+/// A buffer as the backend gets it.
+pub(crate) struct Granted {
+    pub(crate) address: *mut c_void,
+    pub(crate) memory_type: u32,
+    pub(crate) memory_type_id: i64,
 }
 
 impl Answer {
     pub(crate) fn new(sender: Sender) -> Result<Answer, Error> {
         let facts = Arc::clone(sender.loan().facts()?);
+        if let Some(asked) = sender.loan().asked() {
+            asked.allocator().start();
+        }
         Ok(Answer {
             sender,
             facts,
@@ -82,8 +102,9 @@ impl Answer {
             c_name: c_string(name),
             data_type,
             shape: self.facts.output_shape(name, shape),
-            block: None,
+            buffer: None,
             attributes: BufferAttributes::default(),
+            allocator: self.sender.loan().asked().map(|asked| *asked.allocator()),
         }));
         Ok(self.outputs.last_mut().expect("just pushed"))
     }
@@ -106,6 +127,9 @@ impl Answer {
                 parameters: self.parameters,
             }),
         };
+        if let (Some(trace), Ok(response)) = (self.sender.loan().trace(), &outcome) {
+            trace.show_outputs(Activity::TensorBackendOutput, &response.outputs);
+        }
         self.sender.send(Some(outcome), is_final)
     }
 }
@@ -127,12 +151,13 @@ impl AnswerOutput {
         &self.attributes
     }
 
-    /// Allocates the output's bytes from the pool; the backend writes them before it sends.
+    /// Allocates the output's bytes, from the pool or by the embedder's allocator (to which `wanted` is a wish); the backend writes them
+    /// before it sends.
     ///
     /// # Errors
-    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room.
-    pub(crate) fn allocate(&mut self, bytes: u64) -> Result<*mut c_void, Error> {
-        if self.block.is_some() {
+    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room; the allocator's own.
+    pub(crate) fn allocate(&mut self, bytes: u64, wanted: (u32, i64)) -> Result<Granted, Error> {
+        if self.buffer.is_some() {
             let message = format!("allocated buffer for output '{}' already exists", self.name);
             return Err(Error::new(Code::AlreadyExists, message));
         }
@@ -143,6 +168,17 @@ impl AnswerOutput {
             ))
         };
         let size = usize::try_from(bytes).map_err(|_| refused())?;
+        if let Some(allocator) = &self.allocator {
+            let placed = allocator.place(&self.c_name, size, wanted)?;
+            self.attributes = *placed.attributes();
+            let granted = Granted {
+                address: placed.buffer(),
+                memory_type: self.attributes.memory_type,
+                memory_type_id: self.attributes.memory_type_id,
+            };
+            self.buffer = Some(Buffer::Placed(placed));
+            return Ok(granted);
+        }
         let mut charge = Charge::empty(&self.facts.budget);
         charge.cover(bytes).map_err(|_| refused())?;
         let mut block = self.facts.pool.take(size);
@@ -152,12 +188,22 @@ impl AnswerOutput {
             byte_size: bytes,
             ..BufferAttributes::default()
         };
-        let block = self.block.insert(block);
-        Ok(block.as_mut_ptr().cast())
+        let address = block.as_mut_ptr().cast();
+        self.buffer = Some(Buffer::Pooled(block));
+        // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.
+        Ok(Granted {
+            address,
+            memory_type: Kind::Cpu as u32,
+            memory_type_id: 0,
+        })
     }
 
     fn freeze(self) -> Output {
-        let data = self.block.map_or_else(View::empty, View::from);
+        let data = match self.buffer {
+            None => View::empty(),
+            Some(Buffer::Pooled(block)) => View::from(block),
+            Some(Buffer::Placed(placed)) => Placed::freeze(placed),
+        };
         Output {
             name: self.name,
             data_type: self.data_type,

@@ -10,23 +10,27 @@
 //! A handle that the backend never releases keeps its loan for good: a leak, nothing worse.
 //!
 //! When answers leave: a one-to-one model's is kept until the request is released (then it departs with its batch), unless a foreign
-//! thread sends it: then it leaves at once, as does every response of a decoupled model.
+//! thread sends it: then it leaves at once, as does every response of a decoupled model and every response to an embedder, who counts
+//! them himself.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_engine::clock::monotonic_ns;
 use conch_engine::stats::Failure;
+use conch_engine::trace::{Activity, Trace};
 use conch_engine::{
-    CorrelationId, Delivery, Departures, Error, Input, Live, Origin, ParameterValue, Request,
-    Response, Ticket,
+    Asker, CorrelationId, Delivery, Departures, Error, Input, Live, Origin, ParameterValue,
+    Request, Response, Ticket,
 };
 
 use super::execution;
 use super::facts::ModelFacts;
 use crate::boundary::{c_string, handles};
+use crate::embed::{Asked, InputExtra};
 use crate::objects::BufferAttributes;
 
 handles! {
@@ -62,6 +66,8 @@ struct Lent {
     facts: Arc<ModelFacts>,
     /// Which instance executes it; see [`execution::Execution`].
     instance: u64,
+    /// Who asked, if not a shard.
+    asker: Option<Arc<dyn Asker>>,
 }
 
 /// One input, as the backend sees it.
@@ -69,6 +75,8 @@ pub(crate) struct LentInput {
     input: *const Input,
     name: *const c_char,
     attributes: OnceLock<Box<[BufferAttributes]>>,
+    /// The embedder who gave it more than its data; kept by the loan.
+    extra: Option<*const InputExtra>,
 }
 
 /// C strings made on demand.
@@ -129,6 +137,11 @@ impl Loan {
     /// Lends `live` out. The loan is a shell: new, or [`Loan::reset`].
     pub(crate) fn lend(&mut self, live: Live, facts: &Arc<ModelFacts>, instance: u64) {
         let ticket = Arc::clone(live.ticket());
+        let asker = live.asker().cloned();
+        let asked = asker.as_deref().and_then(Asked::of);
+        if let Some(trace) = asker.as_ref().and_then(|asker| asker.trace()) {
+            trace.show_inputs(Activity::TensorBackendInput, &live.inputs);
+        }
         for input in &live.inputs {
             let name = match facts.input_name(&input.name) {
                 Some(name) => name.as_ptr(),
@@ -143,6 +156,9 @@ impl Loan {
                 input,
                 name,
                 attributes: OnceLock::new(),
+                extra: asked
+                    .and_then(|asked| asked.extra(&input.name))
+                    .map(ptr::from_ref),
             });
         }
         *self.live.get_mut() = Some(live);
@@ -150,6 +166,7 @@ impl Loan {
             ticket,
             facts: Arc::clone(facts),
             instance,
+            asker,
         });
     }
 
@@ -175,6 +192,16 @@ impl Loan {
 
     pub(crate) fn origin(&self) -> Result<&Origin, Error> {
         Ok(self.lent()?.ticket.shared())
+    }
+
+    /// The embedder who asked.
+    pub(crate) fn asked(&self) -> Option<&Asked> {
+        self.lent.as_ref()?.asker.as_deref().and_then(Asked::of)
+    }
+
+    /// Where the request's stations are reported, until it is released.
+    pub(crate) fn trace(&self) -> Option<Trace> {
+        self.lent.as_ref()?.asker.as_ref()?.trace()
     }
 
     /// Whether the client asked to cancel, or is gone.
@@ -302,7 +329,8 @@ impl Loan {
 
     /// Takes one answer from the backend: a response, an error, or flags alone.
     fn send(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Result<(), Error> {
-        let is_decoupled = self.facts()?.is_decoupled;
+        let lent = self.lent()?;
+        let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
         let mut reply = self.reply();
         if reply.is_final {
             return Err(Error::invalid(
@@ -311,14 +339,16 @@ impl Loan {
         }
         reply.is_final = is_final;
         reply.response_count += u64::from(outcome.is_some());
-        if is_decoupled {
-            // Under the lock, so that responses of several threads arrive in the order in which they were counted.
-            let origin = self.origin()?;
+        if leaves_at_once {
+            // Under the lock, so that responses of several threads arrive in the order in which they were counted. The wake is not: it may
+            // lead to code of the receiver's.
+            let origin = lent.ticket.shared();
             origin.completion.deliver(Delivery {
                 slot: origin.slot,
                 outcome,
                 is_final,
             });
+            drop(reply);
             origin.completion.wake();
             return Ok(());
         }
@@ -395,6 +425,12 @@ impl LentInput {
         unsafe { &*self.input }
     }
 
+    /// What an embedder gave for the input beside its data.
+    pub(crate) fn extra(&self) -> Option<&InputExtra> {
+        // SAFETY: it lies with the asker, whom the loan keeps for as long as this input exists.
+        self.extra.map(|extra| unsafe { &*extra })
+    }
+
     /// Attributes of each buffer.
     ///
     /// # Safety
@@ -402,6 +438,9 @@ impl LentInput {
     pub(crate) unsafe fn attributes(&self) -> &[BufferAttributes] {
         // SAFETY: by this function's contract.
         let input = unsafe { self.input() };
+        if let Some(given) = self.extra().and_then(|extra| extra.attributes.as_deref()) {
+            return given;
+        }
         self.attributes
             .get_or_init(|| input.chunks.iter().map(BufferAttributes::of_view).collect())
     }

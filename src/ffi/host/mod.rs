@@ -48,6 +48,20 @@ pub struct Options {
     pub cache_config: Vec<(String, String)>,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            server_id: String::from("triton"),
+            backend_directory: PathBuf::from("/opt/tritonserver/backends"),
+            backend_config: Vec::new(),
+            auto_complete: true,
+            default_max_batch_size: 4,
+            cache_directory: PathBuf::from("/opt/tritonserver/caches"),
+            cache_config: Vec::new(),
+        }
+    }
+}
+
 /// All open backends of a process.
 pub struct Host {
     options: Options,
@@ -101,6 +115,11 @@ impl Host {
     /// Tells backends which server runs them, as soon as it does.
     pub fn bind_server(&self, server: &Arc<Server>) {
         self.server.bind(server);
+    }
+
+    /// What stands for the server towards plug-ins and embedders.
+    pub(crate) fn server_handle(&self) -> &Arc<ServerHandle> {
+        &self.server
     }
 
     /// The value of a setting for a backend; the backend's own goes before the one for all, the last one given wins.

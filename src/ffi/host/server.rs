@@ -1,20 +1,31 @@
-//! What `TRITONSERVER_Server*` points to when a backend asks for its server.
+//! What `TRITONSERVER_Server*` points to: for the embedder who made the server, and for the backends that it runs.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use conch_engine::{Error, Server};
 
+use super::Host;
 use crate::boundary::handles;
 
 handles! {
     TRITONSERVER_Server => ServerHandle, "server";
 }
 
-/// The way from a backend to the server that runs it. Backends are loaded while the server starts, so it is bound late; until then
-/// only its identity is known.
+/// The way to a server. Backends are loaded while it starts, so it is bound late; until then only its identity is known.
 pub(crate) struct ServerHandle {
     id: String,
     server: OnceLock<Weak<Server>>,
+    exit_timeout_secs: AtomicU64,
+    /// If an embedder made the server: until it is deleted.
+    owned: Mutex<Option<Owned>>,
+}
+
+/// An embedder's server. Dropped in this order: what backends still do ends with the server.
+struct Owned {
+    server: Arc<Server>,
+    _host: Arc<Host>,
 }
 
 impl ServerHandle {
@@ -22,11 +33,23 @@ impl ServerHandle {
         ServerHandle {
             id,
             server: OnceLock::new(),
+            exit_timeout_secs: AtomicU64::new(0),
+            owned: Mutex::default(),
         }
     }
 
     pub(crate) fn bind(&self, server: &Arc<Server>) {
+        let timeout = server.options().exit_timeout.as_secs();
+        self.exit_timeout_secs.store(timeout, Ordering::Relaxed);
         self.server.get_or_init(|| Arc::downgrade(server));
+    }
+
+    /// Keeps the server for its embedder.
+    pub(crate) fn own(&self, server: Arc<Server>, host: Arc<Host>) {
+        *self.lock() = Some(Owned {
+            server,
+            _host: host,
+        });
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -42,5 +65,32 @@ impl ServerHandle {
             .get()
             .and_then(Weak::upgrade)
             .ok_or_else(|| Error::unavailable("Server not ready"))
+    }
+
+    pub(crate) fn set_exit_timeout(&self, seconds: u64) {
+        self.exit_timeout_secs.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Stops the server; blocks up to its exit timeout. A second call returns at once.
+    ///
+    /// # Errors
+    /// INTERNAL if the time did not suffice.
+    pub(crate) fn stop(&self) -> Result<(), Error> {
+        let server = self.lock().as_ref().map(|owned| Arc::clone(&owned.server));
+        let Some(server) = server else {
+            return Err(Error::invalid("a backend cannot stop its server"));
+        };
+        let seconds = self.exit_timeout_secs.load(Ordering::Relaxed);
+        server.stop_within(Duration::from_secs(seconds))
+    }
+
+    /// Gives the server up.
+    pub(crate) fn disown(&self) {
+        let owned = self.lock().take();
+        drop(owned);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Owned>> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

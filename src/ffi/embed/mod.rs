@@ -1,0 +1,32 @@
+//! The server within another program: what the in-process half of `tritonserver.h` works on.
+//!
+//! An embedder makes a server from options, and requests that carry its own memory and callbacks. Backends that ask the server which
+//! runs them come the same way.
+//!
+//! Which thread calls back:
+//! - responses: the thread that sent them, which is normally the instance's core; a thread of the backend's own if that answers; the
+//!   timekeeper, if the request timed out or was cancelled while it waited. Never a thread that is inside `ServerInferAsync` or
+//!   `InferenceRequestCancel`, and never two at once for one request: responses come in the order in which they were sent.
+//! - release of the request: the thread on which the backend released it, else as above.
+//! - allocators: the thread on which the backend asks for its buffers; release, whoever deletes the response.
+//! - traces: the thread that reaches the station.
+//!
+//! No lock is held during any of them, so they may call anything but the end of their own server, which waits for them.
+
+mod asked;
+mod callbacks;
+mod options;
+mod placement;
+mod request;
+mod response;
+mod start;
+mod trace;
+
+pub(crate) use asked::{Asked, InputExtra};
+pub(crate) use callbacks::Callback;
+pub(crate) use options::ServerOptions;
+pub(crate) use placement::{Allocator, Placed};
+pub(crate) use request::{Correlation, InferenceRequest, MemoryChunk};
+pub(crate) use response::location;
+pub use start::start;
+pub(crate) use trace::{TraceFunctions, TraceHandle, handle_of};

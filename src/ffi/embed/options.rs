@@ -1,0 +1,121 @@
+//! Options of a server that an embedder makes: what `TRITONSERVER_ServerOptions*` points to.
+//!
+//! Each becomes the option of the executable that says the same. Those of devices that this version does not drive change nothing, as
+//! there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use conch_engine::{ControlMode, Error, Options, Server, log};
+
+use crate::boundary::handles;
+use crate::host;
+
+handles! {
+    TRITONSERVER_ServerOptions => ServerOptions, "server options";
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct ServerOptions {
+    pub(crate) server: Options,
+    pub(crate) plugins: host::Options,
+    /// Limit how often instances execute (`--rate-limit=execution_count`).
+    pub(crate) limits_rate: bool,
+}
+
+impl ServerOptions {
+    pub(crate) fn new() -> ServerOptions {
+        let mut options = ServerOptions::default();
+        // The library's defaults, unlike the executable's: configurations are complete unless the embedder says otherwise, and
+        // repositories are looked at again when he asks.
+        options.server.auto_complete = false;
+        options.server.model_control_mode = ControlMode::Poll;
+        options
+    }
+
+    /// Starts the server. Blocks until all models are loaded or have failed.
+    ///
+    /// # Errors
+    /// UNSUPPORTED for what this version does not serve, else the start's.
+    pub(crate) fn start(&self) -> Result<(Arc<Server>, Arc<host::Host>), Error> {
+        if self.limits_rate {
+            return Err(Error::unsupported(
+                "rate limiting is not served by this version",
+            ));
+        }
+        let mut server = self.server.clone();
+        // As on the command line: in lexical order, without duplicates.
+        server.model_repositories.sort();
+        server.model_repositories.dedup();
+        super::start(server, self.plugins.clone())
+    }
+
+    /// `--metrics-config`. `name` is empty for settings of all metrics.
+    ///
+    /// # Errors
+    /// INVALID_ARG for a value that cannot be one.
+    pub(crate) fn set_metrics(
+        &mut self,
+        name: &str,
+        setting: &str,
+        value: &str,
+    ) -> Result<(), Error> {
+        match (name, setting) {
+            ("", "counter_latencies") => self.server.counter_latencies = parse_bool(value)?,
+            ("", "summary_latencies" | "histogram_latencies") => {
+                if parse_bool(value)? {
+                    return Err(Error::unsupported(format!(
+                        "{setting}={value} of the metrics configuration is not served by this version"
+                    )));
+                }
+            }
+            _ => log::warning!("the metrics setting {setting}={value} has no effect"),
+        }
+        Ok(())
+    }
+
+    /// `--cache-config`.
+    pub(crate) fn set_cache(&mut self, name: &str, config: &str) {
+        self.plugins
+            .cache_config
+            .push((name.to_owned(), config.to_owned()));
+    }
+
+    /// `--backend-config`; `backend` is empty for all of them.
+    pub(crate) fn set_for_backends(&mut self, backend: &str, setting: &str, value: String) {
+        self.plugins
+            .backend_config
+            .push((backend.to_owned(), setting.to_owned(), value));
+    }
+
+    /// `--repoagent-directory`.
+    pub(crate) fn set_agent_directory(&mut self, directory: PathBuf) {
+        let _ = directory;
+    }
+
+    /// `--host-policy`.
+    ///
+    /// # Errors
+    /// UNSUPPORTED, as the flag is refused.
+    pub(crate) fn set_host_policy(
+        &mut self,
+        policy: &str,
+        setting: &str,
+        value: &str,
+    ) -> Result<(), Error> {
+        Err(Error::unsupported(format!(
+            "the host policy {policy},{setting}={value} is not served by this version"
+        )))
+    }
+}
+
+fn parse_bool(text: &str) -> Result<bool, Error> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Ok(true),
+        "false" | "off" | "0" => Ok(false),
+        _ => Err(Error::invalid(format!(
+            "invalid value for bool option: {text}"
+        ))),
+    }
+}

@@ -1,0 +1,250 @@
+//! Output buffers that an embedder's response allocator provides.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use conch_abi as abi;
+use conch_engine::{Error, Output};
+use conch_memory::{Place, View};
+
+use super::callbacks::{
+    conch_guard_allocate, conch_guard_attributes, conch_guard_free, conch_guard_query, log_failure,
+    on_exception, outcome,
+};
+use crate::boundary::{as_handle, c_string};
+use crate::export::allocator::ResponseAllocator;
+use crate::guard;
+use crate::objects::{BufferAttributes, kind_of};
+
+/// A response allocator as one request uses it: its functions, and the pointers that they want.
+#[derive(Clone, Copy)]
+pub(crate) struct Allocator {
+    handle: *mut abi::TRITONSERVER_ResponseAllocator,
+    functions: ResponseAllocator,
+    userp: *mut c_void,
+}
+
+// SAFETY: the embedder's functions may be called from any thread; both pointers are passed back, never followed.
+unsafe impl Send for Allocator {}
+// SAFETY: as above.
+unsafe impl Sync for Allocator {}
+
+impl Allocator {
+    pub(crate) fn new(
+        handle: *mut abi::TRITONSERVER_ResponseAllocator,
+        functions: ResponseAllocator,
+        userp: *mut c_void,
+    ) -> Allocator {
+        Allocator {
+            handle,
+            functions,
+            userp,
+        }
+    }
+
+    /// A response is begun.
+    pub(crate) fn start(&self) {
+        let Some(start) = self.functions.start else {
+            return;
+        };
+        // SAFETY: the allocator's own function with its own pointers.
+        if let Err(error) = unsafe { guard::call2(start, self.handle, self.userp) } {
+            conch_engine::log::error!("response allocation start failed: {error}");
+        }
+    }
+
+    /// Where outputs would be placed.
+    ///
+    /// # Errors
+    /// None if the allocator cannot say; else its own.
+    ///
+    /// # Safety
+    /// `name` is null or ends with NUL, `bytes` is null or valid, the others are valid.
+    pub(crate) unsafe fn query(
+        &self,
+        name: *const c_char,
+        bytes: *mut usize,
+        memory_type: *mut u32,
+        memory_type_id: *mut i64,
+    ) -> Option<Result<(), Error>> {
+        self.functions.query?;
+        // SAFETY: by this function's contract; the allocator's own function with its own pointers.
+        Some(unsafe {
+            outcome(conch_guard_query(
+                on_exception,
+                self.functions.query,
+                self.handle,
+                self.userp,
+                name,
+                bytes,
+                memory_type,
+                memory_type_id,
+            ))
+        })
+    }
+
+    /// A buffer for an output; `wanted` is only a wish.
+    ///
+    /// # Errors
+    /// The allocator's; INTERNAL if it claims success without a buffer, or a memory type that there is not.
+    pub(crate) fn place(
+        &self,
+        name: &CStr,
+        bytes: usize,
+        wanted: (u32, i64),
+    ) -> Result<Arc<Placed>, Error> {
+        let (mut buffer, mut buffer_userp) = (ptr::null_mut(), ptr::null_mut());
+        let (mut memory_type, mut memory_type_id) = wanted;
+        // SAFETY: the allocator's own function with its own pointers; the targets are writable.
+        unsafe {
+            outcome(conch_guard_allocate(
+                on_exception,
+                self.functions.allocate,
+                self.handle,
+                name.as_ptr(),
+                bytes,
+                wanted.0,
+                wanted.1,
+                self.userp,
+                &raw mut buffer,
+                &raw mut buffer_userp,
+                &raw mut memory_type,
+                &raw mut memory_type_id,
+            ))
+        }?;
+        let mut placed = Placed {
+            allocator: *self,
+            buffer,
+            buffer_userp,
+            attributes: BufferAttributes::default(),
+        };
+        placed.attributes.byte_size = bytes as u64;
+        placed.attributes.memory_type = memory_type;
+        placed.attributes.memory_type_id = memory_type_id;
+        let told = kind_of(memory_type).and_then(|_| {
+            if buffer.is_null() && bytes > 0 {
+                let name = name.to_string_lossy();
+                return Err(Error::internal(format!(
+                    "the response allocator gave no buffer of {bytes} bytes for output '{name}'"
+                )));
+            }
+            Ok(())
+        });
+        told?;
+        if self.functions.buffer_attributes.is_some() {
+            let (size, kind, id) = (bytes as u64, memory_type, memory_type_id);
+            // SAFETY: as above; the attributes are changed during the call only.
+            unsafe {
+                outcome(conch_guard_attributes(
+                    on_exception,
+                    self.functions.buffer_attributes,
+                    self.handle,
+                    name.as_ptr(),
+                    as_handle(&placed.attributes),
+                    self.userp,
+                    buffer_userp,
+                ))
+            }?;
+            // Whatever the function wrote there: these are known.
+            placed.attributes.byte_size = size;
+            placed.attributes.memory_type = kind;
+            placed.attributes.memory_type_id = id;
+        }
+        Ok(Arc::new(placed))
+    }
+
+    /// Moves an output that was made elsewhere (a cached response, say) into a buffer of the allocator's.
+    ///
+    /// # Errors
+    /// The allocator's; UNSUPPORTED if one of the two places cannot be reached by the CPU.
+    pub(crate) fn adopt(&self, output: &mut Output) -> Result<(), Error> {
+        if output.data.is_empty() || Placed::of(&output.data).is_some() {
+            return Ok(());
+        }
+        let name = c_string(&output.name);
+        let placed = self.place(&name, output.data.len(), (abi::TRITONSERVER_MEMORY_CPU, 0))?;
+        let source = output.data.as_slice().filter(|_| placed.place().is_host());
+        let Some(source) = source else {
+            return Err(Error::unsupported(format!(
+                "output '{}' cannot be copied between devices",
+                output.name
+            )));
+        };
+        // SAFETY: the allocator gave that many bytes of host memory, which nobody else uses yet.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), placed.buffer.cast(), source.len()) };
+        output.data = Placed::freeze(placed);
+        Ok(())
+    }
+}
+
+/// One buffer of an allocator; given back on drop.
+pub(crate) struct Placed {
+    allocator: Allocator,
+    buffer: *mut c_void,
+    buffer_userp: *mut c_void,
+    attributes: BufferAttributes,
+}
+
+// SAFETY: the buffer is the response's alone until given back; the pointers are only passed on.
+unsafe impl Send for Placed {}
+// SAFETY: as above.
+unsafe impl Sync for Placed {}
+
+impl Placed {
+    /// The buffer behind a view, if it is an allocator's.
+    pub(crate) fn of(view: &View) -> Option<&Placed> {
+        view.owner()?.downcast_ref::<Placed>()
+    }
+
+    pub(crate) fn buffer(&self) -> *mut c_void {
+        self.buffer
+    }
+
+    pub(crate) fn buffer_userp(&self) -> *mut c_void {
+        self.buffer_userp
+    }
+
+    pub(crate) fn attributes(&self) -> &BufferAttributes {
+        &self.attributes
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            kind: kind_of(self.attributes.memory_type).unwrap_or_default(),
+            id: self.attributes.memory_type_id,
+        }
+    }
+
+    /// The bytes as the backend wrote them.
+    pub(crate) fn freeze(placed: Arc<Placed>) -> View {
+        let base = placed.buffer.cast::<u8>().cast_const();
+        // The allocator was asked for as many, so they fit.
+        let length = usize::try_from(placed.attributes.byte_size).unwrap_or(0);
+        let place = placed.place();
+        // SAFETY: the buffer stays valid until it is given back, which is when the last view is gone.
+        unsafe { View::foreign(base, length, place, Some(placed)) }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if self.buffer.is_null() {
+            return;
+        }
+        // SAFETY: the allocator's own function with its own pointers; the buffer is not used again.
+        unsafe {
+            let error = conch_guard_free(
+                on_exception,
+                self.allocator.functions.release,
+                self.allocator.handle,
+                self.buffer,
+                self.buffer_userp,
+                usize::try_from(self.attributes.byte_size).unwrap_or(0),
+                self.attributes.memory_type,
+                self.attributes.memory_type_id,
+            );
+            log_failure(error, "failed to release an output buffer");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! From options to a running server: the way of the executable and of embedders.
+
+use std::sync::Arc;
+
+use conch_engine::{Error, Options, Server};
+
+use crate::host::{self, Host};
+
+/// Starts a server with its plug-ins, and tells these which one it is. Blocks until all models are loaded or have failed. What both
+/// sides are to agree on is taken from `options`.
+///
+/// # Errors
+/// As [`Server::start`].
+pub fn start(
+    options: Options,
+    mut plugins: host::Options,
+) -> Result<(Arc<Server>, Arc<Host>), Error> {
+    plugins.server_id.clone_from(&options.server_id);
+    plugins.auto_complete = options.auto_complete;
+    let host = Host::new(plugins);
+    let server = Server::start(options, Arc::clone(&host) as Arc<_>)?;
+    host.bind_server(&server);
+    Ok((server, host))
+}

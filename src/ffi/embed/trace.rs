@@ -1,0 +1,230 @@
+//! Traces of the C API: what `TRITONSERVER_InferenceTrace*` points to.
+//!
+//! A trace belongs to whoever made it until `ServerInferAsync` takes it, and again from its release callback on.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conch_abi as abi;
+use conch_engine::log;
+use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
+
+use super::callbacks::{
+    conch_guard_activity, conch_guard_tensor_activity, conch_guard_trace_release, log_failure,
+    on_exception,
+};
+use crate::boundary::{as_handle, c_string, handles};
+use crate::objects::BufferAttributes;
+
+handles! {
+    TRITONSERVER_InferenceTrace => TraceHandle, "trace";
+}
+
+/// The functions of a trace's maker.
+#[derive(Clone, Copy)]
+pub(crate) struct TraceFunctions {
+    pub(crate) activity: abi::TRITONSERVER_InferenceTraceActivityFn_t,
+    pub(crate) tensor_activity: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t,
+    pub(crate) release: abi::TRITONSERVER_InferenceTraceReleaseFn_t,
+    pub(crate) userp: *mut c_void,
+}
+
+// SAFETY: the functions may be called from any thread; the pointer is passed back, never followed.
+unsafe impl Send for TraceFunctions {}
+// SAFETY: as above.
+unsafe impl Sync for TraceFunctions {}
+
+/// See the module.
+pub(crate) struct TraceHandle {
+    level: u32,
+    pub(crate) id: u64,
+    pub(crate) parent_id: u64,
+    functions: TraceFunctions,
+    subject: Mutex<Subject>,
+}
+
+/// What the trace is about. Addresses of the texts are handed out: they hold until the text is set again.
+#[derive(Default)]
+pub(crate) struct Subject {
+    pub(crate) model_name: CString,
+    pub(crate) model_version: i64,
+    pub(crate) request_id: CString,
+    pub(crate) context: CString,
+}
+
+impl TraceHandle {
+    pub(crate) fn new(level: u32, parent_id: u64, functions: TraceFunctions) -> TraceHandle {
+        let deprecated = abi::TRITONSERVER_TRACE_LEVEL_MIN | abi::TRITONSERVER_TRACE_LEVEL_MAX;
+        let level = if level & deprecated == 0 {
+            level
+        } else {
+            (level & !deprecated) | abi::TRITONSERVER_TRACE_LEVEL_TIMESTAMPS
+        };
+        TraceHandle {
+            level,
+            id: next_id(),
+            parent_id,
+            functions,
+            subject: Mutex::default(),
+        }
+    }
+
+    /// A trace of what is done on behalf of this one's request.
+    pub(crate) fn spawn(&self) -> TraceHandle {
+        TraceHandle::new(self.level, self.id, self.functions)
+    }
+
+    pub(crate) fn subject(&self) -> MutexGuard<'_, Subject> {
+        self.subject.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_times(&self) -> bool {
+        self.level & abi::TRITONSERVER_TRACE_LEVEL_TIMESTAMPS != 0
+    }
+
+    fn report(&self, activity: u32, timestamp_ns: u64) {
+        if !self.has_times() || self.functions.activity.is_none() {
+            return;
+        }
+        // SAFETY: the maker's own function with its own pointer, and this trace's handle.
+        unsafe {
+            let error = conch_guard_activity(
+                on_exception,
+                self.functions.activity,
+                as_handle(self),
+                activity,
+                timestamp_ns,
+                self.functions.userp,
+            );
+            log_failure(error, "a trace callback failed");
+        }
+    }
+
+    /// An activity with a name of its own, which joins the context: a JSON object of names by time, as upstream keeps them.
+    pub(crate) fn report_custom(&self, timestamp_ns: u64, name: &CStr) {
+        if !self.has_times() {
+            return;
+        }
+        let mut subject = self.subject();
+        let context = subject.context.to_string_lossy();
+        let mut object = if context.is_empty() {
+            serde_json::Map::new()
+        } else {
+            serde_json::from_str(&context).unwrap_or_else(|cause| {
+                log::error!("Error parsing trace context: {cause}");
+                serde_json::Map::new()
+            })
+        };
+        object.insert(
+            timestamp_ns.to_string(),
+            name.to_string_lossy().into_owned().into(),
+        );
+        subject.context = c_string(&serde_json::Value::Object(object).to_string());
+        drop(subject);
+        self.report(abi::TRITONSERVER_TRACE_CUSTOM_ACTIVITY, timestamp_ns);
+    }
+}
+
+/// A trace that a request carries; goes back to its maker on drop.
+pub(super) struct Carried {
+    handle: *mut abi::TRITONSERVER_InferenceTrace,
+    /// The request was refused, and the trace stayed with its maker.
+    is_returned: AtomicBool,
+}
+
+// SAFETY: the handle is only used through shared references, whose target is `Sync`, until it is given back once.
+unsafe impl Send for Carried {}
+// SAFETY: as above.
+unsafe impl Sync for Carried {}
+
+impl Carried {
+    /// Takes a trace over, or none.
+    ///
+    /// # Safety
+    /// `handle` is null or a live trace that belongs to nobody else.
+    pub(super) unsafe fn take(
+        handle: *mut abi::TRITONSERVER_InferenceTrace,
+    ) -> Option<Arc<Carried>> {
+        (!handle.is_null()).then(|| {
+            Arc::new(Carried {
+                handle,
+                is_returned: AtomicBool::new(false),
+            })
+        })
+    }
+
+    pub(super) fn trace(&self) -> &TraceHandle {
+        // SAFETY: a live trace until given back, which is when this is dropped.
+        unsafe { &*self.handle.cast::<TraceHandle>() }
+    }
+
+    /// Leaves the trace to its maker without a call.
+    pub(super) fn give_back(&self) {
+        self.is_returned.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if *self.is_returned.get_mut() {
+            return;
+        }
+        let functions = self.trace().functions;
+        // SAFETY: the maker's own function with its own pointer; the trace is the maker's again and not used here.
+        unsafe {
+            let error = conch_guard_trace_release(
+                on_exception,
+                functions.release,
+                self.handle,
+                functions.userp,
+            );
+            log_failure(error, "a trace release callback failed");
+        }
+    }
+}
+
+impl TraceSink for Carried {
+    fn reached(&self, activity: Activity, timestamp_ns: u64) {
+        self.trace().report(activity as u32, timestamp_ns);
+    }
+
+    fn wants_tensors(&self) -> bool {
+        let trace = self.trace();
+        trace.level & abi::TRITONSERVER_TRACE_LEVEL_TENSORS != 0
+            && trace.functions.tensor_activity.is_some()
+    }
+
+    fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+        let trace = self.trace();
+        let name = c_string(tensor.name);
+        let attributes = BufferAttributes::of_view(tensor.data);
+        // SAFETY: the maker's own function with its own pointer; name, shape and bytes outlive the call.
+        unsafe {
+            let error = conch_guard_tensor_activity(
+                on_exception,
+                trace.functions.tensor_activity,
+                self.handle,
+                activity as u32,
+                name.as_ptr(),
+                tensor.data_type.number(),
+                tensor.data.as_ptr().cast(),
+                tensor.data.len(),
+                tensor.shape.as_ptr(),
+                // Ranks fit 64 bits.
+                tensor.shape.len() as u64,
+                attributes.memory_type,
+                attributes.memory_type_id,
+                trace.functions.userp,
+            );
+            log_failure(error, "a trace callback failed");
+        }
+    }
+}
+
+/// The C API's handle of a trace, if it is one of the C API.
+pub(crate) fn handle_of(trace: &Trace) -> Option<*mut abi::TRITONSERVER_InferenceTrace> {
+    let sink: &dyn Any = &**trace.sink();
+    sink.downcast_ref::<Carried>().map(|carried| carried.handle)
+}
