@@ -11,6 +11,8 @@
 //!     └──────► CANCELLED | EXPIRED (whoever made the change owns the payload, then DONE)
 //! ```
 //!
+//! Whoever began may also put the payload back as it was, to have only looked at it; a cancel that came meanwhile is not lost.
+//!
 //! The winner of the compare-and-swap out of QUEUED gets an [`Owned`]: exclusive access to the payload. All others see that they lost.
 //! A cancel that comes too late (EXECUTING) leaves a mark that the executor can read.
 
@@ -19,7 +21,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use crate::pile::Link;
 use crate::sync::AtomicPtr;
@@ -103,6 +105,9 @@ impl<S, T> Claim<S, T> {
         if fate == Fate::Cancel {
             // Relaxed: a hint to the executor, it orders nothing.
             self.is_cancel_requested.store(true, Ordering::Relaxed);
+            // But for one that only looks: pairs with the fence of `put_back`, so that either the loads below see the payload put back, or
+            // who put it back sees the mark.
+            fence(Ordering::SeqCst);
         }
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -179,6 +184,22 @@ impl<S, T> Owned<S, T> {
         let next = (generation.wrapping_add(1) & u64::from(u32::MAX)) << GENERATION_SHIFT;
         claim.word.store(next | QUEUED, Ordering::Release);
         claim
+    }
+
+    /// Puts the payload back into the queue as if it had never been taken out. If a cancel came meanwhile, which has been told that it was too
+    /// late, the payload returns, claimed for it.
+    pub fn put_back(self) -> Option<Owned<S, T>> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: as in `requeue`.
+        let claim = unsafe { std::ptr::read(&this.claim) };
+        let generation = claim.word.load(Ordering::Relaxed) & !STATE_MASK;
+        claim.word.store(generation | QUEUED, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if claim.is_cancelled() {
+            claim.claim(Fate::Cancel, None)
+        } else {
+            None
+        }
     }
 
     /// A stable address for the C ABI; ownership goes with it until [`Owned::from_raw`].
@@ -263,6 +284,37 @@ mod tests {
             "armed for the earlier generation"
         );
         assert_eq!(*claim.claim(Fate::Execute, Some(1)).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_payload_that_was_put_back_is_as_before() {
+        let claim = Claim::new((), 1);
+        let owned = claim.claim(Fate::Execute, None).unwrap();
+        assert!(owned.put_back().is_none());
+        assert!(claim.is_queued());
+        assert_eq!(*claim.claim(Fate::Execute, Some(0)).unwrap(), 1);
+
+        // A cancel while it was out was told that it came too late; it must not get lost.
+        let claim = Claim::new((), 2);
+        let owned = claim.claim(Fate::Execute, None).unwrap();
+        assert!(claim.claim(Fate::Cancel, None).is_none());
+        assert_eq!(*owned.put_back().unwrap(), 2);
+        assert!(!claim.is_queued());
+    }
+
+    #[test]
+    fn a_cancel_is_never_lost_on_one_who_looks() {
+        for _ in 0..2_000 {
+            let claim = Claim::new((), ());
+            let canceller = Arc::clone(&claim);
+            let owned = claim.claim(Fate::Execute, None).unwrap();
+            let won = std::thread::scope(|scope| {
+                let cancel = scope.spawn(move || canceller.claim(Fate::Cancel, None).is_some());
+                let returned = owned.put_back().is_some();
+                [cancel.join().unwrap(), returned]
+            });
+            assert_eq!(won.iter().filter(|won| **won).count(), 1, "{won:?}");
+        }
     }
 
     #[test]

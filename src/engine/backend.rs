@@ -94,8 +94,26 @@ pub trait Model: Send + Sync {
     /// Tells the model which registry entry it serves, once, after its configuration is final and before the first instance.
     fn bind(&self, version: &Arc<ModelVersion>);
 
+    /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and before the first instance.
+    fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
+        None
+    }
+
     /// Initialises an instance. Called on the thread that will execute it.
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error>;
+}
+
+/// A model's own say in which requests are executed together, beyond sizes and shapes. Called by whichever core of the model forms a batch,
+/// under its scheduler's baton: by one thread at a time, while no other forms one. So it must be quick, above all.
+pub trait BatchStrategy: Send {
+    /// A batch begins to form. A look over the queue that ends in waiting for more requests ends its batch, too.
+    fn begin(&mut self);
+
+    /// Whether `request`, the next one in order, joins the batch; the first one that does not ends it. The request comes back as it was.
+    fn includes(&mut self, request: Live) -> (Live, bool);
+
+    /// The batch is formed, or given up.
+    fn end(&mut self);
 }
 
 #[derive(Clone, Debug)]

@@ -61,6 +61,7 @@ pub fn start_cores(
         &version.config,
         active_count,
         Arc::clone(&placement.timekeeper),
+        model.batch_strategy(),
     )?);
     let mut cores = Cores {
         version: Arc::clone(version),

@@ -33,6 +33,7 @@ mod request;
 mod response;
 mod scheduler;
 pub mod server;
+mod shown;
 pub mod stats;
 pub mod tables;
 pub mod timekeeper;
@@ -45,8 +46,8 @@ pub use conch_config::PreferredGroup;
 pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
 pub use asker::{Asker, cancel};
 pub use backend::{
-    Backend, BackendHost, BackendSpec, Batch, Checkup, ExecutionPolicy, Instance, InstanceSpec,
-    LoadContext, Model,
+    Backend, BackendHost, BackendSpec, Batch, BatchStrategy, Checkup, ExecutionPolicy, Instance,
+    InstanceSpec, LoadContext, Model,
 };
 
 pub use control::{ControlMode, Overrides};

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use conch_channel::{Chain, Clock, Fate, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 
+use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of, rejection_ns};
+use crate::shown::Shown;
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
 use crate::{Code, Departures, Error, Live, ModelVersion, Ticket};
@@ -58,8 +60,10 @@ impl Queue {
         config: &conch_config::Model,
         core_count: usize,
         timekeeper: Arc<Timekeeper>,
+        strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Queue, Error> {
-        let scheduler = Scheduler::new(config).ok_or_else(|| {
+        let strategy = strategy.map(|strategy| Box::new(Shown(strategy)) as _);
+        let scheduler = Scheduler::new(config, strategy).ok_or_else(|| {
             let kind = match config.scheduling {
                 Scheduling::Ensemble => "ensembles",
                 _ => "sequence batching",
@@ -106,7 +110,9 @@ impl Queue {
                     for live in &mut harvest.batch {
                         leave_queue(live);
                     }
-                    let is_work = !harvest.batch.is_empty() || !harvest.expired.is_empty();
+                    let is_work = !harvest.batch.is_empty()
+                        || !harvest.expired.is_empty()
+                        || !harvest.cancelled.is_empty();
                     (is_work.then_some(()), outlook)
                 });
             let Some(turn) = turn else { return false };
@@ -114,6 +120,7 @@ impl Queue {
                 self.entrust(deadline_ns);
             }
             reject(&mut harvest.expired, departures);
+            cancel(&mut harvest.cancelled, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
@@ -202,6 +209,19 @@ fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
             Error::unavailable("Request timeout expired"),
             departures,
         );
+    }
+    departures.flush();
+}
+
+/// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
+/// that they execute.
+fn cancel(cancelled: &mut Vec<Live>, departures: &mut Departures) {
+    if cancelled.is_empty() {
+        return;
+    }
+    for live in cancelled.drain(..) {
+        let error = Error::new(Code::Cancelled, "");
+        refuse(live, Failure::Canceled, error, departures);
     }
     departures.flush();
 }

@@ -1,22 +1,23 @@
 //! The dynamic batcher.
 //!
 //! A batch forms when an instance is free to execute it, from the requests in order of priority and arrival. Preferred sizes cut it and bound it; the
-//! delay lets the oldest request wait for company; requests that do not fit together end it. As upstream's
+//! delay lets the oldest request wait for company; requests that do not fit together end it, and so does the model's own strategy. As upstream's
 //! `GetDynamicBatch`, except that a batch always starts empty: what upstream adds to one that waits for an instance is here still in the queue.
 
 use conch_channel::{Fate, NEVER_NS, Outlook};
 use conch_config::DynamicBatching;
 
 use super::levels::{Cursor, Levels};
-use super::{Entry, Harvest, idle};
+use super::{Entry, Harvest, Strategy, Verdict, idle};
 
 #[derive(Debug)]
-pub(crate) struct Dynamic<T> {
+pub(crate) struct Dynamic<T: Entry> {
     levels: Levels<T>,
     /// Ascending, never empty.
     preferred_sizes: Vec<u32>,
     batch_size_max: u32,
     delay_ns: u64,
+    strategy: Option<Box<dyn Strategy<T> + Send>>,
 }
 
 /// What a look over the queue decided.
@@ -30,7 +31,11 @@ struct Plan {
 }
 
 impl<T: Entry> Dynamic<T> {
-    pub(crate) fn new(settings: &DynamicBatching, batch_size_max: u32) -> Dynamic<T> {
+    pub(crate) fn new(
+        settings: &DynamicBatching,
+        batch_size_max: u32,
+        strategy: Option<Box<dyn Strategy<T> + Send>>,
+    ) -> Dynamic<T> {
         // A model without a batch dimension executes one request at a time, under the queue policy all the same.
         let batch_size_max = batch_size_max.max(1);
         let mut preferred_sizes = settings.preferred_batch_sizes.clone();
@@ -44,6 +49,7 @@ impl<T: Entry> Dynamic<T> {
             preferred_sizes,
             batch_size_max,
             delay_ns: settings.max_queue_delay_us.saturating_mul(1_000),
+            strategy,
         }
     }
 
@@ -62,7 +68,7 @@ impl<T: Entry> Dynamic<T> {
     pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
         self.levels.reject(now_ns, harvest);
         loop {
-            let plan = self.plan(now_ns);
+            let plan = self.plan(now_ns, &mut harvest.cancelled);
             if plan.count == 0 {
                 return Outlook {
                     is_ready: false,
@@ -82,7 +88,7 @@ impl<T: Entry> Dynamic<T> {
     }
 
     /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
-    fn plan(&mut self, now_ns: u64) -> Plan {
+    fn plan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> Plan {
         let size_preferred_max = self
             .preferred_sizes
             .last()
@@ -92,7 +98,7 @@ impl<T: Entry> Dynamic<T> {
         let mut template = super::Signature::new();
         let (mut count, mut size) = (0_usize, 0_u32);
         let mut mark: Option<(usize, u32)> = None;
-        let mut is_full = false;
+        let (mut is_full, mut is_begun) = (false, false);
         let (mut oldest_ns, mut expires_ns) = (NEVER_NS, NEVER_NS);
         while let Some(queued) = self.levels.look(&mut cursor, now_ns) {
             let facts = queued.entry.facts();
@@ -108,6 +114,28 @@ impl<T: Entry> Dynamic<T> {
                     break;
                 }
             }
+            if let Some(strategy) = &mut self.strategy {
+                if !is_begun {
+                    strategy.begin();
+                    is_begun = true;
+                }
+                match strategy.includes(&queued.entry) {
+                    Verdict::Joins => {}
+                    Verdict::Stays => {
+                        is_full = true;
+                        // A request that joins no batch has one to itself: upstream would never execute it, nor any behind it.
+                        if count > 0 {
+                            break;
+                        }
+                    }
+                    // The next look finds it claimed.
+                    Verdict::Gone => continue,
+                    Verdict::Cancelled(owned) => {
+                        cancelled.push(owned);
+                        continue;
+                    }
+                }
+            }
             count += 1;
             size = next_size;
             oldest_ns = oldest_ns.min(facts.queued_ns);
@@ -115,7 +143,15 @@ impl<T: Entry> Dynamic<T> {
             if self.preferred_sizes.binary_search(&size).is_ok() {
                 mark = Some((count, size));
             }
+            if is_full {
+                break;
+            }
             cursor.advance();
+        }
+        if let Some(strategy) = &mut self.strategy
+            && is_begun
+        {
+            strategy.end();
         }
         let delay_end_ns = oldest_ns.saturating_add(self.delay_ns);
         let is_overdue = self.delay_ns != 0 && now_ns >= delay_end_ns;
@@ -144,7 +180,8 @@ impl<T: Entry> Dynamic<T> {
         }
     }
 
-    /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit.
+    /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit; not
+    /// under a strategy, which has been asked about these alone.
     fn take(&mut self, plan: &Plan, now_ns: u64, batch: &mut Vec<T::Owned>) {
         let mut size = 0_u32;
         let mut template = None;
@@ -159,6 +196,9 @@ impl<T: Entry> Dynamic<T> {
             }
         }
         let Some(template) = template else { return };
+        if self.strategy.is_some() {
+            return;
+        }
         while size < plan.size {
             let mut cursor = Cursor::default();
             let Some(queued) = self.levels.look(&mut cursor, now_ns) else {

@@ -35,7 +35,7 @@ impl Batcher {
     /// The batcher that `config` asks for; none if that scheduler does not exist yet.
     pub fn new(config: &Model) -> Option<Batcher> {
         Some(Batcher {
-            scheduler: Scheduler::new(config)?,
+            scheduler: Scheduler::new(config, None)?,
             harvest: Harvest::default(),
         })
     }

@@ -7,6 +7,7 @@ mod dynamic;
 mod fifo;
 mod levels;
 pub(crate) mod measure;
+mod strategy;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use smallvec::SmallVec;
 pub(crate) use dynamic::Dynamic;
 pub(crate) use fifo::Fifo;
 pub(crate) use levels::{policy_of, rejection_ns};
+pub(crate) use strategy::{Strategy, Verdict};
 
 /// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of shape tensors, and which inputs are
 /// there if any is optional. Empty for a model whose requests always fit together.
@@ -56,6 +58,8 @@ pub(crate) struct Harvest<O> {
     pub batch: Vec<O>,
     /// Requests whose timeout has passed under a rejecting policy.
     pub expired: Vec<O>,
+    /// Requests that were cancelled while a strategy looked at them.
+    pub cancelled: Vec<O>,
 }
 
 impl<O> Default for Harvest<O> {
@@ -63,25 +67,30 @@ impl<O> Default for Harvest<O> {
         Harvest {
             batch: Vec::new(),
             expired: Vec::new(),
+            cancelled: Vec::new(),
         }
     }
 }
 
 /// The scheduler of one model.
 #[derive(Debug)]
-pub(crate) enum Scheduler<T> {
+pub(crate) enum Scheduler<T: Entry> {
     Fifo(Fifo<T>),
     Dynamic(Dynamic<T>),
 }
 
 impl<T: Entry> Scheduler<T> {
-    /// The scheduler that `config` asks for; none if it is one that does not exist yet.
-    pub(crate) fn new(config: &Model) -> Option<Scheduler<T>> {
+    /// The scheduler that `config` asks for; none if it is one that does not exist yet. Only the dynamic batcher asks `strategy`.
+    pub(crate) fn new(
+        config: &Model,
+        strategy: Option<Box<dyn Strategy<T> + Send>>,
+    ) -> Option<Scheduler<T>> {
         match &config.scheduling {
             Scheduling::Default => Some(Scheduler::Fifo(Fifo::default())),
             Scheduling::Dynamic(settings) => Some(Scheduler::Dynamic(Dynamic::new(
                 settings,
                 config.max_batch_size,
+                strategy,
             ))),
             Scheduling::Sequence | Scheduling::Ensemble => None,
         }

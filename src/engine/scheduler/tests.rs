@@ -6,7 +6,9 @@ use std::rc::Rc;
 use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 
-use super::{Dynamic, Entry, Facts, Fifo, Harvest};
+use super::{Dynamic, Entry, Facts, Fifo, Harvest, Strategy, Verdict};
+
+mod strategy;
 
 /// A ticket that remembers who claimed it.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ fn run(
     requests: &[(u32, u64, i64)],
     now_us: u64,
 ) -> (Vec<usize>, Option<u64>) {
-    let mut dynamic = Dynamic::new(settings, max);
+    let mut dynamic = Dynamic::new(settings, max, None);
     for (number, (batch_count, queued_us, shape)) in requests.iter().enumerate() {
         dynamic.accept(fake(
             number,
@@ -295,7 +297,7 @@ fn timeouts_reject_or_delay() {
     for (action, allow_override, own_us, now_us, batch, expired, deadline_us) in cases {
         let mut settings = settings(&[8], 100);
         settings.default_policy = policy(action, 50, allow_override);
-        let mut dynamic = Dynamic::new(&settings, 8);
+        let mut dynamic = Dynamic::new(&settings, 8, None);
         for number in 0..3 {
             let timeout_us = if number == 1 { own_us } else { 0 };
             dynamic.accept(fake(
@@ -331,7 +333,7 @@ fn timeouts_reject_or_delay() {
 fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     let mut settings = settings(&[3], 0);
     settings.priority_levels = 3;
-    let mut dynamic = Dynamic::new(&settings, 3);
+    let mut dynamic = Dynamic::new(&settings, 3, None);
     let levels = [3, 2, 1, 2, 1, 3];
     let entries: Vec<_> = levels
         .into_iter()
@@ -517,7 +519,7 @@ fn random_runs_agree_with_the_plain_model() {
         }
         let shapes = 1 + random.below(2);
 
-        let mut dynamic = Dynamic::new(&settings, max);
+        let mut dynamic = Dynamic::new(&settings, max, None);
         let mut plain = Plain {
             settings: settings.clone(),
             max,

@@ -1,0 +1,34 @@
+//! What a model adds to the rules by which batches form.
+
+use super::Entry;
+
+/// A model's own say in what is executed together, beyond sizes and signatures. One batch at a time, in the order of these methods; a look
+/// over the queue that ends in waiting ends its batch, too.
+pub(crate) trait Strategy<T: Entry> {
+    /// A batch begins to form.
+    fn begin(&mut self);
+
+    /// Whether `entry`, the next one in order, joins it.
+    fn includes(&mut self, entry: &T) -> Verdict<T::Owned>;
+
+    /// The batch is formed, or given up.
+    fn end(&mut self);
+}
+
+impl<T: Entry> std::fmt::Debug for dyn Strategy<T> + Send {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Strategy")
+    }
+}
+
+/// What a [`Strategy`] says of an entry.
+#[derive(Debug)]
+pub(crate) enum Verdict<O> {
+    Joins,
+    /// It ends the batch, and begins the next one.
+    Stays,
+    /// Somebody else claimed it.
+    Gone,
+    /// Somebody asked to cancel it while the strategy looked at it.
+    Cancelled(O),
+}
