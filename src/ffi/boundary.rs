@@ -3,6 +3,7 @@
 //! Everything here runs on whatever thread calls across the boundary; nothing blocks.
 
 use std::ffi::{CStr, CString, c_char};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
@@ -34,24 +35,100 @@ pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// Ties an opaque C type to the Rust type behind its pointers.
 ///
 /// # Safety
-/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`.
+/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`; with a `TAG`, that begins with a [`Tag`].
 pub(crate) unsafe trait Handle {
     type Target;
     /// What an error calls it.
     const NAME: &'static str;
+    /// What tells targets from other memory, where they carry it.
+    const TAG: Option<u64>;
 }
 
-/// Declares handle types: C type, Rust type, name in errors.
+/// Declares handle types: C type, Rust type, name in errors. `tagged` ones have a [`Tag`] as their first field, called `tag`, and are
+/// `repr(C)`: then a handle of another kind, and mostly one that is gone, is an error instead of havoc.
 macro_rules! handles {
-    ($($c_type:ident => $target:ty, $name:literal;)*) => {$(
-        // SAFETY: the only pointers of this C type come from `into_handle` or `as_handle` on the target type.
+    ($($c_type:ident => $target:ty, $name:literal $(, $tagged:ident)?;)*) => {$(
+        // SAFETY: the only pointers of this C type come from `into_handle` or `as_handle` on the target type. The constants below
+        // do not compile unless a tagged type begins with its tag.
         unsafe impl $crate::boundary::Handle for conch_abi::$c_type {
             type Target = $target;
             const NAME: &'static str = $name;
+            const TAG: Option<u64> = $crate::boundary::handles!(@tag $c_type $($tagged)?);
         }
+        $(const _: () = $crate::boundary::handles!(@check $tagged $c_type $target);)?
     )*};
+    (@tag $c_type:ident tagged) => { Some($crate::boundary::tag_of(stringify!($c_type))) };
+    (@tag $c_type:ident) => { None };
+    (@check tagged $c_type:ident $target:ty) => {{
+        let _: fn(&$target) -> &$crate::boundary::Tag<conch_abi::$c_type> = |target| &target.tag;
+        assert!(std::mem::offset_of!($target, tag) == 0);
+    }};
 }
 pub(crate) use handles;
+
+/// The first field of an object behind a tagged handle.
+pub(crate) struct Tag<H> {
+    _value: u64,
+    _handle: PhantomData<fn() -> H>,
+}
+
+impl<H: Handle> Tag<H> {
+    pub(crate) const fn new() -> Tag<H> {
+        Tag {
+            _value: match H::TAG {
+                Some(tag) => tag,
+                None => 0,
+            },
+            _handle: PhantomData,
+        }
+    }
+}
+
+impl<H: Handle> Default for Tag<H> {
+    fn default() -> Tag<H> {
+        Tag::new()
+    }
+}
+
+impl<H> Clone for Tag<H> {
+    fn clone(&self) -> Tag<H> {
+        *self
+    }
+}
+
+impl<H> Copy for Tag<H> {}
+
+/// A number that memory of other kinds hardly begins with: a hash (FNV-1a) of a handle's name.
+pub(crate) const fn tag_of(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    let (mut hash, mut index) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while index < bytes.len() {
+        hash = (hash ^ bytes[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        index += 1;
+    }
+    hash
+}
+
+/// The object behind `handle`, unless it shows to be another one.
+///
+/// # Safety
+/// `handle` is null or points to readable memory of this crate.
+unsafe fn object<H: Handle>(handle: *const H) -> Result<NonNull<H::Target>, Error> {
+    let object =
+        NonNull::new(handle.cast_mut().cast::<H::Target>()).ok_or_else(|| null(H::NAME))?;
+    if let Some(tag) = H::TAG {
+        let first = object.cast::<u64>();
+        // SAFETY: aligned, and readable by this function's contract. Volatile, so that it is read even where the compiler can tell
+        // that a live object has its tag.
+        if !first.is_aligned() || unsafe { first.read_volatile() } != tag {
+            return Err(Error::invalid(format!(
+                "{} is not a live handle of its kind",
+                H::NAME
+            )));
+        }
+    }
+    Ok(object)
+}
 
 fn null(name: &str) -> Error {
     Error::invalid(format!("{name} was nullptr"))
@@ -62,8 +139,8 @@ fn null(name: &str) -> Error {
 /// # Safety
 /// `handle` is null or came from this crate, is live during `'a`, and nobody holds a mutable reference to its object.
 pub(crate) unsafe fn borrow<'a, H: Handle>(handle: *const H) -> Result<&'a H::Target, Error> {
-    let object =
-        NonNull::new(handle.cast_mut().cast::<H::Target>()).ok_or_else(|| null(H::NAME))?;
+    // SAFETY: by this function's contract.
+    let object = unsafe { object(handle) }?;
     // SAFETY: non-null by the check above; live and not mutably borrowed by this function's contract.
     Ok(unsafe { object.as_ref() })
 }
@@ -73,7 +150,8 @@ pub(crate) unsafe fn borrow<'a, H: Handle>(handle: *const H) -> Result<&'a H::Ta
 /// # Safety
 /// `handle` is null or came from this crate, is live during `'a`, and this is the only reference to its object.
 pub(crate) unsafe fn borrow_mut<'a, H: Handle>(handle: *mut H) -> Result<&'a mut H::Target, Error> {
-    let mut object = NonNull::new(handle.cast::<H::Target>()).ok_or_else(|| null(H::NAME))?;
+    // SAFETY: by this function's contract.
+    let mut object = unsafe { object(handle.cast_const()) }?;
     // SAFETY: non-null by the check above; live and unaliased by this function's contract.
     Ok(unsafe { object.as_mut() })
 }
@@ -81,6 +159,22 @@ pub(crate) unsafe fn borrow_mut<'a, H: Handle>(handle: *mut H) -> Result<&'a mut
 /// Hands an object to the foreign side, which owns it until [`take`].
 pub(crate) fn into_handle<H: Handle>(object: Box<H::Target>) -> *mut H {
     Box::into_raw(object).cast()
+}
+
+/// Hands an object over by an argument of the foreign side's; drops it if there is none.
+///
+/// # Safety
+/// `target` is null or writable.
+pub(crate) unsafe fn give<H: Handle>(
+    target: *mut *mut H,
+    object: Box<H::Target>,
+) -> Result<(), Error> {
+    if target.is_null() {
+        return Err(Error::invalid("output argument was nullptr"));
+    }
+    // SAFETY: non-null by the check above, writable by this function's contract.
+    unsafe { target.write(into_handle(object)) };
+    Ok(())
 }
 
 /// Lends an object to the foreign side.
@@ -93,7 +187,8 @@ pub(crate) fn as_handle<H: Handle>(object: &H::Target) -> *mut H {
 /// # Safety
 /// `handle` is null or came from [`into_handle`] and is not used again.
 pub(crate) unsafe fn take<H: Handle>(handle: *mut H) -> Result<Box<H::Target>, Error> {
-    let object = NonNull::new(handle.cast::<H::Target>()).ok_or_else(|| null(H::NAME))?;
+    // SAFETY: by this function's contract.
+    let object = unsafe { object(handle.cast_const()) }?;
     // SAFETY: it came from `Box::into_raw` and ownership returns, both by this function's contract.
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
 }
@@ -175,20 +270,27 @@ pub(crate) fn c_string(text: &str) -> CString {
 }
 
 /// The object behind a `TRITONSERVER_Error`.
+#[repr(C)]
 pub(crate) struct ErrorHandle {
+    tag: Tag<abi::TRITONSERVER_Error>,
     pub(crate) code: u32,
     pub(crate) message: CString,
 }
 
 handles! {
-    TRITONSERVER_Error => ErrorHandle, "error";
+    TRITONSERVER_Error => ErrorHandle, "error", tagged;
 }
 
 impl ErrorHandle {
     pub(crate) fn give(error: Error) -> *mut abi::TRITONSERVER_Error {
+        ErrorHandle::raise(error.code as u32, c_string(&error.message))
+    }
+
+    pub(crate) fn raise(code: u32, message: CString) -> *mut abi::TRITONSERVER_Error {
         into_handle(Box::new(ErrorHandle {
-            code: error.code as u32,
-            message: c_string(&error.message),
+            tag: Tag::default(),
+            code,
+            message,
         }))
     }
 
@@ -259,6 +361,35 @@ mod tests {
             let result = unsafe { accept(guard(body)) };
             let expected = expected.map(|(code, message)| Error::new(code, message));
             assert_eq!(result.err(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_handle_of_another_kind_is_refused() {
+        let error = ErrorHandle::give(Error::not_found("no such thing"));
+        let refused = "message is not a live handle of its kind";
+        // SAFETY: the error is live until it is taken, and its memory is readable at every address asked for.
+        unsafe {
+            let wrong: *mut abi::TRITONSERVER_Message = error.cast();
+            assert_eq!(borrow(wrong).err().unwrap().message, refused);
+            assert_eq!(borrow_mut(wrong).err().unwrap().message, refused);
+            assert_eq!(take(wrong).err().unwrap().message, refused);
+            let odd: *mut abi::TRITONSERVER_Error = error.byte_add(1);
+            assert!(borrow(odd).is_err(), "an address inside of an object");
+            assert_eq!(take(error).unwrap().to_error().message, "no such thing");
+        }
+    }
+
+    #[test]
+    fn what_nobody_takes_is_dropped() {
+        use crate::objects::Message;
+        // SAFETY: null is allowed, the other target is writable, and what it gets is taken once.
+        unsafe {
+            let mut given: *mut abi::TRITONSERVER_Message = ptr::null_mut();
+            let nowhere: *mut *mut abi::TRITONSERVER_Message = ptr::null_mut();
+            assert!(give(nowhere, Box::new(Message::new("{}"))).is_err());
+            give(&raw mut given, Box::new(Message::new("{}"))).unwrap();
+            assert_eq!(take(given).unwrap().as_bytes(), b"{}");
         }
     }
 

@@ -3,19 +3,22 @@
 use std::ffi::{CString, c_void};
 use std::ptr;
 
+use conch_abi as abi;
 use conch_engine::Error;
 use conch_memory::{Kind, View};
 
-use crate::boundary::handles;
+use crate::boundary::{Tag, handles};
 
 handles! {
-    TRITONSERVER_Message => Message, "message";
-    TRITONSERVER_Parameter => Parameter, "parameter";
-    TRITONSERVER_BufferAttributes => BufferAttributes, "buffer attributes";
+    TRITONSERVER_Message => Message, "message", tagged;
+    TRITONSERVER_Parameter => Parameter, "parameter", tagged;
+    TRITONSERVER_BufferAttributes => BufferAttributes, "buffer attributes", tagged;
 }
 
 /// A JSON document. Owned by whoever the function that returned it says.
+#[repr(C)]
 pub(crate) struct Message {
+    tag: Tag<abi::TRITONSERVER_Message>,
     /// Ends with a NUL that is not part of it: some callers read it as a C string.
     bytes: Vec<u8>,
 }
@@ -24,7 +27,10 @@ impl Message {
     pub(crate) fn new(json: impl Into<Vec<u8>>) -> Message {
         let mut bytes = json.into();
         bytes.push(0);
-        Message { bytes }
+        Message {
+            tag: Tag::default(),
+            bytes,
+        }
     }
 
     /// Without the NUL.
@@ -43,9 +49,21 @@ impl Message {
 }
 
 /// A named value: a metric's label, or an argument of a load request.
+#[repr(C)]
 pub(crate) struct Parameter {
+    tag: Tag<abi::TRITONSERVER_Parameter>,
     pub(crate) name: CString,
     pub(crate) value: Value,
+}
+
+impl Parameter {
+    pub(crate) fn new(name: CString, value: Value) -> Parameter {
+        Parameter {
+            tag: Tag::default(),
+            name,
+            value,
+        }
+    }
 }
 
 /// Bytes are borrowed from the caller, who keeps them while the parameter lives.
@@ -73,7 +91,9 @@ impl Value {
 
 /// Where a buffer lies and how long it is.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct BufferAttributes {
+    pub(crate) tag: Tag<abi::TRITONSERVER_BufferAttributes>,
     pub(crate) byte_size: u64,
     pub(crate) memory_type: u32,
     pub(crate) memory_type_id: i64,
@@ -88,6 +108,7 @@ unsafe impl Sync for BufferAttributes {}
 impl Default for BufferAttributes {
     fn default() -> BufferAttributes {
         BufferAttributes {
+            tag: Tag::default(),
             byte_size: 0,
             memory_type: Kind::Cpu as u32,
             memory_type_id: 0,
@@ -103,7 +124,7 @@ impl BufferAttributes {
             byte_size: view.len() as u64,
             memory_type: view.place().kind as u32,
             memory_type_id: view.place().id,
-            cuda_ipc_handle: ptr::null_mut(),
+            ..BufferAttributes::default()
         }
     }
 }

@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use conch_engine::{ControlMode, Error, Options, Server, log};
 
-use crate::boundary::handles;
+use crate::boundary::{Tag, handles};
 use crate::host;
 
 handles! {
-    TRITONSERVER_ServerOptions => ServerOptions, "server options";
+    TRITONSERVER_ServerOptions => ServerOptions, "server options", tagged;
 }
 
 /// See the module.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct ServerOptions {
+    tag: Tag<conch_abi::TRITONSERVER_ServerOptions>,
     pub(crate) server: Options,
     pub(crate) plugins: host::Options,
     /// Limit how often instances execute (`--rate-limit=execution_count`).

@@ -25,15 +25,17 @@ use super::asked::{Asked, InputExtra, RequestAddress};
 use super::callbacks::Callback;
 use super::placement::Allocator;
 use super::trace::Carried;
-use crate::boundary::{c_string, handles};
+use crate::boundary::{Tag, c_string, handles};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONSERVER_InferenceRequest => InferenceRequest, "request";
+    TRITONSERVER_InferenceRequest => InferenceRequest, "request", tagged;
 }
 
 /// See the module.
+#[repr(C)]
 pub(crate) struct InferenceRequest {
+    tag: Tag<abi::TRITONSERVER_InferenceRequest>,
     model: Arc<ModelVersion>,
     pub(crate) id: CString,
     pub(crate) flags: u32,
@@ -86,6 +88,7 @@ pub(crate) struct MemoryChunk {
 impl InferenceRequest {
     pub(crate) fn new(model: Arc<ModelVersion>) -> InferenceRequest {
         let mut request = InferenceRequest {
+            tag: Tag::new(),
             model,
             id: CString::default(),
             flags: 0,
@@ -461,6 +464,7 @@ impl MemoryChunk {
             memory_type: self.place.kind as u32,
             memory_type_id: self.place.id,
             cuda_ipc_handle: self.cuda_ipc_handle,
+            ..BufferAttributes::default()
         }
     }
 }

@@ -7,16 +7,18 @@ use std::sync::{Arc, OnceLock};
 use conch_engine::{Error, ModelVersion, Output, Response};
 
 use super::placement::Placed;
-use crate::boundary::{c_string, handles};
+use crate::boundary::{Tag, c_string, handles};
 use crate::host::{LentParameter, LentValue};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONSERVER_InferenceResponse => InferenceResponse, "response";
+    TRITONSERVER_InferenceResponse => InferenceResponse, "response", tagged;
 }
 
 /// See the module.
+#[repr(C)]
 pub(crate) struct InferenceResponse {
+    tag: Tag<conch_abi::TRITONSERVER_InferenceResponse>,
     model: Arc<ModelVersion>,
     model_name: OnceLock<CString>,
     id: CString,
@@ -32,6 +34,7 @@ impl InferenceResponse {
         outcome: Result<Response, Error>,
     ) -> InferenceResponse {
         InferenceResponse {
+            tag: Tag::new(),
             model,
             model_name: OnceLock::new(),
             id,

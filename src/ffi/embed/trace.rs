@@ -15,11 +15,11 @@ use super::callbacks::{
     conch_guard_activity, conch_guard_tensor_activity, conch_guard_trace_release, log_failure,
     on_exception,
 };
-use crate::boundary::{as_handle, c_string, handles};
+use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONSERVER_InferenceTrace => TraceHandle, "trace";
+    TRITONSERVER_InferenceTrace => TraceHandle, "trace", tagged;
 }
 
 /// The functions of a trace's maker.
@@ -37,7 +37,9 @@ unsafe impl Send for TraceFunctions {}
 unsafe impl Sync for TraceFunctions {}
 
 /// See the module.
+#[repr(C)]
 pub(crate) struct TraceHandle {
+    tag: Tag<abi::TRITONSERVER_InferenceTrace>,
     level: u32,
     pub(crate) id: u64,
     pub(crate) parent_id: u64,
@@ -63,6 +65,7 @@ impl TraceHandle {
             (level & !deprecated) | abi::TRITONSERVER_TRACE_LEVEL_TIMESTAMPS
         };
         TraceHandle {
+            tag: Tag::new(),
             level,
             id: next_id(),
             parent_id,

@@ -4,11 +4,13 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow_mut, handles, into_handle, take, write};
+use crate::boundary::{Tag, borrow_mut, give, handles, take};
 
 /// The functions of one allocator.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct ResponseAllocator {
+    tag: Tag<abi::TRITONSERVER_ResponseAllocator>,
     pub(crate) allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
     pub(crate) release: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
     pub(crate) start: abi::TRITONSERVER_ResponseAllocatorStartFn_t,
@@ -17,7 +19,7 @@ pub(crate) struct ResponseAllocator {
 }
 
 handles! {
-    TRITONSERVER_ResponseAllocator => ResponseAllocator, "response allocator";
+    TRITONSERVER_ResponseAllocator => ResponseAllocator, "response allocator", tagged;
 }
 
 export! {
@@ -30,13 +32,14 @@ export! {
         if alloc_fn.is_none() || release_fn.is_none() {
             return Err(Error::invalid("a response allocator needs functions to allocate and to release"));
         }
-        write(allocator, into_handle(Box::new(ResponseAllocator {
+        give(allocator, Box::new(ResponseAllocator {
+            tag: Tag::new(),
             allocate: alloc_fn,
             release: release_fn,
             start: start_fn,
             buffer_attributes: None,
             query: None,
-        })))
+        }))
     }
 
     fn TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(

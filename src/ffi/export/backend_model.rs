@@ -8,7 +8,7 @@ use conch_engine::Error;
 
 use super::backend_statistics::report_memory;
 use super::export;
-use crate::boundary::{as_handle, borrow, into_handle, write};
+use crate::boundary::{as_handle, borrow, give, write};
 use crate::objects::Message;
 
 /// The only version of the configuration's JSON form.
@@ -46,7 +46,7 @@ export! {
     ) {
         check_config_version(config_version)?;
         let json = conch_config::to_json(&borrow(model)?.current_config().message);
-        write(model_config, into_handle(Box::new(Message::new(json))))
+        give(model_config, Box::new(Message::new(json)))
     }
 
     fn TRITONBACKEND_ModelAutoCompleteConfig(

@@ -8,7 +8,7 @@ use conch_abi as abi;
 use conch_engine::{Error, ParameterValue};
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, into_handle, slice, take, text, write};
+use crate::boundary::{borrow, borrow_mut, give, slice, take, text, write};
 use crate::host::{Answer, AnswerOutput, Factory, Loan, Sender};
 
 /// Another reference to the loan behind a request's handle.
@@ -50,7 +50,7 @@ export! {
         factory: *mut *mut abi::TRITONBACKEND_ResponseFactory, request: *mut abi::TRITONBACKEND_Request,
     ) {
         let sender = Sender::new(share(request)?);
-        write(factory, into_handle(Box::new(Factory { sender })))
+        give(factory, Box::new(Factory::new(sender)))
     }
 
     fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut abi::TRITONBACKEND_ResponseFactory) {
@@ -71,14 +71,14 @@ export! {
         response: *mut *mut abi::TRITONBACKEND_Response, request: *mut abi::TRITONBACKEND_Request,
     ) {
         let answer = Answer::new(Sender::new(share(request)?))?;
-        write(response, into_handle(Box::new(answer)))
+        give(response, Box::new(answer))
     }
 
     fn TRITONBACKEND_ResponseNewFromFactory(
         response: *mut *mut abi::TRITONBACKEND_Response, factory: *mut abi::TRITONBACKEND_ResponseFactory,
     ) {
         let answer = Answer::new(borrow(factory)?.sender.another())?;
-        write(response, into_handle(Box::new(answer)))
+        give(response, Box::new(answer))
     }
 
     fn TRITONBACKEND_ResponseDelete(response: *mut abi::TRITONBACKEND_Response) {

@@ -8,17 +8,19 @@ use conch_engine::trace::Activity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, handles, into_handle, slice, take, write};
+use crate::boundary::{Tag, borrow, borrow_mut, give, handles, slice, take};
 use crate::host::{LoadedModel, Loan};
 use crate::objects::kind_of;
 
 handles! {
-    TRITONBACKEND_ModelInstanceResponseStatistics => ResponseStatistics, "response statistics";
+    TRITONBACKEND_ModelInstanceResponseStatistics => ResponseStatistics, "response statistics", tagged;
 }
 
 /// What a backend collects about one response before it reports it. Times are monotonic ns.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct ResponseStatistics {
+    tag: Tag<abi::TRITONBACKEND_ModelInstanceResponseStatistics>,
     version: Option<Arc<ModelVersion>>,
     loan: Option<Arc<Loan>>,
     start_ns: u64,
@@ -120,7 +122,7 @@ export! {
     fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
         response_statistics: *mut *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
     ) {
-        write(response_statistics, into_handle(Box::<ResponseStatistics>::default()))
+        give(response_statistics, Box::<ResponseStatistics>::default())
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(

@@ -6,12 +6,12 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, into_handle, take, write};
+use crate::boundary::{borrow, borrow_mut, give, take, write};
 use crate::objects::{BufferAttributes, kind_of};
 
 export! {
     fn TRITONSERVER_BufferAttributesNew(buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes) {
-        write(buffer_attributes, into_handle(Box::<BufferAttributes>::default()))
+        give(buffer_attributes, Box::<BufferAttributes>::default())
     }
 
     fn TRITONSERVER_BufferAttributesDelete(buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes) {

@@ -8,21 +8,35 @@ use conch_engine::metrics::{Family, FamilyKind, Metric};
 
 use super::export;
 use crate::boundary::{
-    borrow, borrow_mut, handles, into_handle, lossy_text, slice, take, text, write,
+    Tag, borrow, borrow_mut, give, handles, lossy_text, slice, take, text, write,
 };
 use crate::objects::Value;
 
 /// What a metric is made with beyond its labels.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct MetricArguments {
+    tag: Tag<abi::TRITONSERVER_MetricArgs>,
     /// Upper bounds of a histogram's buckets, once set.
     bounds: Option<Vec<f64>>,
 }
 
 handles! {
-    TRITONSERVER_MetricFamily => Family, "metric family";
-    TRITONSERVER_Metric => Metric, "metric";
-    TRITONSERVER_MetricArgs => MetricArguments, "metric arguments";
+    TRITONSERVER_MetricFamily => FamilyHandle, "metric family", tagged;
+    TRITONSERVER_Metric => MetricHandle, "metric", tagged;
+    TRITONSERVER_MetricArgs => MetricArguments, "metric arguments", tagged;
+}
+
+#[repr(C)]
+pub(crate) struct FamilyHandle {
+    tag: Tag<abi::TRITONSERVER_MetricFamily>,
+    family: Family,
+}
+
+#[repr(C)]
+pub(crate) struct MetricHandle {
+    tag: Tag<abi::TRITONSERVER_Metric>,
+    metric: Metric,
 }
 
 fn number_of(kind: FamilyKind) -> abi::TRITONSERVER_MetricKind {
@@ -58,8 +72,14 @@ unsafe fn new_metric(
     }
     // SAFETY: live and writable by this function's contract.
     unsafe {
-        let made = borrow(family)?.metric(&pairs, bounds)?;
-        write(metric, into_handle(Box::new(made)))
+        let made = borrow(family)?.family.metric(&pairs, bounds)?;
+        give(
+            metric,
+            Box::new(MetricHandle {
+                tag: Tag::new(),
+                metric: made,
+            }),
+        )
     }
 }
 
@@ -75,11 +95,11 @@ export! {
             _ => return Err(Error::invalid("Unsupported kind passed to MetricFamily constructor.")),
         };
         let opened = Family::open(kind, text(name, "name")?, &lossy_text(description))?;
-        write(family, into_handle(Box::new(opened)))
+        give(family, Box::new(FamilyHandle { tag: Tag::new(), family: opened }))
     }
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut abi::TRITONSERVER_MetricFamily) {
-        if borrow(family)?.metric_count() > 0 {
+        if borrow(family)?.family.metric_count() > 0 {
             // The caller keeps the handle.
             return Err(Error::internal(
                 "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete.",
@@ -91,11 +111,11 @@ export! {
     fn TRITONSERVER_GetMetricFamilyKind(
         family: *mut abi::TRITONSERVER_MetricFamily, kind: *mut abi::TRITONSERVER_MetricKind,
     ) {
-        write(kind, number_of(borrow(family)?.kind()))
+        write(kind, number_of(borrow(family)?.family.kind()))
     }
 
     fn TRITONSERVER_MetricArgsNew(args: *mut *mut abi::TRITONSERVER_MetricArgs) {
-        write(args, into_handle(Box::<MetricArguments>::default()))
+        give(args, Box::<MetricArguments>::default())
     }
 
     fn TRITONSERVER_MetricArgsSetHistogram(
@@ -135,22 +155,22 @@ export! {
     }
 
     fn TRITONSERVER_MetricValue(metric: *mut abi::TRITONSERVER_Metric, value: *mut f64) {
-        write(value, borrow(metric)?.value()?)
+        write(value, borrow(metric)?.metric.value()?)
     }
 
     fn TRITONSERVER_MetricIncrement(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
-        borrow(metric)?.increment(value)
+        borrow(metric)?.metric.increment(value)
     }
 
     fn TRITONSERVER_MetricSet(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
-        borrow(metric)?.set(value)
+        borrow(metric)?.metric.set(value)
     }
 
     fn TRITONSERVER_MetricObserve(metric: *mut abi::TRITONSERVER_Metric, value: f64) {
-        borrow(metric)?.observe(value)
+        borrow(metric)?.metric.observe(value)
     }
 
     fn TRITONSERVER_GetMetricKind(metric: *mut abi::TRITONSERVER_Metric, kind: *mut abi::TRITONSERVER_MetricKind) {
-        write(kind, number_of(borrow(metric)?.kind()))
+        write(kind, number_of(borrow(metric)?.metric.kind()))
     }
 }

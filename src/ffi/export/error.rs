@@ -5,7 +5,7 @@ use std::ptr;
 
 use conch_abi as abi;
 
-use crate::boundary::{ErrorHandle, borrow, c_string, guard_value, into_handle, lossy_text, take};
+use crate::boundary::{ErrorHandle, borrow, c_string, guard_value, lossy_text, take};
 
 /// # Safety
 /// `msg` is null or ends with NUL.
@@ -17,7 +17,7 @@ pub unsafe extern "C" fn TRITONSERVER_ErrorNew(
     guard_value(ptr::null_mut(), || {
         // SAFETY: by this function's contract.
         let message = c_string(&unsafe { lossy_text(msg) });
-        into_handle(Box::new(ErrorHandle { code, message }))
+        ErrorHandle::raise(code, message)
     })
 }
 

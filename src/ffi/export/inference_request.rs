@@ -8,7 +8,7 @@ use conch_memory::Place;
 
 use super::export;
 use super::server::version_of;
-use crate::boundary::{borrow, borrow_mut, c_string, into_handle, slice, take, text, write};
+use crate::boundary::{borrow, borrow_mut, c_string, give, slice, take, text, write};
 use crate::embed::{Allocator, Callback, Correlation, InferenceRequest, MemoryChunk};
 use crate::objects::kind_of;
 
@@ -54,7 +54,7 @@ export! {
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
-        write(inference_request, into_handle(Box::new(InferenceRequest::new(model.clone()))))
+        give(inference_request, Box::new(InferenceRequest::new(model.clone())))
     }
 
     fn TRITONSERVER_InferenceRequestDelete(inference_request: *mut abi::TRITONSERVER_InferenceRequest) {

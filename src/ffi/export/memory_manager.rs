@@ -7,16 +7,19 @@ use conch_engine::Error;
 use conch_memory::{ALIGNMENT_BYTES, Kind};
 
 use super::export;
-use crate::boundary::{borrow, handles, write};
+use crate::boundary::{Tag, borrow, handles, write};
 use crate::objects::kind_of;
 
 /// The one memory manager: host memory comes from the C allocator, whose blocks know their size when they are freed.
-pub(crate) struct MemoryManager;
+#[repr(C)]
+pub(crate) struct MemoryManager {
+    tag: Tag<abi::TRITONBACKEND_MemoryManager>,
+}
 
-pub(crate) static MEMORY_MANAGER: MemoryManager = MemoryManager;
+pub(crate) static MEMORY_MANAGER: MemoryManager = MemoryManager { tag: Tag::new() };
 
 handles! {
-    TRITONBACKEND_MemoryManager => MemoryManager, "memory manager";
+    TRITONBACKEND_MemoryManager => MemoryManager, "memory manager", tagged;
 }
 
 export! {

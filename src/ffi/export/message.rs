@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use conch_abi as abi;
 
 use super::export;
-use crate::boundary::{borrow, into_handle, slice, take, write};
+use crate::boundary::{borrow, give, slice, take, write};
 use crate::objects::Message;
 
 export! {
@@ -14,7 +14,7 @@ export! {
     ) {
         // Not parsed here, as upstream: whoever reads the message says what is wrong with it.
         let bytes = slice(base.cast::<u8>(), byte_size, "base")?;
-        write(message, into_handle(Box::new(Message::new(bytes))))
+        give(message, Box::new(Message::new(bytes)))
     }
 
     fn TRITONSERVER_MessageDelete(message: *mut abi::TRITONSERVER_Message) {

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn TRITONSERVER_ParameterNew(
         };
         // SAFETY: non-null, and ends with NUL by this function's contract.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
-        into_handle(Box::new(Parameter { name, value }))
+        into_handle(Box::new(Parameter::new(name, value)))
     })
 }
 
@@ -54,10 +54,7 @@ pub unsafe extern "C" fn TRITONSERVER_ParameterBytesNew(
         }
         // SAFETY: non-null, and ends with NUL by this function's contract.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
-        into_handle(Box::new(Parameter {
-            name,
-            value: Value::Bytes(byte_ptr, size),
-        }))
+        into_handle(Box::new(Parameter::new(name, Value::Bytes(byte_ptr, size))))
     })
 }
 

@@ -9,7 +9,7 @@ use conch_engine::{Error, Overrides, documents, server};
 use super::backend_model::check_config_version;
 use super::export;
 use super::metrics::MetricsText;
-use crate::boundary::{borrow, into_handle, slice, text, write};
+use crate::boundary::{borrow, give, slice, text, write};
 use crate::objects::{Message, Value};
 
 /// The version that the C API means: -1 is "the latest that is ready".
@@ -122,7 +122,7 @@ export! {
             extensions: server::EXTENSIONS,
         };
         let json = documents::server_metadata(&metadata);
-        write(server_metadata, into_handle(Box::new(Message::new(json))))
+        give(server_metadata, Box::new(Message::new(json)))
     }
 
     fn TRITONSERVER_ServerModelConfig(
@@ -134,7 +134,7 @@ export! {
         let snapshot = server.registry().snapshot();
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
         let json = conch_config::to_json(&model.config.message);
-        write(model_config, into_handle(Box::new(Message::new(json))))
+        give(model_config, Box::new(Message::new(json)))
     }
 
     fn TRITONSERVER_ServerModelIndex(
@@ -142,14 +142,14 @@ export! {
     ) {
         let ready_only = flags & abi::TRITONSERVER_INDEX_FLAG_READY != 0;
         let rows = borrow(server)?.server()?.index(ready_only);
-        write(model_index, into_handle(Box::new(Message::new(documents::index(&rows)))))
+        give(model_index, Box::new(Message::new(documents::index(&rows))))
     }
 
     fn TRITONSERVER_ServerMetrics(
         server: *mut abi::TRITONSERVER_Server, metrics: *mut *mut abi::TRITONSERVER_Metrics,
     ) {
         let text = borrow(server)?.server()?.metrics_text();
-        write(metrics, into_handle(Box::new(MetricsText(Message::new(text)))))
+        give(metrics, Box::new(MetricsText(Message::new(text))))
     }
 
     fn TRITONSERVER_ServerModelMetadata(
@@ -165,7 +165,7 @@ export! {
             None => snapshot.ready_versions(name)?,
         };
         let json = documents::model_metadata(model, &versions);
-        write(model_metadata, into_handle(Box::new(Message::new(json))))
+        give(model_metadata, Box::new(Message::new(json)))
     }
 
     fn TRITONSERVER_ServerModelStatistics(
@@ -176,7 +176,7 @@ export! {
         let name = text(model_name, "model_name")?;
         let name = (!name.is_empty()).then_some(name);
         let json = documents::statistics(&server.statistics(name, version_of(model_version))?);
-        write(model_stats, into_handle(Box::new(Message::new(json))))
+        give(model_stats, Box::new(Message::new(json)))
     }
 
     fn TRITONSERVER_ServerNew(

@@ -11,7 +11,7 @@ use conch_abi as abi;
 use conch_engine::{ControlMode, Error, log};
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, into_handle, lossy_text, take, text, write};
+use crate::boundary::{borrow, borrow_mut, give, lossy_text, take, text};
 use crate::embed::ServerOptions;
 
 /// # Safety
@@ -23,7 +23,7 @@ unsafe fn path(path: *const c_char, name: &str) -> Result<PathBuf, Error> {
 
 export! {
     fn TRITONSERVER_ServerOptionsNew(options: *mut *mut abi::TRITONSERVER_ServerOptions) {
-        write(options, into_handle(Box::new(ServerOptions::new())))
+        give(options, Box::new(ServerOptions::new()))
     }
 
     fn TRITONSERVER_ServerOptionsDelete(options: *mut abi::TRITONSERVER_ServerOptions) {

@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, c_string, into_handle, take, text, write};
+use crate::boundary::{borrow, c_string, give, take, text, write};
 use crate::embed::{TraceFunctions, TraceHandle};
 
 #[unsafe(no_mangle)]
@@ -70,7 +70,7 @@ export! {
         release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
     ) {
         let functions = functions(activity_fn, None, release_fn, trace_userp)?;
-        write(trace, into_handle(Box::new(TraceHandle::new(level, parent_id, functions))))
+        give(trace, Box::new(TraceHandle::new(level, parent_id, functions)))
     }
 
     fn TRITONSERVER_InferenceTraceTensorNew(
@@ -80,7 +80,7 @@ export! {
         release_fn: abi::TRITONSERVER_InferenceTraceReleaseFn_t, trace_userp: *mut c_void,
     ) {
         let functions = functions(activity_fn, tensor_activity_fn, release_fn, trace_userp)?;
-        write(trace, into_handle(Box::new(TraceHandle::new(level, parent_id, functions))))
+        give(trace, Box::new(TraceHandle::new(level, parent_id, functions)))
     }
 
     fn TRITONSERVER_InferenceTraceReportActivity(
@@ -131,7 +131,7 @@ export! {
         if trace.is_null() {
             return write(child_trace, std::ptr::null_mut());
         }
-        write(child_trace, into_handle(Box::new(borrow(trace)?.spawn())))
+        give(child_trace, Box::new(borrow(trace)?.spawn()))
     }
 
     fn TRITONSERVER_InferenceTraceSetContext(

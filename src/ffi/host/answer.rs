@@ -4,6 +4,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
+use conch_abi as abi;
 use conch_config::DataType;
 use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
@@ -12,18 +13,20 @@ use smallvec::SmallVec;
 
 use super::facts::ModelFacts;
 use super::loan::Sender;
-use crate::boundary::{c_string, handles};
+use crate::boundary::{Tag, c_string, handles};
 use crate::embed::{Allocator, Placed};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONBACKEND_Response => Answer, "response";
-    TRITONBACKEND_Output => AnswerOutput, "output";
-    TRITONBACKEND_ResponseFactory => Factory, "response factory";
+    TRITONBACKEND_Response => Answer, "response", tagged;
+    TRITONBACKEND_Output => AnswerOutput, "output", tagged;
+    TRITONBACKEND_ResponseFactory => Factory, "response factory", tagged;
 }
 
 /// A response under construction.
+#[repr(C)]
 pub(crate) struct Answer {
+    tag: Tag<abi::TRITONBACKEND_Response>,
     pub(crate) sender: Sender,
     facts: Arc<ModelFacts>,
     /// Boxed: the backend holds their addresses.
@@ -32,12 +35,25 @@ pub(crate) struct Answer {
 }
 
 /// The right to make responses for a request.
+#[repr(C)]
 pub(crate) struct Factory {
+    tag: Tag<abi::TRITONBACKEND_ResponseFactory>,
     pub(crate) sender: Sender,
 }
 
+impl Factory {
+    pub(crate) fn new(sender: Sender) -> Factory {
+        Factory {
+            tag: Tag::default(),
+            sender,
+        }
+    }
+}
+
 /// One output under construction.
+#[repr(C)]
 pub(crate) struct AnswerOutput {
+    tag: Tag<abi::TRITONBACKEND_Output>,
     facts: Arc<ModelFacts>,
     name: Arc<str>,
     c_name: CString,
@@ -69,6 +85,7 @@ impl Answer {
             asked.allocator().start();
         }
         Ok(Answer {
+            tag: Tag::default(),
             sender,
             facts,
             outputs: SmallVec::new(),
@@ -97,6 +114,7 @@ impl Answer {
             Error::invalid(format!("output '{name}' has invalid data type {data_type}"))
         })?;
         self.outputs.push(Box::new(AnswerOutput {
+            tag: Tag::default(),
             facts: Arc::clone(&self.facts),
             name: self.facts.shared_output_name(name),
             c_name: c_string(name),

@@ -23,17 +23,19 @@ use super::library::{self, EntryPoints};
 use super::model::{LoadedModel, ModelHandle};
 use super::search::{Found, PYTHON_RUNTIME};
 use super::server::ServerHandle;
-use crate::boundary::{as_handle, c_string, handles};
+use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::Message;
 
 handles! {
-    TRITONBACKEND_Backend => LoadedBackend, "backend";
-    TRITONBACKEND_BackendAttribute => Attributes, "backend attributes";
+    TRITONBACKEND_Backend => LoadedBackend, "backend", tagged;
+    TRITONBACKEND_BackendAttribute => Attributes, "backend attributes", tagged;
 }
 
 /// One backend library, initialised once for all of its models.
+#[repr(C)]
 pub(crate) struct LoadedBackend {
+    tag: Tag<abi::TRITONBACKEND_Backend>,
     name: String,
     c_name: CString,
     found: Found,
@@ -53,8 +55,10 @@ pub(crate) struct LoadedBackend {
 }
 
 /// What GetBackendAttribute reports.
-#[derive(Debug, Default)]
+#[derive(Default)]
+#[repr(C)]
 pub(crate) struct Attributes {
+    tag: Tag<abi::TRITONBACKEND_BackendAttribute>,
     pub(crate) preferred_groups: Vec<PreferredGroup>,
     pub(crate) allows_parallel_instances: bool,
 }
@@ -79,6 +83,7 @@ impl LoadedBackend {
     pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<LoadedBackend>, Error> {
         let (library, entry_points) = library::open(&opening.found.library)?;
         let backend = Arc::new(LoadedBackend {
+            tag: Tag::default(),
             name: opening.name.to_owned(),
             c_name: c_string(opening.name),
             c_directory: c_string(&opening.found.directory().to_string_lossy()),

@@ -15,16 +15,18 @@ use super::checkup::Latch;
 use super::execution;
 use super::loan::Loan;
 use super::model::LoadedModel;
-use crate::boundary::{as_handle, c_string, handles};
+use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::Message;
 
 handles! {
-    TRITONBACKEND_ModelInstance => LoadedInstance, "model instance";
+    TRITONBACKEND_ModelInstance => LoadedInstance, "model instance", tagged;
 }
 
 /// One initialised instance.
+#[repr(C)]
 pub(crate) struct LoadedInstance {
+    tag: Tag<abi::TRITONBACKEND_ModelInstance>,
     spec: InstanceSpec,
     c_name: CString,
     c_profiles: Vec<CString>,
@@ -129,6 +131,7 @@ impl InstanceHandle {
     ) -> Result<InstanceHandle, Error> {
         let policy = serde_json::json!({ spec.host_policy.as_str(): {} });
         let loaded = Box::new(LoadedInstance {
+            tag: Tag::default(),
             c_name: c_string(&spec.name),
             c_profiles: spec
                 .profiles

@@ -19,6 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::stats::Failure;
 use conch_engine::trace::{Activity, Trace};
@@ -29,18 +30,20 @@ use conch_engine::{
 
 use super::execution;
 use super::facts::ModelFacts;
-use crate::boundary::{c_string, handles};
+use crate::boundary::{Tag, c_string, handles};
 use crate::embed::{Asked, InputExtra};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONBACKEND_Request => Loan, "request";
-    TRITONBACKEND_Input => LentInput, "input";
+    TRITONBACKEND_Request => Loan, "request", tagged;
+    TRITONBACKEND_Input => LentInput, "input", tagged;
 }
 
 /// A request on loan, or an empty shell between two loans.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Loan {
+    tag: Tag<abi::TRITONBACKEND_Request>,
     /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both are kept apart by the C contract.
     live: UnsafeCell<Option<Live>>,
     lent: Option<Lent>,
@@ -71,7 +74,9 @@ struct Lent {
 }
 
 /// One input, as the backend sees it.
+#[repr(C)]
 pub(crate) struct LentInput {
+    tag: Tag<abi::TRITONBACKEND_Input>,
     input: *const Input,
     name: *const c_char,
     attributes: OnceLock<Box<[BufferAttributes]>>,
@@ -153,6 +158,7 @@ impl Loan {
                 }
             };
             self.inputs.push(LentInput {
+                tag: Tag::default(),
                 input,
                 name,
                 attributes: OnceLock::new(),

@@ -14,15 +14,17 @@ use conch_engine::{Error, Instance, InstanceSpec, LoadContext, Model, ModelVersi
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
 use super::instance::InstanceHandle;
-use crate::boundary::{as_handle, c_string, handles};
+use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 
 handles! {
-    TRITONBACKEND_Model => LoadedModel, "model";
+    TRITONBACKEND_Model => LoadedModel, "model", tagged;
 }
 
 /// One initialised model version.
+#[repr(C)]
 pub(crate) struct LoadedModel {
+    tag: Tag<abi::TRITONBACKEND_Model>,
     context: LoadContext,
     c_name: CString,
     c_path: CString,
@@ -52,6 +54,7 @@ impl LoadedModel {
         context: LoadContext,
     ) -> Result<Arc<LoadedModel>, Error> {
         let model = Arc::new(LoadedModel {
+            tag: Tag::default(),
             c_name: c_string(&context.name),
             c_path: c_string(&context.path.to_string_lossy()),
             state: AtomicPtr::new(ptr::null_mut()),

@@ -4,17 +4,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use conch_abi as abi;
 use conch_engine::{Error, Server};
 
 use super::Host;
-use crate::boundary::handles;
+use crate::boundary::{Tag, handles};
 
 handles! {
-    TRITONSERVER_Server => ServerHandle, "server";
+    TRITONSERVER_Server => ServerHandle, "server", tagged;
 }
 
 /// The way to a server. Backends are loaded while it starts, so it is bound late; until then only its identity is known.
+#[repr(C)]
 pub(crate) struct ServerHandle {
+    tag: Tag<abi::TRITONSERVER_Server>,
     id: String,
     server: OnceLock<Weak<Server>>,
     exit_timeout_secs: AtomicU64,
@@ -31,6 +34,7 @@ struct Owned {
 impl ServerHandle {
     pub(crate) fn new(id: String) -> ServerHandle {
         ServerHandle {
+            tag: Tag::default(),
             id,
             server: OnceLock::new(),
             exit_timeout_secs: AtomicU64::new(0),

@@ -12,111 +12,13 @@
 #include <thread>
 #include <vector>
 
-extern "C" {
-
-struct TRITONSERVER_Error;
-struct TRITONSERVER_Message;
-struct TRITONSERVER_Server;
-struct TRITONSERVER_BufferAttributes;
-struct TRITONSERVER_Metric;
-struct TRITONSERVER_MetricFamily;
-struct TRITONSERVER_Parameter;
-struct TRITONBACKEND_Backend;
-struct TRITONBACKEND_BackendAttribute;
-struct TRITONBACKEND_Input;
-struct TRITONBACKEND_MemoryManager;
-struct TRITONBACKEND_Model;
-struct TRITONBACKEND_ModelInstance;
-struct TRITONBACKEND_Output;
-struct TRITONBACKEND_Request;
-struct TRITONBACKEND_Response;
-struct TRITONBACKEND_ResponseFactory;
-struct TRITONBACKEND_State;
+#include "triton/core/tritonbackend.h"
 
 using E = TRITONSERVER_Error*;
-E TRITONSERVER_ErrorNew(uint32_t, const char*);
-void TRITONSERVER_ErrorDelete(E);
-uint32_t TRITONSERVER_ErrorCode(E);
-const char* TRITONSERVER_ErrorMessage(E);
-E TRITONSERVER_MessageNewFromSerializedJson(TRITONSERVER_Message**, const char*, size_t);
-E TRITONSERVER_MessageDelete(TRITONSERVER_Message*);
-E TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message*, const char**, size_t*);
-E TRITONSERVER_ServerMetadata(TRITONSERVER_Server*, TRITONSERVER_Message**);
-E TRITONSERVER_ServerNew(TRITONSERVER_Server**, void*);
-E TRITONSERVER_BufferAttributesByteSize(TRITONSERVER_BufferAttributes*, size_t*);
-E TRITONBACKEND_BackendName(TRITONBACKEND_Backend*, const char**);
-E TRITONBACKEND_BackendConfig(TRITONBACKEND_Backend*, TRITONSERVER_Message**);
-E TRITONBACKEND_BackendArtifacts(TRITONBACKEND_Backend*, uint32_t*, const char**);
-E TRITONBACKEND_BackendSetExecutionPolicy(TRITONBACKEND_Backend*, uint32_t);
-E TRITONBACKEND_BackendMemoryManager(TRITONBACKEND_Backend*, TRITONBACKEND_MemoryManager**);
-E TRITONBACKEND_BackendState(TRITONBACKEND_Backend*, void**);
-E TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend*, void*);
-E TRITONBACKEND_MemoryManagerAllocate(TRITONBACKEND_MemoryManager*, void**, uint32_t, int64_t, uint64_t);
-E TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager*, void*, uint32_t, int64_t);
-E TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(TRITONBACKEND_BackendAttribute*, uint32_t, uint64_t, const uint64_t*,
-                                                          uint64_t);
-E TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(TRITONBACKEND_BackendAttribute*, bool);
-E TRITONBACKEND_ModelName(TRITONBACKEND_Model*, const char**);
-E TRITONBACKEND_ModelVersion(TRITONBACKEND_Model*, uint64_t*);
-E TRITONBACKEND_ModelRepository(TRITONBACKEND_Model*, uint32_t*, const char**);
-E TRITONBACKEND_ModelConfig(TRITONBACKEND_Model*, uint32_t, TRITONSERVER_Message**);
-E TRITONBACKEND_ModelSetConfig(TRITONBACKEND_Model*, uint32_t, TRITONSERVER_Message*);
-E TRITONBACKEND_ModelAutoCompleteConfig(TRITONBACKEND_Model*, bool*);
-E TRITONBACKEND_ModelServer(TRITONBACKEND_Model*, TRITONSERVER_Server**);
-E TRITONBACKEND_ModelBackend(TRITONBACKEND_Model*, TRITONBACKEND_Backend**);
-E TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance*, const char**);
-E TRITONBACKEND_ModelInstanceKind(TRITONBACKEND_ModelInstance*, uint32_t*);
-E TRITONBACKEND_ModelInstanceIsPassive(TRITONBACKEND_ModelInstance*, bool*);
-E TRITONBACKEND_ModelInstanceProfileCount(TRITONBACKEND_ModelInstance*, uint32_t*);
-E TRITONBACKEND_ModelInstanceProfileName(TRITONBACKEND_ModelInstance*, uint32_t, const char**);
-E TRITONBACKEND_ModelInstanceSecondaryDeviceCount(TRITONBACKEND_ModelInstance*, uint32_t*);
-E TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(TRITONBACKEND_ModelInstance*, uint32_t, const char**, int64_t*);
-E TRITONBACKEND_ModelInstanceModel(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Model**);
-E TRITONBACKEND_ModelInstanceHostPolicy(TRITONBACKEND_ModelInstance*, TRITONSERVER_Message**);
-E TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request*, bool, uint64_t, uint64_t,
-                                              uint64_t, uint64_t);
-E TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance*, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-E TRITONBACKEND_RequestId(TRITONBACKEND_Request*, const char**);
-E TRITONBACKEND_RequestCorrelationId(TRITONBACKEND_Request*, uint64_t*);
-E TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request*, const char**);
-E TRITONBACKEND_RequestFlags(TRITONBACKEND_Request*, uint32_t*);
-E TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request*, uint64_t*);
-E TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request*, bool*);
-E TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request*, uint32_t*);
-E TRITONBACKEND_RequestParameter(TRITONBACKEND_Request*, uint32_t, const char**, uint32_t*, const void**);
-E TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request*, uint32_t*);
-E TRITONBACKEND_RequestInputName(TRITONBACKEND_Request*, uint32_t, const char**);
-E TRITONBACKEND_RequestInput(TRITONBACKEND_Request*, const char*, TRITONBACKEND_Input**);
-E TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request*, uint32_t, TRITONBACKEND_Input**);
-E TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request*, uint32_t*);
-E TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request*, uint32_t, const char**);
-E TRITONBACKEND_RequestOutputBufferProperties(TRITONBACKEND_Request*, const char*, size_t*, uint32_t*, int64_t*);
-E TRITONBACKEND_RequestRelease(TRITONBACKEND_Request*, uint32_t);
-E TRITONBACKEND_InputProperties(TRITONBACKEND_Input*, const char**, uint32_t*, const int64_t**, uint32_t*, uint64_t*, uint32_t*);
-E TRITONBACKEND_InputBuffer(TRITONBACKEND_Input*, uint32_t, const void**, uint64_t*, uint32_t*, int64_t*);
-E TRITONBACKEND_InputBufferAttributes(TRITONBACKEND_Input*, uint32_t, const void**, TRITONSERVER_BufferAttributes**);
-E TRITONBACKEND_ResponseFactoryNew(TRITONBACKEND_ResponseFactory**, TRITONBACKEND_Request*);
-E TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory*);
-E TRITONBACKEND_ResponseFactorySendFlags(TRITONBACKEND_ResponseFactory*, uint32_t);
-E TRITONBACKEND_ResponseNew(TRITONBACKEND_Response**, TRITONBACKEND_Request*);
-E TRITONBACKEND_ResponseNewFromFactory(TRITONBACKEND_Response**, TRITONBACKEND_ResponseFactory*);
-E TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response*);
-E TRITONBACKEND_ResponseSetStringParameter(TRITONBACKEND_Response*, const char*, const char*);
-E TRITONBACKEND_ResponseSetIntParameter(TRITONBACKEND_Response*, const char*, int64_t);
-E TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response*, TRITONBACKEND_Output**, const char*, uint32_t, const int64_t*, uint32_t);
-E TRITONBACKEND_ResponseSend(TRITONBACKEND_Response*, uint32_t, E);
-E TRITONBACKEND_InferenceResponseOutput(TRITONBACKEND_Response*, uint32_t, const char**, uint32_t*, const int64_t**, uint64_t*);
-E TRITONBACKEND_InferenceResponseOutputByName(TRITONBACKEND_Response*, const char*, uint32_t*, const int64_t**, uint64_t*);
-E TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output*, void**, uint64_t, uint32_t*, int64_t*);
-E TRITONBACKEND_StateNew(TRITONBACKEND_State**, TRITONBACKEND_Request*, const char*, uint32_t, const int64_t*, uint32_t);
-}
 
 namespace {
 
-constexpr uint32_t kFinal = 1;
-constexpr uint32_t kNotFound = 2;
-constexpr uint32_t kInvalid = 3;
-constexpr uint32_t kBytes = 13;
+constexpr uint32_t kFinal = TRITONSERVER_RESPONSE_COMPLETE_FINAL;
 
 std::mutex lock;
 std::string journal;
@@ -144,7 +46,7 @@ void Must(E error) {
 
 // What a step named `name` does if the name asks for it.
 E Step(const std::string& name, const std::string& step) {
-  if (name == "fail_" + step) return TRITONSERVER_ErrorNew(kInvalid, (step + " failed").c_str());
+  if (name == "fail_" + step) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, (step + " failed").c_str());
   if (name == "throw_" + step) throw std::runtime_error(step + " threw");
   return nullptr;
 }
@@ -167,10 +69,10 @@ std::string Act(TRITONBACKEND_Request* request) {
   Must(TRITONBACKEND_RequestParameterCount(request, &count));
   for (uint32_t index = 0; index < count; ++index) {
     const char* key;
-    uint32_t type;
+    TRITONSERVER_ParameterType type;
     const void* value;
     Must(TRITONBACKEND_RequestParameter(request, index, &key, &type, &value));
-    if (std::strcmp(key, "act") == 0 && type == 0) return static_cast<const char*>(value);
+    if (std::strcmp(key, "act") == 0 && type == TRITONSERVER_PARAMETER_STRING) return static_cast<const char*>(value);
   }
   return "echo";
 }
@@ -182,10 +84,10 @@ std::string Content(TRITONBACKEND_Input* input) {
   for (uint32_t index = 0; index < buffers; ++index) {
     const void* base;
     uint64_t size;
-    uint32_t type = 7;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_GPU;
     int64_t id = 7;
     Must(TRITONBACKEND_InputBuffer(input, index, &base, &size, &type, &id));
-    if (type != 0 || id != 0) throw std::logic_error("not in host memory");
+    if (type != TRITONSERVER_MEMORY_CPU || id != 0) throw std::logic_error("not in host memory");
     content.append(static_cast<const char*>(base), size);
   }
   return content;
@@ -194,12 +96,12 @@ std::string Content(TRITONBACKEND_Input* input) {
 void Fill(TRITONBACKEND_Response* response, const std::string& content) {
   TRITONBACKEND_Output* output;
   const int64_t shape = static_cast<int64_t>(content.size());
-  Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", 2, &shape, 1));
+  Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", TRITONSERVER_TYPE_UINT8, &shape, 1));
   void* buffer;
-  uint32_t type = 2;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_GPU;
   int64_t id = 3;
   Must(TRITONBACKEND_OutputBuffer(output, &buffer, content.size(), &type, &id));
-  if (type != 0 || id != 0) throw std::logic_error("not in host memory");
+  if (type != TRITONSERVER_MEMORY_CPU || id != 0) throw std::logic_error("not in host memory");
   std::memcpy(buffer, content.data(), content.size());
 }
 
@@ -232,21 +134,22 @@ std::string Inspect(TRITONBACKEND_Request* request) {
   Must(TRITONBACKEND_RequestParameterCount(request, &number));
   for (uint32_t index = 0; index < number; ++index) {
     const char* key;
-    uint32_t type;
+    TRITONSERVER_ParameterType type;
     const void* value;
     Must(TRITONBACKEND_RequestParameter(request, index, &key, &type, &value));
     report += std::string(" ") + key + "=";
-    if (type == 0) report += static_cast<const char*>(value);
-    if (type == 1) report += std::to_string(*static_cast<const int64_t*>(value));
-    if (type == 2) report += *static_cast<const bool*>(value) ? "true" : "false";
-    if (type == 3) report += std::to_string(*static_cast<const double*>(value));
+    if (type == TRITONSERVER_PARAMETER_STRING) report += static_cast<const char*>(value);
+    if (type == TRITONSERVER_PARAMETER_INT) report += std::to_string(*static_cast<const int64_t*>(value));
+    if (type == TRITONSERVER_PARAMETER_BOOL) report += *static_cast<const bool*>(value) ? "true" : "false";
+    if (type == TRITONSERVER_PARAMETER_DOUBLE) report += std::to_string(*static_cast<const double*>(value));
   }
   Must(TRITONBACKEND_RequestInputCount(request, &number));
   for (uint32_t index = 0; index < number; ++index) {
     TRITONBACKEND_Input* input;
     Must(TRITONBACKEND_RequestInputByIndex(request, index, &input));
     const char* name;
-    uint32_t type, dims, buffers;
+    TRITONSERVER_DataType type;
+    uint32_t dims, buffers;
     const int64_t* shape;
     uint64_t size;
     Must(TRITONBACKEND_InputProperties(input, &name, &type, &shape, &dims, &size, &buffers));
@@ -272,7 +175,7 @@ std::string Inspect(TRITONBACKEND_Request* request) {
   Expect("output out of bounds", TRITONBACKEND_RequestOutputName(request, 99, &text));
   Expect("state", [&] {
     TRITONBACKEND_State* state;
-    return TRITONBACKEND_StateNew(&state, request, "S", 2, nullptr, 0);
+    return TRITONBACKEND_StateNew(&state, request, "S", TRITONSERVER_TYPE_UINT8, nullptr, 0);
   }());
   Expect("reschedule", TRITONBACKEND_RequestRelease(request, 2));
   Expect("null", TRITONBACKEND_RequestId(nullptr, &text));
@@ -282,10 +185,11 @@ std::string Inspect(TRITONBACKEND_Request* request) {
 // What a response holds before it is sent.
 void ReadBack(TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) {
   size_t size = 3;
-  uint32_t type = 7;
+  TRITONSERVER_MemoryType place = TRITONSERVER_MEMORY_GPU;
   int64_t id = 7;
-  Must(TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", &size, &type, &id));
-  Note("buffers of OUT lie in " + std::to_string(type) + "/" + std::to_string(id));
+  Must(TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", &size, &place, &id));
+  Note("buffers of OUT lie in " + std::to_string(place) + "/" + std::to_string(id));
+  TRITONSERVER_DataType type;
   const char* name;
   const int64_t* shape;
   uint64_t dims;
@@ -321,7 +225,7 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     release();
   } else if (act == "error") {
     Must(TRITONBACKEND_ResponseNew(&response, request));
-    E error = TRITONSERVER_ErrorNew(kNotFound, "no luck");
+    E error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, "no luck");
     Must(TRITONBACKEND_ResponseSend(response, kFinal, error));
     TRITONSERVER_ErrorDelete(error);
     release();
@@ -369,17 +273,17 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     Must(TRITONBACKEND_ResponseNew(&response, request));
     TRITONBACKEND_Output* output;
     const int64_t shape = 1;
-    Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", 2, &shape, 1));
+    Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", TRITONSERVER_TYPE_UINT8, &shape, 1));
     void* buffer;
-    uint32_t type = 0;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
     int64_t id = 0;
     Must(TRITONBACKEND_OutputBuffer(output, &buffer, 1, &type, &id));
     std::memcpy(buffer, "x", 1);
     Expect("second buffer", TRITONBACKEND_OutputBuffer(output, &buffer, 1, &type, &id));
     TRITONBACKEND_Output* large;
-    Must(TRITONBACKEND_ResponseOutput(response, &large, "LARGE", kBytes, &shape, 1));
+    Must(TRITONBACKEND_ResponseOutput(response, &large, "LARGE", TRITONSERVER_TYPE_BYTES, &shape, 1));
     Expect("large buffer", TRITONBACKEND_OutputBuffer(large, &buffer, uint64_t{1} << 60, &type, &id));
-    Expect("no data type", TRITONBACKEND_ResponseOutput(response, &large, "ODD", 77, &shape, 1));
+    Expect("no data type", TRITONBACKEND_ResponseOutput(response, &large, "ODD", static_cast<TRITONSERVER_DataType>(77), &shape, 1));
     Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
     release();
   } else if (act == "late") {
@@ -445,14 +349,12 @@ E TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
   TRITONBACKEND_MemoryManager* manager;
   Must(TRITONBACKEND_BackendMemoryManager(backend, &manager));
   void* memory;
-  Must(TRITONBACKEND_MemoryManagerAllocate(manager, &memory, 0, 0, 100));
+  Must(TRITONBACKEND_MemoryManagerAllocate(manager, &memory, TRITONSERVER_MEMORY_CPU, 0, 100));
   std::memset(memory, 1, 100);
-  Must(TRITONBACKEND_MemoryManagerFree(manager, memory, 0, 0));
-  Expect("gpu memory", TRITONBACKEND_MemoryManagerAllocate(manager, &memory, 2, 0, 100));
-  TRITONSERVER_Server* server;
-  Expect("later work", TRITONSERVER_ServerNew(&server, nullptr));
+  Must(TRITONBACKEND_MemoryManagerFree(manager, memory, TRITONSERVER_MEMORY_CPU, 0));
+  Expect("gpu memory", TRITONBACKEND_MemoryManagerAllocate(manager, &memory, TRITONSERVER_MEMORY_GPU, 0, 100));
   Must(TRITONBACKEND_BackendSetState(backend, new std::string(name)));
-  if (name == "device") Must(TRITONBACKEND_BackendSetExecutionPolicy(backend, 1));
+  if (name == "device") Must(TRITONBACKEND_BackendSetExecutionPolicy(backend, TRITONBACKEND_EXECUTION_DEVICE_BLOCKING));
   return Step(name, "initialize");
 }
 
@@ -468,8 +370,8 @@ E TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
 E TRITONBACKEND_GetBackendAttribute(TRITONBACKEND_Backend* backend, TRITONBACKEND_BackendAttribute* attributes) {
   Note("GetBackendAttribute");
   const uint64_t ids[] = {0, 1};
-  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, 2, 2, ids, 2));
-  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, 0, 1, nullptr, 0));
+  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, TRITONSERVER_INSTANCEGROUPKIND_GPU, 2, ids, 2));
+  Must(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, TRITONSERVER_INSTANCEGROUPKIND_AUTO, 1, nullptr, 0));
   Must(TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true));
   return Step(Name(backend), "attribute");
 }
@@ -479,7 +381,7 @@ E TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   Must(TRITONBACKEND_ModelName(model, &name));
   uint64_t version;
   Must(TRITONBACKEND_ModelVersion(model, &version));
-  uint32_t artifact;
+  TRITONBACKEND_ArtifactType artifact;
   const char* path;
   Must(TRITONBACKEND_ModelRepository(model, &artifact, &path));
   Note(std::string("ModelInitialize ") + name + " " + std::to_string(version) + " " + path);
@@ -522,7 +424,7 @@ E TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
 E TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
   const char* name;
   Must(TRITONBACKEND_ModelInstanceName(instance, &name));
-  uint32_t kind;
+  TRITONSERVER_InstanceGroupKind kind;
   Must(TRITONBACKEND_ModelInstanceKind(instance, &kind));
   TRITONSERVER_Message* policy;
   Must(TRITONBACKEND_ModelInstanceHostPolicy(instance, &policy));
@@ -571,7 +473,7 @@ E TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance, TRIT
   const uint64_t start = Now();
   for (uint32_t index = 0; index < count; ++index) {
     const std::string act = Act(requests[index]);
-    if (act == "fail") return TRITONSERVER_ErrorNew(kInvalid, "execute failed");
+    if (act == "fail") return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "execute failed");
     if (act == "throw") throw std::runtime_error("thrown in execute");
     if (act == "throw_number") throw 42;
     Perform(instance, requests[index], act);

@@ -256,7 +256,6 @@ fn a_life_is_told_in_order() {
         lines[2..],
         [
             "gpu memory: GPU memory allocation not supported",
-            "later work: TRITONSERVER_ServerNew is not supported",
             "GetBackendAttribute",
             &format!("ModelInitialize model 3 {directory}"),
             "config version 2: model configuration version 2 not supported, supports versions: 1",

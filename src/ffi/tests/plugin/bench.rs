@@ -52,6 +52,10 @@ fn workshop() -> &'static Path {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin.cc");
         let plugin = [
             "-std=c++17",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../abi/include"),
             "-pthread",
             source,
             "-o",
