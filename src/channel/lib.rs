@@ -17,7 +17,7 @@ pub use baton::{Baton, Held};
 pub use bell::{Bell, Clock, IdleSet, NEVER_NS, SPIN_MAX_NS, Spin};
 pub use claim::{Claim, Fate, Owned};
 pub use mailbox::{Door, Letters, Mailbox, Receiver};
-pub use pile::{Chain, Link, Pile, Refused};
+pub use pile::{Chain, Envelope, Link, Pile, Refused};
 pub use relay::{Outlook, Relay, Runner, Turn};
 
 /// The queue into a model's cores.

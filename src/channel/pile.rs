@@ -196,17 +196,21 @@ impl<L: Link> Drop for Chain<L> {
 }
 
 /// A value with a link of its own.
-pub(crate) struct Envelope<T> {
+pub struct Envelope<T> {
     next: AtomicPtr<Envelope<T>>,
     pub(crate) value: T,
 }
 
 impl<T> Envelope<T> {
-    pub(crate) fn new(value: T) -> Box<Envelope<T>> {
+    pub fn new(value: T) -> Box<Envelope<T>> {
         Box::new(Envelope {
             next: AtomicPtr::new(ptr::null_mut()),
             value,
         })
+    }
+
+    pub fn into_value(self) -> T {
+        self.value
     }
 }
 

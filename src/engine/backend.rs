@@ -12,6 +12,7 @@ use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup};
 use conch_memory::{Budget, Pool};
 
 use crate::agent::{AgentHost, NoAgents};
+use crate::cache::ResponseCache;
 use crate::model::ModelVersion;
 use crate::{Departures, Error, Live};
 
@@ -31,7 +32,15 @@ pub trait BackendHost: Send + Sync {
         &NoAgents
     }
 
-    /// Finalises all backends in reverse order of their initialisation. No model is loaded any more.
+    /// Opens the response cache that the server is to use, if it is to use one. Called once, before any model is loaded.
+    ///
+    /// # Errors
+    /// In upstream's words: more than one cache, no library found, cannot be loaded, or what its CacheInitialize returned.
+    fn open_cache(&self) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
+        Ok(None)
+    }
+
+    /// Finalises all backends in reverse order of their initialisation, and the cache. No model is loaded any more.
     fn finalize_all(&self);
 }
 

@@ -40,6 +40,13 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Waits until `count` deliveries were made and takes them, in order of their slots.
     pub(crate) fn wait(&self, count: usize) -> Vec<Delivery> {
+        let mut deliveries = self.wait_in_order(count);
+        deliveries.sort_by_key(|delivery| delivery.slot);
+        deliveries
+    }
+
+    /// Waits until `count` deliveries were made and takes them, in order of their arrival.
+    pub(crate) fn wait_in_order(&self, count: usize) -> Vec<Delivery> {
         let guard = self.deliveries.lock().unwrap();
         let (mut guard, timeout) = self
             .changed
@@ -52,9 +59,7 @@ impl Recorder {
             "{} of {count} deliveries",
             guard.len()
         );
-        let mut deliveries = std::mem::take(&mut *guard);
-        deliveries.sort_by_key(|delivery| delivery.slot);
-        deliveries
+        std::mem::take(&mut *guard)
     }
 
     pub(crate) fn wake_count(&self) -> usize {

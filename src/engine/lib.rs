@@ -9,6 +9,7 @@ pub mod admit;
 mod agent;
 mod asker;
 mod backend;
+pub mod cache;
 pub mod clock;
 mod control;
 pub mod core;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use conch_config::Scheduling;
 
 use crate::admit::Plan;
+use crate::cache::Member;
 use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
@@ -42,6 +43,8 @@ pub struct ModelVersion {
     pub(crate) queue: OnceLock<Arc<Queue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
     pub(crate) inspection: OnceLock<Arc<Board>>,
+    /// Present if its responses are cached; set before it is published.
+    pub(crate) cache: OnceLock<Member>,
 }
 
 impl ModelVersion {
@@ -70,6 +73,7 @@ impl ModelVersion {
             labels: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
+            cache: OnceLock::new(),
             config,
         }
     }

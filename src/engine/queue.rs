@@ -330,13 +330,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a request that was counted in by [`Bounds::try_enter`].
-    pub(crate) fn entered(model: &Arc<ModelVersion>, level: u64) -> Place {
+    /// A place for request `id` at `level`.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was never queued.
+    pub(crate) fn enter(model: &Arc<ModelVersion>, id: &str, level: u64) -> Result<Place, Error> {
+        if !model.bounds.try_enter(level) {
+            return Err(crate::admit::full(id));
+        }
         model.statistics.add_pending();
-        Place {
+        Ok(Place {
             model: Arc::clone(model),
             level,
-        }
+        })
     }
 }
 
@@ -348,11 +354,34 @@ impl Drop for Place {
 }
 
 impl ModelVersion {
-    /// Puts an admitted request into the queue, where an idle core finds it. Does not block.
+    /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the response cache: its completion may be
+    /// called before this returns. Does not block.
     ///
     /// # Errors
-    /// UNAVAILABLE once the model is stopping: the request is counted as rejected and gone, and its completion is not called.
+    /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
+    /// the first is counted, as rejected.
     pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
+        let submitted = match self.cache.get() {
+            Some(member) => member.submit(self, ticket),
+            None => self.enqueue(ticket),
+        };
+        submitted.map_err(|Refusal { error, live }| {
+            if let Some(mut live) = live {
+                live.hold.defuse();
+            }
+            error
+        })
+    }
+
+    /// Whether the queue takes no more requests.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.queue
+            .get()
+            .is_none_or(|queue| queue.relay.is_closing())
+    }
+
+    /// Puts a request into the queue that has its place there.
+    pub(crate) fn enqueue(&self, ticket: Ticket) -> Result<(), Refusal> {
         let rejection_ns = match &self.config.scheduling {
             Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
             _ => NEVER_NS,
@@ -368,7 +397,10 @@ impl ModelVersion {
                 }
                 Err(Refused::Closed(ticket)) => ticket,
                 Err(Refused::Linked(_)) => {
-                    return Err(Error::internal("the request is queued already"));
+                    return Err(Refusal {
+                        error: Error::internal("the request is queued already"),
+                        live: None,
+                    });
                 }
             },
             None => ticket,
@@ -377,12 +409,18 @@ impl ModelVersion {
             "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
             crate::admit::Prefix(&refused.shared().id)
         ));
-        if let Some(mut live) = refused.claim(Fate::Cancel, None) {
-            live.hold.defuse();
+        let live = refused.claim(Fate::Cancel, None);
+        if let Some(live) = &live {
             let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
             self.statistics
                 .report_failure(Failure::Rejected, duration_ns);
         }
-        Err(error)
+        Err(Refusal { error, live })
     }
+}
+
+/// What the queue did not take. The request is there unless somebody else has claimed it.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    pub(crate) live: Option<Live>,
 }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::Completion;
 use crate::asker::{Asker, Hold};
+use crate::cache::Deposit;
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
@@ -98,8 +99,10 @@ pub struct Origin {
     pub slot: u64,
     /// What the scheduler goes by.
     pub(crate) facts: Facts,
-    /// The same object as `completion`, under preserve-ordering.
+    /// In front of the receiver, under preserve-ordering.
     pub(crate) turn: Option<Arc<Turn>>,
+    /// The same object as `completion`, if the model has a cache.
+    pub(crate) deposit: Option<Arc<Deposit>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
@@ -116,7 +119,7 @@ pub struct Request {
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,
     pub stamps: Stamps,
-    /// Its place among the waiting; none once it is in a batch.
+    /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<Place>,
     /// Last: dropped when nothing of the request is referenced any more.
     pub(crate) hold: Hold,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use conch_memory::{Budget, Pool};
 
+use crate::cache::Caching;
 use crate::control::ControlMode;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
@@ -157,6 +158,9 @@ impl Server {
             Arc::clone(&budget),
             Arc::clone(&timekeeper),
         );
+        if let Some(cache) = host.open_cache()? {
+            lifecycle.use_cache(cache)?;
+        }
         let server = Arc::new(Server {
             metadata: Metadata {
                 name: options.server_id.clone(),
@@ -175,7 +179,11 @@ impl Server {
         });
         let started = server.lifecycle.start();
         tables::log_summary(&server.host.list(), &server.lifecycle.summary());
-        tables::log_options(&server.options, &server.metadata);
+        tables::log_options(
+            &server.options,
+            &server.metadata,
+            server.caching().is_some(),
+        );
         let outcome = started.and_then(|is_all_up| match is_all_up {
             true => Ok(()),
             false => Err(Error::internal("failed to load all models")),
@@ -297,6 +305,7 @@ impl Server {
         self.lifecycle.stop(budget)?;
         finalize_within(
             &self.host,
+            self.caching(),
             deadline.saturating_duration_since(Instant::now()),
         )
     }
@@ -343,6 +352,11 @@ impl Server {
             .collect())
     }
 
+    /// The response cache, if there is one.
+    pub(crate) fn caching(&self) -> Option<&Arc<Caching>> {
+        self.lifecycle.caching()
+    }
+
     pub(crate) fn cpu_meter(&self) -> &CpuMeter {
         &self.cpu_meter
     }
@@ -369,13 +383,22 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Finalises the backends on a thread of its own, because one may take for ever.
-fn finalize_within(host: &Arc<dyn BackendHost>, budget: Duration) -> Result<(), Error> {
+/// Finalises the backends and the cache on a thread of its own, because one may take for ever.
+fn finalize_within(
+    host: &Arc<dyn BackendHost>,
+    caching: Option<&Arc<Caching>>,
+    budget: Duration,
+) -> Result<(), Error> {
     let (done_sender, done) = mpsc::channel();
     let host = Arc::clone(host);
+    let caching = caching.map(Arc::clone);
     let started = thread::Builder::new()
         .name("finalize".to_owned())
         .spawn(move || {
+            // Before the cache is finalised: they may be inside it.
+            if let Some(caching) = caching {
+                caching.stop();
+            }
             host.finalize_all();
             // The receiver is gone if the time was up.
             let _ = done_sender.send(());

@@ -20,7 +20,7 @@ pub(crate) fn log_summary(backends: &[(String, String, String)], models: &[[Stri
 }
 
 /// Logs what the server runs with.
-pub(crate) fn log_options(options: &Options, metadata: &Metadata) {
+pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabled: bool) {
     let mut rows = vec![
         ("server_id".to_owned(), metadata.name.clone()),
         ("server_version".to_owned(), metadata.version.to_owned()),
@@ -54,7 +54,10 @@ pub(crate) fn log_options(options: &Options, metadata: &Metadata) {
             "exit_timeout".to_owned(),
             options.exit_timeout.as_secs().to_string(),
         ),
-        ("cache_enabled".to_owned(), "0".to_owned()),
+        (
+            "cache_enabled".to_owned(),
+            u8::from(is_cache_enabled).to_string(),
+        ),
         (
             "memory_limit_bytes".to_owned(),
             options.memory_limit_bytes.to_string(),

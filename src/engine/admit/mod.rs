@@ -24,7 +24,7 @@ use crate::queue::Place;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
 use crate::trace::Activity;
-use crate::{Code, Completion, Error, ModelVersion};
+use crate::{Completion, Error, ModelVersion};
 
 pub(crate) use plan::Plan;
 
@@ -105,24 +105,32 @@ pub fn admit_reserved(
             .plan
             .signature(config, &matched.indices, &inputs, batch_size > 0),
     };
-    if !model.bounds.try_enter(level) {
-        return Err(refuse_full(&request));
-    }
-    let place = Place::entered(model, level);
+    // What the response cache answers needs no place in the queue.
+    let member = model.cache.get();
+    let place = match member {
+        Some(_) => None,
+        None => Some(Place::enter(model, draft.id, level)?),
+    };
     let turn = model
         .order
         .as_ref()
         .map(|order| Turn::new(order, completion));
+    let mut completion = match &turn {
+        Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
+        None => Arc::clone(completion),
+    };
+    let deposit = member.map(|member| member.deposit(&completion));
+    if let Some(deposit) = &deposit {
+        completion = Arc::clone(deposit) as Arc<dyn Completion>;
+    }
     let origin = Origin {
         model: reservation,
         id: draft.id.into(),
-        completion: match &turn {
-            Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
-            None => Arc::clone(completion),
-        },
+        completion,
         slot,
         facts,
         turn,
+        deposit,
     };
     let request = Request {
         correlation_id: draft.correlation_id,
@@ -134,7 +142,7 @@ pub fn admit_reserved(
         requested_outputs: requested_outputs.indices,
         batch_size,
         stamps,
-        place: Some(place),
+        place,
         hold: Hold::new(draft.asker),
     };
     if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {
@@ -189,10 +197,7 @@ impl fmt::Display for Dims<'_> {
 /// Why no place was to be had, for the client.
 pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
     match why {
-        NoPlace::Full => refuse_full(&Subject {
-            model: &model.name,
-            id: draft.id,
-        }),
+        NoPlace::Full => full(draft.id),
         NoPlace::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",
             model.name, model.version
@@ -200,12 +205,9 @@ pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
     }
 }
 
-/// Not counted as a failure, as upstream counts none that was never queued.
-fn refuse_full(request: &Subject<'_>) -> Error {
-    Error::new(
-        Code::Unavailable,
-        format!("{}Exceeds maximum queue size", Prefix(request.id)),
-    )
+/// The refusal of request `id` for want of a place. Not counted as a failure, as upstream counts none that was never queued.
+pub(crate) fn full(id: &str) -> Error {
+    Error::unavailable(format!("{}Exceeds maximum queue size", Prefix(id)))
 }
 
 /// A set of small numbers.

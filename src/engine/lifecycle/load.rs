@@ -209,6 +209,9 @@ impl Lifecycle {
         );
         let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
         entry.read_labels(&candidate.path)?;
+        if let Some(caching) = self.caching() {
+            caching.enroll(&entry);
+        }
         model.bind(&entry);
         let cores = core::start_cores(
             &entry,

@@ -25,16 +25,17 @@ pub(crate) mod fake;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_memory::{Budget, Pool};
 
-use crate::BackendHost;
+use crate::cache::{Caching, ResponseCache};
 use crate::registry::{Registry, UNLOADED};
 use crate::repositories::Repositories;
 use crate::server::{IndexRow, Options};
 use crate::timekeeper::Timekeeper;
 use crate::topology::{Placement, Topology};
+use crate::{BackendHost, Error};
 use board::{Board, Trouble};
 use load::Permits;
 use turns::Turns;
@@ -50,6 +51,8 @@ pub(crate) struct Lifecycle {
     board: Arc<Board>,
     turns: Turns,
     permits: Permits,
+    /// Set before the first model is loaded, if there is a response cache.
+    caching: OnceLock<Arc<Caching>>,
     /// Held while a backend is opened: opening is serial.
     opening: Mutex<()>,
 }
@@ -81,8 +84,24 @@ impl Lifecycle {
             host,
             pool,
             budget,
+            caching: OnceLock::new(),
             opening: Mutex::default(),
         }
+    }
+
+    /// Lets models loaded from now on use `cache`.
+    ///
+    /// # Errors
+    /// INTERNAL if its threads cannot be started.
+    pub(crate) fn use_cache(&self, cache: Arc<dyn ResponseCache>) -> Result<(), Error> {
+        let caching = Caching::start(cache, &self.placement)?;
+        self.caching.get_or_init(|| caching);
+        Ok(())
+    }
+
+    /// The server's response cache.
+    pub(crate) fn caching(&self) -> Option<&Arc<Caching>> {
+        self.caching.get()
     }
 
     /// See [`Board::is_all_ready`].

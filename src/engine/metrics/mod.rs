@@ -21,6 +21,12 @@ pub(crate) fn render(server: &Server) -> String {
             &server.registry().snapshot().ready_models(),
             server.options().counter_latencies,
         );
+        if let Some(caching) = server.caching() {
+            for gauge in caching.cache().gauges() {
+                push_head(&mut text, gauge.name, gauge.help, "gauge");
+                push_sample(&mut text, gauge.name, &[], gauge.value);
+            }
+        }
         process::render_pinned(&mut text);
         if server.options().allow_cpu_metrics {
             server.cpu_meter().render(&mut text);

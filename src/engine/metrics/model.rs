@@ -62,6 +62,34 @@ const DURATIONS: &[PerModel] = &[
     },
 ];
 
+/// Only of models whose responses are cached, and only with the durations, as upstream has it.
+const CACHE: &[PerModel] = &[
+    PerModel {
+        name: "nv_cache_num_hits_per_model",
+        help: "Number of cache hits per model",
+        kind: "counter",
+        value: |totals| totals.inference.cache_hit.count,
+    },
+    PerModel {
+        name: "nv_cache_hit_duration_per_model",
+        help: "Total cache hit duration per model, in microseconds",
+        kind: "counter",
+        value: |totals| totals.inference.cache_hit.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_cache_num_misses_per_model",
+        help: "Number of cache misses per model",
+        kind: "counter",
+        value: |totals| totals.inference.cache_miss.count,
+    },
+    PerModel {
+        name: "nv_cache_miss_duration_per_model",
+        help: "Total cache miss (insert+lookup) duration per model, in microseconds",
+        kind: "counter",
+        value: |totals| totals.inference.cache_miss.duration_ns / 1_000,
+    },
+];
+
 const PENDING: PerModel = PerModel {
     name: "nv_inference_pending_request_count",
     help: "Instantaneous number of pending requests awaiting execution per-model.",
@@ -116,6 +144,14 @@ fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
             row.push(text, family.name, None, (family.value)(&row.totals) as f64);
         }
     }
+    if with_durations && rows.iter().any(|row| row.is_cached) {
+        for family in CACHE {
+            push_head(text, family.name, family.help, family.kind);
+            for row in rows.iter().filter(|row| row.is_cached) {
+                row.push(text, family.name, None, (family.value)(&row.totals) as f64);
+            }
+        }
+    }
     push_head(
         text,
         "nv_model_load_duration_secs",
@@ -135,6 +171,7 @@ struct Row {
     version: String,
     totals: Totals,
     load_seconds: f64,
+    is_cached: bool,
 }
 
 impl Row {
@@ -153,6 +190,7 @@ impl Row {
             version: model.version.to_string(),
             totals: model.statistics.totals(),
             load_seconds: model.load_duration().as_secs_f64(),
+            is_cached: model.cache.get().is_some(),
         }
     }
 
@@ -210,6 +248,7 @@ mod tests {
             version: "3".into(),
             totals,
             load_seconds: 0.25,
+            is_cached: false,
         };
         let mut text = String::new();
         render_rows(&mut text, &[row], true);
@@ -264,9 +303,46 @@ mod tests {
             version: "1".into(),
             totals: Totals::default(),
             load_seconds: 0.0,
+            is_cached: true,
         };
         render_rows(&mut text, &[row], false);
         assert!(!text.contains("_duration_us") && text.contains("nv_inference_count"));
+        assert!(!text.contains("nv_cache"));
+    }
+
+    #[test]
+    fn only_cached_models_have_the_families_of_the_cache() {
+        let row = |model: &str, is_cached| {
+            let mut totals = Totals::default();
+            totals.inference.cache_hit.count = 3;
+            totals.inference.cache_hit.duration_ns = 7_900;
+            totals.inference.cache_miss.count = 2;
+            totals.inference.cache_miss.duration_ns = 5_000;
+            Row {
+                tags: Vec::new(),
+                model: model.into(),
+                version: "1".into(),
+                totals,
+                load_seconds: 0.0,
+                is_cached,
+            }
+        };
+        let mut text = String::new();
+        render_rows(&mut text, &[row("a", true), row("b", false)], true);
+        let samples: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("nv_cache"))
+            .collect();
+        let expected = [
+            r#"nv_cache_num_hits_per_model{model="a",version="1"} 3"#,
+            r#"nv_cache_hit_duration_per_model{model="a",version="1"} 7"#,
+            r#"nv_cache_num_misses_per_model{model="a",version="1"} 2"#,
+            r#"nv_cache_miss_duration_per_model{model="a",version="1"} 5"#,
+        ];
+        assert_eq!(samples, expected);
+        let mut text = String::new();
+        render_rows(&mut text, &[row("b", false)], true);
+        assert!(!text.contains("nv_cache"));
     }
 
     #[test]

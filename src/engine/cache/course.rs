@@ -1,0 +1,264 @@
+//! The course of a request through the cache: lookup before the queue, insertion before the delivery.
+//!
+//! While nobody works on it, the request is claimable as in the queue: who cancels it, or its deadline, need not wait for a plug-in.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use conch_channel::Fate;
+
+use super::threads::Job;
+use super::{Caching, Kept, Key, Member, key};
+use crate::clock::monotonic_ns;
+use crate::queue::{Place, Refusal, refuse};
+use crate::stats::Failure;
+use crate::{Code, Completion, Delivery, Departures, Error, Live, ModelVersion, Response, Ticket};
+
+/// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a twentieth of what a turn of a shard
+/// may take.
+const HASHED_HERE_BYTES_MAX: usize = 256 << 10;
+
+impl Member {
+    /// Answers the request from the cache or puts it into its model's queue, now or on a thread of the cache. Does not block.
+    ///
+    /// # Errors
+    /// The queue's; a request that goes to a thread of the cache is answered with them instead.
+    pub(crate) fn submit(&self, version: &ModelVersion, ticket: Ticket) -> Result<(), Refusal> {
+        // A model that stops answers nothing more, though it could.
+        let claimed = (!version.is_closed()).then(|| ticket.claim(Fate::Execute, None));
+        let Some(live) = claimed.flatten() else {
+            return version.enqueue(ticket);
+        };
+        let caching = &self.caching;
+        if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
+            let Some(key) = key::of(&self.start, &live) else {
+                return enter(live);
+            };
+            let start_ns = monotonic_ns();
+            if let Some(outcome) = caching.cache.try_lookup(key) {
+                let lookup = Lookup::ended(key, start_ns);
+                return self.settle(live, lookup, outcome);
+            }
+        }
+        let ticket = live.requeue();
+        let own = Arc::clone(&ticket);
+        if caching.threads.post(Box::new(move || look(&own))).is_err() {
+            // The server stops, and the model refuses it.
+            return version.enqueue(ticket);
+        }
+        Ok(())
+    }
+
+    fn settle(
+        &self,
+        live: Live,
+        lookup: Lookup,
+        outcome: Result<Option<Arc<Kept>>, Error>,
+    ) -> Result<(), Refusal> {
+        match outcome {
+            Ok(Some(kept)) => {
+                answer(live, &lookup, &kept);
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(error) => self.caching.complaints.log(|| {
+                format!(
+                    "Failed to look up key [{}] in response cache: {}",
+                    lookup.key, error.message
+                )
+            }),
+        }
+        if let Some(deposit) = &live.shared().deposit {
+            // A request that is scheduled anew is not looked up again, so this is its only lookup.
+            deposit.lookup.get_or_init(|| lookup);
+        }
+        enter(live)
+    }
+
+    /// A completion that keeps the response of a request which the cache did not know, and then passes it on to `inner`.
+    pub(crate) fn deposit(&self, inner: &Arc<dyn Completion>) -> Arc<Deposit> {
+        Arc::new(Deposit {
+            inner: Arc::clone(inner),
+            caching: Arc::clone(&self.caching),
+            lookup: OnceLock::new(),
+        })
+    }
+}
+
+/// The rest of [`Member::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
+fn look(ticket: &Ticket) {
+    let Some(live) = ticket.claim(Fate::Execute, None) else {
+        return;
+    };
+    let version = Arc::clone(&live.shared().model);
+    let known = version
+        .cache
+        .get()
+        .and_then(|member| Some((member, key::of(&member.start, &live)?)));
+    let Some((member, key)) = known else {
+        return answer_refusal(ticket, enter(live));
+    };
+    if ticket.is_cancelled() {
+        // Whoever cancelled while the inputs were hashed was too late to withdraw it, and waits for an answer.
+        let error = Error::new(Code::Cancelled, "");
+        let mut departures = Departures::default();
+        refuse(live, Failure::Canceled, error, &mut departures);
+        return departures.flush();
+    }
+    let ticket = live.requeue();
+    let start_ns = monotonic_ns();
+    let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
+        .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
+    let lookup = Lookup::ended(key, start_ns);
+    if let Some(live) = ticket.claim(Fate::Execute, None) {
+        answer_refusal(&ticket, member.settle(live, lookup, outcome));
+    }
+}
+
+fn answer_refusal(ticket: &Ticket, outcome: Result<(), Refusal>) {
+    if let Err(Refusal { error, live }) = outcome {
+        drop(live);
+        deliver(ticket, Err(error));
+    }
+}
+
+/// Puts the request into its model's queue, as any request of a model without a cache.
+fn enter(mut live: Live) -> Result<(), Refusal> {
+    let version = Arc::clone(&live.shared().model);
+    let place = Place::enter(&version, &live.shared().id, live.shared().facts.level);
+    match place {
+        Ok(place) => live.place = Some(place),
+        Err(error) => {
+            let live = Some(live);
+            return Err(Refusal { error, live });
+        }
+    }
+    version.enqueue(live.requeue())
+}
+
+/// Answers with a response that is kept.
+fn answer(live: Live, lookup: &Lookup, kept: &Kept) {
+    let ticket = Arc::clone(live.ticket());
+    let origin = ticket.shared();
+    origin
+        .model
+        .statistics
+        .report_cache_hit(&live.stamps, lookup.start_ns, lookup.duration_ns);
+    if let Some(turn) = &origin.turn {
+        // Under preserve-ordering it comes after what is executing now, as upstream has it.
+        turn.reserve();
+    }
+    // Its inputs and its places are free before the client can send another.
+    drop(live);
+    deliver(&ticket, Ok(kept.to_response(&origin.model)));
+}
+
+fn deliver(ticket: &Ticket, outcome: Result<Response, Error>) {
+    let origin = ticket.shared();
+    origin.completion.deliver(Delivery {
+        slot: origin.slot,
+        outcome: Some(outcome),
+        is_final: true,
+    });
+    origin.completion.wake();
+}
+
+/// A lookup that was made.
+#[derive(Clone, Copy, Debug)]
+struct Lookup {
+    key: Key,
+    start_ns: u64,
+    duration_ns: u64,
+}
+
+impl Lookup {
+    fn ended(key: Key, start_ns: u64) -> Lookup {
+        Lookup {
+            key,
+            start_ns,
+            duration_ns: monotonic_ns().saturating_sub(start_ns),
+        }
+    }
+}
+
+/// See [`Member::deposit`].
+#[derive(Debug)]
+pub(crate) struct Deposit {
+    inner: Arc<dyn Completion>,
+    caching: Arc<Caching>,
+    /// The lookup that missed. A response of the cache, or of a request that was not looked up, passes through.
+    lookup: OnceLock<Lookup>,
+}
+
+impl Completion for Deposit {
+    fn deliver(&self, delivery: Delivery) {
+        let (Some(lookup), Some(Ok(_)), true) =
+            (self.lookup.get(), &delivery.outcome, delivery.is_final)
+        else {
+            return self.inner.deliver(delivery);
+        };
+        if self.caching.cache.is_instant() {
+            keep(&self.caching, lookup, &delivery);
+            return self.inner.deliver(delivery);
+        }
+        // A core must not wait for a plug-in. The client does: its next request shall find this response.
+        let (inner, caching, lookup) =
+            (Arc::clone(&self.inner), Arc::clone(&self.caching), *lookup);
+        let parcel = Parcel {
+            inner,
+            delivery: Some(delivery),
+        };
+        let job: Job = Box::new(move || {
+            if let Some(delivery) = &parcel.delivery {
+                keep(&caching, &lookup, delivery);
+            }
+            drop(parcel);
+        });
+        // Refused when the server stops: then the parcel is on its way already.
+        let _ = self.caching.threads.post(job);
+    }
+
+    fn wake(&self) {
+        self.inner.wake();
+    }
+}
+
+/// A delivery that is made whatever becomes of the job that holds it.
+struct Parcel {
+    inner: Arc<dyn Completion>,
+    delivery: Option<Delivery>,
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        if let Some(delivery) = self.delivery.take() {
+            self.inner.deliver(delivery);
+            self.inner.wake();
+        }
+    }
+}
+
+/// Keeps a response and counts the miss that it was.
+fn keep(caching: &Caching, lookup: &Lookup, delivery: &Delivery) {
+    let Some(Ok(response)) = &delivery.outcome else {
+        return;
+    };
+    let start_ns = monotonic_ns();
+    let outcome = caching.cache.insert(lookup.key, response);
+    let insertion_ns = monotonic_ns().saturating_sub(start_ns);
+    match outcome {
+        Ok(()) => {}
+        // The same request was executed twice at a time: upstream counts one miss.
+        Err(error) if error.code == Code::AlreadyExists => return,
+        Err(error) => caching.complaints.log(|| {
+            format!(
+                "Failed to insert key [{}] into response cache: {}",
+                lookup.key, error.message
+            )
+        }),
+    }
+    response
+        .model
+        .statistics
+        .report_cache_miss(lookup.duration_ns + insertion_ns);
+}

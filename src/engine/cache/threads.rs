@@ -1,0 +1,149 @@
+//! The cache's own threads: they hash long inputs and call plug-ins, whatever time that takes, so that neither a shard nor a core does.
+//!
+//! They share one queue, which is bounded by what is in it: each job belongs to a live request of a model.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use conch_channel::{Envelope, NEVER_NS, Outlook, Refused, Relay, Spin};
+
+use crate::clock::monotonic_ns;
+use crate::queue::Monotonic;
+use crate::topology::Placement;
+use crate::{Error, log};
+
+/// What a cache thread does.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+pub(super) struct Threads {
+    relay: Relay<Box<Envelope<Job>>, VecDeque<Job>>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Threads {
+    /// Starts them where cores run, but without giving way: a hit shall not wait for somebody's execution.
+    ///
+    /// # Errors
+    /// INTERNAL if the system has no thread left.
+    pub(super) fn start(placement: &Placement) -> Result<Arc<Threads>, Error> {
+        let threads = Arc::new(Threads {
+            relay: Relay::new(VecDeque::new(), THREAD_COUNT),
+            handles: Mutex::default(),
+        });
+        let placement = Placement {
+            gives_way: false,
+            ..placement.clone()
+        };
+        for index in 0..THREAD_COUNT {
+            let (own, placement) = (Arc::clone(&threads), placement.clone());
+            let started = std::thread::Builder::new()
+                .name(format!("cache-{index}"))
+                .spawn(move || {
+                    placement.apply();
+                    own.work(index);
+                });
+            match started {
+                Ok(handle) => threads.handles().push(handle),
+                Err(cause) => {
+                    threads.stop();
+                    return Err(Error::internal(format!(
+                        "cannot start a thread for the response cache: {cause}"
+                    )));
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Leaves `job` to one of them. Never blocks.
+    ///
+    /// # Errors
+    /// The job, once they are stopped.
+    pub(super) fn post(&self, job: Job) -> Result<(), Job> {
+        self.relay
+            .submit(Envelope::new(job))
+            .map_err(|refused| match refused {
+                Refused::Closed(envelope) | Refused::Linked(envelope) => envelope.into_value(),
+            })
+    }
+
+    /// Lets them do what is queued and waits for their end. Blocks.
+    pub(super) fn stop(&self) {
+        self.relay.close();
+        let handles = std::mem::take(&mut *self.handles());
+        for handle in handles {
+            if handle.thread().id() == std::thread::current().id() {
+                continue;
+            }
+            if handle.join().is_err() {
+                log::error!("a thread of the response cache panicked");
+            }
+        }
+    }
+
+    fn work(&self, index: usize) {
+        let mut runner = self.relay.runner(index, Spin::OFF);
+        while let Some(turn) = self
+            .relay
+            .next(&mut runner, &Monotonic, |queue, arrivals, _| {
+                queue.extend(arrivals.map(|envelope| envelope.into_value()));
+                let job = queue.pop_front();
+                let outlook = Outlook {
+                    is_ready: !queue.is_empty(),
+                    deadline_ns: NEVER_NS,
+                    is_empty: queue.is_empty(),
+                };
+                (job, outlook)
+            })
+        {
+            // Whatever broke belongs to one request.
+            if catch_unwind(AssertUnwindSafe(turn.batch)).is_err() {
+                log::error!("a lookup in or an insertion into the response cache panicked");
+            }
+        }
+    }
+
+    fn handles(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A plug-in that asks another host takes some 200 us per call: four threads make 20,000 calls per second. Four hash 40 GB/s.
+const THREAD_COUNT: usize = 4;
+
+/// Log lines about a cache that fails: one per second, since a cache that fails usually fails for every request.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    next_ns: AtomicU64,
+    silent_count: AtomicU64,
+}
+
+impl Complaints {
+    pub(super) fn log(&self, what: impl FnOnce() -> String) {
+        let now_ns = monotonic_ns();
+        let next_ns = self.next_ns.load(Ordering::Relaxed);
+        let is_due = now_ns >= next_ns
+            && self
+                .next_ns
+                .compare_exchange(
+                    next_ns,
+                    now_ns + INTERVAL_NS,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok();
+        if !is_due {
+            self.silent_count.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match self.silent_count.swap(0, Ordering::Relaxed) {
+            0 => log::error!("{}", what()),
+            count => log::error!("{} ({count} more since the last such line)", what()),
+        }
+    }
+}
+
+const INTERVAL_NS: u64 = 1_000_000_000;
