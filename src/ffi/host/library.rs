@@ -25,8 +25,9 @@ pub(crate) struct EntryPoints {
 /// NOT_FOUND if the file cannot be loaded or has no Execute.
 pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
     // SAFETY: loading runs the constructors of a file that the operator installed as a backend; what they do is theirs to answer for.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| Error::not_found(format!("unable to load shared library: {error}")))?;
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        Error::not_found(format!("unable to load shared library: {}", reason(&error)))
+    })?;
     // SAFETY: each name is paired with the type that `tritonbackend.h` gives it.
     let entry_points = unsafe {
         EntryPoints {
@@ -58,7 +59,48 @@ unsafe fn required<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
     let symbol = unsafe { library.get::<F>(name) };
     symbol.map(|symbol| *symbol).map_err(|error| {
         Error::not_found(format!(
-            "unable to find required entrypoint '{name}' in shared library: {error}"
+            "unable to find required entrypoint '{name}' in shared library: {}",
+            reason(&error)
         ))
     })
+}
+
+/// What the dynamic linker says, which the error itself does not.
+fn reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_linkers_reason_is_told() {
+        let path = std::env::temp_dir().join(format!("conch-library-{}.so", std::process::id()));
+        std::fs::write(
+            &path,
+            "no library at all, though long enough to be asked for its header",
+        )
+        .unwrap();
+        let error = open(&path).err().unwrap();
+        assert_eq!(
+            error.message,
+            format!(
+                "unable to load shared library: {}: invalid ELF header",
+                path.display()
+            )
+        );
+        std::fs::remove_file(&path).unwrap();
+        // Has no entry points.
+        let error = open(Path::new("libm.so.6")).err().unwrap();
+        let expected = "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library: ";
+        let told = error.message.strip_prefix(expected).unwrap();
+        assert!(
+            told.contains("undefined symbol: TRITONBACKEND_ModelInstanceExecute"),
+            "{told}"
+        );
+    }
 }
