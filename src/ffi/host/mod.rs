@@ -5,6 +5,7 @@
 
 mod answer;
 mod backend;
+mod batch_strategy;
 mod checkup;
 mod execution;
 mod facts;
@@ -210,6 +211,14 @@ impl BackendHost for Host {
         );
         shelf.open.push(kept);
         Ok(backend)
+    }
+
+    fn find_batch_strategy(
+        &self,
+        spec: &BackendSpec,
+        named: Option<&str>,
+    ) -> Result<Option<PathBuf>, Error> {
+        batch_strategy::find(&self.options.backend_directory, spec, named)
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
