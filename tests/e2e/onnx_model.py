@@ -3,6 +3,7 @@
 import struct
 
 FLOAT, UINT8, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE, UINT32, UINT64 = 1, 2, 6, 7, 8, 9, 10, 11, 12, 13
+BFLOAT16 = 16
 
 
 def varint(value):

@@ -82,6 +82,99 @@ class WorkedExamples(ServerCase):
                          [("output0", (3, 1)), ("output1", (3, 1))])
 
 
+# Bit patterns of 16-bit floats: zeros, ones, the largest, the smallest, infinities, and NaNs with a payload, which no number survives.
+PATTERNS = {
+    "FP16": [0x0000, 0x8000, 0x3C00, 0xBC00, 0x7BFF, 0x0001, 0x7C00, 0xFC00, 0x7E01, 0xFDAB, 0x3555, 0x0400],
+    "BF16": [0x0000, 0x8000, 0x3F80, 0xBF80, 0x7F7F, 0x0001, 0x7F80, 0xFF80, 0x7FC1, 0xFFAB, 0x3EAB, 0x0080],
+}
+
+
+def widen(data_type, pattern):
+    """The FP32 value of a bit pattern."""
+    if data_type == "FP16":
+        return struct.unpack("<e", struct.pack("<H", pattern))[0]
+    return struct.unpack("<f", struct.pack("<I", pattern << 16))[0]
+
+
+@needs_library("onnxruntime")
+class SixteenBits(ServerCase):
+    """FP16 and BF16 through ONNX Runtime, which have no JSON form: the bytes in and out, over both protocols."""
+
+    @staticmethod
+    def models(repository):
+        for name, kind in (("FP16", onnx_model.FLOAT16), ("BF16", onnx_model.BFLOAT16)):
+            content = onnx_model.model(
+                [("x", kind, ("n", 3)), ("narrow", onnx_model.FLOAT, ("n", 3))],
+                [("same", kind, ("n", 3)), ("wide", onnx_model.FLOAT, ("n", 3)), ("narrowed", kind, ("n", 3))],
+                [onnx_model.node("Identity", ["x"], ["same"]), onnx_model.node("Cast", ["x"], ["wide"], to=onnx_model.FLOAT),
+                 onnx_model.node("Cast", ["narrow"], ["narrowed"], to=kind)])
+            config = 'backend: "onnxruntime"\nmax_batch_size: 4\ndynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 2000000 }\n'
+            repository.model(name, config, files={"1/model.onnx": content})
+
+    # Outputs by name, of a request of two rows that fills half a batch.
+
+    def over_http(self, name, narrow_bytes, wide_bytes):
+        def row(tensor, data_type, content):
+            return {"name": tensor, "shape": [2, 3], "datatype": data_type, "parameters": {"binary_data_size": len(content)}}
+        text = json.dumps({"inputs": [row("x", name, narrow_bytes), row("narrow", "FP32", wide_bytes)],
+                           "parameters": {"binary_data_output": True}}).encode()
+        status, headers, reply = self.infer(text, narrow_bytes + wide_bytes, name)
+        self.assertEqual(status, 200, reply)
+        length = int(headers["inference-header-content-length"])
+        outputs, rest = {}, reply[length:]
+        for entry in json.loads(reply[:length])["outputs"]:
+            self.assertEqual(entry["shape"], [2, 3])
+            size = entry["parameters"]["binary_data_size"]
+            outputs[entry["name"]], rest = (entry["datatype"], rest[:size]), rest[size:]
+        self.assertEqual(rest, b"")
+        return outputs
+
+    def over_grpc(self, name, narrow_bytes, wide_bytes):
+        tensors = []
+        for tensor, data_type, content in (("x", name, narrow_bytes), ("narrow", "FP32", wide_bytes)):
+            value = grpcclient.InferInput(tensor, [2, 3], data_type)
+            value._raw_content = content  # its own conversion knows no NaN with a payload
+            tensors.append(value)
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            response = client.infer(name, tensors).get_response()
+        self.assertEqual([list(output.shape) for output in response.outputs], [[2, 3]] * 3)
+        return {output.name: (output.datatype, content) for output, content in zip(response.outputs, response.raw_output_contents)}
+
+    def test_bytes_in_and_out(self):
+        for name, patterns in PATTERNS.items():
+            # Both halves of a batch, one over each protocol; the odd row length makes the second half start at an odd multiple of 2 bytes.
+            halves = [patterns[:6], patterns[6:]]
+            finite = [[0x3F800000, 0xBF800000, 0x40490FDB, 0x3EAAAAAB, 0x00000000, 0x80000000], [0x42F6E979, 0x3DCCCCCD] * 3]
+            packed = [(pack(half, "H"), pack(words, "I")) for half, words in zip(halves, finite)]
+            before = self.server.statistics(name)["execution_count"]
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                calls = [pool.submit(way, name, *content) for way, content in zip((self.over_http, self.over_grpc), packed)]
+                answers = [call.result() for call in calls]
+            self.assertEqual(self.server.statistics(name)["execution_count"] - before, 1, "both were one batch")
+            for half, words, (narrow_bytes, _), answer in zip(halves, finite, packed, answers):
+                with self.subTest(name, half=half):
+                    self.assertEqual(answer["same"], (name, narrow_bytes))
+                    self.assertEqual(answer["wide"][0], "FP32")
+                    wide = struct.unpack("<6f", answer["wide"][1])
+                    numpy.testing.assert_array_equal(wide, [widen(name, pattern) for pattern in half])
+                    self.assertEqual(answer["narrowed"], (name, pack([self.narrow(name, word) for word in words], "H")))
+
+    @staticmethod
+    def narrow(data_type, word):
+        """The nearest 16-bit pattern of an FP32 one, ties to even."""
+        if data_type == "FP16":
+            value, = struct.unpack("<f", struct.pack("<I", word))
+            return struct.unpack("<H", struct.pack("<e", value))[0]
+        return (word + 0x7FFF + (word >> 16 & 1)) >> 16
+
+    def test_completed_configuration(self):
+        for name in PATTERNS:
+            config = self.server.get_json(f"/v2/models/{name}/config")
+            self.assertEqual([row["data_type"] for row in config["input"]], [f"TYPE_{name}", "TYPE_FP32"])
+            self.assertEqual({row["name"]: row["data_type"] for row in config["output"]},
+                             {"same": f"TYPE_{name}", "wide": "TYPE_FP32", "narrowed": f"TYPE_{name}"})
+
+
 @needs_library("onnxruntime")
 class Examples(ServerCase):
     """The repository that the README serves."""

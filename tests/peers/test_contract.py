@@ -47,7 +47,7 @@ class Checker:
         self.problems = []
         self.open_calls = {}  # thread -> calls in progress, outermost first
         self.live = {}  # object -> its parent
-        self.attribute_calls = 0
+        self.attribute_calls, self.ready_calls = 0, 0
         self.initialized, self.finalized = collections.Counter(), collections.Counter()
         self.executing_threads = collections.defaultdict(set)
         self.executions_most, self.model_calls_most, self.instance_starts_most = 0, 0, 0
@@ -83,9 +83,10 @@ class Checker:
             self.expect(event.detail in self.live, event, f"its backend {event.detail} is not alive")
         elif call == "InstanceInitialize":
             self.expect(event.detail in self.live, event, f"its model {event.detail} is not alive")
-        elif call in ("ModelFinalize", "InstanceFinalize", "Execute"):
+        elif call in ("ModelFinalize", "InstanceFinalize", "Execute", "Ready"):
             self.expect(name in self.live, event, "not alive")
         if call == "ModelFinalize":
+            self.expect(name not in [asked.object for asked in self.running("Ready")], event, "its readiness is being asked for")
             left = [other for other, parent in self.live.items() if parent == name]
             self.expect(not left, event, f"its instances are alive: {left}")
         # Serial: the backend with itself, a model with itself, an instance with itself.
@@ -100,6 +101,8 @@ class Checker:
         if call == "InstanceInitialize" and not self.is_parallel:
             same = [c for c in self.running(call) if model_of(c.object) == model_of(name)]
             self.expect(not same, event, f"another instance of the model is starting: {[c.object for c in same]}")
+        if call == "Ready":
+            self.ready_calls += 1
         if call == "Execute":
             self.executing_threads[name].add(event.thread)
             self.request_count += int(event.detail.split("=")[1])
@@ -143,6 +146,9 @@ def check_checker():
         "overlapping executions": [*start, run("2", "begin"), run("3", "begin"), run("2", "end"), run("3", "end"), *stop],
         "another thread ends": [*start, run("2", "begin"), run("3", "end"), *stop],
         "never ended": [*start, run("2", "begin"), *stop],
+        "asked after its end": [*start, *stop[:4], ("2", "begin", "Ready", "m:1#0", ""), ("2", "end", "Ready", "m:1#0", ""), *stop[4:]],
+        "finalised while it is asked": [*start, *stop[:2], ("2", "begin", "Ready", "m:1#0", ""), *stop[2:4],
+                                        ("2", "end", "Ready", "m:1#0", ""), *stop[4:]],
         "executed after its end": [*start, *stop[:2], run("2", "begin"), run("2", "end"), *stop[2:]],
         "finalised while executing": [*start, run("2", "begin"), *stop[:1], run("2", "end"), *stop[1:]],
         "model before its instance": [*start, *stop[2:4], *stop[:2], *stop[4:]],
@@ -160,7 +166,9 @@ def check_checker():
 
 
 def load(address):
-    """Parallel callers over all models; every tenth request makes its execution fail. Returns requests answered and failed."""
+    """Parallel callers over all models; every tenth request makes its execution fail, and one caller keeps asking whether the models
+    are ready. Returns requests answered and failed."""
+    over = threading.Event()
     answered, failed, wrong = collections.Counter(), collections.Counter(), []
 
     def run(seed):
@@ -181,11 +189,22 @@ def load(address):
                 if "probe: ordered to fail" not in str(error):
                     wrong.append(f"caller {seed}, request {index}: {error}")
 
+    def ask():
+        client = grpc.InferenceServerClient(address)
+        while not over.is_set():
+            for index in range(MODELS):
+                if not client.is_model_ready(f"probe{index}"):
+                    wrong.append(f"model {index} is not ready")
+
+    asker = threading.Thread(target=ask)
+    asker.start()
     threads = [threading.Thread(target=run, args=(seed,)) for seed in range(CLIENTS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    over.set()
+    asker.join()
     assert not wrong, wrong[:5]
     return sum(answered.values()), sum(failed.values())
 
@@ -216,7 +235,7 @@ def check_server(command, backends, is_parallel):
     print(
         f"contract (instances start {'together' if is_parallel else 'in turn'}): ok; {answered} answered, {failed} failed; at most "
         f"{checker.executions_most} executions, {checker.model_calls_most} model calls, {checker.instance_starts_most} instance starts "
-        f"of one model at a time", flush=True,
+        f"of one model at a time; readiness asked {checker.ready_calls} times", flush=True,
     )
 
 
