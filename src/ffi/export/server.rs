@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::{Error, Overrides, documents, server};
+use conch_engine::{Error, Overrides, Server, documents, server};
 
 use super::backend_model::check_config_version;
 use super::export;
@@ -15,6 +15,15 @@ use crate::objects::{Message, Value};
 /// The version that the C API means: -1 is "the latest that is ready".
 pub(super) fn version_of(version: i64) -> Option<i64> {
     (version >= 0).then_some(version)
+}
+
+/// # Errors
+/// UNAVAILABLE once the server's end has begun, in upstream's words.
+fn refuse_exiting(server: &Server) -> Result<(), Error> {
+    if server.is_stopping() {
+        return Err(Error::unavailable("Server exiting"));
+    }
+    Ok(())
 }
 
 /// What the parameters of a load put in the place of the repository's files.
@@ -62,12 +71,21 @@ unsafe fn overrides(parameters: &[*const abi::TRITONSERVER_Parameter]) -> Result
 export! {
     fn TRITONSERVER_ServerIsLive(server: *mut abi::TRITONSERVER_Server, live: *mut bool) {
         // A server that still starts serves nobody yet, but its process lives.
-        write(live, borrow(server)?.server().map_or(true, |server| server.is_live()))
+        write(live, true)?;
+        if let Ok(server) = borrow(server)?.server() {
+            refuse_exiting(&server)?;
+        }
+        Ok(())
     }
 
     fn TRITONSERVER_ServerIsReady(server: *mut abi::TRITONSERVER_Server, ready: *mut bool) {
+        write(ready, false)?;
+        let Ok(server) = borrow(server)?.server() else {
+            return Ok(());
+        };
+        refuse_exiting(&server)?;
         // May wait for backends, as upstream's does.
-        write(ready, borrow(server)?.server().is_ok_and(|server| server.readiness().wait()))
+        write(ready, server.readiness().wait())
     }
 
     fn TRITONSERVER_ServerModelIsReady(

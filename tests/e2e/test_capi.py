@@ -1,0 +1,91 @@
+"""The server in process: C programs (built here against our headers) and a Python one embed libtritonserver.so, opened RTLD_LOCAL."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import server as servers
+from case import conch_only, needs_library
+from repository import Repository, identity, tensors
+
+SOURCES = servers.ROOT / "tests/capi"
+LIBRARY = servers.built("libtritonserver.so")
+CONTROLS = {"enable_request_controls": "true"}
+# What valgrind is to look at: all that is read or written wrongly, and memory that nothing points to any more.
+VALGRIND = ("valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=definite,indirect",
+            "--errors-for-leak-kinds=definite,indirect")
+
+
+@conch_only
+@unittest.skipUnless(LIBRARY.exists(), f"{LIBRARY.name} is not built in profile {servers.PROFILE}")
+@unittest.skipUnless(shutil.which("gcc"), "there is no gcc")
+@needs_library("identity")
+class Embedded(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="conch-capi-")
+        cls.addClassCleanup(cls.directory.cleanup)
+        cls.backends = servers.backend_directory()
+
+    def build(self, name):
+        program = pathlib.Path(self.directory.name) / name
+        built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I", str(servers.ROOT / "src/abi/include"),
+                                str(SOURCES / f"{name}.c"), "-o", str(program), "-ldl", "-lpthread"],
+                               capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(built.returncode, 0, built.stderr[-3000:])
+        return program
+
+    def run_program(self, *words, timeout=120):
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-6000:])
+        return done.stdout
+
+    def repository(self):
+        repository = Repository()
+        self.addCleanup(repository.close)
+        return repository.model("identity", identity(parameters=CONTROLS))
+
+    def flood(self, *prefix):
+        printed = self.run_program(*prefix, self.build("flood"), LIBRARY, self.repository(), self.backends, 10000, 4, timeout=500)
+        good, cancelled = (int(part.split()[1]) for part in printed.split(","))
+        self.assertEqual(good + cancelled, 10000)
+        self.assertGreater(good, 5000, "those that nobody cancelled")
+        self.assertGreater(cancelled, 0)
+
+    def test_flood(self):
+        self.flood()
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_flood_is_clean(self):
+        self.flood(*VALGRIND)
+
+    def contract(self, *prefix):
+        outputs = 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }\n'
+        config = identity(outputs=(), parameters=CONTROLS) + outputs
+        with Repository() as repository, Repository() as other:
+            repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"})
+            other.model("other", identity())
+            printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends, other, timeout=300)
+        self.assertEqual(printed, "ok\n")
+
+    def test_contract(self):
+        self.contract()
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_contract_is_clean(self):
+        self.contract(*VALGRIND)
+
+    @needs_library("square")
+    def test_python(self):
+        io = tensors("input", [("IN", "INT32", (1,))]) + tensors("output", [("OUT", "INT32", (1,))])
+        repository = self.repository().model(
+            "several", f'backend: "square"\nmodel_transaction_policy {{ decoupled: true }}\n{io}instance_group [ {{ kind: KIND_CPU }} ]\n')
+        printed = self.run_program(sys.executable, SOURCES / "embedded.py", LIBRARY, repository, self.backends)
+        self.assertEqual(printed, "ok\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
