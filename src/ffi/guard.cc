@@ -28,4 +28,9 @@ TRITONSERVER_Error* conch_guard_execute(Caught* caught, TRITONSERVER_Error* (*fu
                                         void** requests, uint32_t count) {
   return Call(caught, function, instance, requests, count);
 }
+
+TRITONSERVER_Error* conch_guard_include(Caught* caught, TRITONSERVER_Error* (*function)(void*, void*, bool*), void* request, void* batch,
+                                        bool* joins) {
+  return Call(caught, function, request, batch, joins);
+}
 }

@@ -12,6 +12,8 @@ type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Err
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
 type ExecuteFunction =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
+type IncludeFunction =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, *mut bool) -> *mut abi::TRITONSERVER_Error;
 
 unsafe extern "C" {
     fn conch_guard_call1(
@@ -31,6 +33,13 @@ unsafe extern "C" {
         instance: *mut c_void,
         requests: *mut *mut c_void,
         count: u32,
+    ) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_include(
+        caught: Caught,
+        function: IncludeFunction,
+        request: *mut c_void,
+        batch: *mut c_void,
+        joins: *mut bool,
     ) -> *mut abi::TRITONSERVER_Error;
 }
 
@@ -116,6 +125,34 @@ pub(crate) unsafe fn execute(
             instance.cast(),
             requests.as_mut_ptr().cast(),
             count,
+        ))
+    }
+}
+
+/// Calls ModelBatchIncludeRequest.
+///
+/// # Safety
+/// `function` belongs to the batching library that made `batch`, `request` is live during the call, and `joins` is writable.
+pub(crate) unsafe fn include(
+    function: abi::TRITONBACKEND_ModelBatchIncludeRequestFn,
+    request: *mut abi::TRITONBACKEND_Request,
+    batch: *mut c_void,
+    joins: *mut bool,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function = unsafe {
+        std::mem::transmute::<abi::TRITONBACKEND_ModelBatchIncludeRequestFn, IncludeFunction>(
+            function,
+        )
+    };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe {
+        accept(conch_guard_include(
+            caught,
+            function,
+            request.cast(),
+            batch,
+            joins,
         ))
     }
 }

@@ -18,6 +18,8 @@ use crate::host::{Answer, AnswerOutput, Factory, Loan, Sender};
 unsafe fn share(request: *mut abi::TRITONBACKEND_Request) -> Result<Arc<Loan>, Error> {
     // SAFETY: by this function's contract.
     let loan: NonNull<Loan> = NonNull::from(unsafe { borrow(request) }?);
+    // SAFETY: just borrowed from a live handle.
+    unsafe { loan.as_ref() }.check_owned()?;
     // SAFETY: handles of requests come from `Arc::into_raw`, and a live one still owns its count.
     unsafe {
         Arc::increment_strong_count(loan.as_ptr());

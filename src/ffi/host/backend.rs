@@ -10,6 +10,7 @@
 
 use std::ffi::{CString, c_void};
 use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -40,6 +41,7 @@ pub(crate) struct LoadedBackend {
     c_name: CString,
     found: Found,
     c_directory: CString,
+    own_directory: PathBuf,
     configuration: Message,
     state: AtomicPtr<c_void>,
     policy: AtomicU32,
@@ -67,6 +69,8 @@ pub(crate) struct Attributes {
 pub(crate) struct Opening<'a> {
     pub(crate) name: &'a str,
     pub(crate) found: Found,
+    /// Where the backend directory keeps it, be its library from there or not.
+    pub(crate) own_directory: PathBuf,
     /// The JSON document of BackendConfig.
     pub(crate) configuration: String,
     /// Finalise and close when no model uses it any more.
@@ -88,6 +92,7 @@ impl LoadedBackend {
             c_name: c_string(opening.name),
             c_directory: c_string(&opening.found.directory().to_string_lossy()),
             found: opening.found,
+            own_directory: opening.own_directory,
             configuration: Message::new(opening.configuration),
             state: AtomicPtr::new(ptr::null_mut()),
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
@@ -158,6 +163,10 @@ impl LoadedBackend {
 
     pub(crate) fn c_directory(&self) -> &CString {
         &self.c_directory
+    }
+
+    pub(crate) fn own_directory(&self) -> &Path {
+        &self.own_directory
     }
 
     pub(crate) fn configuration(&self) -> &Message {

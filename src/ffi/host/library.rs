@@ -24,10 +24,7 @@ pub(crate) struct EntryPoints {
 /// # Errors
 /// NOT_FOUND if the file cannot be loaded or has no Execute.
 pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
-    // SAFETY: loading runs the constructors of a file that the operator installed as a backend; what they do is theirs to answer for.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
-        Error::not_found(format!("unable to load shared library: {}", reason(&error)))
-    })?;
+    let library = open_file(path)?;
     // SAFETY: each name is paired with the type that `tritonbackend.h` gives it.
     let entry_points = unsafe {
         EntryPoints {
@@ -45,9 +42,20 @@ pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
     Ok((library, entry_points))
 }
 
+/// Opens a shared library. Runs its constructors.
+///
+/// # Errors
+/// NOT_FOUND if the file cannot be loaded.
+pub(super) fn open_file(path: &Path) -> Result<Library, Error> {
+    // SAFETY: loading runs the constructors of a file that the operator installed as a plug-in; what they do is theirs to answer for.
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        Error::not_found(format!("unable to load shared library: {}", reason(&error)))
+    })
+}
+
 /// # Safety
 /// `name`, if the library has it, is a function of type `F`.
-unsafe fn optional<F: Copy>(library: &Library, name: &str) -> Option<F> {
+pub(super) unsafe fn optional<F: Copy>(library: &Library, name: &str) -> Option<F> {
     // SAFETY: by this function's contract.
     unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
 }

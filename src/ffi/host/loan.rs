@@ -144,7 +144,9 @@ impl Loan {
         let ticket = Arc::clone(live.ticket());
         let asker = live.asker().cloned();
         let asked = asker.as_deref().and_then(Asked::of);
-        if let Some(trace) = asker.as_ref().and_then(|asker| asker.trace()) {
+        if instance != SHOWN
+            && let Some(trace) = asker.as_ref().and_then(|asker| asker.trace())
+        {
             trace.show_inputs(Activity::TensorBackendInput, &live.inputs);
         }
         for input in &live.inputs {
@@ -174,6 +176,31 @@ impl Loan {
             instance,
             asker,
         });
+    }
+
+    /// Lets a batching strategy read `live` for the duration of one call; it may do nothing else with it.
+    pub(crate) fn show(&mut self, live: Live, facts: &Arc<ModelFacts>) {
+        self.lend(live, facts, SHOWN);
+    }
+
+    /// The request that was shown. The loan is a shell again.
+    pub(crate) fn take_back(&mut self) -> Live {
+        let live = self.live.get_mut().take();
+        self.reset();
+        live.expect("what is shown cannot be released")
+    }
+
+    /// Refuses what only the backend that executes the request may do.
+    ///
+    /// # Errors
+    /// INVALID_ARG while the request is only shown.
+    pub(crate) fn check_owned(&self) -> Result<(), Error> {
+        if self.lent()?.instance == SHOWN {
+            return Err(Error::invalid(
+                "the request is not executing: a batching strategy may only read it",
+            ));
+        }
+        Ok(())
     }
 
     /// Makes a shell again. Only the last holder can.
@@ -285,6 +312,7 @@ impl Loan {
     /// # Errors
     /// INVALID_ARG if it did so before.
     pub(crate) fn release(&self) -> Result<(), Error> {
+        self.check_owned()?;
         let mut reply = self.reply();
         if std::mem::replace(&mut reply.is_released, true) {
             return Err(released());
@@ -499,6 +527,9 @@ impl Drop for Sender {
         }
     }
 }
+
+/// Stands for the instance of a request that is shown and not executed; instances are numbered from 1.
+const SHOWN: u64 = 0;
 
 fn released() -> Error {
     Error::invalid("request was already released")

@@ -15,6 +15,7 @@ mod loan;
 mod model;
 mod search;
 mod server;
+mod strategy;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -194,6 +195,7 @@ impl BackendHost for Host {
         let backend = LoadedBackend::open(Opening {
             name: &spec.backend,
             found,
+            own_directory: self.options.backend_directory.join(&spec.backend),
             configuration: self.configuration(settings_of),
             closes,
             server: Arc::clone(&self.server),

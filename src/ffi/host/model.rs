@@ -9,11 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_engine::stats::{MemoryOwner, MemoryUsage};
-use conch_engine::{Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log};
+use conch_engine::{
+    BatchStrategy, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log,
+};
 
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
 use super::instance::InstanceHandle;
+use super::strategy::{Asking, Strategy};
 use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 
@@ -34,6 +37,8 @@ pub(crate) struct LoadedModel {
     /// During ModelInitialize, the only time at which the backend may change the configuration.
     is_initializing: AtomicBool,
     bound: OnceLock<Bound>,
+    /// How requests are batched, if the model has a library for that.
+    strategy: OnceLock<Strategy>,
     /// Reported before the model was bound.
     early_usage: Mutex<Vec<(MemoryOwner, MemoryUsage)>>,
 }
@@ -61,6 +66,7 @@ impl LoadedModel {
             config: Mutex::new(Arc::clone(&context.config)),
             is_initializing: AtomicBool::new(true),
             bound: OnceLock::new(),
+            strategy: OnceLock::new(),
             early_usage: Mutex::default(),
             context,
             backend,
@@ -70,6 +76,14 @@ impl LoadedModel {
             unsafe { guard::call1(initialize, as_handle::<abi::TRITONBACKEND_Model>(&model)) }?;
         }
         model.is_initializing.store(false, Ordering::Release);
+        let directories = [
+            model.context.path.join(model.context.version.to_string()),
+            model.context.path.clone(),
+            model.backend.own_directory().to_owned(),
+        ];
+        if let Some(strategy) = Strategy::load(&model, &directories)? {
+            model.strategy.get_or_init(|| strategy);
+        }
         Ok(model)
     }
 
@@ -91,6 +105,10 @@ impl LoadedModel {
 
     pub(crate) fn state(&self) -> &AtomicPtr<c_void> {
         &self.state
+    }
+
+    pub(super) fn strategy(&self) -> Option<&Strategy> {
+        self.strategy.get()
     }
 
     pub(crate) fn may_complete(&self) -> bool {
@@ -148,6 +166,8 @@ impl LoadedModel {
 
 impl Drop for LoadedModel {
     fn drop(&mut self) {
+        // Before the model of which it knows.
+        drop(self.strategy.take());
         let Some(finalize) = self.backend.entry_points().model_finalize else {
             return;
         };
@@ -187,6 +207,11 @@ impl Model for ModelHandle {
         for (owner, usage) in early.drain(..) {
             version.statistics.report_memory(owner, usage);
         }
+    }
+
+    fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
+        self.0.strategy()?;
+        Some(Box::new(Asking::new(&self.0)))
     }
 
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {

@@ -1,6 +1,7 @@
 //! What the tests share: a model of a backend that cargo built, and a client that notes its answers and who brought them.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use conch_channel::Fate;
 use conch_engine::{
-    Backend, BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput,
+    Backend, BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error,
     Instance, InstanceSpec, LoadContext, Model, ModelVersion, Stamps, Ticket,
 };
 use conch_ffi::host::{Host, Options};
@@ -102,6 +103,15 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(backend: &str, config: &str) -> Bench {
+        Bench::at(backend, config, &backends().join("model"))
+    }
+
+    /// With the model's directory.
+    pub fn at(backend: &str, config: &str, path: &Path) -> Bench {
+        Bench::load(backend, config, path).unwrap()
+    }
+
+    pub fn load(backend: &str, config: &str, path: &Path) -> Result<Bench, Error> {
         let host = Host::new(Options {
             server_id: "here".to_owned(),
             backend_directory: backends().to_owned(),
@@ -116,7 +126,7 @@ impl Bench {
                 model_name: "model".to_owned(),
                 backend: backend.to_owned(),
                 runtime: String::new(),
-                model_path: backends().join("model"),
+                model_path: path.to_owned(),
                 version: 1,
             })
             .unwrap();
@@ -128,27 +138,29 @@ impl Bench {
         conch_config::normalize(&mut config);
         let config = Arc::new(conch_config::Model::from_message(config).unwrap());
         let budget = Budget::new(1 << 30);
-        let model = Arc::clone(&opened)
-            .load_model(LoadContext {
-                name: "model".into(),
-                version: 1,
-                path: backends().join("model"),
-                config: Arc::clone(&config),
-                may_complete: false,
-                pool: Pool::new(1 << 20),
-                budget: Arc::clone(&budget),
-            })
-            .unwrap();
+        let model = Arc::clone(&opened).load_model(LoadContext {
+            name: "model".into(),
+            version: 1,
+            path: path.to_owned(),
+            config: Arc::clone(&config),
+            may_complete: false,
+            pool: Pool::new(1 << 20),
+            budget: Arc::clone(&budget),
+        })?;
         let version = Arc::new(ModelVersion::new("model".into(), 1, config, 1, 100));
         model.bind(&version);
-        Bench {
+        Ok(Bench {
             version,
             model,
             client: Arc::default(),
             budget,
             _backend: opened,
             _host: host,
-        }
+        })
+    }
+
+    pub fn model(&self) -> &Arc<dyn Model> {
+        &self.model
     }
 
     pub fn instance(&self) -> Box<dyn Instance> {
@@ -166,37 +178,10 @@ impl Bench {
 
     /// Executes the requests, each by itself unless the model batches.
     pub fn execute(&self, instance: &mut dyn Instance, requests: &[Request]) -> Vec<Ticket> {
-        let completion: Arc<dyn Completion> = self.client.clone();
         let mut tickets = Vec::new();
         let mut batch = Vec::new();
         for (slot, request) in (0..).zip(requests) {
-            let inputs = request.iter().map(|(name, shape, values)| {
-                let (_, spec) = self.version.config.input(name).unwrap();
-                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                // In two pieces, as they may come from the network.
-                let (head, tail) = bytes.split_at(bytes.len() / 3);
-                DraftInput {
-                    name,
-                    data_type: spec.data_type,
-                    shape: shape
-                        .iter()
-                        .map(|dim| i64::try_from(*dim).unwrap())
-                        .collect(),
-                    chunks: [head, tail].map(View::copy_of).into_iter().collect(),
-                }
-            });
-            let draft = Draft {
-                inputs: inputs.collect(),
-                ..Draft::default()
-            };
-            let ticket = conch_engine::admit::admit(
-                &self.version,
-                draft,
-                &completion,
-                slot,
-                Stamps::default(),
-            )
-            .unwrap();
+            let ticket = self.admit(slot, "", request);
             batch.push(ticket.claim(Fate::Execute, None).unwrap());
             tickets.push(ticket);
             if !self.version.config.is_batching() {
@@ -205,6 +190,32 @@ impl Bench {
         }
         self.run(instance, &mut batch);
         tickets
+    }
+
+    pub fn admit(&self, slot: u64, id: &str, request: &Request) -> Ticket {
+        let completion: Arc<dyn Completion> = self.client.clone();
+        let inputs = request.iter().map(|(name, shape, values)| {
+            let (_, spec) = self.version.config.input(name).unwrap();
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            // In two pieces, as they may come from the network.
+            let (head, tail) = bytes.split_at(bytes.len() / 3);
+            DraftInput {
+                name,
+                data_type: spec.data_type,
+                shape: shape
+                    .iter()
+                    .map(|dim| i64::try_from(*dim).unwrap())
+                    .collect(),
+                chunks: [head, tail].map(View::copy_of).into_iter().collect(),
+            }
+        });
+        let draft = Draft {
+            id,
+            inputs: inputs.collect(),
+            ..Draft::default()
+        };
+        conch_engine::admit::admit(&self.version, draft, &completion, slot, Stamps::default())
+            .unwrap()
     }
 
     fn run(&self, instance: &mut dyn Instance, batch: &mut conch_engine::Batch) {

@@ -1,0 +1,377 @@
+//! A model's own batching library: where it lies, its five functions, and the walk of queued requests past it.
+//!
+//! Loaded with the model, after ModelInitialize, on the loading thread. The dynamic batcher asks it, on whichever core of the model forms a
+//! batch, one at a time; see `engine::BatchStrategy`. Finalised before the model. As upstream's `SetBatchingStrategy`.
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use conch_abi as abi;
+use conch_config::{Model as ModelConfig, Scheduling};
+use conch_engine::{BatchStrategy, Error, Live, log};
+use libloading::os::unix::Library;
+
+use super::library;
+use super::loan::Loan;
+use super::model::LoadedModel;
+use crate::boundary::as_handle;
+use crate::guard;
+
+/// A batching library, initialised for one model.
+pub(crate) struct Strategy {
+    functions: Functions,
+    /// What BatcherInitialize made; the library's own.
+    batcher: *mut abi::TRITONBACKEND_Batcher,
+    model: String,
+    /// Closed after the last of its functions.
+    _library: Library,
+}
+
+// SAFETY: the batcher is only passed back to its library, whose functions upstream calls from several threads, too: initialised by a loading
+// thread, used by whoever forms a batch, finalised by whoever unloads the model.
+unsafe impl Send for Strategy {}
+// SAFETY: as above.
+unsafe impl Sync for Strategy {}
+
+#[derive(Clone, Copy)]
+struct Functions {
+    batcher_finalize: abi::TRITONBACKEND_ModelBatcherFinalizeFn,
+    initialize: BatchInitializeFn,
+    include: abi::TRITONBACKEND_ModelBatchIncludeRequestFn,
+    finalize: abi::TRITONBACKEND_ModelBatchFinalizeFn,
+}
+
+/// `TRITONBACKEND_ModelBatchInitialize`, but for the `const` of what it reads.
+type BatchInitializeFn = unsafe extern "C" fn(
+    *mut abi::TRITONBACKEND_Batcher,
+    *mut *mut c_void,
+) -> *mut abi::TRITONSERVER_Error;
+
+impl Strategy {
+    /// The strategy of `model`, if it has a library that defines one. Blocks as long as the library does.
+    ///
+    /// # Errors
+    /// The library cannot be used, in upstream's words, or what its BatcherInitialize returned.
+    pub(crate) fn load(
+        model: &LoadedModel,
+        directories: &[PathBuf; 3],
+    ) -> Result<Option<Strategy>, Error> {
+        let Some(path) = find(&model.current_config(), directories)? else {
+            return Ok(None);
+        };
+        let name = model.c_name().to_string_lossy().into_owned();
+        log::info!(
+            "Loading custom batching strategy library {} for model {name}",
+            path.display()
+        );
+        let library = library::open_file(&path)?;
+        // SAFETY: each name is paired with the type that `tritonbackend.h` gives it.
+        let functions = unsafe {
+            (
+                library::optional(&library, "TRITONBACKEND_ModelBatcherInitialize"),
+                library::optional(&library, "TRITONBACKEND_ModelBatcherFinalize"),
+                library::optional(&library, "TRITONBACKEND_ModelBatchInitialize"),
+                library::optional(&library, "TRITONBACKEND_ModelBatchIncludeRequest"),
+                library::optional(&library, "TRITONBACKEND_ModelBatchFinalize"),
+            )
+        };
+        let (batcher_initialize, functions) = match functions {
+            (None, None, None, None, None) => return Ok(None),
+            (
+                Some(batcher_initialize),
+                Some(batcher_finalize),
+                Some(initialize),
+                Some(include),
+                Some(finalize),
+            ) => {
+                let batcher_initialize: abi::TRITONBACKEND_ModelBatcherInitializeFn =
+                    batcher_initialize;
+                let functions = Functions {
+                    batcher_finalize,
+                    initialize,
+                    include,
+                    finalize,
+                };
+                (batcher_initialize, functions)
+            }
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{} does not define all required custom batching functions for model {name}",
+                    path.display()
+                )));
+            }
+        };
+        let mut batcher = ptr::null_mut();
+        // SAFETY: the library's function; the batcher is writable, and the model is live and initialised.
+        let initialized = unsafe {
+            guard::call2(
+                batcher_initialize,
+                &raw mut batcher,
+                as_handle::<abi::TRITONBACKEND_Model>(model),
+            )
+        };
+        // Made before the error is looked at: Finalize follows a failure, too, as upstream has it.
+        let strategy = Strategy {
+            functions,
+            batcher,
+            model: name,
+            _library: library,
+        };
+        initialized.map(|()| Some(strategy))
+    }
+}
+
+impl Drop for Strategy {
+    fn drop(&mut self) {
+        // SAFETY: the library's own function and batcher, which nobody uses any more.
+        if let Err(error) = unsafe { guard::call1(self.functions.batcher_finalize, self.batcher) } {
+            log::error!(
+                "Custom batcher finalization failed for model {}: {}",
+                self.model,
+                error.message
+            );
+        }
+    }
+}
+
+/// The library that the configuration names, else the first `batchstrategy.so` in `directories`: the version's, the model's, the backend's.
+///
+/// # Errors
+/// INVALID_ARG if the named one is not in the model's directory or cannot be used by its scheduler, NOT_FOUND if it is not there.
+fn find(config: &ModelConfig, directories: &[PathBuf; 3]) -> Result<Option<PathBuf>, Error> {
+    let named = config.parameters.get(PATH_PARAMETER);
+    if config.scheduling == Scheduling::Sequence {
+        return match named {
+            Some(_) => Err(Error::invalid(format!(
+                "{PATH_PARAMETER} cannot be specified with sequence batcher, using default batching strategy"
+            ))),
+            None => Ok(None),
+        };
+    }
+    let Some(named) = named.map(Path::new) else {
+        let mut files = directories
+            .iter()
+            .map(|directory| directory.join(FILE_NAME));
+        return Ok(files.find(|file| file.exists()));
+    };
+    let [_, model, _] = directories;
+    let model = model.canonicalize().map_err(|error| {
+        Error::invalid(format!(
+            "Failed to canonicalize parent path '{}': {error}",
+            model.display()
+        ))
+    })?;
+    if !resolved(named).starts_with(model) {
+        return Err(Error::invalid(
+            "Batching library path escapes model repository.",
+        ));
+    }
+    if !named.exists() {
+        return Err(Error::not_found(format!(
+            "Batching library path not found: {}",
+            named.display()
+        )));
+    }
+    Ok(Some(named.to_owned()))
+}
+
+/// The path without links and dots, as far as it exists; what does not exist can hide none.
+fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in absolute.ancestors() {
+        if let Ok(real) = ancestor.canonicalize() {
+            let rest = absolute.strip_prefix(ancestor).unwrap_or(Path::new(""));
+            let mut whole = real;
+            for part in rest.components() {
+                match part {
+                    std::path::Component::ParentDir => {
+                        whole.pop();
+                    }
+                    part => whole.push(part),
+                }
+            }
+            return whole;
+        }
+    }
+    absolute
+}
+
+/// A queue's way to its model's strategy. The model outlives its cores, which are the only ones to ask.
+pub(crate) struct Asking {
+    model: Weak<LoadedModel>,
+    /// What the library keeps about the batch that forms; its own.
+    batch: *mut c_void,
+    /// What it sees of a request; reused.
+    shell: Arc<Loan>,
+}
+
+// SAFETY: the batch is only passed back to its library, by one thread at a time.
+unsafe impl Send for Asking {}
+
+impl Asking {
+    pub(crate) fn new(model: &Arc<LoadedModel>) -> Asking {
+        Asking {
+            model: Arc::downgrade(model),
+            batch: ptr::null_mut(),
+            shell: Arc::default(),
+        }
+    }
+}
+
+impl BatchStrategy for Asking {
+    fn begin(&mut self) {
+        let Some(model) = self.model.upgrade() else {
+            return;
+        };
+        let Some(strategy) = model.strategy() else {
+            return;
+        };
+        // SAFETY: the library's own function and batcher; the batch is writable.
+        let begun = unsafe {
+            guard::call2(
+                strategy.functions.initialize,
+                strategy.batcher,
+                &raw mut self.batch,
+            )
+        };
+        report("initialization", strategy, begun);
+    }
+
+    fn includes(&mut self, request: Live) -> (Live, bool) {
+        let model = self.model.upgrade();
+        let strategy = model.as_deref().and_then(LoadedModel::strategy);
+        let facts = model.as_deref().and_then(|model| model.facts().ok());
+        let (Some(strategy), Some(facts)) = (strategy, facts) else {
+            return (request, true);
+        };
+        let shell = match Arc::get_mut(&mut self.shell) {
+            Some(shell) => shell,
+            // Not reached: nobody else can have taken a count of a request that is only shown.
+            None => {
+                self.shell = Arc::default();
+                Arc::get_mut(&mut self.shell).expect("just made")
+            }
+        };
+        shell.show(request, facts);
+        let mut joins = false;
+        // SAFETY: the library's own function and batch; the handle is live during the call, and the answer is writable.
+        let asked = unsafe {
+            guard::include(
+                strategy.functions.include,
+                as_handle::<abi::TRITONBACKEND_Request>(&*self.shell),
+                self.batch,
+                &raw mut joins,
+            )
+        };
+        // As upstream: what the function wrote counts, also if it failed.
+        report("include", strategy, asked);
+        let shell = Arc::get_mut(&mut self.shell).expect("nobody may share what is shown");
+        (shell.take_back(), joins)
+    }
+
+    fn end(&mut self) {
+        let batch = std::mem::replace(&mut self.batch, ptr::null_mut());
+        // As upstream: a batch of which nothing is kept has no end.
+        if batch.is_null() {
+            return;
+        }
+        let Some(model) = self.model.upgrade() else {
+            return;
+        };
+        if let Some(strategy) = model.strategy() {
+            // SAFETY: the library's own function and batch, which is not used again.
+            let ended = unsafe { guard::call1(strategy.functions.finalize, batch) };
+            report("finalization", strategy, ended);
+        }
+    }
+}
+
+fn report(step: &str, strategy: &Strategy, result: Result<(), Error>) {
+    if let Err(error) = result {
+        log::error!(
+            "Custom batching {step} function failed for model {}: {}",
+            strategy.model,
+            error.message
+        );
+    }
+}
+
+/// The parameter of the configuration that names the library.
+const PATH_PARAMETER: &str = "TRITON_BATCH_STRATEGY_PATH";
+
+/// What the library is called where no parameter names it.
+const FILE_NAME: &str = "batchstrategy.so";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &str) -> ModelConfig {
+        let text = format!("name: 'm' backend: 'b' max_batch_size: 4 {more}");
+        let mut message = conch_config::parse_text("config.pbtxt", &text).unwrap();
+        conch_config::normalize(&mut message);
+        ModelConfig::from_partial(message).unwrap()
+    }
+
+    fn touch(path: &Path) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+
+    #[test]
+    fn the_nearest_library_is_found_and_a_named_one_must_be_the_models() {
+        let root = std::env::temp_dir().join(format!("conch-strategy-{}", std::process::id()));
+        let directories = ["models/m/1", "models/m", "backends/b"].map(|path| root.join(path));
+        for directory in &directories {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        let find = |more: &str| {
+            find(&config(more), &directories)
+                .map(|found| found.map(|path| path.strip_prefix(&root).unwrap().to_owned()))
+                .map_err(|error| error.to_string())
+        };
+        let found = |path: &str| Ok(Some(PathBuf::from(path)));
+        let named = |path: &str| {
+            format!(
+                "parameters {{ key: 'TRITON_BATCH_STRATEGY_PATH' value {{ string_value: '{}/{path}' }} }}",
+                root.display()
+            )
+        };
+        assert_eq!(find(""), Ok(None));
+        for path in ["backends/b", "models/m", "models/m/1"] {
+            let file = format!("{path}/batchstrategy.so");
+            touch(&root.join(&file));
+            assert_eq!(find(""), found(&file));
+        }
+        touch(&root.join("models/m/own.so"));
+        assert_eq!(find(&named("models/m/own.so")), found("models/m/own.so"));
+        assert_eq!(
+            find(&named("models/m/1/none.so")),
+            Err(format!(
+                "Not found: Batching library path not found: {}/models/m/1/none.so",
+                root.display()
+            ))
+        );
+        let escapes =
+            Err("Invalid argument: Batching library path escapes model repository.".to_owned());
+        for path in [
+            "models/m/../own.so",
+            "models/m/none/../../own.so",
+            "models/m2/own.so",
+            "backends/b/batchstrategy.so",
+        ] {
+            assert_eq!(find(&named(path)), escapes, "{path}");
+        }
+        assert_eq!(find("sequence_batching { }"), Ok(None));
+        assert_eq!(
+            find(&format!(
+                "sequence_batching {{ }} {}",
+                named("models/m/own.so")
+            )),
+            Err("Invalid argument: TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default batching strategy".to_owned())
+        );
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
