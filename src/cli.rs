@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use conch_engine::ControlMode;
+
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
@@ -25,6 +27,11 @@ pub struct Arguments {
     pub model_config_name: String,
     pub model_load_thread_count: usize,
     pub model_load_retry_count: u32,
+    pub model_control_mode: ControlMode,
+    /// Seconds between polls in poll mode; 0: never.
+    pub repository_poll_secs: u64,
+    pub startup_models: Vec<String>,
+    pub namespacing: bool,
     pub http: Listener,
     pub grpc: Listener,
     pub metrics: Listener,
@@ -91,6 +98,10 @@ impl Default for Arguments {
             model_config_name: String::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
+            model_control_mode: ControlMode::None,
+            repository_poll_secs: 15,
+            startup_models: Vec::new(),
+            namespacing: false,
             http: listener(8000),
             grpc: listener(8001),
             metrics: Listener {
@@ -241,6 +252,19 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
             arguments.model_load_retry_count =
                 u32::try_from(count).map_err(|_| out_of_bound(value))?;
         }
+        "model-control-mode" => {
+            arguments.model_control_mode = match value.to_ascii_lowercase().as_str() {
+                "none" => ControlMode::None,
+                "poll" => ControlMode::Poll,
+                "explicit" => ControlMode::Explicit,
+                _ => return Err(String::from("invalid argument for --model-control-mode")),
+            }
+        }
+        "repository-poll-secs" => {
+            arguments.repository_poll_secs = parse_int(value)?.max(0).unsigned_abs();
+        }
+        "load-model" => arguments.startup_models.push(value.into()),
+        "model-namespacing" => arguments.namespacing = parse_bool(value)?,
         "allow-http" => arguments.http.is_enabled = parse_bool(value)?,
         "http-address" => arguments.http.address = value.into(),
         "http-port" => arguments.http.port = parse_port(value)?,
@@ -288,6 +312,16 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             reason,
         });
     }
+    let is_explicit = arguments.model_control_mode == ControlMode::Explicit;
+    if !arguments.startup_models.is_empty() && !is_explicit {
+        let reason = "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.";
+        return Err(Stop::Bad {
+            flag: String::from("load-model"),
+            reason: String::from(reason),
+        });
+    }
+    arguments.startup_models.sort();
+    arguments.startup_models.dedup();
     arguments.model_repositories.sort();
     arguments.model_repositories.dedup();
     if arguments.metrics.address.is_empty() {
@@ -436,6 +470,22 @@ mod tests {
     }
 
     #[test]
+    fn model_control() {
+        let arguments = parsed("--model-repository=m").unwrap();
+        assert_eq!(
+            (arguments.model_control_mode, arguments.repository_poll_secs),
+            (ControlMode::None, 15)
+        );
+        let arguments = parsed(
+            "--model-repository=m --model-control-mode=Explicit --load-model=b --load-model a --load-model=b --repository-poll-secs=2",
+        )
+        .unwrap();
+        assert_eq!(arguments.model_control_mode, ControlMode::Explicit);
+        assert_eq!(arguments.startup_models, ["a", "b"]);
+        assert_eq!(arguments.repository_poll_secs, 2);
+    }
+
+    #[test]
     fn refuses_with_a_reason() {
         for (line, expected) in [
             ("stray", "Unexpected argument: stray"),
@@ -453,6 +503,14 @@ mod tests {
             ),
             ("--allow-http=2", "invalid value for bool option: 2"),
             ("--log-format=iso8601", "invalid argument for --log-format"),
+            (
+                "--model-control-mode=manual",
+                "invalid argument for --model-control-mode",
+            ),
+            (
+                "--model-repository=m --model-control-mode=poll --load-model=a",
+                "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+            ),
             ("--no-such", "no such option; --help lists all"),
             (
                 "--http-max-input-size=0",
@@ -483,7 +541,6 @@ mod tests {
             assert_eq!(reason(line), expected, "{line}");
         }
         assert!(reason("--metrics-config=summary_latencies=true").contains("does not serve"));
-        assert!(reason("--model-control-mode=explicit").contains("does not serve"));
         assert!(reason("--http-restricted-api=health:k=v").contains("does not serve"));
     }
 
@@ -497,6 +554,7 @@ mod tests {
                 ("help", _) => continue,
                 ("log-format", _) => "default",
                 ("log-verbose", _) => "1",
+                ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
                 ("memory-limit-bytes", _) => "1048576",
                 (_, Takes::Bool) => "true",
@@ -515,7 +573,7 @@ mod tests {
              --allow-client-shm=true --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
         )
         .unwrap();
-        assert_eq!(arguments.warnings.len(), 5);
+        assert_eq!(arguments.warnings.len(), 4);
         assert!(!arguments.auto_complete);
     }
 }

@@ -8,13 +8,14 @@ mod cli;
 mod flag_table;
 mod flags;
 mod machine;
+mod poll;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conch_engine::server::Server;
-use conch_engine::{Error, log};
+use conch_engine::{ControlMode, Error, log};
 use conch_frontend::{Endpoint, Frontend};
 use conch_memory::Sparse;
 use conch_net::signal::Signals;
@@ -95,10 +96,18 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 ));
             }
         };
+    let poller = (arguments.model_control_mode == ControlMode::Poll
+        && arguments.repository_poll_secs > 0)
+        .then(|| {
+            let period = Duration::from_secs(arguments.repository_poll_secs);
+            poll::Poller::start(Arc::clone(&server), period)
+        })
+        .transpose();
     let number = signals
         .wait()
         .map_err(|error| format!("error: waiting for signals: {error}"))?;
     log::info!("{} received, stopping", machine::signal_name(number));
+    drop(poller);
     stop(arguments, &server, frontend)
 }
 
@@ -167,6 +176,9 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         lowers_core_priority: arguments.lowers_core_priority,
         model_load_thread_count: arguments.model_load_thread_count,
         model_load_retry_count: arguments.model_load_retry_count,
+        model_control_mode: arguments.model_control_mode,
+        startup_models: arguments.startup_models.clone(),
+        namespacing: arguments.namespacing,
         allow_metrics: arguments.metrics.is_enabled,
         allow_cpu_metrics: arguments.allow_cpu_metrics,
         counter_latencies: arguments.counter_latencies,

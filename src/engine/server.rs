@@ -158,7 +158,7 @@ impl Server {
             Arc::clone(&budget),
             Arc::clone(&timekeeper),
         );
-        if let Some(cache) = host.open_cache()? {
+        if let Some(cache) = host.open_cache(&budget)? {
             lifecycle.use_cache(cache)?;
         }
         let server = Arc::new(Server {
@@ -178,7 +178,11 @@ impl Server {
             options,
         });
         let started = server.lifecycle.start();
-        tables::log_summary(&server.host.list(), &server.lifecycle.summary());
+        tables::log_summary(
+            &server.host.agents().list(),
+            &server.host.list(),
+            &server.lifecycle.summary(),
+        );
         tables::log_options(
             &server.options,
             &server.metadata,
@@ -426,11 +430,11 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 pub const VERSION: &str = "2.73.0";
 
 /// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
-/// `classification`, `sequence`, `model_repository(unload_dependents)`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
-/// `logging`; each joins the list with its service. Of `model_repository` the index is served, and loading is answered as upstream
-/// answers where models are loaded at start only.
+/// `classification`, `sequence`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
+/// `logging`; each joins the list with its service.
 pub const EXTENSIONS: &[&str] = &[
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "binary_tensor_data",

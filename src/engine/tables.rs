@@ -1,12 +1,19 @@
 //! The start-up tables of the log: repository agents, backends, models with their state, options.
 
-use crate::log;
 use crate::server::{Metadata, Options};
+use crate::{ControlMode, log};
 
-/// Logs agents, backends (name, path, configuration) and models (name, version, status).
-pub(crate) fn log_summary(backends: &[(String, String, String)], models: &[[String; 3]]) {
-    // Repository agents are served by later work; the empty table is part of what log readers look for.
-    log_table(&Table::new(&["Repository Agent", "Path"]));
+/// Logs agents (name, path), backends (name, path, configuration) and models (name, version, status).
+pub(crate) fn log_summary(
+    agents: &[(String, String)],
+    backends: &[(String, String, String)],
+    models: &[[String; 3]],
+) {
+    let mut table = Table::new(&["Repository Agent", "Path"]);
+    for (name, path) in agents {
+        table.push(&[name, path]);
+    }
+    log_table(&table);
     let mut table = Table::new(&["Backend", "Path", "Config"]);
     for (name, path, config) in backends {
         table.push(&[name, path, config]);
@@ -36,7 +43,15 @@ pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabl
         ));
     }
     rows.extend([
-        ("model_control_mode".to_owned(), "MODE_NONE".to_owned()),
+        (
+            "model_control_mode".to_owned(),
+            match options.model_control_mode {
+                ControlMode::None => "MODE_NONE",
+                ControlMode::Poll => "MODE_POLL",
+                ControlMode::Explicit => "MODE_EXPLICIT",
+            }
+            .to_owned(),
+        ),
         (
             "strict_model_config".to_owned(),
             u8::from(!options.auto_complete).to_string(),

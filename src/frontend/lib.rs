@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod api;
+mod aside;
 mod grpc;
 mod http;
 mod metrics;

@@ -165,9 +165,11 @@ fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
 
 /// One model version's labels and numbers.
 struct Row {
-    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `reason`, then `version`.
+    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`, `reason`, `version`.
     tags: Vec<(String, String)>,
     model: Arc<str>,
+    /// Empty unless models have namespaces.
+    namespace: Arc<str>,
     version: String,
     totals: Totals,
     load_seconds: f64,
@@ -187,6 +189,7 @@ impl Row {
         Row {
             tags,
             model: Arc::clone(&model.name),
+            namespace: Arc::clone(&model.namespace),
             version: model.version.to_string(),
             totals: model.statistics.totals(),
             load_seconds: model.load_duration().as_secs_f64(),
@@ -201,6 +204,9 @@ impl Row {
             .map(|(tag, value)| (tag.as_str(), value.as_str()))
             .collect();
         labels.push(("model", &self.model));
+        if !self.namespace.is_empty() {
+            labels.push(("namespace", &self.namespace));
+        }
         labels.extend(reason.map(|reason| ("reason", reason)));
         labels.push(("version", &self.version));
         push_sample(text, name, &labels, value);
@@ -245,6 +251,7 @@ mod tests {
         let row = Row {
             tags: vec![("_a".into(), "x\ny".into())],
             model: "m\"".into(),
+            namespace: "/r".into(),
             version: "3".into(),
             totals,
             load_seconds: 0.25,
@@ -253,10 +260,10 @@ mod tests {
         let mut text = String::new();
         render_rows(&mut text, &[row], true);
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let labels = r#"{_a="x\ny",model="m\"",version="3"}"#;
+        let labels = r#"{_a="x\ny",model="m\"",namespace="/r",version="3"}"#;
         let failure = |reason: &str, count| {
             format!(
-                r#"nv_inference_request_failure{{_a="x\ny",model="m\"",reason="{reason}",version="3"}} {count}"#
+                r#"nv_inference_request_failure{{_a="x\ny",model="m\"",namespace="/r",reason="{reason}",version="3"}} {count}"#
             )
         };
         let expected = [
@@ -300,6 +307,7 @@ mod tests {
         let row = Row {
             tags: Vec::new(),
             model: "m".into(),
+            namespace: "".into(),
             version: "1".into(),
             totals: Totals::default(),
             load_seconds: 0.0,
@@ -321,6 +329,7 @@ mod tests {
             Row {
                 tags: Vec::new(),
                 model: model.into(),
+                namespace: "".into(),
                 version: "1".into(),
                 totals,
                 load_seconds: 0.0,

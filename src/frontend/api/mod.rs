@@ -1,6 +1,6 @@
 //! Operations that both protocols share, as engine-level answers. The protocols only render them.
 //!
-//! Called on a shard; nothing here blocks. The repository index takes the control plane's lock for the length of a copy.
+//! Called on a shard; nothing here blocks.
 
 mod readiness;
 
@@ -49,11 +49,6 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
         )));
     }
     Ok(Some(version))
-}
-
-/// The refusal to load or unload a model on request: models are loaded at start only.
-pub(crate) fn model_control_refusal() -> Error {
-    Error::unavailable("explicit model load / unload is not allowed if polling is enabled")
 }
 
 /// The refusal of a request that names one of several repositories; comes before any other.

@@ -3,6 +3,7 @@
 use std::task::Poll;
 
 use bytes::Bytes;
+use conch_memory::Charge;
 use h2::{Reason, RecvStream, SendStream};
 
 use super::frame::{PREFIX_BYTES, Prefix, put_prefix};
@@ -119,6 +120,81 @@ pub(super) async fn receive_message(
         }
     }
 }
+
+/// A message in the pieces in which it came, and what it holds of the byte budget.
+pub(super) struct Pile {
+    pieces: Vec<Bytes>,
+    length: usize,
+    /// Given back with the pieces.
+    charge: Charge,
+}
+
+impl Pile {
+    /// The message in one piece. Copies it: not for shards, as it may be large.
+    pub(super) fn join(self) -> Vec<u8> {
+        let Pile {
+            pieces,
+            length,
+            charge,
+        } = self;
+        let mut message = Vec::with_capacity(length);
+        for piece in pieces {
+            message.extend_from_slice(&piece);
+        }
+        drop(charge);
+        message
+    }
+}
+
+/// Receives the single message of a call whose message may be as large as a model.
+pub(super) async fn receive_pile(
+    shard: &Shard,
+    body: &mut RecvStream,
+    patience: &mut Patience,
+) -> Result<Pile, Failure> {
+    let mut prefix = Prefix::default();
+    let mut wanted = None;
+    let mut pile = Pile {
+        pieces: Vec::new(),
+        length: 0,
+        charge: Charge::empty(&shard.budget),
+    };
+    loop {
+        let Some(mut data) = next_frame(body, patience).await? else {
+            return Err(Status::unparsable().into());
+        };
+        patience.note_progress();
+        let frame_bytes = data.len();
+        if wanted.is_none() {
+            let (length, rest) = prefix.take(&data, super::frame::MESSAGE_BYTES_MAX)?;
+            wanted = length;
+            data = data.slice(frame_bytes - rest.len()..);
+        }
+        if !data.is_empty() {
+            pile.length += data.len();
+            if data.len() < SHARED_BYTES_MIN {
+                data = Bytes::copy_from_slice(&data);
+            }
+            let held_bytes = pile.length + pile.pieces.len() * PIECE_BYTES;
+            let charged = pile.charge.cover(held_bytes as u64);
+            charged.map_err(super::infer::exhausted)?;
+            pile.pieces.push(data);
+        }
+        release(body, frame_bytes);
+        let Some(wanted) = wanted else { continue };
+        if pile.length > wanted {
+            return Err(surplus().into());
+        }
+        if pile.length == wanted {
+            return Ok(pile);
+        }
+    }
+}
+
+/// Smaller frames are copied: one that is kept keeps the buffer alive that it was read into.
+const SHARED_BYTES_MIN: usize = 4 << 10;
+/// What a piece costs beside its bytes.
+const PIECE_BYTES: usize = 128;
 
 /// A unary call has one message.
 fn surplus() -> Status {

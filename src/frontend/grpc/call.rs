@@ -16,13 +16,13 @@ use http::request::Parts;
 use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
-use super::body::{Failure, framed, receive_message, receive_tensors, send_pieces};
+use super::body::{Failure, framed, receive_message, receive_pile, receive_tensors, send_pieces};
 use super::infer::{self, Pieces};
 use super::method::Method;
 use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::{control, readiness, timeout};
+use super::{control, readiness, repository, timeout};
 use crate::shard::{Shard, Timer};
 
 /// Counts the calls of one connection that its peer withdrew.
@@ -159,6 +159,13 @@ async fn answer(
                 respond,
             ))
             .await?;
+            send(respond, smallvec![answer], &mut patience).await
+        }
+        Method::RepositoryIndex | Method::RepositoryModelLoad | Method::RepositoryModelUnload => {
+            // A model's files may come with the call.
+            let message = Box::pin(receive_pile(shard, &mut body, &mut patience)).await?;
+            // Boxed, as above.
+            let answer = Box::pin(repository::answer(shard, method, message, respond)).await?;
             send(respond, smallvec![answer], &mut patience).await
         }
         method => {

@@ -1,19 +1,15 @@
 //! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use conch_engine::stats::{self, Tally};
 use conch_memory::Kind;
 use conch_proto::Message;
 use conch_proto::inference as proto;
 use conch_proto::inference::model_metadata_response::TensorMetadata;
-use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
-use conch_proto::inference::repository_index_response::ModelIndex;
 
 use super::body::framed;
 use super::method::Method;
-use super::status::{Code, Status};
+use super::status::Status;
 use crate::api;
 use crate::shard::Shard;
 
@@ -49,10 +45,10 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
             })
         }
         Method::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
-        Method::RepositoryIndex => framed(&index(shard, &decode(message)?)?),
-        Method::RepositoryModelLoad => return Err(refuse_load(&decode(message)?)),
-        Method::RepositoryModelUnload => return Err(refuse_unload(&decode(message)?)),
-        Method::ServerReady
+        Method::RepositoryIndex
+        | Method::RepositoryModelLoad
+        | Method::RepositoryModelUnload
+        | Method::ServerReady
         | Method::ModelReady
         | Method::HealthCheck
         | Method::ModelInfer
@@ -91,71 +87,6 @@ fn model_metadata(
         inputs: tensors(metadata.inputs),
         outputs: tensors(metadata.outputs),
     })
-}
-
-fn index(
-    shard: &Shard,
-    request: &proto::RepositoryIndexRequest,
-) -> Result<proto::RepositoryIndexResponse, Status> {
-    if !request.repository_name.is_empty() {
-        return Err(api::repository_name_refusal().into());
-    }
-    let models = shard
-        .server
-        .index(request.ready)
-        .into_iter()
-        .map(|row| ModelIndex {
-            name: row.name,
-            version: row
-                .version
-                .map_or_else(String::new, |version| version.to_string()),
-            state: row.state.to_owned(),
-            reason: row.reason,
-        })
-        .collect();
-    Ok(proto::RepositoryIndexResponse { models })
-}
-
-/// Why no model is loaded on request: what is wrong with the request comes first, as upstream.
-fn refuse_load(request: &proto::RepositoryModelLoadRequest) -> Status {
-    if !request.repository_name.is_empty() {
-        return api::repository_name_refusal().into();
-    }
-    // The map has no order of its own; with two bad parameters the answer should still be the same each time.
-    let parameters: BTreeMap<_, _> = request.parameters.iter().collect();
-    for (name, value) in parameters {
-        let choice = &value.parameter_choice;
-        let wanted = if name == "config" {
-            (!matches!(choice, Some(Choice::StringParam(_)))).then_some("string_param")
-        } else if name.starts_with("file:") {
-            (!matches!(choice, Some(Choice::BytesParam(_)))).then_some("bytes_param")
-        } else {
-            let message = format!("unrecognized load parameter '{name}'.");
-            return Status::new(Code::InvalidArgument, message);
-        };
-        if let Some(wanted) = wanted {
-            let message =
-                format!("invalid value type for load parameter '{name}', expected {wanted}.");
-            return Status::new(Code::InvalidArgument, message);
-        }
-    }
-    api::model_control_refusal().into()
-}
-
-/// As [`refuse_load`].
-fn refuse_unload(request: &proto::RepositoryModelUnloadRequest) -> Status {
-    if !request.repository_name.is_empty() {
-        return api::repository_name_refusal().into();
-    }
-    match request.parameters.get("unload_dependents") {
-        Some(value) if !matches!(value.parameter_choice, Some(Choice::BoolParam(_))) => {
-            Status::new(
-                Code::InvalidArgument,
-                "invalid value type for 'unload_dependents' parameter, expected bool_param.",
-            )
-        }
-        _ => api::model_control_refusal().into(),
-    }
 }
 
 fn statistics(

@@ -15,6 +15,7 @@ pub(crate) mod measure;
 mod method;
 mod patience;
 mod readiness;
+mod repository;
 mod settings;
 mod status;
 mod timeout;

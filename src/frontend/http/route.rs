@@ -16,6 +16,7 @@ pub(crate) enum Route<'a> {
     TraceSetting,
     RepositoryIndex,
     RepositoryControl {
+        name: &'a str,
         is_load: bool,
         /// The path names a repository, not only a model.
         names_repository: bool,
@@ -67,9 +68,10 @@ pub(crate) fn route(path: &str) -> Route<'_> {
             "v2",
             "repository",
             "models",
-            _,
+            name,
             action @ ("load" | "unload"),
         ] => Route::RepositoryControl {
+            name,
             is_load: *action == "load",
             names_repository: false,
         },
@@ -78,9 +80,10 @@ pub(crate) fn route(path: &str) -> Route<'_> {
             "repository",
             _,
             "models",
-            _,
+            name,
             action @ ("load" | "unload"),
         ] => Route::RepositoryControl {
+            name,
             is_load: *action == "load",
             names_repository: true,
         },
@@ -187,6 +190,7 @@ mod tests {
             (
                 "/v2/repository/models/m/load",
                 Route::RepositoryControl {
+                    name: "m",
                     is_load: true,
                     names_repository: false,
                 },
@@ -194,6 +198,7 @@ mod tests {
             (
                 "/v2/repository/r/models/m/unload",
                 Route::RepositoryControl {
+                    name: "m",
                     is_load: false,
                     names_repository: true,
                 },

@@ -12,9 +12,8 @@ use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
-use super::json::{Document, Value};
-use super::render;
 use super::route::{Operation, Route, route};
+use super::{render, repository};
 use crate::api;
 use crate::shard::Shard;
 
@@ -30,6 +29,7 @@ pub(crate) enum Plan {
     },
     Index,
     Control {
+        name: Box<str>,
         is_load: bool,
     },
     Infer(Infer),
@@ -44,6 +44,8 @@ pub(crate) enum Subject {
 
 pub(crate) struct Infer {
     model: Arc<ModelVersion>,
+    /// The version that was asked for.
+    version: Option<i64>,
     json_length: JsonLength,
 }
 
@@ -63,9 +65,13 @@ impl Service for Inference {
         match route {
             Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
             Route::RepositoryControl {
+                name,
                 is_load,
                 names_repository: false,
-            } if head.method == Method::Post => Plan::Control { is_load },
+            } if head.method == Method::Post => Plan::Control {
+                name: name.into(),
+                is_load,
+            },
             Route::Model {
                 name,
                 version,
@@ -113,12 +119,15 @@ impl Service for Inference {
             Plan::Ready { inquiry, subject } => {
                 Ok(ready_answer(api::Patient::new(*inquiry).await, subject))
             }
-            Plan::Index => Ok(index(&connection.shard, body)
+            // Boxed, as they are rare: what they keep would make every connection larger.
+            Plan::Index => Ok(Box::pin(repository::index(&connection.shard, body))
                 .await
                 .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
-            Plan::Control { is_load } => {
-                let error = refuse_control(&connection.shard, body, is_load).await;
-                Ok(Answer::error(&error, ContentType::Json))
+            Plan::Control { name, is_load } => {
+                let control = repository::control(&connection.shard, body, name, is_load);
+                Ok(Box::pin(control)
+                    .await
+                    .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
             }
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
@@ -169,7 +178,11 @@ fn plan_infer(
         }
         Framing::Chunked => JsonLength::Later(head.json_length.map(Box::from)),
     };
-    Ok(Infer { model, json_length })
+    Ok(Infer {
+        model,
+        version,
+        json_length,
+    })
 }
 
 impl Infer {
@@ -201,7 +214,7 @@ impl Infer {
             Ok(decoded) => decoded,
             Err(error) => return Ok(Err(error)),
         };
-        let reply = match shard.infer(&self.model, decoded.draft(), None) {
+        let reply = match shard.infer(&self.model, self.version, decoded.draft(), None) {
             Ok(reply) => reply,
             Err(error) => return Ok(Err(error)),
         };
@@ -351,72 +364,4 @@ fn model(
             )?))
         }
     })
-}
-
-/// The repository index; the body may ask for ready models only.
-async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
-    let ready_only = with_json(shard, body, |root| match root.find("ready") {
-        Some(ready) => ready
-            .as_bool()
-            .map_err(|_| Error::invalid("Invalid value for 'ready': expected a boolean")),
-        None => Ok(false),
-    })
-    .await?;
-    Ok(Answer::json(render::index(
-        &shard.server.index(ready_only.unwrap_or(false)),
-    )))
-}
-
-/// Why a model is not loaded or unloaded on request: what is wrong with the request comes first, as upstream.
-async fn refuse_control(shard: &Rc<Shard>, body: View, is_load: bool) -> Error {
-    // Of an unload request upstream looks at nothing but whether it is JSON.
-    let check = if is_load {
-        check_load_parameters
-    } else {
-        |_: Value<'_>| Ok(())
-    };
-    match with_json(shard, body, check).await {
-        Ok(_) => api::model_control_refusal(),
-        Err(error) => error,
-    }
-}
-
-fn check_load_parameters(root: Value<'_>) -> Result<(), Error> {
-    let Some(parameters) = root.find("parameters") else {
-        return Ok(());
-    };
-    for (name, value) in parameters.members() {
-        value.as_str()?;
-        if name != b"config" && !name.starts_with(b"file:") {
-            return Err(Error::internal(
-                "unexpected error on creating Triton parameter",
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// What `read` makes of the body's JSON; none if there is no body. A large one is parsed off the shard.
-async fn with_json<T: Send + 'static>(
-    shard: &Rc<Shard>,
-    body: View,
-    read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
-) -> Result<Option<T>, Error> {
-    let limit_bytes = shard.options.http_input_bytes_max;
-    if body.len() as u64 > limit_bytes {
-        return Err(Error::invalid(format!(
-            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit.",
-            body.len()
-        )));
-    }
-    if body.is_empty() {
-        return Ok(None);
-    }
-    let is_large = body.len() >= decode::OFFLOAD_FROM_BYTES;
-    let parse = move || read(Document::parse(body)?.root()).map(Some);
-    if is_large {
-        Box::pin(shard.offload(parse)).await
-    } else {
-        parse()
-    }
 }

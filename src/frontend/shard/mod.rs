@@ -26,7 +26,9 @@ use std::time::Duration;
 use conch_channel::{Letters, Receiver};
 use conch_engine::registry::Reader;
 use conch_engine::server::Server;
-use conch_engine::{Completion, Draft, Error, ModelVersion, Stamps, clock};
+use conch_engine::{
+    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, admit, clock,
+};
 use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
 use glommio::{LocalExecutorBuilder, Placement, Task};
@@ -43,6 +45,8 @@ pub use reply::Reply;
 pub use stream::Stream;
 pub use timer::Timer;
 
+/// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
+const SUCCESSORS_MAX: usize = 8;
 /// Letters handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`Shard::breathe`]), so it is a backstop.
@@ -288,16 +292,19 @@ impl Shard {
 
     /// Checks `draft` against the model and puts it into the model's queue. Does not block.
     ///
-    /// `deadline_ns` (monotonic) is the client's own: past it the request is withdrawn and the reply is CANCELLED.
+    /// `version` is what was asked for when `model` was found: if that has been taken out of service meanwhile, the request goes to its
+    /// successor. `deadline_ns` (monotonic) is the client's own: past it the request is withdrawn and the reply is CANCELLED.
     ///
     /// # Errors
     /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the model's queue is full.
     pub fn infer(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
+        version: Option<i64>,
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
     ) -> Result<Reply, Error> {
+        let reservation = self.enter(model, version, &draft)?;
         let slot = self
             .in_flight
             .borrow_mut()
@@ -314,8 +321,11 @@ impl Shard {
             self.link.disarm();
             self.wake_pump();
         }
-        let submitted = conch_engine::admit::admit(model, draft, &self.completion, slot, stamps)
-            .and_then(|ticket| model.submit(Arc::clone(&ticket)).map(|()| ticket));
+        let submitted = admit::admit_reserved(reservation, draft, &self.completion, slot, stamps)
+            .and_then(|ticket| {
+                let model = &ticket.shared().model;
+                model.submit(Arc::clone(&ticket)).map(|()| ticket)
+            });
         match submitted {
             Ok(ticket) => Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at))),
             Err(error) => {
@@ -323,6 +333,28 @@ impl Shard {
                 Err(error)
             }
         }
+    }
+
+    /// A place among the live requests of `model`, or of what has taken its place in the registry.
+    fn enter(
+        &self,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: &Draft<'_>,
+    ) -> Result<Reservation, Error> {
+        let mut entered = Reservation::new(model);
+        for _ in 0..SUCCESSORS_MAX {
+            if !matches!(entered, Err(NoPlace::Retired)) {
+                break;
+            }
+            let successor = self.find(&model.name, version)?;
+            // What kind of model it is was looked at when the first was found.
+            if successor.config.is_decoupled != model.config.is_decoupled {
+                break;
+            }
+            entered = Reservation::new(&successor);
+        }
+        entered.map_err(|why| admit::refuse(model, draft, why))
     }
 
     /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no

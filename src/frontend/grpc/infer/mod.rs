@@ -88,7 +88,8 @@ pub(super) fn submit(
     let Arrived { head, charge, raws } = arrived;
     let (target, model, message) = read(shard, &head)?;
     let draft = draft::build(&model, &target, message, raws, typed)?;
-    let reply = shard.infer(&model, draft, deadline_ns)?;
+    let version = crate::api::parse_version(target.model_version)?;
+    let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = target.id.into();
     drop(charge);
@@ -96,7 +97,7 @@ pub(super) fn submit(
 }
 
 /// The refusal when the process holds as many request bytes as it may.
-fn exhausted(exhausted: Exhausted) -> Status {
+pub(super) fn exhausted(exhausted: Exhausted) -> Status {
     let Exhausted { limit_bytes, .. } = exhausted;
     Status::new(
         Code::ResourceExhausted,

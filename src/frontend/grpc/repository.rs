@@ -1,0 +1,203 @@
+//! Model control: the repository index, loading and unloading. Done on threads of its own; the call waits.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use conch_engine::Overrides;
+use conch_engine::server::{IndexRow, Server};
+use conch_proto::inference as proto;
+use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
+use conch_proto::inference::repository_index_response::ModelIndex;
+use h2::server::SendResponse;
+
+use super::body::{Failure, Pile, framed};
+use super::control::decode;
+use super::method::Method;
+use super::status::{Code, Status};
+use crate::api;
+use crate::aside::aside;
+use crate::shard::Shard;
+
+/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the call ends the waiting, not the work.
+pub(super) async fn answer(
+    shard: &Shard,
+    method: Method,
+    message: Pile,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<Bytes, Failure> {
+    let server = Arc::clone(&shard.server);
+    let work = aside(move || Ok(run(&server, method, &message.join()))).map_err(Status::from)?;
+    let mut work = pin!(work);
+    let outcome = std::future::poll_fn(|context| {
+        if let Poll::Ready(outcome) = work.as_mut().poll(context) {
+            return Poll::Ready(Ok(outcome));
+        }
+        respond.poll_reset(context).map(|_| Err(Failure::Gone))
+    });
+    Ok(outcome.await?.map_err(Status::from)??)
+}
+
+/// Blocks as long as models load.
+fn run(server: &Server, method: Method, message: &[u8]) -> Result<Bytes, Status> {
+    match method {
+        Method::RepositoryModelLoad => {
+            let request: proto::RepositoryModelLoadRequest = decode(message)?;
+            check_repository(&request.repository_name)?;
+            let overrides = overrides(request.parameters)?;
+            server.load_model(&request.model_name, overrides)?;
+            Ok(framed(&proto::RepositoryModelLoadResponse {}))
+        }
+        Method::RepositoryModelUnload => {
+            let request: proto::RepositoryModelUnloadRequest = decode(message)?;
+            check_repository(&request.repository_name)?;
+            server.unload_model(&request.model_name, unload_dependents(&request)?)?;
+            Ok(framed(&proto::RepositoryModelUnloadResponse {}))
+        }
+        _ => {
+            let request: proto::RepositoryIndexRequest = decode(message)?;
+            check_repository(&request.repository_name)?;
+            Ok(framed(&index(server.index(request.ready))))
+        }
+    }
+}
+
+fn check_repository(name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    Err(api::repository_name_refusal().into())
+}
+
+fn index(rows: Vec<IndexRow>) -> proto::RepositoryIndexResponse {
+    let models = rows
+        .into_iter()
+        .map(|row| ModelIndex {
+            name: row.name,
+            version: row
+                .version
+                .map_or_else(String::new, |version| version.to_string()),
+            state: row.state.to_owned(),
+            reason: row.reason,
+        })
+        .collect();
+    proto::RepositoryIndexResponse { models }
+}
+
+/// What is loaded instead of the repository's files. The map is ordered, so that with two bad parameters the answer is the same each
+/// time.
+fn overrides(parameters: Parameters) -> Result<Overrides, Status> {
+    let mut overrides = Overrides::default();
+    for (name, value) in parameters {
+        let wanted = match (name.as_str(), value.parameter_choice) {
+            ("config", Some(Choice::StringParam(text))) => {
+                overrides.config = Some(text);
+                continue;
+            }
+            ("config", _) => "string_param",
+            (file, choice) if file.starts_with("file:") => match choice {
+                Some(Choice::BytesParam(contents)) => {
+                    overrides.files.push((name, contents));
+                    continue;
+                }
+                _ => "bytes_param",
+            },
+            _ => {
+                let message = format!("unrecognized load parameter '{name}'.");
+                return Err(Status::new(Code::InvalidArgument, message));
+            }
+        };
+        let message = format!("invalid value type for load parameter '{name}', expected {wanted}.");
+        return Err(Status::new(Code::InvalidArgument, message));
+    }
+    Ok(overrides)
+}
+
+fn unload_dependents(request: &proto::RepositoryModelUnloadRequest) -> Result<bool, Status> {
+    match request.parameters.get("unload_dependents") {
+        None => Ok(false),
+        Some(value) => match value.parameter_choice {
+            Some(Choice::BoolParam(wanted)) => Ok(wanted),
+            _ => Err(Status::new(
+                Code::InvalidArgument,
+                "invalid value type for 'unload_dependents' parameter, expected bool_param.",
+            )),
+        },
+    }
+}
+
+type Parameters = std::collections::BTreeMap<String, proto::ModelRepositoryParameter>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(pairs: &[(&str, Choice)]) -> Parameters {
+        pairs
+            .iter()
+            .map(|(name, choice)| {
+                let value = proto::ModelRepositoryParameter {
+                    parameter_choice: Some(choice.clone()),
+                };
+                ((*name).to_owned(), value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn load_parameters() {
+        let text = || Choice::StringParam("{}".to_owned());
+        let bytes = || Choice::BytesParam(b"abc".to_vec());
+        type Row<'r> = (&'r [(&'r str, Choice)], Result<Overrides, &'r str>);
+        let table: [Row<'_>; 6] = [
+            (&[], Ok(Overrides::default())),
+            (
+                &[("config", text()), ("file:1/m", bytes())],
+                Ok(Overrides {
+                    config: Some("{}".to_owned()),
+                    files: vec![("file:1/m".to_owned(), b"abc".to_vec())],
+                }),
+            ),
+            (
+                &[("config", bytes())],
+                Err("invalid value type for load parameter 'config', expected string_param."),
+            ),
+            (
+                &[("file:1/m", text())],
+                Err("invalid value type for load parameter 'file:1/m', expected bytes_param."),
+            ),
+            (
+                &[("other", text())],
+                Err("unrecognized load parameter 'other'."),
+            ),
+            (
+                &[("z", text()), ("config", Choice::BoolParam(true))],
+                Err("invalid value type for load parameter 'config', expected string_param."),
+            ),
+        ];
+        for (pairs, expected) in table {
+            let got = overrides(parameters(pairs)).map_err(|status| status.message.to_string());
+            assert_eq!(got, expected.map_err(str::to_owned), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn unload_parameters() {
+        let ask = |pairs: &[(&str, Choice)]| {
+            unload_dependents(&proto::RepositoryModelUnloadRequest {
+                parameters: parameters(pairs),
+                ..Default::default()
+            })
+            .ok()
+        };
+        assert_eq!(ask(&[]), Some(false));
+        assert_eq!(ask(&[("other", Choice::Int64Param(1))]), Some(false));
+        for wanted in [true, false] {
+            let pair = ("unload_dependents", Choice::BoolParam(wanted));
+            assert_eq!(ask(&[pair]), Some(wanted));
+        }
+        assert_eq!(ask(&[("unload_dependents", Choice::Int64Param(1))]), None);
+    }
+}
