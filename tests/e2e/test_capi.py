@@ -69,7 +69,7 @@ class Embedded(unittest.TestCase):
             repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"})
             other.model("other", identity())
             printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends, other, timeout=300)
-        self.assertEqual(printed, "ok\n")
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     def test_contract(self):
         self.contract()
@@ -84,7 +84,7 @@ class Embedded(unittest.TestCase):
         repository = self.repository().model(
             "several", f'backend: "square"\nmodel_transaction_policy {{ decoupled: true }}\n{io}instance_group [ {{ kind: KIND_CPU }} ]\n')
         printed = self.run_program(sys.executable, SOURCES / "embedded.py", LIBRARY, repository, self.backends)
-        self.assertEqual(printed, "ok\n")
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
 
 if __name__ == "__main__":
