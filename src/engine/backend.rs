@@ -44,11 +44,12 @@ pub trait BackendHost: Send + Sync {
         &NoAgents
     }
 
-    /// Opens the response cache that the server is to use, if it is to use one. Called once, before any model is loaded.
+    /// Opens the response cache that the server is to use, if it is to use one. Called once, before any model is loaded. What it copies
+    /// for requests counts against `budget`.
     ///
     /// # Errors
     /// In upstream's words: more than one cache, no library found, cannot be loaded, or what its CacheInitialize returned.
-    fn open_cache(&self) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
+    fn open_cache(&self, _budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
         Ok(None)
     }
 

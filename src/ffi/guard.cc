@@ -24,6 +24,11 @@ TRITONSERVER_Error* conch_guard_call2(Caught* caught, TRITONSERVER_Error* (*func
   return Call(caught, function, first, second);
 }
 
+TRITONSERVER_Error* conch_guard_call4(Caught* caught, TRITONSERVER_Error* (*function)(void*, void*, void*, void*), void* first,
+                                      void* second, void* third, void* fourth) {
+  return Call(caught, function, first, second, third, fourth);
+}
+
 TRITONSERVER_Error* conch_guard_execute(Caught* caught, TRITONSERVER_Error* (*function)(void*, void**, uint32_t), void* instance,
                                         void** requests, uint32_t count) {
   return Call(caught, function, instance, requests, count);

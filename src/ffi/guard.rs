@@ -10,6 +10,12 @@ use crate::boundary::{ErrorHandle, accept, lossy_text};
 pub(crate) type Caught = unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
 type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
+type Function4 = unsafe extern "C" fn(
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> *mut abi::TRITONSERVER_Error;
 type ExecuteFunction =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
 type IncludeFunction =
@@ -26,6 +32,14 @@ unsafe extern "C" {
         function: Function2,
         first: *mut c_void,
         second: *mut c_void,
+    ) -> *mut abi::TRITONSERVER_Error;
+    fn conch_guard_call4(
+        caught: Caught,
+        function: Function4,
+        first: *mut c_void,
+        second: *mut c_void,
+        third: *mut c_void,
+        fourth: *mut c_void,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_execute(
         caught: Caught,
@@ -99,6 +113,56 @@ pub(crate) unsafe fn call2<A, B>(
             function,
             first.cast(),
             second.cast(),
+        ))
+    }
+}
+
+/// Calls CacheInitialize.
+///
+/// # Safety
+/// `function` is an entry point of a loaded plug-in, `cache` is writable, and `configuration` ends with NUL.
+pub(crate) unsafe fn cache_initialize(
+    function: abi::TRITONCACHE_CacheInitializeFn,
+    cache: *mut *mut abi::TRITONCACHE_Cache,
+    configuration: *const c_char,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function =
+        unsafe { std::mem::transmute::<abi::TRITONCACHE_CacheInitializeFn, Function2>(function) };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe {
+        accept(conch_guard_call2(
+            caught,
+            function,
+            cache.cast(),
+            configuration.cast_mut().cast(),
+        ))
+    }
+}
+
+/// Calls CacheLookup or CacheInsert, which are of one type.
+///
+/// # Safety
+/// `function` belongs to the plug-in of `cache`, `key` ends with NUL, and the others are live during the call.
+pub(crate) unsafe fn cache_call(
+    function: abi::TRITONCACHE_CacheLookupFn,
+    cache: *mut abi::TRITONCACHE_Cache,
+    key: *const c_char,
+    entry: *mut abi::TRITONCACHE_CacheEntry,
+    allocator: *mut abi::TRITONCACHE_Allocator,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function =
+        unsafe { std::mem::transmute::<abi::TRITONCACHE_CacheLookupFn, Function4>(function) };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe {
+        accept(conch_guard_call4(
+            caught,
+            function,
+            cache.cast(),
+            key.cast_mut().cast(),
+            entry.cast(),
+            allocator.cast(),
         ))
     }
 }

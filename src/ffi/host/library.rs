@@ -62,7 +62,7 @@ pub(super) unsafe fn optional<F: Copy>(library: &Library, name: &str) -> Option<
 
 /// # Safety
 /// As [`optional`].
-unsafe fn required<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
+pub(super) unsafe fn required<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
     // SAFETY: by this function's contract.
     let symbol = unsafe { library.get::<F>(name) };
     symbol.map(|symbol| *symbol).map_err(|error| {

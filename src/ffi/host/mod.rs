@@ -6,6 +6,7 @@
 mod answer;
 mod backend;
 mod batch_strategy;
+mod cache;
 mod checkup;
 mod execution;
 mod facts;
@@ -21,9 +22,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use conch_engine::cache::ResponseCache;
 use conch_engine::{Backend, BackendHost, BackendSpec, Error, Server, log};
+use conch_memory::Budget;
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
+pub(crate) use cache::CacheBuffer;
 pub(crate) use loan::{LentInput, LentParameter, LentValue, Loan, Sender};
 pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;
@@ -69,6 +73,8 @@ pub struct Host {
     options: Options,
     server: Arc<ServerHandle>,
     shelf: Mutex<Shelf>,
+    /// Once it is opened.
+    cache: Mutex<Option<cache::Opened>>,
 }
 
 #[derive(Default)]
@@ -111,6 +117,7 @@ impl Host {
             options,
             server,
             shelf: Mutex::default(),
+            cache: Mutex::default(),
         })
     }
 
@@ -249,7 +256,24 @@ impl BackendHost for Host {
         rows
     }
 
+    fn open_cache(&self, budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
+        let opened = cache::open(&self.options, budget)?;
+        let cache = opened.as_ref().map(cache::Opened::cache);
+        *lock(&self.cache) = opened;
+        Ok(cache)
+    }
+
     fn finalize_all(&self) {
+        self.finalize_backends();
+        // Models are gone, and with them all that would ask it.
+        if let Some(cache::Opened::Plugin(cache)) = lock(&self.cache).take() {
+            cache.finalize();
+        }
+    }
+}
+
+impl Host {
+    fn finalize_backends(&self) {
         let mut shelf = self.shelf();
         let open = std::mem::take(&mut shelf.open);
         shelf.slots.clear();

@@ -1,0 +1,154 @@
+//! A cache behind `tritoncache.h`: a library with four entry points, and the one cache that they make.
+//!
+//! ```text
+//! open ─► CacheInitialize ─► (CacheLookup, CacheInsert)* ─► CacheFinalize
+//!             │ error, or no cache
+//!             └──► close: nothing is left
+//! ```
+//!
+//! The library stays open once it was initialised, as backends do. CacheInitialize runs on the thread that starts the server, the other
+//! calls on the threads of the cache, several at a time, and CacheFinalize after the last of them.
+
+use std::ffi::CString;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use conch_abi as abi;
+use conch_engine::cache::{Kept, Key, ResponseCache};
+use conch_engine::{Code, Error, Response, log};
+use conch_memory::Budget;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use super::super::library::required;
+use super::entry::{CacheEntry, Copier};
+use super::form::{self, Form};
+use crate::boundary::{as_handle, c_string};
+use crate::guard;
+
+/// See the module.
+pub(crate) struct PluginCache {
+    /// None once it is finalised.
+    state: RwLock<Option<State>>,
+    finalize: abi::TRITONCACHE_CacheFinalizeFn,
+    lookup: abi::TRITONCACHE_CacheLookupFn,
+    insert: abi::TRITONCACHE_CacheInsertFn,
+    budget: Arc<Budget>,
+    _library: ManuallyDrop<Library>,
+}
+
+/// The plug-in's own object.
+struct State(NonNull<abi::TRITONCACHE_Cache>);
+
+// SAFETY: `tritoncache.h` has caches called from any thread, and leaves it to them to lock.
+unsafe impl Send for State {}
+// SAFETY: as above.
+unsafe impl Sync for State {}
+
+impl PluginCache {
+    /// Loads the library and makes its cache with `configuration`. Blocks as long as the plug-in does.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the file is no cache, else what CacheInitialize returned.
+    pub(super) fn open(
+        path: &Path,
+        configuration: &str,
+        budget: &Arc<Budget>,
+    ) -> Result<Arc<PluginCache>, Error> {
+        // SAFETY: loading runs the constructors of a file that the operator installed as a cache; what they do is theirs to answer for.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| Error::not_found(format!("unable to load shared library: {error}")))?;
+        // SAFETY: each name is paired with the type that `tritoncache.h` gives it.
+        let (initialize, finalize, lookup, insert) = unsafe {
+            let initialize: abi::TRITONCACHE_CacheInitializeFn =
+                required(&library, "TRITONCACHE_CacheInitialize")?;
+            (
+                initialize,
+                required(&library, "TRITONCACHE_CacheFinalize")?,
+                required(&library, "TRITONCACHE_CacheLookup")?,
+                required(&library, "TRITONCACHE_CacheInsert")?,
+            )
+        };
+        let mut state = ptr::null_mut();
+        let configuration = c_string(configuration);
+        // SAFETY: the entry point of this library; the result is written and the text read during the call only.
+        unsafe { guard::cache_initialize(initialize, &raw mut state, configuration.as_ptr()) }?;
+        let state = NonNull::new(state)
+            .ok_or_else(|| Error::internal("Failed to initialize cache implementation"))?;
+        Ok(Arc::new(PluginCache {
+            state: RwLock::new(Some(State(state))),
+            finalize,
+            lookup,
+            insert,
+            budget: Arc::clone(budget),
+            _library: ManuallyDrop::new(library),
+        }))
+    }
+
+    /// Ends the cache after the calls that are inside it. Later calls fail.
+    pub(crate) fn finalize(&self) {
+        let state = self
+            .state
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(State(state)) = state {
+            // SAFETY: the entry point of this library with its cache, which nobody can reach any more.
+            if let Err(error) = unsafe { guard::call1(self.finalize, state.as_ptr()) } {
+                log::error!("failed finalizing cache: {error}");
+            }
+        }
+    }
+
+    /// Calls CacheLookup or CacheInsert.
+    fn call(
+        &self,
+        function: abi::TRITONCACHE_CacheLookupFn,
+        key: Key,
+        entry: &CacheEntry,
+        copier: &Copier,
+    ) -> Result<(), Error> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(State(state)) = &*state else {
+            return Err(Error::unavailable("the cache is finalized"));
+        };
+        let key: CString = c_string(&key.to_string());
+        // SAFETY: an entry point of this library with its cache, which the lock keeps; the rest lives as long as the call.
+        unsafe {
+            guard::cache_call(
+                function,
+                state.as_ptr(),
+                key.as_ptr(),
+                as_handle(entry),
+                as_handle(copier),
+            )
+        }
+    }
+}
+
+impl Drop for PluginCache {
+    fn drop(&mut self) {
+        self.finalize();
+    }
+}
+
+impl ResponseCache for PluginCache {
+    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error> {
+        let (entry, copier) = (CacheEntry::empty(), Copier::out_of_cache(&self.budget));
+        match self.call(self.lookup, key, &entry, &copier) {
+            Err(error) if error.code == Code::NotFound => return Ok(None),
+            outcome => outcome?,
+        }
+        let found = copier
+            .found()
+            .ok_or_else(|| Error::internal("the cache has the key and copied nothing"))?;
+        form::read(key, &found).map(|kept| Some(Arc::new(kept)))
+    }
+
+    fn insert(&self, key: Key, response: &Response) -> Result<(), Error> {
+        let form = Form::of(key, response)?;
+        let entry = CacheEntry::of_size(form.byte_size());
+        self.call(self.insert, key, &entry, &Copier::into_cache(form))
+    }
+}
