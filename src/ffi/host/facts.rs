@@ -8,6 +8,7 @@ use conch_config::{Model, TensorSpec};
 use conch_engine::Shape;
 use conch_memory::{Budget, Pool};
 
+use super::complaints::Complaints;
 use crate::boundary::c_string;
 
 /// A model's names in both languages, and where its output buffers come from.
@@ -16,6 +17,7 @@ pub(crate) struct ModelFacts {
     pub(crate) is_decoupled: bool,
     pub(crate) pool: Arc<Pool>,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) complaints: Complaints,
     inputs: Names,
     outputs: Names,
     /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
@@ -50,6 +52,7 @@ impl ModelFacts {
             is_decoupled: config.is_decoupled,
             pool,
             budget,
+            complaints: Complaints::default(),
             inputs: names(&config.inputs),
             outputs: names(&config.outputs),
             output_ranks,

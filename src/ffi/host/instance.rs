@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use conch_abi as abi;
 use conch_config::InstanceKind;
+use conch_engine::clock::monotonic_ns;
 use conch_engine::{Batch, Checkup, Departures, Error, Instance, InstanceSpec, log};
 
 use super::checkup::Latch;
@@ -212,6 +213,15 @@ impl Instance for InstanceHandle {
             unsafe { guard::execute(function, instance, handles, count) }
         });
         if let Err(error) = result {
+            if let Ok(facts) = self.loaded.model.facts() {
+                facts.complaints.tell(
+                    monotonic_ns(),
+                    format_args!(
+                        "backend '{}' failed to execute {count} requests (instance '{}'): {error}",
+                        facts.backend, self.loaded.spec.name
+                    ),
+                );
+            }
             for loan in &self.lent {
                 if loan.recall(&error, departures) {
                     // SAFETY: the backend's `Arc`, made in `lend`; ownership of the handle returned with the error, once.

@@ -315,6 +315,8 @@ impl Loan {
         self.check_owned()?;
         let mut reply = self.reply();
         if std::mem::replace(&mut reply.is_released, true) {
+            drop(reply);
+            self.complain("released a request twice");
             return Err(released());
         }
         // SAFETY: the backend gave up its use of the request with this call, and only the first release gets here.
@@ -367,6 +369,8 @@ impl Loan {
         let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
         let mut reply = self.reply();
         if reply.is_final {
+            drop(reply);
+            self.complain("sent a response after the final one of its request");
             return Err(Error::invalid(
                 "a response was sent after the final one of its request",
             ));
@@ -393,6 +397,7 @@ impl Loan {
             return Ok(());
         }
         if reply.response_count != 1 {
+            self.complain("did not send exactly one response to a request");
             // Upstream's frontends say the same.
             reply.stored = Some(Err(Error::internal(format!(
                 "expected a single response, got {}",
@@ -416,6 +421,7 @@ impl Loan {
             reply.is_reported = true;
             report_failure(origin, live);
         }
+        self.complain("released a request without a final response");
         let backend = self
             .facts()
             .map(|facts| facts.backend.clone())
@@ -438,6 +444,20 @@ impl Loan {
             origin.completion.wake();
         }
         Ok(())
+    }
+
+    /// Tells the log what the backend does wrong.
+    fn complain(&self, what: &str) {
+        if let Some(Lent { ticket, facts, .. }) = &self.lent {
+            let model = &ticket.shared().model;
+            facts.complaints.tell(
+                monotonic_ns(),
+                format_args!(
+                    "backend '{}' {what} (model '{}', version {})",
+                    facts.backend, model.name, model.version
+                ),
+            );
+        }
     }
 
     fn reply(&self) -> MutexGuard<'_, Reply> {

@@ -8,6 +8,7 @@ mod backend;
 mod batch_strategy;
 mod cache;
 mod checkup;
+mod complaints;
 mod execution;
 mod facts;
 mod instance;

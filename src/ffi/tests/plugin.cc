@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "plugin/nulls.h"
 #include "triton/core/tritonbackend.h"
 
 using E = TRITONSERVER_Error*;
@@ -202,6 +203,27 @@ void ReadBack(TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) 
   Expect("beyond", TRITONBACKEND_InferenceResponseOutput(response, 9, &name, &type, &shape, &dims));
 }
 
+// Objects of one kind in place of another. The kinds are told apart, so nothing happens to the objects.
+void WrongHandles(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) {
+  const char* text;
+  void* state;
+  uint64_t size;
+  TRITONBACKEND_Input* input;
+  Must(TRITONBACKEND_RequestInput(request, "IN", &input));
+  TRITONSERVER_Message* message;
+  Must(TRITONSERVER_MessageNewFromSerializedJson(&message, "{}", 2));
+  Expect("response as request", TRITONBACKEND_RequestId(reinterpret_cast<TRITONBACKEND_Request*>(response), &text));
+  Expect("request as response", TRITONBACKEND_ResponseSend(reinterpret_cast<TRITONBACKEND_Response*>(request), kFinal, nullptr));
+  Expect("instance as request", TRITONBACKEND_RequestRelease(reinterpret_cast<TRITONBACKEND_Request*>(instance), 1));
+  Expect("request as instance", TRITONBACKEND_ModelInstanceState(reinterpret_cast<TRITONBACKEND_ModelInstance*>(request), &state));
+  Expect("input as output", TRITONBACKEND_OutputBuffer(reinterpret_cast<TRITONBACKEND_Output*>(input), &state, 1, nullptr, nullptr));
+  Expect("message as factory", TRITONBACKEND_ResponseFactoryDelete(reinterpret_cast<TRITONBACKEND_ResponseFactory*>(message)));
+  Expect("message as model", TRITONBACKEND_ModelVersion(reinterpret_cast<TRITONBACKEND_Model*>(message), &size));
+  Expect("input as message", TRITONSERVER_MessageDelete(reinterpret_cast<TRITONSERVER_Message*>(input)));
+  TRITONSERVER_ErrorDelete(reinterpret_cast<E>(message));
+  Must(TRITONSERVER_MessageDelete(message));
+}
+
 uint64_t Now() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
@@ -302,6 +324,25 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       Must(TRITONBACKEND_RequestRelease(request, 1));
     });
+  } else if (act == "nulls") {
+    Note(CallWithNulls(instance, request));
+    release();
+  } else if (act == "wrong_handles") {
+    response = Echo(request);
+    WrongHandles(instance, request, response);
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    release();
+  } else if (act == "final_twice") {
+    Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
+    release();
+    Must(TRITONBACKEND_ResponseNewFromFactory(&response, factory));
+    Fill(response, "end");
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    Expect("flags after the end", TRITONBACKEND_ResponseFactorySendFlags(factory, kFinal));
+    Must(TRITONBACKEND_ResponseNewFromFactory(&response, factory));
+    Fill(response, "late");
+    Expect("response after the end", TRITONBACKEND_ResponseSend(response, 0, nullptr));
+    Must(TRITONBACKEND_ResponseFactoryDelete(factory));
   } else if (act == "keep") {
     // Never comes back.
   } else if (act == "stream") {
@@ -418,7 +459,7 @@ E TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   const char* name;
   Must(TRITONBACKEND_ModelName(model, &name));
   Note(std::string("ModelFinalize ") + name);
-  return nullptr;
+  return Step(name, "model_finalize");
 }
 
 E TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
@@ -460,7 +501,7 @@ E TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
   const char* name;
   Must(TRITONBACKEND_ModelInstanceName(instance, &name));
   Note(std::string("InstanceFinalize ") + name);
-  return nullptr;
+  return Step(name, "instance_finalize");
 }
 
 E TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance) {

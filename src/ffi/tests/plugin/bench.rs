@@ -49,15 +49,21 @@ fn workshop() -> &'static Path {
                 "libtritonserver.so",
             ],
         );
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin.cc");
+        let exports: String = conch_abi::export_names()
+            .map(|name| format!("EXPORT({name})\n"))
+            .collect();
+        std::fs::write(directory.join("exports.inc"), exports).unwrap();
         let plugin = [
             "-std=c++17",
             "-Wall",
             "-Wextra",
             "-Werror",
             concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../abi/include"),
+            concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests"),
             "-pthread",
-            source,
+            "-I.",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin.cc"),
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugin/nulls.cc"),
             "-o",
             "plugin.so",
             "-L.",
@@ -70,12 +76,33 @@ fn workshop() -> &'static Path {
 }
 
 fn compile(directory: &Path, compiler: &str, arguments: &[&str]) {
-    let output = Command::new(compiler)
-        .args(["-shared", "-fPIC", "-O1"])
+    run(Command::new(compiler)
+        .args(["-shared", "-fPIC", "-O0", "-g"])
         .args(arguments)
-        .current_dir(directory)
-        .output()
-        .unwrap();
+        .current_dir(directory));
+}
+
+/// The backend in Rust without the SDK, compiled.
+fn panics() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let library = workshop().join("panics.so");
+        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        run(Command::new(compiler)
+            .args(["--edition=2024", "--crate-type=cdylib", "-L."])
+            .args(["-Clink-args=-Wl,--no-as-needed -ltritonserver", "-o"])
+            .arg(&library)
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/plugin/panics.rs"
+            ))
+            .current_dir(workshop()));
+        library
+    })
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
     assert!(
         output.status.success(),
         "{}",
@@ -131,6 +158,17 @@ fn spec(backend: &str, model: &str) -> BackendSpec {
 
 pub fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// Everything that the server logged since the first call.
+pub fn log() -> String {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    let file = FILE.get_or_init(|| {
+        let file = workshop().join("log");
+        conch_engine::log::set_file(&text(&file)).unwrap();
+        file
+    });
+    std::fs::read_to_string(file).unwrap_or_default()
 }
 
 /// Whether a file is part of this process.
@@ -335,6 +373,14 @@ impl Bench {
         Bench::load(&host, opened, model, is_decoupled, false).unwrap()
     }
 
+    /// A model of the backend in Rust whose panics get out.
+    pub fn panicking(backend: &str, model: &str) -> Result<Bench, Error> {
+        install(backend, panics());
+        let host = host();
+        let opened = host.open(&spec(backend, model)).unwrap();
+        Bench::load(&host, opened, model, false, false)
+    }
+
     pub fn completing(backend: &str, model: &str) -> Bench {
         install(backend, &workshop().join("plugin.so"));
         let host = host();
@@ -387,7 +433,7 @@ impl Bench {
         })
     }
 
-    fn instance_spec(name: &str) -> InstanceSpec {
+    pub fn instance_spec(name: &str) -> InstanceSpec {
         InstanceSpec {
             name: name.to_owned(),
             kind: conch_config::InstanceKind::Cpu,

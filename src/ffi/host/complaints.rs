@@ -1,0 +1,74 @@
+//! What a backend does wrong, told in the log: what happens to the client's request is an answer, and does not say so loud enough.
+//!
+//! At most one line per second and model, so that a backend that errs with every request neither fills a disk nor slows the server. Any
+//! thread; does not block beyond the log's own lock.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use conch_engine::log;
+
+/// The complaints about one model's backend.
+#[derive(Default)]
+pub(crate) struct Complaints {
+    /// Until when no line is written.
+    quiet_until_ns: AtomicU64,
+    /// How many were not written since the last line.
+    unsaid: AtomicU64,
+}
+
+impl Complaints {
+    /// Writes a line, unless one was written less than a second before `now_ns`; then it is only counted.
+    pub(crate) fn tell(&self, now_ns: u64, what: fmt::Arguments<'_>) {
+        if let Some(unsaid) = self.turn(now_ns) {
+            match unsaid {
+                0 => log::error!("{what}"),
+                unsaid => log::error!("{what} ({unsaid} more complaints since the last one)"),
+            }
+        }
+    }
+
+    /// Whether a line may be written now, and how many were not since the last one.
+    fn turn(&self, now_ns: u64) -> Option<u64> {
+        let quiet_until_ns = self.quiet_until_ns.load(Ordering::Relaxed);
+        let is_mine = now_ns >= quiet_until_ns
+            && self
+                .quiet_until_ns
+                .compare_exchange(
+                    quiet_until_ns,
+                    now_ns + QUIET_NS,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok();
+        if is_mine {
+            return Some(self.unsaid.swap(0, Ordering::Relaxed));
+        }
+        self.unsaid.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+const QUIET_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_second_counts_the_others() {
+        let complaints = Complaints::default();
+        let cases = [
+            (5, Some(0)),
+            (6, None),
+            (QUIET_NS + 4, None),
+            (QUIET_NS + 5, Some(2)),
+            (QUIET_NS + 6, None),
+            (9 * QUIET_NS, Some(1)),
+            (10 * QUIET_NS, Some(0)),
+        ];
+        for (now_ns, expected) in cases {
+            assert_eq!(complaints.turn(now_ns), expected, "at {now_ns}");
+        }
+    }
+}
