@@ -44,6 +44,8 @@ pub struct Arguments {
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
     pub cache_directory: PathBuf,
+    /// Cache, setting, value.
+    pub cache_config: Vec<(String, String, String)>,
     pub shard_count: Option<usize>,
     pub memory_limit_bytes: Option<u64>,
     pub connections_max: Option<usize>,
@@ -115,6 +117,7 @@ impl Default for Arguments {
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
+            cache_config: Vec::new(),
             shard_count: None,
             memory_limit_bytes: None,
             connections_max: None,
@@ -129,6 +132,7 @@ impl Default for Arguments {
 pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Arguments, Stop> {
     let mut arguments = Arguments::default();
     let mut words = words.into_iter();
+    let mut given = Vec::new();
     while let Some(word) = words.next() {
         let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
             return Err(Stop::Bad {
@@ -166,6 +170,16 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Arguments, Stop>
             return Err(Stop::Help);
         }
         apply(&mut arguments, flag, &value).map_err(bad)?;
+        given.push(flag.name);
+    }
+    let cache_flags = ["response-cache-byte-size", "cache-config"];
+    if cache_flags.iter().all(|name| given.contains(name)) {
+        return Err(Stop::Bad {
+            flag: String::from("response-cache-byte-size"),
+            reason: String::from(
+                "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other.",
+            ),
+        });
     }
     finish(arguments)
 }
@@ -289,6 +303,12 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "metrics-config" => set_metrics_config(arguments, value)?,
         "backend-directory" => arguments.backend_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
+        "cache-directory" => arguments.cache_directory = value.into(),
+        "cache-config" => arguments.cache_config.push(parse_cache_config(value)?),
+        "response-cache-byte-size" => {
+            let bytes = parse_int(value)?;
+            arguments.cache_config = vec![("local".into(), "size".into(), bytes.to_string())];
+        }
         "shards" => arguments.shard_count = Some(parse_count(value, 1)?),
         "memory-limit-bytes" => {
             let bytes = u64::try_from(parse_int(value)?)
@@ -402,6 +422,25 @@ fn set_metrics_config(arguments: &mut Arguments, text: &str) -> Result<(), Strin
     Ok(())
 }
 
+/// `<cache>,<setting>=<value>`, with upstream's refusals.
+fn parse_cache_config(text: &str) -> Result<(String, String, String), String> {
+    let (name, rest) = text
+        .split_once(',')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| {
+            format!(
+                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+            )
+        })?;
+    let (setting, value) = rest
+        .split_once('=')
+        .filter(|(setting, value)| !setting.is_empty() && !value.is_empty())
+        .ok_or_else(|| {
+            format!("--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}")
+        })?;
+    Ok((name.into(), setting.into(), value.into()))
+}
+
 fn parse_backend_config(text: &str) -> Result<(String, String, String), String> {
     let (head, value) = text
         .split_once('=')
@@ -486,6 +525,58 @@ mod tests {
     }
 
     #[test]
+    fn caches() {
+        let row = |name: &str, setting: &str, value: &str| {
+            (name.to_owned(), setting.to_owned(), value.to_owned())
+        };
+        let arguments = parsed(
+            "--model-repository=m --cache-directory=c --cache-config=redis,host=h,i --cache-config redis,password=a=b",
+        )
+        .unwrap();
+        assert_eq!(arguments.cache_directory, PathBuf::from("c"));
+        assert_eq!(
+            arguments.cache_config,
+            [row("redis", "host", "h,i"), row("redis", "password", "a=b")]
+        );
+        let arguments = parsed(
+            "--model-repository=m --response-cache-byte-size=5 --response-cache-byte-size=1048576",
+        )
+        .unwrap();
+        assert_eq!(arguments.cache_config, [row("local", "size", "1048576")]);
+        assert_eq!(arguments.warnings.len(), 2);
+        assert!(arguments.warnings[0].contains("--cache-config=local,size="));
+        let both = "--model-repository=m --cache-config=local,size=1 --response-cache-byte-size=5";
+        assert_eq!(
+            reason(both),
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
+        );
+        for (value, expected) in [
+            (
+                "size=1",
+                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got size=1",
+            ),
+            (
+                ",size=1",
+                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got ,size=1",
+            ),
+            (
+                "local,size",
+                "--cache-config option format is '<cache name>,<setting>=<value>'. Got local,size",
+            ),
+            (
+                "local,=1",
+                "--cache-config option format is '<cache name>,<setting>=<value>'. Got local,=1",
+            ),
+            (
+                "local,size=",
+                "--cache-config option format is '<cache name>,<setting>=<value>'. Got local,size=",
+            ),
+        ] {
+            assert_eq!(reason(&format!("--cache-config={value}")), expected);
+        }
+    }
+
+    #[test]
     fn refuses_with_a_reason() {
         for (line, expected) in [
             ("stray", "Unexpected argument: stray"),
@@ -556,6 +647,7 @@ mod tests {
                 ("log-verbose", _) => "1",
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
+                ("cache-config", _) => "a,b=c",
                 ("memory-limit-bytes", _) => "1048576",
                 (_, Takes::Bool) => "true",
                 (_, Takes::Int) => "5",

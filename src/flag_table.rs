@@ -513,15 +513,15 @@ pub static FLAGS: &[Flag] = &[
         "Response Cache",
         "cache-config",
         Text("<cache>,<setting>=<value>"),
-        Inert("this version caches no responses"),
-        "Configure the response cache.",
+        Served,
+        "A setting of the response cache, and that there is one: 'local,size=<bytes>' keeps responses in memory. May repeat.",
     ),
     flag(
         "Response Cache",
         "cache-directory",
         Text("<path>"),
-        Inert("this version caches no responses"),
-        "Directory with cache libraries.",
+        Served,
+        "Holds libtritoncache_<name>.so in one directory per cache. Default: /opt/tritonserver/caches.",
     ),
     flag(
         "Rate Limiter",
@@ -646,7 +646,7 @@ pub static FLAGS: &[Flag] = &[
         "DEPRECATED",
         "response-cache-byte-size",
         Int,
-        Inert("this version caches no responses"),
+        Deprecated("--cache-config=local,size=<bytes>"),
         "Size of the response cache.",
     ),
     flag(

@@ -154,7 +154,7 @@ fn host_options(arguments: &Arguments) -> conch_ffi::host::Options {
         auto_complete: arguments.auto_complete,
         default_max_batch_size: DEFAULT_MAX_BATCH_SIZE,
         cache_directory: arguments.cache_directory.clone(),
-        cache_config: Vec::new(),
+        cache_config: conch_ffi::host::cache_config(&arguments.cache_config),
     }
 }
 

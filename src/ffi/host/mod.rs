@@ -29,6 +29,7 @@ use conch_memory::Budget;
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
 pub(crate) use cache::CacheBuffer;
+pub use cache::cache_config;
 pub(crate) use loan::{LentInput, LentParameter, LentValue, Loan, Sender};
 pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;

@@ -4,12 +4,13 @@ mod entry;
 mod form;
 mod plugin;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use conch_engine::cache::{LocalCache, ResponseCache};
 use conch_engine::{Error, log};
 use conch_memory::Budget;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Options;
 
@@ -67,6 +68,20 @@ pub(crate) fn open(options: &Options, budget: &Arc<Budget>) -> Result<Option<Ope
     let size_bytes = local_size(configuration)?;
     log::info!("opened response cache '{name}' with {size_bytes} bytes");
     Ok(Some(Opened::Local(Arc::new(LocalCache::new(size_bytes)))))
+}
+
+/// `--cache-config` in the form of [`Options::cache_config`]: cache, setting and value become one document per cache, in which all
+/// values are text.
+pub fn cache_config(settings: &[(String, String, String)]) -> Vec<(String, String)> {
+    let mut documents: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for (name, setting, value) in settings {
+        let document = documents.entry(name).or_default();
+        document.insert(setting.clone(), value.as_str().into());
+    }
+    documents
+        .into_iter()
+        .map(|(name, document)| (name.to_owned(), Value::Object(document).to_string()))
+        .collect()
 }
 
 /// The name under which conch has a cache of its own, and upstream a plug-in.
@@ -162,6 +177,28 @@ mod tests {
         for (directory, config, code, message) in cases {
             assert_eq!(refusal(directory, config), (code, message), "{config:?}");
         }
+    }
+
+    #[test]
+    fn settings_become_documents() {
+        let row = |name: &str, setting: &str, value: &str| {
+            (name.to_owned(), setting.to_owned(), value.to_owned())
+        };
+        let settings = [
+            row("redis", "host", "h"),
+            row("local", "size", "1\""),
+            row("redis", "port", "1"),
+            row("redis", "host", "other"),
+        ];
+        let documents = cache_config(&settings);
+        let expected = [
+            ("local", r#"{"size":"1\""}"#),
+            ("redis", r#"{"host":"other","port":"1"}"#),
+        ];
+        assert_eq!(
+            documents,
+            expected.map(|(name, json)| (name.to_owned(), json.to_owned()))
+        );
     }
 
     #[test]
