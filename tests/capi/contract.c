@@ -3,7 +3,8 @@
 //
 //   contract LIBRARY REPOSITORY BACKENDS OTHER_REPOSITORY
 //
-// REPOSITORY has `identity` (FP32 [-1], delays by parameter, OUTPUT0 with labels) and `broken` that fails on demand; OTHER_REPOSITORY has `other`.
+// REPOSITORY has `identity` (FP32 [-1], delays by parameter, OUTPUT0 with labels), `caller` (of caller.c), and `hurried` (an identity model
+// whose queue rejects after 50 ms); OTHER_REPOSITORY has `other`.
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -61,8 +62,11 @@ static TRITONSERVER_Error* note_attributes(TRITONSERVER_ResponseAllocator* self,
 
 static TRITONSERVER_Error* note_query(TRITONSERVER_ResponseAllocator* self, void* userp, const char* name, size_t* bytes,
                                       TRITONSERVER_MemoryType* type, int64_t* id) {
-  (void)self, (void)name, (void)bytes, (void)type, (void)id;
+  (void)self;
+  EXPECT(strcmp(name, "OUTPUT0") == 0 && *bytes == 16);
   ((struct Notes*)userp)->queries++;
+  *type = TRITONSERVER_MEMORY_CPU_PINNED;
+  *id = 5;
   return NULL;
 }
 
@@ -363,6 +367,17 @@ static void on_activity(TRITONSERVER_InferenceTrace* trace, TRITONSERVER_Inferen
   trail->seen[trail->count++] = activity;
 }
 
+// Of several traces at once, whose times are not in one order.
+static void on_any_activity(TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTraceActivity activity, uint64_t ns, void* userp) {
+  (void)ns, (void)userp;
+  const char* text;
+  OK(TS(InferenceTraceModelName)(trace, &text));
+  EXPECT(strcmp(text, "caller") == 0 || strcmp(text, "identity") == 0);
+  if (activity != TRITONSERVER_TRACE_CUSTOM_ACTIVITY) return;
+  OK(TS(InferenceTraceContext)(trace, &text));
+  EXPECT(strcmp(text, "{\"11\":\"called\"}") == 0);
+}
+
 static void on_tensor(TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTraceActivity activity, const char* name,
                       TRITONSERVER_DataType data_type, const void* base, size_t bytes, const int64_t* shape, uint64_t rank,
                       TRITONSERVER_MemoryType type, int64_t id, void* userp) {
@@ -427,6 +442,91 @@ static void traces(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* 
     if (place >= expected_count || trail.seen[place] != expected[place])
       FAIL("activity %d is %s", place, TS(InferenceTraceActivityString)(trail.seen[place]));
   EXPECT(trail.count == expected_count && trail.tensors == 3 && trail.releases == 1);
+}
+
+// What the backend of caller.c found out.
+
+static const void* parameter(TRITONSERVER_InferenceResponse* response, const char* wanted) {
+  uint32_t count;
+  OK(TS(InferenceResponseParameterCount)(response, &count));
+  for (uint32_t index = 0; index < count; index++) {
+    const char* name;
+    TRITONSERVER_ParameterType type;
+    const void* value;
+    OK(TS(InferenceResponseParameter)(response, index, &name, &type, &value));
+    if (strcmp(name, wanted) == 0) return value;
+  }
+  FAIL("no parameter %s", wanted);
+}
+
+static void backends_view(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocator) {
+  struct Wait wait;
+  struct Notes notes = {0};
+  struct Trail trail = {0};
+  sem_init(&trail.over, 0, 0);
+  TRITONSERVER_InferenceRequest* request = make_request(server, "caller", allocator, &notes, &wait);
+  TRITONSERVER_BufferAttributes* attributes;
+  OK(TS(InferenceRequestRemoveAllInputData)(request, "INPUT0"));
+  OK(TS(BufferAttributesNew)(&attributes));
+  OK(TS(BufferAttributesSetByteSize)(attributes, sizeof four));
+  OK(TS(BufferAttributesSetCudaIpcHandle)(attributes, four));
+  OK(TS(InferenceRequestAppendInputDataWithBufferAttributes)(request, "INPUT0", four, attributes));
+  OK(TS(BufferAttributesDelete)(attributes));
+  static float special[] = {10, 20, 30, 40};
+  OK(TS(InferenceRequestAppendInputDataWithHostPolicy)(request, "INPUT0", special, 4, TRITONSERVER_MEMORY_CPU, 0, "special"));
+  OK(TS(InferenceRequestAppendInputDataWithHostPolicy)(request, "INPUT0", special + 1, 12, TRITONSERVER_MEMORY_CPU, 0, "special"));
+  TRITONSERVER_InferenceTrace* trace;
+  OK(TS(InferenceTraceNew)(&trace, TRITONSERVER_TRACE_LEVEL_TIMESTAMPS, 0, on_any_activity, on_trace_release, &trail));
+  TRITONSERVER_InferenceResponse* response = run(server, request, &wait, trace);
+  expect_four(response, &notes);
+  EXPECT(notes.queries == 1 && *(const int64_t*)parameter(response, "query_type") == TRITONSERVER_MEMORY_CPU_PINNED);
+  EXPECT(*(const int64_t*)parameter(response, "query_id") == 5);
+  EXPECT(*(const double*)parameter(response, "common_sum") == 10 && *(const double*)parameter(response, "special_sum") == 100);
+  EXPECT(*(const bool*)parameter(response, "has_ipc"));
+  EXPECT(strcmp(parameter(response, "early"), "Server not ready") == 0);
+  OK(TS(InferenceResponseDelete)(response));
+  OK(TS(InferenceRequestDelete)(request));
+  // The request's trace and that of what the backend asked for.
+  sem_wait(&trail.over);
+  sem_wait(&trail.over);
+  EXPECT(trail.releases == 2);
+
+  // An allocator that answers no queries, and no host policy's data.
+  TRITONSERVER_ResponseAllocator* plain = NULL;
+  OK(TS(ResponseAllocatorNew)(&plain, note_alloc, note_release, note_start));
+  memset(&notes, 0, sizeof notes);
+  request = make_request(server, "caller", plain, &notes, &wait);
+  OK(TS(InferenceRequestRemoveAllInputData)(request, "INPUT0"));
+  OK(TS(InferenceRequestAppendInputData)(request, "INPUT0", four, sizeof four, TRITONSERVER_MEMORY_CPU, 0));
+  response = run(server, request, &wait, NULL);
+  expect_four(response, &notes);
+  EXPECT(strcmp(parameter(response, "query_error"), "[request id: <id_unknown>] Output properties are not available") == 0);
+  EXPECT(*(const double*)parameter(response, "special_sum") == 10 && !*(const bool*)parameter(response, "has_ipc"));
+  OK(TS(InferenceResponseDelete)(response));
+  OK(TS(InferenceRequestDelete)(request));
+  OK(TS(ResponseAllocatorDelete)(plain));
+}
+
+// A timeout that rejects is kept although the only instance is busy for longer.
+static void timeouts(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocator) {
+  struct Wait slow_wait, wait;
+  struct Notes slow_notes = {0}, notes = {0};
+  TRITONSERVER_InferenceRequest* slow = make_request(server, "hurried", allocator, &slow_notes, &slow_wait);
+  OK(TS(InferenceRequestSetIntParameter)(slow, "delay_us", 300000));
+  TRITONSERVER_InferenceRequest* request = make_request(server, "hurried", allocator, &notes, &wait);
+  OK(TS(ServerInferAsync)(server, slow, NULL));
+  usleep(20000);
+  OK(TS(ServerInferAsync)(server, request, NULL));
+  sem_wait(&wait.answered);
+  sem_wait(&wait.released);
+  EXPECT(sem_trywait(&slow_wait.answered) != 0);
+  REFUSED(TS(InferenceResponseError)(wait.response), TRITONSERVER_ERROR_UNAVAILABLE, "Request timeout expired");
+  OK(TS(InferenceResponseDelete)(wait.response));
+  OK(TS(InferenceRequestDelete)(request));
+  sem_wait(&slow_wait.answered);
+  sem_wait(&slow_wait.released);
+  OK(TS(InferenceResponseDelete)(slow_wait.response));
+  OK(TS(InferenceRequestDelete)(slow));
 }
 
 static void several_servers(void) {
@@ -508,6 +608,8 @@ int main(int count, char** words) {
   requests(server, allocator);
   documents(server);
   traces(server, allocator);
+  backends_view(server, allocator);
+  timeouts(server, allocator);
   OK(TS(ServerStop)(server));
   bool answer;
   REFUSED(TS(ServerIsLive)(server, &answer), TRITONSERVER_ERROR_UNAVAILABLE, "Server exiting");

@@ -30,13 +30,14 @@ class Embedded(unittest.TestCase):
         cls.addClassCleanup(cls.directory.cleanup)
         cls.backends = servers.backend_directory()
 
-    def build(self, name):
-        program = pathlib.Path(self.directory.name) / name
+    def compile(self, source, target, *options):
         built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I", str(servers.ROOT / "src/abi/include"),
-                                str(SOURCES / f"{name}.c"), "-o", str(program), "-ldl", "-lpthread"],
-                               capture_output=True, text=True, timeout=60, check=False)
+                                str(SOURCES / source), "-o", str(target), *options], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(built.returncode, 0, built.stderr[-3000:])
-        return program
+        return target
+
+    def build(self, name):
+        return self.compile(f"{name}.c", pathlib.Path(self.directory.name) / name, "-ldl", "-lpthread")
 
     def run_program(self, *words, timeout=120):
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
@@ -62,13 +63,25 @@ class Embedded(unittest.TestCase):
     def test_flood_is_clean(self):
         self.flood(*VALGRIND)
 
+    def backends_with_caller(self):
+        """The backends of the tree, and the one that contract.c brings."""
+        directory = pathlib.Path(self.directory.name) / "backends"
+        if not directory.exists():
+            (directory / "caller").mkdir(parents=True)
+            (directory / "identity").symlink_to(self.backends / "identity")
+            self.compile("caller.c", directory / "caller/libtriton_caller.so", "-shared", "-fPIC", "-Wl,--no-undefined", str(LIBRARY))
+        return directory
+
     def contract(self, *prefix):
         outputs = 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }\n'
         config = identity(outputs=(), parameters=CONTROLS) + outputs
+        hurried = identity(parameters=CONTROLS, extra=(
+            'dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 50000 } }\n'))
         with Repository() as repository, Repository() as other:
             repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"})
+            repository.model("caller", identity().replace('"identity"', '"caller"')).model("hurried", hurried)
             other.model("other", identity())
-            printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends, other, timeout=300)
+            printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends_with_caller(), other, timeout=300)
         self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     def test_contract(self):
