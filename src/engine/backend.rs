@@ -24,18 +24,6 @@ pub trait BackendHost: Send + Sync {
     /// In the words of spec: no library found, cannot be loaded, entry point missing, or what its Initialize returned.
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error>;
 
-    /// The custom batching library of a model; `named` is its parameter TRITON_BATCH_STRATEGY_PATH. Reads directories: blocks.
-    ///
-    /// # Errors
-    /// In upstream's words if the named one is not there, or not in the model's directory.
-    fn find_batch_strategy(
-        &self,
-        _spec: &BackendSpec,
-        _named: Option<&str>,
-    ) -> Result<Option<PathBuf>, Error> {
-        Ok(None)
-    }
-
     /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
     fn list(&self) -> Vec<(String, String, String)>;
 

@@ -137,28 +137,33 @@ class Configurations(unittest.TestCase):
                 self.assertEqual(server.get("/v2/models/named/ready")[0], 200)
                 self.assertRegex(server.output, "escapes backend directory")
 
+    @needs_library("probe")
     def test_custom_batching(self):
-        """A model that is to be batched by a library of its own is not batched otherwise without a word."""
+        """A library that is to decide about a model's batches is found where it may lie, and never ignored if it is no good."""
         with Repository() as repository:
-            library = {"batchstrategy.so": b"", "1/batchstrategy.so": b""}
-            repository.model("beside", identity(batch=4, extra="dynamic_batching { }\n"), files={"batchstrategy.so": b""})
+            broken = b"no library at all, though long enough to be asked for its header"
+            library = {"batchstrategy.so": broken, "1/batchstrategy.so": broken}
+            repository.model("beside", identity(batch=4, extra="dynamic_batching { }\n"), files={"batchstrategy.so": broken})
             repository.model("version", identity(batch=4, extra="dynamic_batching { }\n"), files=library)
             repository.model("idle", identity(batch=4), files=library)
+            repository.model("other", identity(batch=4, extra="dynamic_batching { }\n"),
+                             files={"batchstrategy.so": servers.built("libtriton_probe.so")})
             own = repository.path / "named" / "own.so"
             for name, path in (("named", own), ("escapes", own), ("missing", repository.path / "missing" / "own.so")):
                 repository.model(name, identity(batch=4, extra="dynamic_batching { }\n", parameters={"TRITON_BATCH_STRATEGY_PATH": path}))
-            own.touch()
+            own.write_bytes(broken)
             with self.start(repository) as server:
                 for name, reason in (
-                        ("beside", r"Unsupported: model 'beside' has the custom batching library '.*/beside/batchstrategy\.so', which"),
-                        ("version", r"Unsupported: model 'version' has the custom batching library '.*/version/1/batchstrategy\.so', which"),
-                        ("named", r"Unsupported: model 'named' has the custom batching library '.*/named/own\.so', which"),
-                        ("escapes", r"Invalid argument: Batching library path escapes model repository\."),
-                        ("missing", r"Not found: Batching library path not found: .*/missing/own\.so")):
+                        ("beside", r"unable to load shared library: .*/beside/batchstrategy\.so: invalid ELF header"),
+                        ("version", r"unable to load shared library: .*/version/1/batchstrategy\.so: invalid ELF header"),
+                        ("idle", r"unable to load shared library: .*/idle/1/batchstrategy\.so: invalid ELF header"),
+                        ("named", r"unable to load shared library: .*/named/own\.so: invalid ELF header"),
+                        ("escapes", r"Batching library path escapes model repository\."),
+                        ("missing", r"Batching library path not found: .*/missing/own\.so")):
                     self.assertEqual(server.get(f"/v2/models/{name}/ready")[0], 404)
-                    self.assertRegex(server.output, rf"failed to load '{name}' version 1: {reason}")
-                self.assertRegex(server.output, r"(?m)^W.*'.*/idle/1/batchstrategy\.so' of model 'idle' has no effect")
-                self.assertEqual(server.post_json("/v2/models/idle/infer", {"inputs": [
+                    self.assertRegex(server.output, rf"failed to load '{name}' version 1: [A-Za-z ]+: {reason}")
+                # It has none of the functions, so that it decides nothing.
+                self.assertEqual(server.post_json("/v2/models/other/infer", {"inputs": [
                     {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})[0], 200)
 
     def test_unserved_schedulers(self):

@@ -190,7 +190,6 @@ impl Lifecycle {
         conch_config::validate_io(&config.message)?;
         // The backend may have proposed the scheduler.
         check_scheduling(name, &config.scheduling)?;
-        self.check_batch_strategy(&spec, &config)?;
         if config
             .message
             .model_warmup
@@ -224,33 +223,6 @@ impl Lifecycle {
         )?;
         entry.set_load_duration(started.elapsed());
         Ok(Loaded::new(cores, model, entry, plan.keepers.clone()))
-    }
-
-    /// Refuses what would batch otherwise than the model's owner wants: custom batching libraries are not called.
-    fn check_batch_strategy(
-        &self,
-        spec: &BackendSpec,
-        config: &conch_config::Model,
-    ) -> Result<(), Error> {
-        let named = config.parameters.get(BATCH_STRATEGY_PARAMETER);
-        let found = self
-            .host
-            .find_batch_strategy(spec, named.map(String::as_str))?;
-        let Some(path) = found else { return Ok(()) };
-        if !matches!(config.scheduling, Scheduling::Dynamic(_)) {
-            // Only the dynamic batcher would call it, upstream too.
-            log::warning!(
-                "the custom batching library '{}' of model '{}' has no effect: the model has no dynamic batching",
-                path.display(),
-                spec.model_name
-            );
-            return Ok(());
-        }
-        Err(Error::unsupported(format!(
-            "model '{}' has the custom batching library '{}', which this server does not support",
-            spec.model_name,
-            path.display()
-        )))
     }
 
     /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if it did.
@@ -373,9 +345,6 @@ fn push<T>(list: &Mutex<Vec<T>>, item: T) {
         .unwrap_or_else(PoisonError::into_inner)
         .push(item);
 }
-
-/// Names a model's custom batching library.
-const BATCH_STRATEGY_PARAMETER: &str = "TRITON_BATCH_STRATEGY_PATH";
 
 /// Whether this server can schedule the model at all.
 fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {

@@ -5,7 +5,6 @@
 
 mod answer;
 mod backend;
-mod batch_strategy;
 mod cache;
 mod checkup;
 mod complaints;
@@ -222,14 +221,6 @@ impl BackendHost for Host {
         );
         shelf.open.push(kept);
         Ok(backend)
-    }
-
-    fn find_batch_strategy(
-        &self,
-        spec: &BackendSpec,
-        named: Option<&str>,
-    ) -> Result<Option<PathBuf>, Error> {
-        batch_strategy::find(&self.options.backend_directory, spec, named)
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
