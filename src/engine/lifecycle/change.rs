@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::Lifecycle;
 use super::board::Trouble;
 use super::files::OverrideFiles;
 use super::plan::Plan;
 use super::turns::TurnsClosed;
+use super::{Lifecycle, source};
 use crate::registry::ModelId;
 use crate::{ControlMode, Error, Overrides, log};
 
@@ -28,7 +28,7 @@ impl Lifecycle {
         }
         if !has_all {
             let names: BTreeSet<String> = wanted.iter().cloned().collect();
-            let is_polled = self.load_named(&names, &mut Vec::new());
+            let is_polled = self.load_named(&names, &mut Vec::new())?;
             return Ok(is_polled && self.is_everything_up());
         }
         if wanted.iter().any(|name| name != EVERYTHING) {
@@ -45,7 +45,7 @@ impl Lifecycle {
         let names = BTreeSet::from([name.to_owned()]);
         let mut failures = Vec::new();
         let is_polled = if overrides.is_empty() {
-            self.load_named(&names, &mut failures)
+            self.load_named(&names, &mut failures)?
         } else {
             let _turn = self.turns.take(names).map_err(|TurnsClosed| stopping())?;
             match self.plan_from_request(name, overrides) {
@@ -173,12 +173,20 @@ impl Lifecycle {
 
     /// Loads models by name, and first those that they need. Returns whether all that were asked for could be read; what failed to
     /// load is added to `failures`.
-    fn load_named(&self, asked: &BTreeSet<String>, failures: &mut Vec<(ModelId, Error)>) -> bool {
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the server is stopping.
+    fn load_named(
+        &self,
+        asked: &BTreeSet<String>,
+        failures: &mut Vec<(ModelId, Error)>,
+    ) -> Result<bool, Error> {
         let mut names = asked.clone();
         loop {
-            let Ok(turn) = self.turns.take(names.clone()) else {
-                return false;
-            };
+            let turn = self
+                .turns
+                .take(names.clone())
+                .map_err(|TurnsClosed| stopping())?;
             let (plans, is_polled) = self.plan_named(asked);
             let needed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
             if !needed.is_subset(&names) {
@@ -189,7 +197,7 @@ impl Lifecycle {
             for stage in stages(plans) {
                 failures.extend(self.bring_up(stage));
             }
-            return is_polled;
+            return Ok(is_polled);
         }
     }
 
@@ -250,37 +258,13 @@ impl Lifecycle {
             .map(|plan| vec![plan])
     }
 
-    /// The names of all models that go when `name` goes: those that cannot be without it, and on request those that are there only for
-    /// it.
+    /// The names of all models that go when `name` goes.
     fn affected_by_unload(&self, name: &str, with_dependents: bool) -> BTreeSet<String> {
         let models = self.board.lock();
-        let mut affected = BTreeSet::from([name.to_owned()]);
-        loop {
-            let before = affected.len();
-            for (id, entry) in models.iter() {
-                let Some(source) = &entry.source else {
-                    continue;
-                };
-                let needs_one = !source.needs.is_disjoint(&affected);
-                let is_orphan = with_dependents && !source.is_explicit && {
-                    let mut users = models.iter().filter(|(_, user)| {
-                        user.source
-                            .as_ref()
-                            .is_some_and(|source| source.needs.contains(&*id.name))
-                    });
-                    let is_needed_elsewhere = users
-                        .clone()
-                        .any(|(user, _)| !affected.contains(&*user.name));
-                    users.next().is_some() && !is_needed_elsewhere
-                };
-                if needs_one || is_orphan {
-                    affected.insert(id.name.to_string());
-                }
-            }
-            if affected.len() == before {
-                return affected;
-            }
-        }
+        let sources = models
+            .iter()
+            .filter_map(|(id, entry)| Some((&*id.name, entry.source.as_ref()?)));
+        source::affected(&sources.collect::<Vec<_>>(), name, with_dependents)
     }
 
     /// Upstream's rule for a start without errors: each model has versions, and all are ready.

@@ -83,6 +83,8 @@ pub(crate) struct Host {
     pub events: Arc<Events>,
     pub backend: OnceLock<Arc<FakeBackend>>,
     pub gate: Arc<Gate>,
+    /// Where the models lay that were loaded.
+    pub paths: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 #[derive(Default)]
@@ -148,6 +150,7 @@ impl BackendHost for Host {
             Arc::new(FakeBackend {
                 events: Arc::clone(&self.events),
                 gate: Arc::clone(&self.gate),
+                paths: Arc::clone(&self.paths),
             })
         });
         Ok(Arc::clone(backend) as Arc<dyn Backend>)
@@ -169,6 +172,7 @@ impl BackendHost for Host {
 pub(crate) struct FakeBackend {
     events: Arc<Events>,
     gate: Arc<Gate>,
+    paths: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl Backend for FakeBackend {
@@ -191,6 +195,7 @@ impl Backend for FakeBackend {
     fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
         let id = format!("{}:{}", context.name, context.version);
         self.events.push(format!("load {id}"));
+        self.paths.lock().unwrap().push(context.path.clone());
         let fault = context
             .config
             .parameters

@@ -303,6 +303,10 @@ impl Lifecycle {
                 };
                 show_failure(entry, version, reason);
             }
+            // What it needs was loaded for it.
+            entry
+                .source
+                .get_or_insert_with(|| plan.source.clone().of_failure());
             self.board.publish(&models);
         }
         surplus.into_iter().for_each(Loaded::unload);

@@ -10,7 +10,7 @@ use crate::{
     Code, Completion, Delivery, Draft, DraftInput, Error, Options, Server, Stamps, admit, clock,
 };
 
-fn options(directory: &Directory, repositories: &[&str]) -> Options {
+pub(super) fn options(directory: &Directory, repositories: &[&str]) -> Options {
     Options {
         model_repositories: repositories
             .iter()
@@ -22,13 +22,13 @@ fn options(directory: &Directory, repositories: &[&str]) -> Options {
     }
 }
 
-fn start(options: Options) -> (Arc<Host>, Arc<Server>) {
+pub(super) fn start(options: Options) -> (Arc<Host>, Arc<Server>) {
     let host = Arc::new(Host::default());
     let server = Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap();
     (host, server)
 }
 
-fn row(name: &str, version: Option<i64>, state: &'static str, reason: &str) -> IndexRow {
+pub(super) fn row(name: &str, version: Option<i64>, state: &'static str, reason: &str) -> IndexRow {
     IndexRow {
         name: name.into(),
         version,
@@ -38,7 +38,7 @@ fn row(name: &str, version: Option<i64>, state: &'static str, reason: &str) -> I
 }
 
 #[derive(Default)]
-struct Count(AtomicUsize);
+pub(super) struct Count(pub(super) AtomicUsize);
 
 impl Completion for Count {
     fn deliver(&self, delivery: Delivery) {
@@ -50,7 +50,7 @@ impl Completion for Count {
 }
 
 /// Submits a request of one element; the answer raises the count.
-fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
+pub(super) fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
     let snapshot = server.registry().snapshot();
     let model = snapshot.find(model, None)?;
     let mut draft = Draft::default();

@@ -54,6 +54,9 @@ fn read_overrides(root: Value<'_>) -> Result<Overrides, Error> {
     let Some(parameters) = root.find("parameters") else {
         return Ok(overrides);
     };
+    if !parameters.is_object() {
+        return Err(Error::internal("attempt to get members for non-object"));
+    }
     for (name, value) in parameters.members() {
         let text = value.as_str()?;
         if name == b"config" {
@@ -119,7 +122,11 @@ mod tests {
             config: Some(text.to_owned()),
             files: Vec::new(),
         };
-        let table: [(&str, Result<Overrides, &str>); 8] = [
+        let table: [(&str, Result<Overrides, &str>); 9] = [
+            (
+                r#"{"parameters":[]}"#,
+                Err("attempt to get members for non-object"),
+            ),
             ("{}", Ok(Overrides::default())),
             (r#"{"parameters":{}}"#, Ok(Overrides::default())),
             (r#"{"other":1}"#, Ok(Overrides::default())),
