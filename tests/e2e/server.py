@@ -23,7 +23,7 @@ CACHE = ROOT / ".cache"
 PEERS = pathlib.Path(os.environ.get("PEERS_DIR", pathlib.Path.home() / ".cache/peers"))
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROFILE = os.environ.get("CONCH_PROFILE", "ci")
-BACKENDS = ("identity", "onnxruntime", "probe", "repeat", "square")
+BACKENDS = ("identity", "onnxruntime", "probe", "faulty", "repeat", "square")
 
 STARTED = {
     "http": re.compile(r"Started HTTPService at ([0-9.]+):(\d+)"),

@@ -237,7 +237,12 @@ pub unsafe fn instance_execute<I: Instance>(
     };
     let instance = &mut cell.instance;
     let result = catch_unwind(AssertUnwindSafe(|| instance.execute(&model.model, &batch)))
-        .unwrap_or_else(|panic| Err(panic_error(&*panic)));
+        .unwrap_or_else(|panic| {
+            // Some of the requests may have their answers, so that the server does not learn that the others failed together.
+            let error = panic_error(&*panic);
+            crate::log!(crate::log::Level::Error, "{}", error.message());
+            Err(error)
+        });
     batch.finish(result)
 }
 
