@@ -28,9 +28,6 @@ use machine::Machine;
 #[global_allocator]
 static ALLOCATOR: Sparse<mimalloc::MiMalloc> = Sparse::new(mimalloc::MiMalloc);
 
-/// What a completed configuration batches up to unless `--backend-config=default-max-batch-size=` says otherwise: upstream's default.
-const DEFAULT_MAX_BATCH_SIZE: u32 = 4;
-
 fn main() -> ExitCode {
     let arguments = match cli::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -73,13 +70,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             error.message
         )
     };
-    let host = conch_ffi::host::Host::new(host_options(arguments));
-    let server = Server::start(
+    let (server, _) = conch_ffi::start(
         server_options(arguments, &machine),
-        Arc::clone(&host) as Arc<_>,
+        plugin_options(arguments),
     )
     .map_err(creating)?;
-    host.bind_server(&server);
     let frontend =
         match conch_frontend::start(frontend_options(arguments, &machine), Arc::clone(&server)) {
             Ok(frontend) => frontend,
@@ -146,15 +141,13 @@ fn start_log(arguments: &Arguments) -> Result<(), Error> {
     }
 }
 
-fn host_options(arguments: &Arguments) -> conch_ffi::host::Options {
+fn plugin_options(arguments: &Arguments) -> conch_ffi::host::Options {
     conch_ffi::host::Options {
-        server_id: arguments.server_id.clone(),
         backend_directory: arguments.backend_directory.clone(),
         backend_config: arguments.backend_config.clone(),
-        auto_complete: arguments.auto_complete,
-        default_max_batch_size: DEFAULT_MAX_BATCH_SIZE,
         cache_directory: arguments.cache_directory.clone(),
         cache_config: conch_ffi::host::cache_config(&arguments.cache_config),
+        ..conch_ffi::host::Options::default()
     }
 }
 

@@ -150,8 +150,23 @@ static Error* Answer(struct TRITONSERVER_Server* server, struct TRITONBACKEND_Re
   return Ask(server, trace, base, bytes, target);
 }
 
+// Servers of one process share a backend: as often as it is opened, it is closed.
+static int open_count;
+
+Error* TRITONBACKEND_Initialize(struct TRITONBACKEND_Backend* backend) {
+  (void)backend;
+  if (open_count++ > 0) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_ALREADY_EXISTS, "the backend is open already");
+  return NULL;
+}
+
+Error* TRITONBACKEND_Finalize(struct TRITONBACKEND_Backend* backend) {
+  (void)backend;
+  open_count--;
+  return NULL;
+}
+
 Error* TRITONBACKEND_ModelInitialize(struct TRITONBACKEND_Model* model) {
-  // The server still starts: it takes no requests yet, and says so.
+  // The model's server still starts (whatever others there are): it takes no requests yet, and says so.
   struct TRITONSERVER_Server* server;
   TRY(TRITONBACKEND_ModelServer(model, &server));
   struct TRITONSERVER_InferenceRequest* request;

@@ -573,9 +573,16 @@ static void explicit_control(void) {
   TRITONSERVER_InferenceResponse* response = run(server, request, &wait, NULL);
   expect_four(response, &notes);
   OK(TS(InferenceResponseDelete)(response));
-  // A request outlives its model, and is refused then.
+  // A request outlives its model: it goes to what has taken the place, or is refused.
+  OK(TS(ServerLoadModel)(server, "identity"));
+  memset(&notes, 0, sizeof notes);
+  response = run(server, request, &wait, NULL);
+  expect_four(response, &notes);
+  OK(TS(InferenceResponseDelete)(response));
   OK(TS(ServerUnloadModel)(server, "identity"));
-  REFUSED(TS(ServerInferAsync)(server, request, NULL), TRITONSERVER_ERROR_UNAVAILABLE, "");
+  REFUSED(TS(ServerInferAsync)(server, request, NULL), TRITONSERVER_ERROR_UNAVAILABLE,
+          "Request for unknown model: 'identity' version 1 is not at ready state");
+  memset(&notes, 0, sizeof notes);
   OK(TS(InferenceRequestDelete)(request));
   const char* config =
       "{\"name\":\"made\",\"backend\":\"identity\",\"input\":[{\"name\":\"INPUT0\",\"data_type\":\"TYPE_FP32\",\"dims\":[-1]}],"

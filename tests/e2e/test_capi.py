@@ -79,8 +79,9 @@ class Embedded(unittest.TestCase):
             'dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 50000 } }\n'))
         with Repository() as repository, Repository() as other:
             repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"})
-            repository.model("caller", identity().replace('"identity"', '"caller"')).model("hurried", hurried)
-            other.model("other", identity())
+            caller = identity().replace('"identity"', '"caller"')
+            repository.model("caller", caller).model("hurried", hurried)
+            other.model("other", identity()).model("caller", caller)
             printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends_with_caller(), other, timeout=300)
         self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 

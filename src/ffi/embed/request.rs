@@ -15,8 +15,8 @@ use conch_engine::clock::monotonic_ns;
 use conch_engine::timekeeper::Timekeeper;
 use conch_engine::trace::Trace;
 use conch_engine::{
-    Asker, Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter,
-    ParameterValue, Server, Shape, Stamps, WeakTicket,
+    Asker, Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, NoPlace,
+    Parameter, ParameterValue, Reservation, Server, Shape, Stamps, WeakTicket,
 };
 use conch_memory::{Place, View};
 use smallvec::SmallVec;
@@ -37,6 +37,8 @@ handles! {
 pub(crate) struct InferenceRequest {
     tag: Tag<abi::TRITONSERVER_InferenceRequest>,
     model: Arc<ModelVersion>,
+    /// As asked for: none is the latest that is ready.
+    version: Option<i64>,
     pub(crate) id: CString,
     pub(crate) flags: u32,
     pub(crate) correlation_id: Correlation,
@@ -86,10 +88,12 @@ pub(crate) struct MemoryChunk {
 }
 
 impl InferenceRequest {
-    pub(crate) fn new(model: Arc<ModelVersion>) -> InferenceRequest {
+    /// A request to `model`, which was found as `version`.
+    pub(crate) fn new(model: Arc<ModelVersion>, version: Option<i64>) -> InferenceRequest {
         let mut request = InferenceRequest {
             tag: Tag::new(),
             model,
+            version,
             id: CString::default(),
             flags: 0,
             correlation_id: Correlation::Unsigned(0),
@@ -304,10 +308,12 @@ impl InferenceRequest {
         let (allocator, respond) = self.respond.ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
         let carried = unsafe { Carried::take(trace) };
+        let reservation = self.reserve(server)?;
+        let model = Arc::clone(&reservation);
         if let Some(carried) = &carried {
             let mut subject = carried.trace().subject();
-            subject.model_name = c_string(&self.model.name);
-            subject.model_version = self.model.version;
+            subject.model_name = c_string(&model.name);
+            subject.model_version = model.version;
             subject.request_id = self.id.clone();
         }
         let asked = Arc::new(Asked {
@@ -316,7 +322,7 @@ impl InferenceRequest {
             respond,
             allocator,
             id: self.id.clone(),
-            model: Arc::clone(&self.model),
+            model: Arc::clone(&model),
             trace: Mutex::new(carried.clone().map(|carried| Trace::new(carried))),
             // A raw input's bytes are rearranged, and it goes by the model's name.
             extras: match self.raw_input {
@@ -333,7 +339,7 @@ impl InferenceRequest {
         let admitted = self
             .draft(Arc::clone(&asked) as Arc<dyn Asker>)
             .and_then(|draft| {
-                conch_engine::admit::admit(&self.model, draft, &completion, 0, stamps)
+                conch_engine::admit::admit_reserved(reservation, draft, &completion, 0, stamps)
             });
         let ticket = match admitted {
             Ok(ticket) => ticket,
@@ -350,9 +356,32 @@ impl InferenceRequest {
             is_cancelled: AtomicBool::new(false),
         }));
         // From here on the request may be released on another thread at any moment, and `self` with it.
-        let model = Arc::clone(&asked.model);
         drop((asked, completion, carried));
         model.submit(ticket)
+    }
+
+    /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
+    fn reserve(&self, server: &Server) -> Result<Reservation, Error> {
+        let refusal = match Reservation::new(&self.model) {
+            Ok(reservation) => return Ok(reservation),
+            Err(refusal) => refusal,
+        };
+        if refusal == NoPlace::Retired {
+            let snapshot = server.registry().snapshot();
+            let successor = snapshot.find(&self.model.name, self.version);
+            if let Some(reservation) = successor
+                .ok()
+                .and_then(|model| Reservation::new(model).ok())
+            {
+                return Ok(reservation);
+            }
+        }
+        let id = self.id.to_string_lossy();
+        let draft = Draft {
+            id: &id,
+            ..Draft::default()
+        };
+        Err(conch_engine::admit::refuse(&self.model, &draft, refusal))
     }
 
     fn draft(&self, asker: Arc<dyn Asker>) -> Result<Draft<'_>, Error> {

@@ -63,7 +63,7 @@ export! {
     }
 
     fn TRITONBACKEND_ModelServer(model: *mut abi::TRITONBACKEND_Model, server: *mut *mut abi::TRITONSERVER_Server) {
-        write(server, as_handle(&**borrow(model)?.backend().server()))
+        write(server, as_handle(&**borrow(model)?.server()))
     }
 
     fn TRITONBACKEND_ModelBackend(

@@ -53,8 +53,9 @@ export! {
     ) {
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
-        let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
-        give(inference_request, Box::new(InferenceRequest::new(model.clone())))
+        let version = version_of(model_version);
+        let model = snapshot.find(text(model_name, "model_name")?, version)?;
+        give(inference_request, Box::new(InferenceRequest::new(model.clone(), version)))
     }
 
     fn TRITONSERVER_InferenceRequestDelete(inference_request: *mut abi::TRITONSERVER_InferenceRequest) {

@@ -12,18 +12,17 @@ use std::ffi::{CString, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use conch_abi as abi;
 use conch_config::{ModelConfig, ModelParameter};
-use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model, PreferredGroup, log};
+use conch_engine::{Error, ExecutionPolicy, PreferredGroup, log};
 use libloading::os::unix::Library;
 
 use super::library::{self, EntryPoints};
-use super::model::{LoadedModel, ModelHandle};
 use super::search::{Found, PYTHON_RUNTIME};
-use super::server::ServerHandle;
+use super::shared::Life;
 use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::Message;
@@ -47,13 +46,14 @@ pub(crate) struct LoadedBackend {
     policy: AtomicU32,
     attributes: OnceLock<Attributes>,
     is_finalized: AtomicBool,
-    server: Arc<ServerHandle>,
+    /// How many servers keep it open until they end.
+    keepers: AtomicUsize,
     entry_points: EntryPoints,
     /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because threads may hold its thread-locals.
     library: ManuallyDrop<Library>,
     closes: AtomicBool,
     /// Serialises Initialize and Finalize of one library file. Empty until initialised: whoever opens holds the lock meanwhile.
-    life: OnceLock<Arc<Mutex<()>>>,
+    life: OnceLock<Arc<Life>>,
 }
 
 /// What GetBackendAttribute reports.
@@ -75,8 +75,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) configuration: String,
     /// Finalise and close when no model uses it any more.
     pub(crate) closes: bool,
-    pub(crate) server: Arc<ServerHandle>,
-    pub(crate) life: Arc<Mutex<()>>,
+    pub(super) life: Arc<Life>,
 }
 
 impl LoadedBackend {
@@ -98,7 +97,7 @@ impl LoadedBackend {
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
             attributes: OnceLock::new(),
             is_finalized: AtomicBool::new(false),
-            server: opening.server,
+            keepers: AtomicUsize::new(0),
             entry_points,
             library: ManuallyDrop::new(library),
             // Until it is initialised: a failure leaves nothing.
@@ -181,8 +180,14 @@ impl LoadedBackend {
         &self.policy
     }
 
-    pub(crate) fn server(&self) -> &Arc<ServerHandle> {
-        &self.server
+    /// One more server keeps it open.
+    pub(super) fn keep(&self) {
+        self.keepers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A server gives it up; true if it was the last one.
+    pub(super) fn give_up(&self) -> bool {
+        self.keepers.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn entry_points(&self) -> &EntryPoints {
@@ -193,42 +198,43 @@ impl LoadedBackend {
 impl Drop for LoadedBackend {
     fn drop(&mut self) {
         let life = self.life.get().cloned();
-        let _serial = life
-            .as_ref()
-            .map(|life| life.lock().unwrap_or_else(PoisonError::into_inner));
-        self.finalize();
-        if self.closes.load(Ordering::Relaxed) {
-            // SAFETY: nobody uses the library after its last handle; this is the only drop of it.
-            unsafe { ManuallyDrop::drop(&mut self.library) };
+        let mut end = || {
+            self.finalize();
+            if self.closes.load(Ordering::Relaxed) {
+                // SAFETY: nobody uses the library after its last handle; this is the only drop of it.
+                unsafe { ManuallyDrop::drop(&mut self.library) };
+            }
+        };
+        match life {
+            Some(life) => life.end(end),
+            // It never began: whoever opens it holds the lock.
+            None => end(),
         }
     }
 }
 
-impl Backend for LoadedBackend {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn execution_policy(&self) -> ExecutionPolicy {
+/// What the engine asks of a backend; `shared::Attached` passes it on.
+impl LoadedBackend {
+    pub(super) fn execution_policy(&self) -> ExecutionPolicy {
         match self.policy.load(Ordering::Relaxed) {
             abi::TRITONBACKEND_EXECUTION_DEVICE_BLOCKING => ExecutionPolicy::DeviceBlocking,
             _ => ExecutionPolicy::Blocking,
         }
     }
 
-    fn preferred_groups(&self) -> &[PreferredGroup] {
+    pub(super) fn preferred_groups(&self) -> &[PreferredGroup] {
         self.attributes
             .get()
             .map_or(&[], |attributes| &attributes.preferred_groups)
     }
 
-    fn allows_parallel_instances(&self) -> bool {
+    pub(super) fn allows_parallel_instances(&self) -> bool {
         self.attributes
             .get()
             .is_some_and(|attributes| attributes.allows_parallel_instances)
     }
 
-    fn complete_config(&self, config: &mut ModelConfig) {
+    pub(super) fn complete_config(&self, config: &mut ModelConfig) {
         if self.found.script.is_none() {
             return;
         }
@@ -245,10 +251,6 @@ impl Backend for LoadedBackend {
                 .parameters
                 .insert(ENVIRONMENT_PARAMETER.to_owned(), value);
         }
-    }
-
-    fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
-        Ok(Arc::new(ModelHandle(LoadedModel::load(self, context)?)))
     }
 }
 

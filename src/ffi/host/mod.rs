@@ -16,9 +16,9 @@ mod loan;
 mod model;
 mod search;
 mod server;
+mod shared;
 mod strategy;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -35,6 +35,7 @@ pub(crate) use server::ServerHandle;
 
 use backend::{LoadedBackend, Opening};
 use search::PYTHON_BACKEND;
+use shared::{Attached, Left};
 
 /// What the host is made with.
 #[derive(Clone, Debug)]
@@ -78,23 +79,13 @@ pub struct Host {
     cache: Mutex<Option<cache::Opened>>,
 }
 
+/// The backends that this server opened, in that order.
 #[derive(Default)]
 struct Shelf {
-    /// By [`search::Found::key`].
-    slots: HashMap<PathBuf, Arc<Slot>>,
-    /// In the order of their initialisation.
     open: Vec<Kept>,
 }
 
-/// One library file, or one file of Python. The lock is held over Initialize, so that loads that want the same backend wait for each other.
-#[derive(Default)]
-struct Slot {
-    life: Arc<Mutex<()>>,
-    backend: Mutex<Option<Kept>>,
-}
-
 /// Who keeps a backend open.
-#[derive(Clone)]
 enum Kept {
     /// The host, until the server ends.
     Always(Arc<LoadedBackend>),
@@ -171,6 +162,28 @@ impl Host {
         serde_json::json!({ "cmdline": cmdline }).to_string()
     }
 
+    /// Puts a backend on the shelf, unless it is there.
+    fn note(&self, backend: &Arc<LoadedBackend>, closes: bool) {
+        let mut shelf = self.shelf();
+        shelf.open.retain(
+            |kept| !matches!(kept, Kept::WhileUsed(backend) if backend.strong_count() == 0),
+        );
+        // Compared without a reference of our own, which might turn out to be the last.
+        let is_same = |kept: &Kept| match kept {
+            Kept::Always(known) => Arc::ptr_eq(known, backend),
+            Kept::WhileUsed(known) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(backend)),
+        };
+        if shelf.open.iter().any(is_same) {
+            return;
+        }
+        shelf.open.push(if closes {
+            Kept::WhileUsed(Arc::downgrade(backend))
+        } else {
+            backend.keep();
+            Kept::Always(Arc::clone(backend))
+        });
+    }
+
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         lock(&self.shelf)
     }
@@ -185,13 +198,7 @@ impl Drop for Host {
 impl BackendHost for Host {
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
         let found = search::find_library(&self.options.backend_directory, spec)?;
-        let key = found.key().to_owned();
-        let slot = Arc::clone(self.shelf().slots.entry(key).or_default());
-        // Also waits for the Finalize of a backend that is just being unloaded.
-        let _serial = lock(&slot.life);
-        if let Some(backend) = lock(&slot.backend).as_ref().and_then(Kept::backend) {
-            return Ok(backend);
-        }
+        let slot = shared::slot(found.key());
         // What is set for the Python backend holds for all that it runs.
         let settings_of = match found.script {
             Some(_) => PYTHON_BACKEND,
@@ -200,27 +207,21 @@ impl BackendHost for Host {
         let closes = self
             .setting(settings_of, UNLOAD_SETTING)
             .is_some_and(|value| value == "true");
-        let backend = LoadedBackend::open(Opening {
-            name: &spec.backend,
-            found,
-            own_directory: self.options.backend_directory.join(&spec.backend),
-            configuration: self.configuration(settings_of),
-            closes,
-            server: Arc::clone(&self.server),
-            life: Arc::clone(&slot.life),
-        })?;
-        let kept = if closes {
-            Kept::WhileUsed(Arc::downgrade(&backend))
-        } else {
-            Kept::Always(Arc::clone(&backend))
+        let open = |life| {
+            LoadedBackend::open(Opening {
+                name: &spec.backend,
+                found,
+                own_directory: self.options.backend_directory.join(&spec.backend),
+                configuration: self.configuration(settings_of),
+                closes,
+                life,
+            })
         };
-        *lock(&slot.backend) = Some(kept.clone());
-        let mut shelf = self.shelf();
-        shelf.open.retain(
-            |kept| !matches!(kept, Kept::WhileUsed(backend) if backend.strong_count() == 0),
-        );
-        shelf.open.push(kept);
-        Ok(backend)
+        let backend = slot.open(open, |backend| self.note(backend, closes))?;
+        Ok(Arc::new(Attached {
+            backend,
+            server: Arc::clone(&self.server),
+        }))
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
@@ -269,16 +270,16 @@ impl Host {
     fn finalize_backends(&self) {
         let mut shelf = self.shelf();
         let open = std::mem::take(&mut shelf.open);
-        shelf.slots.clear();
         drop(shelf);
         for kept in open.into_iter().rev() {
             let Kept::Always(backend) = kept else {
                 continue;
             };
-            // A model that is still there would be called after its backend's end; leaving the backend alone is the lesser evil.
-            match Arc::into_inner(backend) {
-                Some(backend) => drop(backend),
-                None => log::error!(
+            match shared::leave(backend) {
+                Left::ToOthers => {}
+                Left::ToNobody(backend) => drop(backend),
+                // They would be called after their backend's end; leaving the backend alone is the lesser evil.
+                Left::ToModels => log::error!(
                     "a backend still has models at the end of the server: it is not finalized"
                 ),
             }

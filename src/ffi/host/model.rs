@@ -16,6 +16,7 @@ use conch_engine::{
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
 use super::instance::InstanceHandle;
+use super::server::ServerHandle;
 use super::strategy::{Asking, Strategy};
 use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
@@ -32,6 +33,7 @@ pub(crate) struct LoadedModel {
     c_name: CString,
     c_path: CString,
     backend: Arc<LoadedBackend>,
+    server: Arc<ServerHandle>,
     state: AtomicPtr<c_void>,
     config: Mutex<Arc<conch_config::Model>>,
     /// During ModelInitialize, the only time at which the backend may change the configuration.
@@ -56,6 +58,7 @@ impl LoadedModel {
     /// What the backend returned.
     pub(crate) fn load(
         backend: Arc<LoadedBackend>,
+        server: Arc<ServerHandle>,
         context: LoadContext,
     ) -> Result<Arc<LoadedModel>, Error> {
         let model = Arc::new(LoadedModel {
@@ -70,6 +73,7 @@ impl LoadedModel {
             early_usage: Mutex::default(),
             context,
             backend,
+            server,
         });
         if let Some(initialize) = model.backend.entry_points().model_initialize {
             // SAFETY: the entry point of this model's backend, with the model's handle.
@@ -97,6 +101,10 @@ impl LoadedModel {
 
     pub(crate) fn version(&self) -> i64 {
         self.context.version
+    }
+
+    pub(crate) fn server(&self) -> &Arc<ServerHandle> {
+        &self.server
     }
 
     pub(crate) fn backend(&self) -> &Arc<LoadedBackend> {

@@ -441,12 +441,7 @@ fn unusable_libraries_are_refused() {
 #[test]
 fn one_backend_serves_all_models_and_outlives_them() {
     let bench = Bench::new("shared", "first", false);
-    let second = bench.open_again();
-    assert!(
-        std::sync::Arc::ptr_eq(&bench.backend, &second),
-        "the same backend"
-    );
-    drop(second);
+    drop(bench.open_again());
     assert_eq!(bench.host_list(), ["shared"]);
     assert_eq!(bench.journal().matches("Initialize shared").count(), 1);
     // By default the backend is finalised at the end of the server, not after its last model.

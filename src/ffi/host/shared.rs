@@ -1,0 +1,144 @@
+//! Backends that several servers of one process share: each library file is opened and initialised once, as its globals are there once.
+//! The first server decides how: later ones get it as it is, settings included, as upstream has it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
+
+use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model, PreferredGroup};
+
+use super::backend::LoadedBackend;
+use super::lock;
+use super::model::{LoadedModel, ModelHandle};
+use super::server::ServerHandle;
+
+/// One library file, or one file of Python.
+#[derive(Default)]
+pub(super) struct Slot {
+    life: Arc<Life>,
+    backend: Mutex<Weak<LoadedBackend>>,
+}
+
+/// Serialises Initialize and Finalize of one library file.
+#[derive(Default)]
+pub(super) struct Life {
+    /// From Initialize to the end of Finalize.
+    is_open: Mutex<bool>,
+    closed: Condvar,
+}
+
+impl Life {
+    /// Ends the life of a backend that was opened.
+    pub(super) fn end(&self, finalize: impl FnOnce()) {
+        let mut is_open = lock(&self.is_open);
+        finalize();
+        *is_open = false;
+        self.closed.notify_all();
+    }
+}
+
+impl Slot {
+    /// The backend that is open, or a new one. Waits for others who open it, and for the end of one that nobody uses any more.
+    /// `keep` is told of it before its last user can go.
+    ///
+    /// # Errors
+    /// What `open` returns.
+    pub(super) fn open(
+        &self,
+        open: impl FnOnce(Arc<Life>) -> Result<Arc<LoadedBackend>, Error>,
+        keep: impl FnOnce(&Arc<LoadedBackend>),
+    ) -> Result<Arc<LoadedBackend>, Error> {
+        let mut is_open = lock(&self.life.is_open);
+        loop {
+            let turn = lock(&TURN);
+            if let Some(backend) = lock(&self.backend).upgrade() {
+                keep(&backend);
+                return Ok(backend);
+            }
+            drop(turn);
+            if !*is_open {
+                break;
+            }
+            // Its last user is gone, and its Finalize is about to come.
+            is_open = self
+                .life
+                .closed
+                .wait(is_open)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let backend = open(Arc::clone(&self.life))?;
+        *is_open = true;
+        *lock(&self.backend) = Arc::downgrade(&backend);
+        keep(&backend);
+        Ok(backend)
+    }
+}
+
+/// Held while one server gives a backend up and while another takes it, so that the former knows whether it was the last.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What becomes of a backend that a server gives up.
+pub(super) enum Left {
+    /// Another server has it.
+    ToOthers,
+    /// Nobody: it ends when this is dropped.
+    ToNobody(LoadedBackend),
+    /// Models that should be gone.
+    ToModels,
+}
+
+/// A server gives a backend up that it kept.
+pub(super) fn leave(backend: Arc<LoadedBackend>) -> Left {
+    let _turn = lock(&TURN);
+    if !backend.give_up() {
+        return Left::ToOthers;
+    }
+    match Arc::into_inner(backend) {
+        Some(backend) => Left::ToNobody(backend),
+        None => Left::ToModels,
+    }
+}
+
+/// By [`super::search::Found::key`]. As many as there are files; an empty slot is a few words.
+static SLOTS: LazyLock<Mutex<HashMap<PathBuf, Arc<Slot>>>> = LazyLock::new(Mutex::default);
+
+/// The slot of a file.
+pub(super) fn slot(key: &Path) -> Arc<Slot> {
+    Arc::clone(lock(&SLOTS).entry(key.to_owned()).or_default())
+}
+
+/// A backend as one server uses it.
+pub(super) struct Attached {
+    pub(super) backend: Arc<LoadedBackend>,
+    /// Which server its models belong to.
+    pub(super) server: Arc<ServerHandle>,
+}
+
+impl Backend for Attached {
+    fn name(&self) -> &str {
+        self.backend.name()
+    }
+
+    fn execution_policy(&self) -> ExecutionPolicy {
+        self.backend.execution_policy()
+    }
+
+    fn preferred_groups(&self) -> &[PreferredGroup] {
+        self.backend.preferred_groups()
+    }
+
+    fn allows_parallel_instances(&self) -> bool {
+        self.backend.allows_parallel_instances()
+    }
+
+    fn complete_config(&self, config: &mut conch_config::ModelConfig) {
+        self.backend.complete_config(config);
+    }
+
+    fn load_model(self: Arc<Self>, context: LoadContext) -> Result<Arc<dyn Model>, Error> {
+        let (backend, server) = (Arc::clone(&self.backend), Arc::clone(&self.server));
+        Ok(Arc::new(ModelHandle(LoadedModel::load(
+            backend, server, context,
+        )?)))
+    }
+}
