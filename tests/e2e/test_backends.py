@@ -42,6 +42,10 @@ class InConch(unittest.TestCase):
     def test_contract(self):
         run(self, "test_contract.py", CONCH)
 
+    @needs_library("probe")
+    def test_batching(self):
+        run(self, "test_batching.py", CONCH, "--beyond")
+
     @needs_library("onnxruntime")
     def test_onnxruntime(self):
         run(self, "test_onnxruntime.py", CONCH, *runtime())
@@ -62,6 +66,10 @@ class InTriton(unittest.TestCase):
     @needs_library("probe")
     def test_contract(self):
         run(self, "test_contract.py", str(servers.PEERS / "triton"))
+
+    @needs_library("probe")
+    def test_batching(self):
+        run(self, "test_batching.py", str(servers.PEERS / "triton"))
 
     @needs_library("onnxruntime")
     def test_onnxruntime(self):

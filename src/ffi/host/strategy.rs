@@ -58,7 +58,8 @@ impl Strategy {
         model: &LoadedModel,
         directories: &[PathBuf; 3],
     ) -> Result<Option<Strategy>, Error> {
-        let Some(path) = find(&model.current_config(), directories)? else {
+        let config = model.current_config();
+        let Some(path) = find(&config, directories)? else {
             return Ok(None);
         };
         let name = model.c_name().to_string_lossy().into_owned();
@@ -66,6 +67,13 @@ impl Strategy {
             "Loading custom batching strategy library {} for model {name}",
             path.display()
         );
+        if !matches!(config.scheduling, Scheduling::Dynamic(_)) {
+            // Nobody asks it then, upstream neither, though it is initialised.
+            log::warning!(
+                "the custom batching library '{}' of model '{name}' has no effect: the model has no dynamic batching",
+                path.display()
+            );
+        }
         let library = library::open_file(&path)?;
         // SAFETY: each name is paired with the type that `tritonbackend.h` gives it.
         let functions = unsafe {
@@ -354,12 +362,14 @@ mod tests {
                 root.display()
             ))
         );
+        std::os::unix::fs::symlink(root.join("backends/b"), root.join("models/m/link")).unwrap();
         let escapes =
             Err("Invalid argument: Batching library path escapes model repository.".to_owned());
         for path in [
             "models/m/../own.so",
             "models/m/none/../../own.so",
             "models/m2/own.so",
+            "models/m/link/batchstrategy.so",
             "backends/b/batchstrategy.so",
         ] {
             assert_eq!(find(&named(path)), escapes, "{path}");
