@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import server as servers
-from case import conch_only, needs_peer
+from case import conch_only, needs_library, needs_peer
 from test_backends import CONCH, PROGRAMS
 
 ABI = servers.ROOT / "src/abi"
@@ -76,6 +76,8 @@ class Examples(unittest.TestCase):
         backends = self.directory / f"backends{build_index}"
         for directory, name in (("c_backend", "scale"), ("cpp_backend", "words")):
             build(directory, backends / name, *BUILDS[directory][build_index])
+        library = servers.built("libtriton_labels.so")
+        servers.place(backends / "labels" / library.name, library)
         output(sys.executable, PROGRAMS / "test_examples.py", "--server", server, "--backends", backends)
 
     @conch_only
@@ -90,15 +92,18 @@ class Examples(unittest.TestCase):
                 self.assertIn("[libtritonserver.so]", output("readelf", "-d", library))
 
     @conch_only
+    @needs_library("labels")
     def test_in_conch(self):
         self.serve(CONCH, 0)
 
     @conch_only
+    @needs_library("labels")
     def test_in_conch_all_by_the_cpp_compiler(self):
         """The C example as C++."""
         self.serve(CONCH, -1)
 
     @conch_only
+    @needs_library("labels")
     @needs_peer("triton")
     def test_in_triton(self):
         self.serve(str(servers.PEERS / "triton"), 0)

@@ -1,6 +1,6 @@
-"""The example backends of docs/examples, in C and C++, in a real server, through Triton's own clients.
+"""The example backends of docs/examples, in C, C++ and Rust, in a real server, through Triton's own clients.
 
-    python3 test_examples.py --server '<command>' --backends <folder with scale/libtriton_scale.so and words/libtriton_words.so>
+    python3 test_examples.py --server '<command>' --backends <folder with scale/libtriton_scale.so, words/… and labels/…>
 """
 
 import argparse
@@ -30,6 +30,14 @@ backend: "words"
 input [ { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] } ]
 output [ { name: "WORDS" data_type: TYPE_STRING dims: [ -1 ] } ]
 """
+LABELS = """
+backend: "labels" max_batch_size: 4
+input [ { name: "SCORES" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "LABEL" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+# Passes the server's checks, not those of the backend.
+LOOSE = LABELS.replace("max_batch_size: 4", "").replace("[ 3 ]", "[ -1 ]")
+NAMES = [("labels.txt", b"cat\ndog\nfish\n")]
 STREAMED = WORDS + "model_transaction_policy { decoupled: true }"
 
 
@@ -91,6 +99,15 @@ def check_words(clients):
         expect_error("input TEXT must hold one string", lambda: infer(client, module, "words", {"TEXT": texts("one", "two")}))
 
 
+def check_labels(clients):
+    for module, client in clients:
+        scores = np.array([[0.1, 0.7, 0.2], [9, -9, 0], [-3, -2, -1]], np.float32)
+        got = infer(client, module, "labels", {"SCORES": scores}).as_numpy("LABEL")
+        assert got.tolist() == [[b"dog"], [b"cat"], [b"fish"]], got
+        assert infer(client, module, "loose", {"SCORES": scores[0]}).as_numpy("LABEL").tolist() == [b"dog"]
+        expect_error("expected 1 rows of 3 scores, got 8 bytes", lambda: infer(client, module, "loose", {"SCORES": scores[0][:2]}))
+
+
 def streamed(client, replies, text, **parameters):
     """Words of one request until its final response: (words, how it ended)."""
     tensor = grpc.InferInput("TEXT", [1], "BYTES")
@@ -133,12 +150,15 @@ def check_refused(server, backends):
         write_model(repository, "no_factor", SCALED)
         write_model(repository, "no_number", SCALED, [("factor.txt", b"many")])
         write_model(repository, "batching", WORDS + "max_batch_size: 4")
+        write_model(repository, "nameless", LABELS)
+        write_model(repository, "mistyped_labels", LABELS.replace("FP32", "FP64"), NAMES)
         write_model(repository, "words", WORDS)
         with Server(server, repository, backends, ["--exit-on-error=false"], is_ready_expected=False) as running:
             with contextlib.closing(http.InferenceServerClient(running.http)) as client:
                 index = {model["name"]: model for model in client.get_model_repository_index()}
                 for model, reason in (("no_factor", "the model has no factor.txt"), ("no_number", "factor.txt holds no number"),
-                                      ("batching", "the backend 'words' does not batch")):
+                                      ("batching", "the backend 'words' does not batch"), ("nameless", "labels.txt"),
+                                      ("mistyped_labels", "expected SCORES datatype to be")):
                     assert reason in index[model]["reason"], index
                 assert infer(client, http, "words", {"TEXT": texts("served")}).as_numpy("WORDS").tolist() == [b"served"]
                 try:
@@ -160,12 +180,15 @@ def main():
         write_model(repository, "mistyped", MISTYPED, [("factor.txt", b"1")])
         write_model(repository, "words", WORDS)
         write_model(repository, "streamed", STREAMED)
+        write_model(repository, "labels", LABELS, NAMES)
+        write_model(repository, "loose", LOOSE, NAMES)
         with Server(arguments.server, repository, arguments.backends) as server:
             clients = [(http, http.InferenceServerClient(server.http)), (grpc, grpc.InferenceServerClient(server.grpc))]
             run_checks("examples", {
                 "scale": lambda: check_scale(clients, arguments.seed),
                 "batches and statistics": lambda: check_batches(server.http),
                 "words": lambda: check_words(clients),
+                "labels": lambda: check_labels(clients),
                 "stream": lambda: check_stream(server.grpc),
                 "refused models": lambda: check_refused(arguments.server, arguments.backends),
             })
