@@ -62,7 +62,7 @@ const DURATIONS: &[PerModel] = &[
     },
 ];
 
-/// Only of models whose responses are cached, and only with the durations, as upstream has it.
+/// Only of models that ask for a cache (whether there is one or not), and only with the durations, as upstream has it.
 const CACHE: &[PerModel] = &[
     PerModel {
         name: "nv_cache_num_hits_per_model",
@@ -193,7 +193,7 @@ impl Row {
             version: model.version.to_string(),
             totals: model.statistics.totals(),
             load_seconds: model.load_duration().as_secs_f64(),
-            is_cached: model.cache.get().is_some(),
+            is_cached: model.config.has_response_cache,
         }
     }
 
