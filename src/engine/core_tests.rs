@@ -12,7 +12,7 @@ use super::*;
 use crate::fixture::{Recorder, draft, input, model};
 use crate::timekeeper::Timekeeper;
 use crate::topology::Topology;
-use crate::{Completion, Draft, Stamps, Ticket, admit, withdraw};
+use crate::{Code, Completion, Draft, Stamps, Ticket, admit, withdraw};
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
                       TYPE_INT32 dims: [ 1 ] } ]";
@@ -27,6 +27,8 @@ struct Fake {
     dropped: AtomicUsize,
     panics: bool,
     fails_at: Option<&'static str>,
+    /// Lets so many requests into a batch; and whom it cancels while it looks at them.
+    strategy: Option<(usize, u64)>,
 }
 
 #[derive(Default)]
@@ -93,6 +95,16 @@ impl backend::Model for Fake {
 
     fn bind(&self, _: &Arc<ModelVersion>) {}
 
+    fn batch_strategy(&self) -> Option<Box<dyn backend::BatchStrategy>> {
+        let (most, cancels) = self.strategy?;
+        let joined = 0;
+        Some(Box::new(Few {
+            most,
+            cancels,
+            joined,
+        }))
+    }
+
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {
         if self.fails_at == Some(&*spec.name) {
             return Err(Error::internal("no such device"));
@@ -100,6 +112,31 @@ impl backend::Model for Fake {
         let home = std::thread::current().id();
         self.threads.lock().unwrap().insert(home);
         Ok(Box::new(FakeInstance { fake: self, home }))
+    }
+}
+
+struct Few {
+    most: usize,
+    cancels: u64,
+    joined: usize,
+}
+
+impl backend::BatchStrategy for Few {
+    fn begin(&mut self) {
+        self.joined = 0;
+    }
+
+    fn includes(&mut self, request: Live) -> (Live, bool) {
+        if request.shared().slot == self.cancels {
+            assert!(withdraw(request.ticket()).is_none(), "it is looked at");
+        }
+        let joins = self.joined < self.most;
+        self.joined += usize::from(joins);
+        (request, joins)
+    }
+
+    fn end(&mut self) {
+        self.joined = usize::MAX;
     }
 }
 
@@ -230,6 +267,35 @@ fn three_instances_execute_three_requests_and_the_fourth_waits() {
     assert_eq!(bed.batches(), [[3]]);
     bed.fake.let_go(3);
     assert_eq!(bed.recorder.wait(3).len(), 3);
+    bed.stop();
+}
+
+#[test]
+fn a_strategy_ends_batches_and_loses_no_cancel() {
+    let fake = Fake {
+        strategy: Some((3, 5)),
+        ..Fake::closed()
+    };
+    let bed = Bed::cpus(&format!("dynamic_batching {{ }} {CONFIG}"), fake, 1);
+    bed.submit(0);
+    bed.fake.wait_inside(1);
+    (1..9).for_each(|slot| drop(bed.submit(slot)));
+    bed.fake.let_go(4);
+    let answers = bed.recorder.wait(9);
+    // Request 5 was cancelled in the place of the second of its batch, which request 6 took; the strategy counted it.
+    assert_eq!(
+        bed.batches(),
+        [vec![0], vec![1, 2, 3], vec![4, 6], vec![7, 8]]
+    );
+    for answer in &answers {
+        match &answer.outcome {
+            None => assert_ne!(answer.slot, 5),
+            Some(Err(error)) => assert_eq!((answer.slot, error.code), (5, Code::Cancelled)),
+            Some(Ok(_)) => panic!("the fake answers without responses"),
+        }
+        assert!(answer.is_final);
+    }
+    assert_eq!(bed.version.model_statistics().inference.fail.count, 1);
     bed.stop();
 }
 
