@@ -215,6 +215,27 @@ static void documents(TRITONSERVER_Server* server) {
   REFUSED(TS(ServerLoadModel)(server, "identity"), TRITONSERVER_ERROR_UNAVAILABLE, "explicit model load / unload is not allowed");
 }
 
+static void custom_metrics(TRITONSERVER_Server* server) {
+  struct TRITONSERVER_MetricFamily* family;
+  struct TRITONSERVER_Metric* metric;
+  TRITONSERVER_Parameter* label = TS(ParameterNew)("who", TRITONSERVER_PARAMETER_STRING, "me");
+  const TRITONSERVER_Parameter* labels[] = {label};
+  OK(TS(MetricFamilyNew)(&family, TRITONSERVER_METRIC_KIND_COUNTER, "embedder_count", "What it counts."));
+  OK(TS(MetricNew)(&metric, family, labels, 1));
+  TS(ParameterDelete)(label);
+  OK(TS(MetricIncrement)(metric, 2));
+  REFUSED(TS(MetricFamilyDelete)(family), TRITONSERVER_ERROR_INTERNAL, "Must call MetricDelete on all dependent metrics");
+  TRITONSERVER_Metrics* metrics;
+  OK(TS(ServerMetrics)(server, &metrics));
+  const char* base;
+  size_t bytes;
+  OK(TS(MetricsFormatted)(metrics, TRITONSERVER_METRIC_PROMETHEUS, &base, &bytes));
+  EXPECT(strstr(base, "embedder_count{who=\"me\"} 2") != NULL);
+  OK(TS(MetricsDelete)(metrics));
+  OK(TS(MetricDelete)(metric));
+  OK(TS(MetricFamilyDelete)(family));
+}
+
 static void requests(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocator) {
   TRITONSERVER_InferenceRequest* request = NULL;
   REFUSED(TS(InferenceRequestNew)(&request, server, "none", -1), TRITONSERVER_ERROR_NOT_FOUND, "Request for unknown model");
@@ -614,6 +635,7 @@ int main(int count, char** words) {
   TRITONSERVER_ResponseAllocator* allocator = make_allocator();
   requests(server, allocator);
   documents(server);
+  custom_metrics(server);
   traces(server, allocator);
   backends_view(server, allocator);
   timeouts(server, allocator);
