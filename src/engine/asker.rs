@@ -22,6 +22,11 @@ pub trait Asker: Any + Send + Sync {
         None
     }
 
+    /// Whether instances may see other inputs than the request has (those of a host policy).
+    fn has_more_inputs(&self) -> bool {
+        false
+    }
+
     /// The request is over: its inputs are not referenced any more. Called once, from whatever thread gave the request back, without
     /// any lock held; answers may still follow.
     fn released(&self);

@@ -40,7 +40,9 @@ impl Member {
                 return self.settle(live, lookup, outcome);
             }
         }
-        let ticket = live.requeue();
+        let Some(ticket) = lay_down(live) else {
+            return Ok(());
+        };
         let own = Arc::clone(&ticket);
         if caching.threads.post(Box::new(move || look(&own))).is_err() {
             // The server stops, and the model refuses it.
@@ -98,14 +100,9 @@ fn look(ticket: &Ticket) {
     let Some((member, key)) = known else {
         return answer_refusal(ticket, enter(live));
     };
-    if ticket.is_cancelled() {
-        // Whoever cancelled while the inputs were hashed was too late to withdraw it, and waits for an answer.
-        let error = Error::new(Code::Cancelled, "");
-        let mut departures = Departures::default();
-        refuse(live, Failure::Canceled, error, &mut departures);
-        return departures.flush();
-    }
-    let ticket = live.requeue();
+    let Some(ticket) = lay_down(live) else {
+        return;
+    };
     let start_ns = monotonic_ns();
     let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
         .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
@@ -133,7 +130,24 @@ fn enter(mut live: Live) -> Result<(), Refusal> {
             return Err(Refusal { error, live });
         }
     }
-    version.enqueue(live.requeue())
+    match lay_down(live) {
+        Some(ticket) => version.enqueue(ticket),
+        None => Ok(()),
+    }
+}
+
+/// Lets go of the request, so that it may be withdrawn or executed. None if it was cancelled meanwhile: it has its answer.
+fn lay_down(live: Live) -> Option<Ticket> {
+    let ticket = Arc::clone(live.ticket());
+    let Some(live) = live.put_back() else {
+        return Some(ticket);
+    };
+    // Whoever cancelled was told that it is too late to withdraw it, and waits.
+    let mut departures = Departures::default();
+    let error = Error::new(Code::Cancelled, "");
+    refuse(live, Failure::Canceled, error, &mut departures);
+    departures.flush();
+    None
 }
 
 /// Answers with a response that is kept.

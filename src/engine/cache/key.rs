@@ -39,8 +39,12 @@ pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: 
     digest.0
 }
 
-/// The key of `request`; none if the CPU cannot read an input. Takes time in proportion to the inputs' bytes.
+/// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see is there. Takes time in proportion to
+/// the inputs' bytes.
 pub(super) fn of(start: &Xxh3, request: &Request) -> Option<Key> {
+    if request.asker().is_some_and(|asker| asker.has_more_inputs()) {
+        return None;
+    }
     let mut digest = Digest(start.clone());
     let mut inputs: SmallVec<[&Input; 8]> = request.inputs.iter().collect();
     // Clients list inputs and parameters as they like.

@@ -129,6 +129,10 @@ impl Completion for Asked {
 }
 
 impl Asker for Asked {
+    fn has_more_inputs(&self) -> bool {
+        self.extras.iter().any(|extra| !extra.policies.is_empty())
+    }
+
     fn trace(&self) -> Option<Trace> {
         self.trace
             .lock()
