@@ -84,3 +84,136 @@ pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
         departures.flush();
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use conch_config::DataType;
+
+    use super::*;
+    use crate::admit::admit;
+    use crate::fixture::{Recorder, draft, input, model};
+    use crate::trace::{TraceSink, TracedTensor};
+    use crate::{Completion, Draft, ModelVersion, Stamps};
+
+    const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
+
+    /// Notes what it learns, in order.
+    #[derive(Default)]
+    struct Diary(Mutex<Vec<String>>);
+
+    impl Diary {
+        fn note(&self, what: String) {
+            self.0.lock().unwrap().push(what);
+        }
+
+        fn read(&self) -> Vec<String> {
+            std::mem::take(&mut *self.0.lock().unwrap())
+        }
+    }
+
+    impl TraceSink for Diary {
+        fn reached(&self, activity: Activity, timestamp_ns: u64) {
+            assert!(timestamp_ns > 0);
+            self.note(format!("{activity:?}"));
+        }
+
+        fn wants_tensors(&self) -> bool {
+            true
+        }
+
+        fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+            let (name, bytes) = (tensor.name, tensor.data.as_ref());
+            self.note(format!("{activity:?} {name} {:?} {bytes:?}", tensor.shape));
+        }
+    }
+
+    struct Noting(Arc<Diary>);
+
+    impl Asker for Noting {
+        fn trace(&self) -> Option<Trace> {
+            Some(Trace::new(self.0.clone()))
+        }
+
+        fn released(&self) {
+            self.0.note("released".to_owned());
+        }
+    }
+
+    fn drafted(diary: &Arc<Diary>) -> Draft<'static> {
+        Draft {
+            asker: Some(Arc::new(Noting(diary.clone()))),
+            ..draft(vec![input("a", DataType::Int32, &[1], &[&[1, 2], &[3, 4]])])
+        }
+    }
+
+    fn ticket(model: &Arc<ModelVersion>, diary: &Arc<Diary>, recorder: &Arc<Recorder>) -> Ticket {
+        let completion = recorder.clone() as Arc<dyn Completion>;
+        let stamps = Stamps {
+            request_start_ns: 1,
+            ..Stamps::default()
+        };
+        admit(model, drafted(diary), &completion, 7, stamps).unwrap()
+    }
+
+    const ADMITTED: [&str; 3] = [
+        "RequestStart",
+        "QueueStart",
+        "TensorQueueInput a [1] [1, 2, 3, 4]",
+    ];
+
+    #[test]
+    fn the_asker_learns_of_the_end_once_and_last() {
+        let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::default());
+        let ticket = ticket(&model, &diary, &recorder);
+        assert_eq!(diary.read(), ADMITTED);
+        let live = ticket.claim(Fate::Execute, None).unwrap();
+        assert!(live.asker().is_some());
+        assert_eq!(diary.read(), [""; 0], "nothing before it is given back");
+        drop(live);
+        assert_eq!(diary.read(), ["RequestEnd", "released"]);
+        drop(ticket);
+        assert_eq!(diary.read(), [""; 0]);
+    }
+
+    #[test]
+    fn who_is_refused_is_not_told_twice() {
+        let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::<Recorder>::default());
+        // Not admitted.
+        let mut wrong = drafted(&diary);
+        wrong.inputs[0].shape[0] = 2;
+        let completion = recorder.clone() as Arc<dyn Completion>;
+        assert!(admit(&model, wrong, &completion, 7, Stamps::default()).is_err());
+        assert_eq!(diary.read(), [""; 0]);
+        // Not submitted: the model has no cores.
+        let ticket = ticket(&model, &diary, &recorder);
+        assert!(model.submit(ticket).is_err());
+        assert_eq!(diary.read(), ADMITTED);
+    }
+
+    #[test]
+    fn cancelling_answers_what_waits_and_marks_what_executes() {
+        let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::<Recorder>::default());
+        let timekeeper = Timekeeper::default();
+        let waiting = ticket(&model, &diary, &recorder);
+        cancel(&waiting, &timekeeper);
+        cancel(&waiting, &timekeeper);
+        let deliveries = recorder.wait(1);
+        let [delivery] = &deliveries[..] else {
+            panic!("{deliveries:?}")
+        };
+        let error = delivery.outcome.as_ref().unwrap().as_ref().unwrap_err();
+        assert_eq!((delivery.slot, delivery.is_final), (7, true));
+        assert_eq!(error.code, Code::Cancelled);
+        assert_eq!(diary.read()[3..], ["RequestEnd", "released"]);
+
+        let executing = ticket(&model, &diary, &recorder);
+        let live = executing.claim(Fate::Execute, None).unwrap();
+        cancel(&executing, &timekeeper);
+        assert!(executing.is_cancelled());
+        assert_eq!(diary.read(), ADMITTED);
+        drop(live);
+        assert_eq!(diary.read(), ["RequestEnd", "released"]);
+    }
+}
