@@ -5,6 +5,8 @@
 
 #[path = "plugin/bench.rs"]
 mod bench;
+#[path = "plugin/examples.rs"]
+mod examples;
 #[path = "plugin/faults.rs"]
 mod faults;
 

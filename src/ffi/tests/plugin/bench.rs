@@ -6,12 +6,13 @@ use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use conch_channel::Fate;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Departures, Draft,
     DraftInput, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter,
-    ParameterValue, Stamps,
+    ParameterValue, Stamps, Ticket,
 };
 use conch_ffi::host::{Host, Options};
 use conch_memory::{Budget, Pool, View};
@@ -26,6 +27,8 @@ const MODEL: &str = r#"
     output { name: "LARGE" data_type: TYPE_UINT8 dims: -1 }
     instance_group { kind: KIND_CPU count: 1 name: "NAME" }
 "#;
+
+pub const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
 
 /// The directory that holds the compiled plug-in, the stub, and the backends made of them. Made once per run of the tests.
 fn workshop() -> &'static Path {
@@ -98,6 +101,22 @@ fn panics() -> &'static Path {
             ))
             .current_dir(workshop()));
         library
+    })
+}
+
+/// The C++ example of the documentation, compiled as its Makefile says.
+pub fn words() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = workshop().join("words");
+        let example = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/examples/cpp_backend"
+        );
+        run(Command::new("make")
+            .args(["-s", "-C", example])
+            .arg(format!("OUT={}", text(&directory))));
+        directory.join("libtriton_words.so")
     })
 }
 
@@ -388,6 +407,14 @@ impl Bench {
         Bench::load(&host, opened, model, false, true).unwrap()
     }
 
+    /// A model of another backend, which is in `library` already.
+    pub fn of(library: &Path, backend: &str, model: &str, config: &str) -> Bench {
+        install(backend, library);
+        let host = host();
+        let opened = host.open(&spec(backend, model)).unwrap();
+        Bench::load_as(&host, opened, model, config, false).unwrap()
+    }
+
     fn load(
         host: &Arc<Host>,
         backend: Arc<dyn Backend>,
@@ -397,9 +424,19 @@ impl Bench {
     ) -> Result<Bench, Error> {
         let mut config = MODEL.replace("NAME", model);
         if is_decoupled {
-            config.push_str("model_transaction_policy { decoupled: true }");
+            config.push_str(DECOUPLED);
         }
-        let mut config = conch_config::parse_text("config.pbtxt", &config).unwrap();
+        Bench::load_as(host, backend, model, &config, may_complete)
+    }
+
+    fn load_as(
+        host: &Arc<Host>,
+        backend: Arc<dyn Backend>,
+        model: &str,
+        config: &str,
+        may_complete: bool,
+    ) -> Result<Bench, Error> {
+        let mut config = conch_config::parse_text("config.pbtxt", config).unwrap();
         conch_config::normalize(&mut config);
         let config = Arc::new(conch_config::Model::from_message(config).unwrap());
         let spec = spec(backend.name(), model);
@@ -453,15 +490,26 @@ impl Bench {
 
     /// Executes the calls as one batch and returns what came back by the end of it.
     pub fn execute(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<String> {
+        self.begin(instance, calls);
+        self.answers()
+    }
+
+    /// As [`Bench::execute`], for what comes back later. Each call's pieces are the model's first input: a row of bytes if it batches,
+    /// one string if not.
+    pub fn begin(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<Ticket> {
         let completion: Arc<dyn Completion> = self.client.clone();
-        let mut batch = Vec::new();
+        let config = &self.version.config;
+        let (mut tickets, mut batch) = (Vec::new(), Vec::new());
         for (slot, call) in (0..).zip(calls) {
             let length: usize = call.content.iter().map(Vec::len).sum();
-            let shape = [1, i64::try_from(length).unwrap()];
+            let shape: &[i64] = match config.is_batching() {
+                true => &[1, i64::try_from(length).unwrap()],
+                false => &[1],
+            };
             let input = DraftInput {
-                name: "IN",
-                data_type: conch_config::DataType::Uint8,
-                shape: shape.as_slice().into(),
+                name: &config.inputs[0].name,
+                data_type: config.inputs[0].data_type,
+                shape: shape.into(),
                 chunks: call
                     .content
                     .iter()
@@ -486,12 +534,25 @@ impl Bench {
             )
             .unwrap();
             batch.push(ticket.claim(Fate::Execute, None).unwrap());
+            tickets.push(ticket);
         }
         let mut departures = Departures::default();
         instance.execute(&mut batch, &mut departures);
         assert!(batch.is_empty());
         departures.flush();
-        self.answers()
+        tickets
+    }
+
+    /// What came back since the last look, as soon as something final is among it.
+    pub fn wait_for_final(&self) -> Vec<String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut answers = Vec::new();
+        while !answers.iter().any(|line: &String| line.ends_with(" final")) {
+            assert!(Instant::now() < deadline, "no final answer: {answers:?}");
+            std::thread::sleep(Duration::from_millis(1));
+            answers.append(&mut self.answers());
+        }
+        answers
     }
 
     /// What came back since the last look.
