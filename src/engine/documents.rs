@@ -3,10 +3,9 @@
 
 use std::fmt::Write as _;
 
-use conch_config::TensorSpec;
 use conch_memory::Kind;
 
-use crate::ModelVersion;
+use crate::description::{ModelMetadata, TensorMetadata};
 use crate::server::{IndexRow, Metadata};
 use crate::stats::{ModelStatistics, Tally};
 
@@ -25,43 +24,35 @@ pub fn server_metadata(metadata: &Metadata) -> String {
     )
 }
 
-/// A model's `name`, `versions`, `platform`, `inputs` and `outputs`. `versions` are those to be told.
-pub fn model_metadata(model: &ModelVersion, versions: &[i64]) -> String {
-    let config = &model.config;
-    let versions: Vec<String> = versions
+/// A model's `name`, `versions`, `platform`, `inputs` and `outputs`.
+pub fn model_metadata(metadata: &ModelMetadata<'_>) -> String {
+    let versions: Vec<String> = metadata
+        .versions
         .iter()
         .map(|version| format!("\"{version}\""))
         .collect();
-    let tensors = |specs: &[TensorSpec]| {
-        let rows: Vec<String> = specs
-            .iter()
-            .map(|spec| tensor(spec, config.is_batching()))
-            .collect();
-        rows.join(",")
-    };
     format!(
         "{{\"name\":{},\"versions\":[{}],\"platform\":{},\"inputs\":[{}],\"outputs\":[{}]}}",
-        quoted(&model.name),
+        quoted(metadata.name),
         versions.join(","),
-        quoted(config.platform_or_backend()),
-        tensors(&config.inputs),
-        tensors(&config.outputs)
+        quoted(metadata.platform),
+        tensors(&metadata.inputs),
+        tensors(&metadata.outputs)
     )
 }
 
-fn tensor(spec: &TensorSpec, has_batch_dim: bool) -> String {
-    let batch = has_batch_dim.then_some(-1);
-    let dims: Vec<String> = batch
-        .into_iter()
-        .chain(spec.dims.iter().copied())
-        .map(|dim| dim.to_string())
-        .collect();
-    format!(
-        "{{\"name\":{},\"datatype\":\"{}\",\"shape\":[{}]}}",
-        quoted(&spec.name),
-        spec.data_type.name(),
-        dims.join(",")
-    )
+fn tensors(tensors: &[TensorMetadata<'_>]) -> String {
+    let row = |tensor: &TensorMetadata<'_>| {
+        let dims: Vec<String> = tensor.shape.iter().map(i64::to_string).collect();
+        format!(
+            "{{\"name\":{},\"datatype\":\"{}\",\"shape\":[{}]}}",
+            quoted(tensor.name),
+            tensor.data_type,
+            dims.join(",")
+        )
+    };
+    let rows: Vec<String> = tensors.iter().map(row).collect();
+    rows.join(",")
 }
 
 /// The repository index: `name`, and where known `version`, `state` and `reason`.
@@ -198,6 +189,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{BatchStatistics, InferenceStatistics, MemoryUsage, ResponseStatistics};
 
     #[test]
     fn fields_stand_in_upstreams_order() {
@@ -227,6 +219,105 @@ mod tests {
             r#"[{"name":"m","version":"1","state":"READY"},{"name":"m","version":"2","state":"UNAVAILABLE","reason":"because"},{"name":"m","state":"UNAVAILABLE","reason":"twice"},{"name":"m"}]"#
         );
         assert_eq!(index(&[]), "[]");
+        let metadata = ModelMetadata {
+            name: "m",
+            versions: vec![1, 3],
+            platform: "identity",
+            inputs: vec![TensorMetadata {
+                name: "IN",
+                data_type: "FP32",
+                shape: vec![-1, 16],
+            }],
+            outputs: vec![],
+        };
+        assert_eq!(
+            model_metadata(&metadata),
+            r#"{"name":"m","versions":["1","3"],"platform":"identity","inputs":[{"name":"IN","datatype":"FP32","shape":[-1,16]}],"outputs":[]}"#
+        );
+    }
+
+    #[test]
+    fn statistics_are_objects_and_lists() {
         assert_eq!(statistics(&[]), r#"{"model_stats":[]}"#);
+        let tally = |count| Tally {
+            count,
+            duration_ns: count * 10,
+        };
+        let model = ModelStatistics {
+            name: "m".into(),
+            version: 2,
+            last_inference_ms: 5,
+            inference_count: 6,
+            execution_count: 7,
+            inference: InferenceStatistics {
+                success: tally(1),
+                fail: tally(2),
+                queue: tally(3),
+                compute_input: tally(4),
+                compute_infer: tally(5),
+                compute_output: tally(6),
+                cache_hit: tally(7),
+                cache_miss: tally(8),
+            },
+            responses: vec![(
+                0,
+                ResponseStatistics {
+                    compute_infer: tally(1),
+                    compute_output: tally(2),
+                    success: tally(3),
+                    fail: tally(4),
+                    empty_response: tally(5),
+                    cancel: tally(6),
+                },
+            )],
+            batches: vec![BatchStatistics {
+                batch_size: 4,
+                compute_input: tally(1),
+                compute_infer: tally(2),
+                compute_output: tally(3),
+            }],
+            memory_usage: vec![MemoryUsage {
+                kind: Kind::CpuPinned,
+                id: -1,
+                bytes: 9,
+            }],
+        };
+        let pair =
+            |name: &str, count: u64| format!(r#""{name}":{{"count":{count},"ns":{}}}"#, count * 10);
+        let object = |names: &[&str]| {
+            let pairs: Vec<String> = names
+                .iter()
+                .zip(1..)
+                .map(|(name, count)| pair(name, count))
+                .collect();
+            pairs.join(",")
+        };
+        let expected = format!(
+            concat!(
+                r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":6,"execution_count":7,"#,
+                r#""inference_stats":{{{}}},"response_stats":{{"0":{{{}}}}},"batch_stats":[{{"batch_size":4,{}}}],"#,
+                r#""memory_usage":[{{"type":"CPU_PINNED","id":-1,"byte_size":9}}]}}]}}"#
+            ),
+            object(&[
+                "success",
+                "fail",
+                "queue",
+                "compute_input",
+                "compute_infer",
+                "compute_output",
+                "cache_hit",
+                "cache_miss"
+            ]),
+            object(&[
+                "compute_infer",
+                "compute_output",
+                "success",
+                "fail",
+                "empty_response",
+                "cancel"
+            ]),
+            object(&["compute_input", "compute_infer", "compute_output"]),
+        );
+        assert_eq!(statistics(&[model]), expected);
     }
 }

@@ -13,6 +13,7 @@ pub mod cache;
 pub mod clock;
 mod control;
 pub mod core;
+pub mod description;
 pub mod documents;
 mod error;
 mod fingerprint;

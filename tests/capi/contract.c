@@ -200,6 +200,9 @@ static void documents(TRITONSERVER_Server* server) {
   expect_text(message, "{\"model_stats\":[{\"name\":\"identity\",\"version\":\"1\",\"last_inference\":");
   OK(TS(ServerModelStatistics)(server, "", -1, &message));
   expect_text(message, "\"inference_stats\":{\"success\":{\"count\":");
+  REFUSED(TS(ServerModelStatistics)(server, "none", -1, &message), TRITONSERVER_ERROR_INVALID_ARG, "requested model 'none' is not available");
+  REFUSED(TS(ServerModelStatistics)(server, "identity", 7, &message), TRITONSERVER_ERROR_INVALID_ARG,
+          "requested model version is not available for model 'identity'");
   REFUSED(TS(ServerModelMetadata)(server, "none", -1, &message), TRITONSERVER_ERROR_NOT_FOUND, "Request for unknown model: 'none' is not found");
   bool is_ready;
   OK(TS(ServerModelIsReady)(server, "identity", 1, &is_ready));

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::{Error, Overrides, Server, documents, server};
+use conch_engine::{Error, Overrides, Server, description, documents, server};
 
 use super::backend_model::check_config_version;
 use super::export;
@@ -176,13 +176,9 @@ export! {
     ) {
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
-        let name = text(model_name, "model_name")?;
-        let model = snapshot.find(name, version_of(model_version))?;
-        let versions = match version_of(model_version) {
-            Some(version) => vec![version],
-            None => snapshot.ready_versions(name)?,
-        };
-        let json = documents::model_metadata(model, &versions);
+        let version = version_of(model_version);
+        let model = snapshot.find(text(model_name, "model_name")?, version)?;
+        let json = documents::model_metadata(&description::model_metadata(&server, model, version)?);
         give(model_metadata, Box::new(Message::new(json)))
     }
 
@@ -191,9 +187,8 @@ export! {
         model_stats: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let server = borrow(server)?.server()?;
-        let name = text(model_name, "model_name")?;
-        let name = (!name.is_empty()).then_some(name);
-        let json = documents::statistics(&server.statistics(name, version_of(model_version))?);
+        let models = description::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
+        let json = documents::statistics(&models);
         give(model_stats, Box::new(Message::new(json)))
     }
 

@@ -276,10 +276,10 @@ impl Host {
                 continue;
             };
             match shared::leave(backend) {
-                Left::ToOthers => {}
-                Left::ToNobody(backend) => drop(backend),
+                Left::Shared => {}
+                Left::Unused(backend) => drop(backend),
                 // They would be called after their backend's end; leaving the backend alone is the lesser evil.
-                Left::ToModels => log::error!(
+                Left::Used => log::error!(
                     "a backend still has models at the end of the server: it is not finalized"
                 ),
             }

@@ -80,23 +80,24 @@ static TURN: Mutex<()> = Mutex::new(());
 /// What becomes of a backend that a server gives up.
 pub(super) enum Left {
     /// Another server has it.
-    ToOthers,
-    /// Nobody: it ends when this is dropped.
-    ToNobody(LoadedBackend),
-    /// Models that should be gone.
-    ToModels,
+    Shared,
+    /// Nobody has it: it ends when this is dropped.
+    Unused(Arc<LoadedBackend>),
+    /// Models have it that should be gone.
+    Used,
 }
 
 /// A server gives a backend up that it kept.
 pub(super) fn leave(backend: Arc<LoadedBackend>) -> Left {
     let _turn = lock(&TURN);
     if !backend.give_up() {
-        return Left::ToOthers;
+        return Left::Shared;
     }
-    match Arc::into_inner(backend) {
-        Some(backend) => Left::ToNobody(backend),
-        None => Left::ToModels,
+    // Not taken out of its place: plug-ins know it by its address.
+    if Arc::strong_count(&backend) > 1 {
+        return Left::Used;
     }
+    Left::Unused(backend)
 }
 
 /// By [`super::search::Found::key`]. As many as there are files; an empty slot is a few words.

@@ -1,7 +1,7 @@
 //! HTTP/1.1: the inference protocol, and what the metrics listener shares with it.
 //!
 //! `connection` moves bytes and keeps the rules of HTTP (`head`, `chunked`, `input`, `answer`); `service` decides what a request is
-//! answered with (`route`, `infer`, `repository`, `render`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
+//! answered with (`route`, `infer`, `repository`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
 
 pub(crate) mod answer;
 mod base64;
@@ -12,7 +12,6 @@ mod infer;
 mod input;
 mod json;
 pub(crate) mod measure;
-mod render;
 mod repository;
 mod route;
 mod service;

@@ -3,14 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Error, Overrides};
+use conch_engine::{Error, Overrides, documents};
 use conch_memory::View;
 
 use super::answer::Answer;
 use super::base64;
 use super::infer::decode::OFFLOAD_FROM_BYTES;
 use super::json::{Document, Value};
-use super::render;
 use crate::aside::aside;
 use crate::shard::Shard;
 
@@ -26,7 +25,7 @@ pub(super) async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error
     let server = Arc::clone(&shard.server);
     // It reads directories.
     let rows = aside(move || Ok(server.index(ready_only.unwrap_or(false))))?.await?;
-    Ok(Answer::json(render::index(&rows)))
+    Ok(Answer::json(documents::index(&rows).into_bytes()))
 }
 
 /// Loads or unloads model `name`. What is wrong with the request comes first, as upstream.

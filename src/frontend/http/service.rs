@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::readiness::{Inquiry, Readiness};
-use conch_engine::{Error, ModelVersion, log};
+use conch_engine::{Error, ModelVersion, documents, log};
 use conch_memory::View;
 
 use super::answer::{Answer, ContentType};
@@ -12,8 +12,8 @@ use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
+use super::repository;
 use super::route::{Operation, Route, route};
-use super::{render, repository};
 use crate::api;
 use crate::shard::Shard;
 
@@ -248,11 +248,12 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
     let wrong_verb = || Answer::failure(405, type_of_errors, "Method Not Allowed");
     let outcome = match route {
         Route::Unknown => return Answer::failure(404, ContentType::Plain, "Not Found"),
-        Route::ServerMetadata if is_get => Ok(render::server_metadata(server.metadata())),
-        Route::Live if is_get => return live(shard),
-        Route::Statistics if is_get => {
-            api::statistics(server, "", None).map(|models| render::statistics(&models))
+        Route::ServerMetadata if is_get => {
+            Ok(documents::server_metadata(server.metadata()).into_bytes())
         }
+        Route::Live if is_get => return live(shard),
+        Route::Statistics if is_get => api::statistics(server, "", None)
+            .map(|models| documents::statistics(&models).into_bytes()),
         Route::Model {
             name,
             version,
@@ -351,7 +352,8 @@ fn model(
     let version = api::parse_version(version.unwrap_or(""))?;
     Ok(match operation {
         Operation::Statistics => {
-            Answer::json(render::statistics(&api::statistics(server, name, version)?))
+            let models = api::statistics(server, name, version)?;
+            Answer::json(documents::statistics(&models).into_bytes())
         }
         Operation::Config => {
             let model = shard.find(name, version)?;
@@ -359,9 +361,8 @@ fn model(
         }
         _ => {
             let model = shard.find(name, version)?;
-            Answer::json(render::model_metadata(&api::model_metadata(
-                server, &model, version,
-            )?))
+            let metadata = api::model_metadata(server, &model, version)?;
+            Answer::json(documents::model_metadata(&metadata).into_bytes())
         }
     })
 }
