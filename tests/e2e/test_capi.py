@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import server as servers
-from case import conch_only, needs_library
+from case import conch_only, needs_library, needs_peer
 from repository import Repository, identity, tensors
 
 SOURCES = servers.ROOT / "tests/capi"
@@ -73,17 +73,21 @@ class Embedded(unittest.TestCase):
         return directory
 
     def contract(self, *prefix):
+        """Each of the programs that go through what the API promises."""
         outputs = 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }\n'
         config = identity(outputs=(), parameters=CONTROLS) + outputs
+        caller = identity().replace('"identity"', '"caller"')
         hurried = identity(parameters=CONTROLS, extra=(
             'dynamic_batching { default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 50000 } }\n'))
-        with Repository() as repository, Repository() as other:
-            repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"})
-            caller = identity().replace('"identity"', '"caller"')
-            repository.model("caller", caller).model("hurried", hurried)
+        with Repository() as repository, Repository() as other, Repository() as third:
+            repository.model("identity", config, files={"labels.txt": b"first\nsecond\n"}).model("caller", caller).model("hurried", hurried)
             other.model("other", identity()).model("caller", caller)
-            printed = self.run_program(*prefix, self.build("contract"), LIBRARY, repository, self.backends_with_caller(), other, timeout=300)
-        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+            third.model("other", identity()).model("broken", identity().replace('"identity"', '"nowhere"'))
+            backends = self.backends_with_caller()
+            for name, *more in (("contract",), ("views",), ("servers", other, third)):
+                with self.subTest(name):
+                    printed = self.run_program(*prefix, self.build(name), LIBRARY, repository, backends, *more, timeout=300)
+                    self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     def test_contract(self):
         self.contract()
@@ -91,6 +95,25 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_contract_is_clean(self):
         self.contract(*VALGRIND)
+
+    def cached(self, caches, size, *prefix):
+        with Repository() as repository:
+            repository.model("cached", identity(extra="response_cache { enable: true }\n"))
+            printed = self.run_program(*prefix, self.build("cached"), LIBRARY, repository, self.backends, caches, size)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    def test_response_cache(self):
+        for size in (400, 1 << 20):
+            self.cached("/nonexistent", size)
+
+    @needs_peer("abi/caches/local/libtritoncache_local.so")
+    def test_response_cache_of_upstream(self):
+        for size in (400, 1 << 20):
+            self.cached(servers.PEERS / "abi/caches", size)
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_response_cache_is_clean(self):
+        self.cached("/nonexistent", 400, *VALGRIND)
 
     @needs_library("square")
     def test_python(self):
