@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import server as servers
-from case import conch_only, needs_library, needs_peer
+from case import conch_only, needs_library
 from repository import Repository, identity, tensors
 
 SOURCES = servers.ROOT / "tests/capi"
@@ -95,25 +95,6 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_contract_is_clean(self):
         self.contract(*VALGRIND)
-
-    def cached(self, caches, size, *prefix):
-        with Repository() as repository:
-            repository.model("cached", identity(extra="response_cache { enable: true }\n"))
-            printed = self.run_program(*prefix, self.build("cached"), LIBRARY, repository, self.backends, caches, size)
-        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
-
-    def test_response_cache(self):
-        for size in (400, 1 << 20):
-            self.cached("/nonexistent", size)
-
-    @needs_peer("abi/caches/local/libtritoncache_local.so")
-    def test_response_cache_of_upstream(self):
-        for size in (400, 1 << 20):
-            self.cached(servers.PEERS / "abi/caches", size)
-
-    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
-    def test_response_cache_is_clean(self):
-        self.cached("/nonexistent", 400, *VALGRIND)
 
     @needs_library("square")
     def test_python(self):

@@ -88,9 +88,7 @@ impl Asked {
             None => std::ptr::null_mut(),
             Some(outcome) => {
                 let outcome = outcome.and_then(|mut response| {
-                    for output in &mut response.outputs {
-                        self.allocator.adopt(output)?;
-                    }
+                    self.allocator.adopt(&mut response.outputs)?;
                     Ok(response)
                 });
                 into_handle(Box::new(InferenceResponse::new(

@@ -154,14 +154,21 @@ impl Allocator {
         Ok(Arc::new(placed))
     }
 
-    /// Moves an output that was made elsewhere (a cached response, say) into a buffer of the allocator's.
+    /// Moves outputs that were made elsewhere (a cached response's, say) into buffers of the allocator's.
     ///
     /// # Errors
     /// The allocator's; UNSUPPORTED if one of the two places cannot be reached by the CPU.
-    pub(crate) fn adopt(&self, output: &mut Output) -> Result<(), Error> {
-        if output.data.is_empty() || Placed::of(&output.data).is_some() {
-            return Ok(());
+    pub(crate) fn adopt(&self, outputs: &mut [Output]) -> Result<(), Error> {
+        let is_foreign =
+            |output: &&mut Output| !output.data.is_empty() && Placed::of(&output.data).is_none();
+        let mut foreign = outputs.iter_mut().filter(is_foreign).peekable();
+        if foreign.peek().is_some() {
+            self.start();
         }
+        foreign.try_for_each(|output| self.move_in(output))
+    }
+
+    fn move_in(&self, output: &mut Output) -> Result<(), Error> {
         let name = c_string(&output.name);
         let placed = self.place(&name, output.data.len(), (abi::TRITONSERVER_MEMORY_CPU, 0))?;
         let source = output.data.as_slice().filter(|_| placed.place().is_host());
