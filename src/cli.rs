@@ -44,6 +44,7 @@ pub struct Arguments {
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
     pub cache_directory: PathBuf,
+    pub repoagent_directory: PathBuf,
     /// Cache, setting, value.
     pub cache_config: Vec<(String, String, String)>,
     pub shard_count: Option<usize>,
@@ -117,6 +118,7 @@ impl Default for Arguments {
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
+            repoagent_directory: PathBuf::from("/opt/tritonserver/repoagents"),
             cache_config: Vec::new(),
             shard_count: None,
             memory_limit_bytes: None,
@@ -302,6 +304,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         }
         "metrics-config" => set_metrics_config(arguments, value)?,
         "backend-directory" => arguments.backend_directory = value.into(),
+        "repoagent-directory" => arguments.repoagent_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
         "cache-directory" => arguments.cache_directory = value.into(),
         "cache-config" => arguments.cache_config.push(parse_cache_config(value)?),

@@ -506,8 +506,8 @@ pub static FLAGS: &[Flag] = &[
         "Repository Agent",
         "repoagent-directory",
         Text("<path>"),
-        Inert("this version runs no repository agents"),
-        "Directory with repository agents.",
+        Served,
+        "Directory with one sub-directory per repository agent. Default: /opt/tritonserver/repoagents.",
     ),
     flag(
         "Response Cache",

@@ -147,6 +147,7 @@ fn plugin_options(arguments: &Arguments) -> conch_ffi::host::Options {
         backend_config: arguments.backend_config.clone(),
         cache_directory: arguments.cache_directory.clone(),
         cache_config: conch_ffi::host::cache_config(&arguments.cache_config),
+        repoagent_directory: arguments.repoagent_directory.clone(),
         ..conch_ffi::host::Options::default()
     }
 }

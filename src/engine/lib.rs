@@ -34,6 +34,7 @@ mod repository;
 mod request;
 mod response;
 mod scheduler;
+mod scratch;
 pub mod server;
 mod shown;
 pub mod stats;
@@ -64,4 +65,5 @@ pub use request::{
 pub use response::{Completion, Delivery, Departures, Output, Response};
 #[doc(hidden)]
 pub use scheduler::measure::Batcher;
+pub use scratch::Scratch;
 pub use server::{Options, Server};

@@ -38,4 +38,9 @@ TRITONSERVER_Error* conch_guard_include(Caught* caught, TRITONSERVER_Error* (*fu
                                         bool* joins) {
   return Call(caught, function, request, batch, joins);
 }
+
+TRITONSERVER_Error* conch_guard_action(Caught* caught, TRITONSERVER_Error* (*function)(void*, void*, uint32_t), void* agent, void* model,
+                                       uint32_t action) {
+  return Call(caught, function, agent, model, action);
+}
 }

@@ -20,8 +20,17 @@ type ExecuteFunction =
     unsafe extern "C" fn(*mut c_void, *mut *mut c_void, count: u32) -> *mut abi::TRITONSERVER_Error;
 type IncludeFunction =
     unsafe extern "C" fn(*mut c_void, *mut c_void, *mut bool) -> *mut abi::TRITONSERVER_Error;
+type ActionFunction =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, u32) -> *mut abi::TRITONSERVER_Error;
 
 unsafe extern "C" {
+    fn conch_guard_action(
+        caught: Caught,
+        function: ActionFunction,
+        agent: *mut c_void,
+        model: *mut c_void,
+        action: u32,
+    ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_call1(
         caught: Caught,
         function: Function1,
@@ -217,6 +226,32 @@ pub(crate) unsafe fn include(
             request.cast(),
             batch,
             joins,
+        ))
+    }
+}
+
+/// Calls ModelAction of a repository agent.
+///
+/// # Safety
+/// `function` belongs to the library of `agent`, and `model` is one of its models.
+pub(crate) unsafe fn agent_action(
+    function: abi::TRITONREPOAGENT_ModelActionFn,
+    agent: *mut abi::TRITONREPOAGENT_Agent,
+    model: *mut abi::TRITONREPOAGENT_AgentModel,
+    action: abi::TRITONREPOAGENT_ActionType,
+) -> Result<(), Error> {
+    // SAFETY: as in `call1`.
+    let function = unsafe {
+        std::mem::transmute::<abi::TRITONREPOAGENT_ModelActionFn, ActionFunction>(function)
+    };
+    // SAFETY: by this function's contract; the error, if any, is ours and used once.
+    unsafe {
+        accept(conch_guard_action(
+            caught,
+            function,
+            agent.cast(),
+            model.cast(),
+            action,
         ))
     }
 }

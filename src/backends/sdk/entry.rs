@@ -286,7 +286,7 @@ fn is_version_enough(major: u32, minor: u32) -> bool {
     major == abi::TRITONBACKEND_API_VERSION_MAJOR && minor >= API_VERSION_MINOR_MIN
 }
 
-fn guard(body: impl FnOnce() -> Result<(), Error>) -> RawError {
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Error>) -> RawError {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ptr::null_mut(),
         Ok(Err(error)) => error.into_raw(),

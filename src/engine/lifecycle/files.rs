@@ -3,14 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, log};
+use crate::{Error, Scratch};
 
-/// A temporary model directory, removed with the value.
+/// A temporary model directory.
 #[derive(Debug)]
 pub(super) struct OverrideFiles {
-    path: PathBuf,
+    directory: Scratch,
 }
 
 impl OverrideFiles {
@@ -19,19 +18,17 @@ impl OverrideFiles {
     /// # Errors
     /// INVALID_ARG for a path that leads out of the directory or through a file; INTERNAL if writing fails. Nothing is left then.
     pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<OverrideFiles, Error> {
-        let directory = OverrideFiles {
-            path: make_directory().map_err(|cause| {
-                Error::internal(format!("failed to create a temporary directory: {cause}"))
-            })?,
+        let written = OverrideFiles {
+            directory: Scratch::new()?,
         };
         for (name, contents) in files {
-            directory.add(name, contents)?;
+            written.add(name, contents)?;
         }
-        Ok(directory)
+        Ok(written)
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.directory.path()
     }
 
     fn add(&self, name: &str, contents: &[u8]) -> Result<(), Error> {
@@ -42,7 +39,7 @@ impl OverrideFiles {
             ))
         };
         let inside = normalize(relative).ok_or_else(|| {
-            let path = self.path.join(relative);
+            let path = self.path().join(relative);
             invalid(&format!(
                 " with normalized path '{}' must stay within model directory.",
                 path.display()
@@ -51,7 +48,7 @@ impl OverrideFiles {
         if inside.as_os_str().is_empty() {
             return Err(invalid(", it names no file"));
         }
-        let path = self.path.join(inside);
+        let path = self.path().join(inside);
         let failed = |cause: &io::Error| {
             Error::internal(format!("failed to write '{}': {cause}", path.display()))
         };
@@ -64,14 +61,6 @@ impl OverrideFiles {
             })?;
         }
         fs::write(&path, contents).map_err(|cause| failed(&cause))
-    }
-}
-
-impl Drop for OverrideFiles {
-    fn drop(&mut self) {
-        if let Err(cause) = fs::remove_dir_all(&self.path) {
-            log::error!("failed to remove '{}': {cause}", self.path.display());
-        }
     }
 }
 
@@ -95,31 +84,7 @@ fn normalize(relative: &str) -> Option<PathBuf> {
     Some(inside)
 }
 
-/// A new directory that no other user may look into: weights can be secret.
-fn make_directory() -> io::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut attempts_left = ATTEMPTS_MAX;
-    loop {
-        let name = format!(
-            "conch-model-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return fs::canonicalize(path),
-            // Left by a process of the same number that was killed.
-            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists && attempts_left > 0 => {
-                attempts_left -= 1;
-            }
-            Err(cause) => return Err(cause),
-        }
-    }
-}
-
 const FILE_PREFIX: &str = "file:";
-const ATTEMPTS_MAX: u32 = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -164,18 +129,5 @@ mod tests {
                 (got, expected) => panic!("{names:?}: got {got:?}, expected {expected:?}"),
             }
         }
-    }
-
-    #[test]
-    fn the_directory_is_private_and_goes_with_the_value() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = OverrideFiles::write(&[("1/m".to_owned(), Vec::new())]).unwrap();
-        let path = directory.path().to_owned();
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
-        drop(directory);
-        assert!(!path.exists());
     }
 }

@@ -21,6 +21,8 @@ mod stop;
 mod turns;
 
 #[cfg(test)]
+mod agent_tests;
+#[cfg(test)]
 mod control_tests;
 #[cfg(test)]
 pub(crate) mod fake;

@@ -93,7 +93,7 @@ impl ServerOptions {
 
     /// `--repoagent-directory`.
     pub(crate) fn set_agent_directory(&mut self, directory: PathBuf) {
-        let _ = directory;
+        self.plugins.repoagent_directory = directory;
     }
 
     /// `--host-policy`.

@@ -3,6 +3,8 @@
 //! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `Checkup`. Loading threads call everything but
 //! `Instance::execute`, which runs on the instance's core, and `Checkup::ask`, which runs on the model's inspector.
 
+mod agent;
+mod agent_model;
 mod answer;
 mod backend;
 mod cache;
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_engine::cache::ResponseCache;
-use conch_engine::{Backend, BackendHost, BackendSpec, Error, Server, log};
+use conch_engine::{AgentHost, Backend, BackendHost, BackendSpec, Error, Server, log};
 use conch_memory::Budget;
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
@@ -33,6 +35,7 @@ pub(crate) use loan::{LentInput, LentParameter, LentValue, Loan, Sender};
 pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;
 
+use agent::Agents;
 use backend::{LoadedBackend, Opening};
 use search::PYTHON_BACKEND;
 use shared::{Attached, Left};
@@ -54,6 +57,8 @@ pub struct Options {
     pub cache_directory: PathBuf,
     /// The response cache: its name and its configuration (JSON). Empty: none; more than one is refused at the start.
     pub cache_config: Vec<(String, String)>,
+    /// Holds one directory per repository agent.
+    pub repoagent_directory: PathBuf,
 }
 
 impl Default for Options {
@@ -66,6 +71,7 @@ impl Default for Options {
             default_max_batch_size: 4,
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
             cache_config: Vec::new(),
+            repoagent_directory: PathBuf::from("/opt/tritonserver/repoagents"),
         }
     }
 }
@@ -77,6 +83,7 @@ pub struct Host {
     shelf: Mutex<Shelf>,
     /// Once it is opened.
     cache: Mutex<Option<cache::Opened>>,
+    agents: Agents,
 }
 
 /// The backends that this server opened, in that order.
@@ -106,6 +113,7 @@ impl Host {
     pub fn new(options: Options) -> Arc<Host> {
         let server = Arc::new(ServerHandle::new(options.server_id.clone()));
         Arc::new(Host {
+            agents: Agents::new(options.repoagent_directory.clone()),
             options,
             server,
             shelf: Mutex::default(),
@@ -248,6 +256,10 @@ impl BackendHost for Host {
             rows.push(row(PYTHON_BACKEND, &backend.found().library, backend));
         }
         rows
+    }
+
+    fn agents(&self) -> &dyn AgentHost {
+        &self.agents
     }
 
     fn open_cache(&self, budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {

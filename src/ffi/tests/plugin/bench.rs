@@ -162,6 +162,7 @@ fn host() -> Arc<Host> {
         default_max_batch_size: 4,
         cache_directory: workshop().join("caches"),
         cache_config: Vec::new(),
+        ..Options::default()
     })
 }
 

@@ -120,6 +120,7 @@ impl Bench {
             default_max_batch_size: 4,
             cache_directory: PathBuf::new(),
             cache_config: Vec::new(),
+            ..Options::default()
         });
         let opened = host
             .open(&BackendSpec {
