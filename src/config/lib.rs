@@ -23,6 +23,7 @@ mod needs;
 mod normalize;
 mod prepare;
 mod schema;
+mod states;
 mod text;
 mod validate;
 
@@ -39,6 +40,7 @@ pub use model::{
 pub use needs::needed_models;
 pub use normalize::normalize;
 pub use prepare::{Preparation, prepare};
+pub use states::{StateSpec, StateStart, states};
 pub use text::{load_file, parse_text};
 pub use validate::{validate, validate_io, validate_name};
 

@@ -37,6 +37,7 @@ mod scheduler;
 mod scratch;
 pub mod server;
 mod shown;
+pub mod states;
 pub mod stats;
 pub mod tables;
 pub mod timekeeper;

@@ -4,7 +4,7 @@
 //! `channel::Claim` beside its [`Origin`]: many threads may hold the claim (a [`Ticket`]: the shard's timer, the scheduler's queue),
 //! but only the one that wins the claim gets the request itself ([`Live`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use conch_channel::{Claim, Owned};
 use conch_config::DataType;
@@ -18,6 +18,7 @@ use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
 use crate::scheduler::Facts;
+use crate::states::States;
 
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;
@@ -119,6 +120,8 @@ pub struct Request {
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,
     pub stamps: Stamps,
+    /// Those of its sequence, if its model has implicit states and its scheduler attached them.
+    pub states: Option<Arc<Mutex<States>>>,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<Place>,
     /// Last: dropped when nothing of the request is referenced any more.

@@ -142,6 +142,7 @@ pub fn admit_reserved(
         requested_outputs: requested_outputs.indices,
         batch_size,
         stamps,
+        states: None,
         place,
         hold: Hold::new(draft.asker),
     };

@@ -7,7 +7,7 @@ use conch_abi as abi;
 use conch_engine::{CorrelationId, Error};
 
 use super::export;
-use crate::boundary::{as_handle, borrow, text, write, write_optional};
+use crate::boundary::{as_handle, borrow, text, write};
 use crate::embed::handle_of;
 use crate::host::{LentInput, LentValue, Loan};
 
@@ -163,8 +163,7 @@ export! {
                 Err(Error::unavailable(format!("{}Output properties are not available", prefix(loan))))
             });
         }
-        // Sizes are not known before the backend asks for the buffer; all buffers lie in host memory.
-        write_optional(byte_size, 0);
+        // As upstream's frontends: all buffers lie in host memory, and the size that the backend has in mind stays as it is.
         write(memory_type, abi::TRITONSERVER_MEMORY_CPU)?;
         write(memory_type_id, 0)
     }

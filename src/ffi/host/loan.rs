@@ -30,6 +30,7 @@ use conch_engine::{
 
 use super::execution;
 use super::facts::ModelFacts;
+use super::state::{self, LentState};
 use crate::boundary::{Tag, c_string, handles};
 use crate::embed::{Asked, InputExtra};
 use crate::objects::BufferAttributes;
@@ -51,6 +52,9 @@ pub(crate) struct Loan {
     /// Names that are not the model's own.
     other_names: Vec<CString>,
     texts: Texts,
+    /// The states that the backend began.
+    #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
+    states: Mutex<Vec<Box<LentState>>>,
     /// Uncontended for one-to-one models, whose calls all come from the core: three locks of some 15 ns per request.
     reply: Mutex<Reply>,
     sender_count: AtomicU32,
@@ -210,6 +214,10 @@ impl Loan {
         self.inputs.clear();
         self.other_names.clear();
         self.texts = Texts::default();
+        self.states
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         *self.reply.get_mut().unwrap_or_else(PoisonError::into_inner) = Reply::default();
         *self.sender_count.get_mut() = 0;
         *self.response_index.get_mut() = 0;
@@ -295,6 +303,38 @@ impl Loan {
             };
             request.parameters.iter().map(lent).collect()
         }))
+    }
+
+    /// Begins the next value of a state of the request's sequence. The handle is the backend's to use until it releases the request.
+    ///
+    /// # Errors
+    /// INVALID_ARG without such a state.
+    ///
+    /// # Safety
+    /// As [`Loan::request`], for the duration of the call.
+    pub(crate) unsafe fn state(
+        &self,
+        name: &str,
+        data_type: u32,
+        shape: &[i64],
+    ) -> Result<*mut abi::TRITONBACKEND_State, Error> {
+        self.check_owned()?;
+        // SAFETY: by this function's contract.
+        let Some(states) = (unsafe { &self.request()?.states }) else {
+            return Err(Error::invalid(format!(
+                "unable to add state '{name}'. State configuration is missing for model '{}'.",
+                self.origin()?.model.name
+            )));
+        };
+        let number = state::lock(states).begin(name, data_type, shape)?;
+        let mut lent = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = lent.iter().position(|state| state.number() == number);
+        let place = place.unwrap_or_else(|| {
+            lent.push(Box::new(LentState::new(states, number)));
+            lent.len() - 1
+        });
+        let made: &mut LentState = &mut lent[place];
+        Ok(ptr::from_mut(made).cast())
     }
 
     /// Counts the next response of this request, from 0.

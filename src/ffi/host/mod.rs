@@ -19,6 +19,7 @@ mod model;
 mod search;
 mod server;
 mod shared;
+mod state;
 mod strategy;
 
 use std::path::{Path, PathBuf};

@@ -189,7 +189,8 @@ void ReadBack(TRITONBACKEND_Request* request, TRITONBACKEND_Response* response) 
   TRITONSERVER_MemoryType place = TRITONSERVER_MEMORY_GPU;
   int64_t id = 7;
   Must(TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", &size, &place, &id));
-  Note("buffers of OUT lie in " + std::to_string(place) + "/" + std::to_string(id));
+  Note("buffers of OUT lie in " + std::to_string(place) + "/" + std::to_string(id) + ", " + std::to_string(size) + " bytes");
+  Must(TRITONBACKEND_RequestOutputBufferProperties(request, nullptr, nullptr, &place, &id));
   TRITONSERVER_DataType type;
   const char* name;
   const int64_t* shape;

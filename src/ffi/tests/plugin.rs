@@ -58,7 +58,7 @@ fn every_way_to_answer_ends_in_one_answer() {
         (
             "read_back",
             "ok OUT=abc final",
-            "buffers of OUT lie in 0/0\nfirst OUT:2 rank 1 of 3\nby name :2 rank 1 of 3\n\
+            "buffers of OUT lie in 0/0, 3 bytes\nfirst OUT:2 rank 1 of 3\nby name :2 rank 1 of 3\n\
              by another name: Output name NONEnot found.\nbeyond: out of bounds index 9: response has 1 outputs\n",
         ),
         ("late_release", "ok OUT=abc final", ""),

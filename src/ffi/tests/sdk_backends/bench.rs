@@ -13,7 +13,7 @@ use std::time::Duration;
 use conch_channel::Fate;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error,
-    Instance, InstanceSpec, LoadContext, Model, ModelVersion, Stamps, Ticket,
+    Instance, InstanceSpec, LoadContext, Model, ModelVersion, ParameterValue, Stamps, Ticket,
 };
 use conch_ffi::host::{Host, Options};
 use conch_memory::{Budget, Pool, View};
@@ -77,6 +77,12 @@ impl Completion for Client {
                     let value = i32::from_le_bytes(output.data.as_ref().try_into().unwrap());
                     line.push_str(&format!(" {}={value}", output.name));
                 }
+                for parameter in &response.parameters {
+                    let ParameterValue::Text(text) = &parameter.value else {
+                        panic!("{parameter:?}");
+                    };
+                    line.push_str(&format!(" {}={text}", parameter.name));
+                }
             }
         }
         if delivery.is_final {
@@ -133,7 +139,9 @@ impl Bench {
             .unwrap();
         let text = format!(
             "name: 'model' backend: '{backend}' {config} instance_group {{ kind: KIND_CPU count: 1 name: 'model' }} \
-             model_transaction_policy {{ decoupled: true }}"
+             model_transaction_policy {{ decoupled: {} }}",
+            // These two are for it.
+            ["repeat", "square"].contains(&backend)
         );
         let mut config = conch_config::parse_text("config.pbtxt", &text).unwrap();
         conch_config::normalize(&mut config);
@@ -219,7 +227,7 @@ impl Bench {
             .unwrap()
     }
 
-    fn run(&self, instance: &mut dyn Instance, batch: &mut conch_engine::Batch) {
+    pub fn run(&self, instance: &mut dyn Instance, batch: &mut conch_engine::Batch) {
         if batch.is_empty() {
             return;
         }
