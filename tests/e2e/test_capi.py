@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import server as servers
-from case import conch_only, needs_library
+from case import conch_only, needs_library, needs_peer
 from repository import Repository, identity, tensors
 
 SOURCES = servers.ROOT / "tests/capi"
@@ -31,13 +31,14 @@ class Embedded(unittest.TestCase):
         cls.backends = servers.backend_directory()
 
     def compile(self, source, target, *options):
-        built = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I", str(servers.ROOT / "src/abi/include"),
+        compiler = ("g++", "-std=c++17") if source.endswith(".cc") else ("gcc", "-std=gnu11")
+        built = subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I", str(servers.ROOT / "src/abi/include"),
                                 str(SOURCES / source), "-o", str(target), *options], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(built.returncode, 0, built.stderr[-3000:])
         return target
 
-    def build(self, name):
-        return self.compile(f"{name}.c", pathlib.Path(self.directory.name) / name, "-ldl", "-lpthread")
+    def build(self, name, suffix="c"):
+        return self.compile(f"{name}.{suffix}", pathlib.Path(self.directory.name) / name, "-ldl", "-lpthread")
 
     def run_program(self, *words, timeout=120):
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
@@ -95,6 +96,30 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_contract_is_clean(self):
         self.contract(*VALGRIND)
+
+    def cached(self, caches, size, *prefix):
+        with Repository() as repository:
+            repository.model("cached", identity(extra="response_cache { enable: true }\n"))
+            printed = self.run_program(*prefix, self.build("cached"), LIBRARY, repository, self.backends, caches, size)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    def test_response_cache(self):
+        for size in (400, 1 << 20):
+            self.cached("/nonexistent", size)
+
+    @needs_peer("abi/caches/local/libtritoncache_local.so")
+    def test_response_cache_of_upstream(self):
+        for size in (400, 1 << 20):
+            self.cached(servers.PEERS / "abi/caches", size)
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_response_cache_is_clean(self):
+        self.cached("/nonexistent", 400, *VALGRIND)
+
+    @unittest.skipUnless(shutil.which("g++"), "there is no g++")
+    def test_callbacks_that_throw(self):
+        printed = self.run_program(self.build("throwing", "cc"), LIBRARY, self.repository(), self.backends)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     @needs_library("square")
     def test_python(self):
