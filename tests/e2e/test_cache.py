@@ -1,7 +1,13 @@
 """The response cache: conch's own, and upstream's library where a machine has it, in conch and in the real Triton."""
 
+import concurrent.futures
+import http.client
 import json
 import pathlib
+import random
+import re
+import struct
+import subprocess
 import tempfile
 import threading
 import time
@@ -244,6 +250,36 @@ class Small(CacheCase):
         self.assertLess(values["nv_cache_num_entries"], 17)
         self.assertLessEqual(values["nv_cache_util"], 1)
 
+    def test_nobody_gets_anothers_answer(self):
+        """Many clients, more inputs than there is room for, on connections that stay: HTTP and gRPC."""
+        wrong, asked = [], 0
+
+        def client(number):
+            random_ = random.Random(number)
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.ports["http"], timeout=30)
+            for _ in range(150):
+                values = [float(random_.randrange(40))] * random_.choice([1, 500, 1_000])
+                if number % 2:
+                    got = list(struct.unpack(f"<{len(values)}f", self.stub.ModelInfer(
+                        self.message("batched", pack(values), (1, len(values)))).raw_output_contents[0]))
+                else:
+                    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, len(values)], "data": values}]}
+                    connection.request("POST", "/v2/models/batched/infer", json.dumps(body))
+                    got = json.loads(connection.getresponse().read())["outputs"][0]["data"]
+                if got != values:
+                    wrong.append((values[:2], got[:2]))
+            connection.close()
+            return 150
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = sum(pool.map(client, range(8)))
+        self.assertEqual(wrong, [])
+        hits, misses, _ = (now - was for now, was in zip(self.counts("batched"), self.seen["batched"]))
+        self.assertGreater(hits, 0)
+        self.assertGreater(misses, 50)
+        # Two at a time may miss the same key; it is kept, and counted, once.
+        self.assertLessEqual(hits + misses, asked)
+
     def test_oversized_response(self):
         values = [5.0] * 20_000
         for _ in range(2):
@@ -273,6 +309,28 @@ class Off(CacheCase):
         self.assertEqual(len(values), 3 * 4)
         self.assertEqual({name for name in values if "_per_model{" not in name}, set())
         self.assertEqual(set(values.values()), {0})
+
+
+@needs_peer("perf_analyzer")
+class PerfAnalyzer(CacheCase):
+    """Upstream's tool reads hits and misses out of the statistics."""
+
+    flags = ("--cache-config=local,size=16777216", *OWN)
+
+    def test_hits_are_reported(self):
+        for protocol, address in (("http", self.server.http), ("grpc", self.server.grpc)):
+            with self.subTest(protocol):
+                done = subprocess.run(
+                    [str(servers.PEERS / "perf_analyzer"), "-m", "cached", "-i", protocol, "-u", address, "--shape", "INPUT0:16",
+                     "--concurrency-range", "4", "--measurement-mode", "count_windows", "--measurement-request-count", "500",
+                     "--stability-percentage", "999", "--max-trials", "4"], capture_output=True, text=True, timeout=120, check=False)
+                self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+                match = re.search(r"Cache hit count: (\d+)", done.stdout)
+                self.assertTrue(match, done.stdout[-3000:])
+                self.assertGreater(int(match[1]), 400)
+        hits, _, executions = self.counts()
+        self.assertGreater(hits, 800)
+        self.assertLess(executions, hits / 10)
 
 
 @conch_only
