@@ -46,6 +46,10 @@ class InConch(unittest.TestCase):
     def test_batching(self):
         run(self, "test_batching.py", CONCH, "--beyond")
 
+    @needs_library("probe")
+    def test_instances(self):
+        run(self, "test_instances.py", CONCH)
+
     @needs_library("onnxruntime")
     def test_onnxruntime(self):
         run(self, "test_onnxruntime.py", CONCH, *runtime())
@@ -70,6 +74,10 @@ class InTriton(unittest.TestCase):
     @needs_library("probe")
     def test_batching(self):
         run(self, "test_batching.py", str(servers.PEERS / "triton"))
+
+    @needs_library("probe")
+    def test_instances(self):
+        run(self, "test_instances.py", str(servers.PEERS / "triton"))
 
     @needs_library("onnxruntime")
     def test_onnxruntime(self):

@@ -329,6 +329,12 @@ pub struct InstanceContext {
     pub device_id: i32,
     /// A passive instance never executes.
     pub is_passive: bool,
+    /// Names of optimization profiles, which mean what the backend has them mean.
+    pub profiles: Vec<String>,
+    /// Further devices, by kind (`KIND_NVDLA`) and number.
+    pub secondary_devices: Vec<(String, i64)>,
+    /// Name and settings of the host policy under which it runs: `{"<name>": {"<setting>": "<value>"}}`.
+    pub host_policy: serde_json::Value,
 }
 
 impl InstanceContext {
@@ -356,9 +362,86 @@ impl InstanceContext {
                 kind: Kind::from_raw(kind),
                 device_id,
                 is_passive,
+                profiles: profiles(raw)?,
+                secondary_devices: secondary_devices(raw)?,
+                host_policy: host_policy(raw)?,
             })
         }
     }
+}
+
+/// # Safety
+/// `raw` is live during the call.
+unsafe fn profiles(raw: *mut abi::TRITONBACKEND_ModelInstance) -> Result<Vec<String>, Error> {
+    let mut count = 0;
+    // SAFETY: the instance is live, the result writable.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_ModelInstanceProfileCount(
+            raw,
+            &raw mut count,
+        ))?;
+    }
+    let profile = |index| {
+        let mut name: *const c_char = ptr::null();
+        // SAFETY: as above; the name is NUL-terminated and lives as long as the instance.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceProfileName(
+                raw,
+                index,
+                &raw mut name,
+            ))?;
+            Ok(owned(name))
+        }
+    };
+    (0..count).map(profile).collect()
+}
+
+/// # Safety
+/// `raw` is live during the call.
+unsafe fn secondary_devices(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> Result<Vec<(String, i64)>, Error> {
+    let mut count = 0;
+    // SAFETY: the instance is live, the result writable.
+    unsafe {
+        Error::check(abi::TRITONBACKEND_ModelInstanceSecondaryDeviceCount(
+            raw,
+            &raw mut count,
+        ))?;
+    }
+    let device = |index| {
+        let mut kind: *const c_char = ptr::null();
+        let mut id = 0;
+        // SAFETY: as above; the kind is NUL-terminated and lives as long as the instance.
+        unsafe {
+            Error::check(abi::TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
+                raw,
+                index,
+                &raw mut kind,
+                &raw mut id,
+            ))?;
+            Ok((owned(kind), id))
+        }
+    };
+    (0..count).map(device).collect()
+}
+
+/// # Safety
+/// `raw` is live during the call.
+unsafe fn host_policy(
+    raw: *mut abi::TRITONBACKEND_ModelInstance,
+) -> Result<serde_json::Value, Error> {
+    let mut message = ptr::null_mut();
+    // SAFETY: the instance is live, the result writable; the message is the server's and lives as long as the instance.
+    let text = unsafe {
+        Error::check(abi::TRITONBACKEND_ModelInstanceHostPolicy(
+            raw,
+            &raw mut message,
+        ))?;
+        message_json(message)?
+    };
+    serde_json::from_slice(text)
+        .map_err(|error| Error::internal(format!("host policy is no JSON: {error}")))
 }
 
 /// # Safety

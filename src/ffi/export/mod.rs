@@ -1,8 +1,7 @@
 //! The 281 functions that a process provides to plug-ins and embedders: `tritonserver.h`, `tritonbackend.h`, `tritoncache.h` and
 //! `tritonrepoagent.h`, one file per section of a header.
 //!
-//! They run on whatever thread calls. A null argument is an error, a panic becomes one. Functions whose features this server does not
-//! have yet exist all the same, because plug-ins are bound when they are loaded, and return UNSUPPORTED with their name.
+//! They run on whatever thread calls. A null argument is an error, a panic becomes one.
 
 pub(crate) mod allocator;
 mod api_version;
@@ -75,22 +74,6 @@ macro_rules! export {
     )*};
 }
 use export;
-
-/// Defines exported functions of features that are not there yet.
-macro_rules! unsupported {
-    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {$(
-        /// # Safety
-        /// None: the arguments are not used.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> *mut conch_abi::TRITONSERVER_Error {
-            $(let _ = $argument;)*
-            $crate::boundary::guard(|| {
-                Err(conch_engine::Error::unsupported(concat!(stringify!($name), " is not supported")))
-            })
-        }
-    )*};
-}
-use unsupported;
 
 /// A function pointer in the table below.
 #[repr(transparent)]

@@ -2,7 +2,8 @@
 //! itself; `tests/peers/test_contract.py` reads its record and does.
 //!
 //! The record is a file named by the backend setting `record` or the environment variable `CONCH_PROBE_RECORD`. Backend setting
-//! `parallel-instances`: whether instances of a model may start at the same time. Model parameters `initialize_ms` and `execute_ms` stretch
+//! `parallel-instances`: whether instances of a model may start at the same time. Backend setting `prefer`: instance groups that the backend
+//! prefers, as `<kind>:<count>[:<device>]`, with `;` between them. Model parameters `initialize_ms` and `execute_ms` stretch
 //! the calls, so that overlaps show. A request whose INPUT0 begins with a negative number makes its execution fail as a whole; any
 //! other gets INPUT0 back as OUTPUT0.
 //!
@@ -34,6 +35,7 @@ pub struct Probe {
     record: Arc<Record>,
     name: String,
     is_parallel: bool,
+    preferred: Vec<(sdk::Kind, u64, Vec<u64>)>,
     model_count: AtomicU64,
 }
 
@@ -56,6 +58,7 @@ impl sdk::Backend for Probe {
                     .config()
                     .boolean("parallel-instances")?
                     .unwrap_or(false),
+                preferred: preferred(context.config().setting("prefer").unwrap_or_default())?,
                 name: name.clone(),
                 model_count: AtomicU64::new(0),
             })
@@ -68,6 +71,9 @@ impl sdk::Backend for Probe {
             .during(Call::Attributes, &self.name, &detail, || {
                 if self.is_parallel {
                     attributes.allow_parallel_instances()?;
+                }
+                for (kind, count, devices) in &self.preferred {
+                    attributes.prefer(*kind, *count, devices)?;
                 }
                 Ok(())
             })
@@ -142,12 +148,14 @@ pub struct Instance {
 impl sdk::Instance for Instance {
     type Model = Model;
 
-    fn initialize(model: &Model, _context: &InstanceContext) -> Result<Self, Error> {
+    fn initialize(model: &Model, context: &InstanceContext) -> Result<Self, Error> {
         let serial = model.instance_count.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}/{serial}", model.name);
         model
             .record
             .during(Call::InstanceInitialize, &name, &model.name, || {
+                let record = &model.record;
+                record.during(Call::InstanceFacts, &name, &facts(context), || Ok(()))?;
                 thread::sleep(model.initialize_delay);
                 Ok(Instance {
                     record: Arc::clone(&model.record),
@@ -214,6 +222,43 @@ impl Drop for Instance {
         self.record
             .around(Call::InstanceFinalize, &self.name, || {});
     }
+}
+
+/// All that the server tells an instance of itself, as JSON.
+fn facts(context: &InstanceContext) -> String {
+    let facts = sdk::serde_json::json!({
+        "name": context.name,
+        "kind": format!("{:?}", context.kind),
+        "device": context.device_id,
+        "passive": context.is_passive,
+        "profiles": context.profiles,
+        "secondary": context.secondary_devices,
+        "policy": context.host_policy,
+    });
+    facts.to_string()
+}
+
+/// The groups that `text` lists.
+fn preferred(text: &str) -> Result<Vec<(sdk::Kind, u64, Vec<u64>)>, Error> {
+    let group = |group: &str| {
+        let mut parts = group.split(':');
+        let kind = match parts.next()? {
+            "auto" => sdk::Kind::Auto,
+            "cpu" => sdk::Kind::Cpu,
+            "gpu" => sdk::Kind::Gpu,
+            "model" => sdk::Kind::Model,
+            _ => return None,
+        };
+        let count = parts.next()?.parse().ok()?;
+        let devices: Result<Vec<u64>, _> = parts.map(str::parse).collect();
+        Some((kind, count, devices.ok()?))
+    };
+    let groups = text.split(';').filter(|text| !text.is_empty());
+    groups
+        .map(|text| {
+            group(text).ok_or_else(|| Error::invalid(format!("no instance group: '{text}'")))
+        })
+        .collect()
 }
 
 fn delay(config: &ModelConfig, name: &str) -> Result<Duration, Error> {

@@ -19,6 +19,8 @@ pub enum Call {
     ModelInitialize,
     ModelFinalize,
     InstanceInitialize,
+    /// What an instance learns of itself, within its initialisation.
+    InstanceFacts,
     InstanceFinalize,
     Execute,
     Ready,
