@@ -1,6 +1,6 @@
 //! One loaded version of a model, as the data plane sees it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -145,9 +145,10 @@ pub enum NoPlace {
 const RETIRED: u64 = 1 << 63;
 const MOURNING_LOOK: Duration = Duration::from_millis(50);
 
-/// A model together with a place among its live requests, which is freed on drop.
+/// A model together with a place among its live requests, which is freed on drop at the latest.
 pub struct Reservation {
     model: Arc<ModelVersion>,
+    is_freed: AtomicBool,
 }
 
 impl Reservation {
@@ -160,6 +161,7 @@ impl Reservation {
         // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
         let reservation = Reservation {
             model: Arc::clone(model),
+            is_freed: AtomicBool::new(false),
         };
         if before & RETIRED != 0 {
             return Err(NoPlace::Retired);
@@ -168,6 +170,22 @@ impl Reservation {
             return Err(NoPlace::Full);
         }
         Ok(reservation)
+    }
+
+    /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend
+    /// never deletes.
+    pub fn free(&self) {
+        // Relaxed: only who frees goes on; the place itself is ordered below.
+        if self.is_freed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
+        let before = self.model.live.fetch_sub(1, Ordering::Release);
+        if before == RETIRED + 1
+            && let Some(mourner) = self.model.mourner.get()
+        {
+            mourner.unpark();
+        }
     }
 }
 
@@ -181,13 +199,7 @@ impl std::ops::Deref for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
-        let before = self.model.live.fetch_sub(1, Ordering::Release);
-        if before == RETIRED + 1
-            && let Some(mourner) = self.model.mourner.get()
-        {
-            mourner.unpark();
-        }
+        self.free();
     }
 }
 

@@ -193,6 +193,21 @@ pub(crate) unsafe fn take<H: Handle>(handle: *mut H) -> Result<Box<H::Target>, E
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
 }
 
+/// Deletes an object that the foreign side owns. Deleting null is allowed, as in C++, and plug-ins do it.
+///
+/// # Errors
+/// INVALID_ARG if the handle is not one of its kind.
+///
+/// # Safety
+/// As [`take`].
+pub(crate) unsafe fn delete<H: Handle>(handle: *mut H) -> Result<(), Error> {
+    if handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: by this function's contract.
+    unsafe { take(handle) }.map(drop)
+}
+
 /// Stores a result where the caller asked for it.
 ///
 /// # Safety

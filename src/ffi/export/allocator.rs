@@ -4,7 +4,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{Tag, borrow_mut, give, handles, take};
+use crate::boundary::{Tag, borrow_mut, delete, give, handles};
 
 /// The functions of one allocator.
 #[derive(Clone, Copy)]
@@ -59,6 +59,6 @@ export! {
     }
 
     fn TRITONSERVER_ResponseAllocatorDelete(allocator: *mut abi::TRITONSERVER_ResponseAllocator) {
-        take(allocator).map(drop)
+        delete(allocator)
     }
 }

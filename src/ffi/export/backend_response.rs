@@ -8,7 +8,7 @@ use conch_abi as abi;
 use conch_engine::{Error, ParameterValue};
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, give, slice, take, text, write};
+use crate::boundary::{borrow, borrow_mut, delete, give, slice, take, text, write};
 use crate::host::{Answer, AnswerOutput, Factory, Loan, Sender};
 
 /// Another reference to the loan behind a request's handle.
@@ -56,7 +56,7 @@ export! {
     }
 
     fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut abi::TRITONBACKEND_ResponseFactory) {
-        take(factory).map(drop)
+        delete(factory)
     }
 
     fn TRITONBACKEND_ResponseFactoryIsCancelled(
@@ -84,7 +84,7 @@ export! {
     }
 
     fn TRITONBACKEND_ResponseDelete(response: *mut abi::TRITONBACKEND_Response) {
-        take(response).map(drop)
+        delete(response)
     }
 
     fn TRITONBACKEND_ResponseSetStringParameter(

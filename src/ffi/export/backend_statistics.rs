@@ -8,7 +8,7 @@ use conch_engine::trace::Activity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;
-use crate::boundary::{Tag, borrow, borrow_mut, give, handles, slice, take};
+use crate::boundary::{Tag, borrow, borrow_mut, delete, give, handles, slice};
 use crate::host::{LoadedModel, Loan};
 use crate::objects::kind_of;
 
@@ -128,7 +128,7 @@ export! {
     fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
         response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
     ) {
-        take(response_statistics).map(drop)
+        delete(response_statistics)
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(

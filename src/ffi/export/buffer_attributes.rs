@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, give, take, write};
+use crate::boundary::{borrow, borrow_mut, delete, give, write};
 use crate::objects::{BufferAttributes, kind_of};
 
 export! {
@@ -15,7 +15,7 @@ export! {
     }
 
     fn TRITONSERVER_BufferAttributesDelete(buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes) {
-        take(buffer_attributes).map(drop)
+        delete(buffer_attributes)
     }
 
     fn TRITONSERVER_BufferAttributesSetMemoryTypeId(

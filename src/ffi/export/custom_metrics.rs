@@ -8,7 +8,7 @@ use conch_engine::metrics::{Family, FamilyKind, Metric};
 
 use super::export;
 use crate::boundary::{
-    Tag, borrow, borrow_mut, give, handles, lossy_text, slice, take, text, write,
+    Tag, borrow, borrow_mut, delete, give, handles, lossy_text, slice, text, write,
 };
 use crate::objects::Value;
 
@@ -99,13 +99,13 @@ export! {
     }
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut abi::TRITONSERVER_MetricFamily) {
-        if borrow(family)?.family.metric_count() > 0 {
+        if !family.is_null() && borrow(family)?.family.metric_count() > 0 {
             // The caller keeps the handle.
             return Err(Error::internal(
                 "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete.",
             ));
         }
-        take(family).map(drop)
+        delete(family)
     }
 
     fn TRITONSERVER_GetMetricFamilyKind(
@@ -127,7 +127,7 @@ export! {
     }
 
     fn TRITONSERVER_MetricArgsDelete(args: *mut abi::TRITONSERVER_MetricArgs) {
-        take(args).map(drop)
+        delete(args)
     }
 
     fn TRITONSERVER_MetricNew(
@@ -151,7 +151,7 @@ export! {
     }
 
     fn TRITONSERVER_MetricDelete(metric: *mut abi::TRITONSERVER_Metric) {
-        take(metric).map(drop)
+        delete(metric)
     }
 
     fn TRITONSERVER_MetricValue(metric: *mut abi::TRITONSERVER_Metric, value: *mut f64) {

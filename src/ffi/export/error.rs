@@ -5,7 +5,7 @@ use std::ptr;
 
 use conch_abi as abi;
 
-use crate::boundary::{ErrorHandle, borrow, c_string, guard_value, lossy_text, take};
+use crate::boundary::{ErrorHandle, borrow, c_string, delete, guard_value, lossy_text};
 
 /// # Safety
 /// `msg` is null or ends with NUL.
@@ -26,8 +26,8 @@ pub unsafe extern "C" fn TRITONSERVER_ErrorNew(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TRITONSERVER_ErrorDelete(error: *mut abi::TRITONSERVER_Error) {
     guard_value((), || {
-        // SAFETY: by this function's contract. Deleting null is allowed, as in C++.
-        drop(unsafe { take(error) });
+        // SAFETY: by this function's contract. There is no way to tell an error.
+        let _ = unsafe { delete(error) };
     });
 }
 

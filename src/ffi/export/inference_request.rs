@@ -8,7 +8,7 @@ use conch_memory::Place;
 
 use super::export;
 use super::server::version_of;
-use crate::boundary::{borrow, borrow_mut, c_string, give, slice, take, text, write};
+use crate::boundary::{borrow, borrow_mut, c_string, delete, give, slice, text, write};
 use crate::embed::{Allocator, Callback, Correlation, InferenceRequest, MemoryChunk};
 use crate::objects::kind_of;
 
@@ -59,7 +59,7 @@ export! {
     }
 
     fn TRITONSERVER_InferenceRequestDelete(inference_request: *mut abi::TRITONSERVER_InferenceRequest) {
-        take(inference_request).map(drop)
+        delete(inference_request)
     }
 
     fn TRITONSERVER_InferenceRequestId(

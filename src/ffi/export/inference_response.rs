@@ -5,14 +5,14 @@ use std::ffi::{c_char, c_void};
 use conch_abi as abi;
 
 use super::export;
-use crate::boundary::{borrow, take, write, write_optional};
+use crate::boundary::{borrow, delete, write, write_optional};
 use crate::embed::location;
 use crate::host::LentValue;
 use conch_engine::Error;
 
 export! {
     fn TRITONSERVER_InferenceResponseDelete(inference_response: *mut abi::TRITONSERVER_InferenceResponse) {
-        take(inference_response).map(drop)
+        delete(inference_response)
     }
 
     // A new object each time, that the caller deletes: what every known program does, whatever the header says of ownership.

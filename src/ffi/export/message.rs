@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use conch_abi as abi;
 
 use super::export;
-use crate::boundary::{borrow, give, slice, take, write};
+use crate::boundary::{borrow, delete, give, slice, write};
 use crate::objects::Message;
 
 export! {
@@ -18,7 +18,7 @@ export! {
     }
 
     fn TRITONSERVER_MessageDelete(message: *mut abi::TRITONSERVER_Message) {
-        take(message).map(drop)
+        delete(message)
     }
 
     fn TRITONSERVER_MessageSerializeToJson(

@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, handles, take, write};
+use crate::boundary::{borrow, delete, handles, write};
 use crate::objects::Message;
 
 /// The text of all metrics at one moment.
@@ -18,7 +18,7 @@ handles! {
 
 export! {
     fn TRITONSERVER_MetricsDelete(metrics: *mut abi::TRITONSERVER_Metrics) {
-        take(metrics).map(drop)
+        delete(metrics)
     }
 
     fn TRITONSERVER_MetricsFormatted(

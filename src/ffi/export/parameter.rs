@@ -5,7 +5,7 @@ use std::ptr;
 
 use conch_abi as abi;
 
-use crate::boundary::{guard_value, into_handle, take};
+use crate::boundary::{delete, guard_value, into_handle};
 use crate::objects::{Parameter, Value};
 
 /// # Safety
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn TRITONSERVER_ParameterBytesNew(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TRITONSERVER_ParameterDelete(parameter: *mut abi::TRITONSERVER_Parameter) {
     guard_value((), || {
-        // SAFETY: by this function's contract. Deleting null is allowed, as in C++.
-        drop(unsafe { take(parameter) });
+        // SAFETY: by this function's contract. There is no way to tell an error.
+        let _ = unsafe { delete(parameter) };
     });
 }

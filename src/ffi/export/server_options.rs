@@ -11,7 +11,7 @@ use conch_abi as abi;
 use conch_engine::{ControlMode, Error, log};
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, give, lossy_text, take, text};
+use crate::boundary::{borrow, borrow_mut, delete, give, lossy_text, text};
 use crate::embed::ServerOptions;
 
 /// # Safety
@@ -27,7 +27,7 @@ export! {
     }
 
     fn TRITONSERVER_ServerOptionsDelete(options: *mut abi::TRITONSERVER_ServerOptions) {
-        take(options).map(drop)
+        delete(options)
     }
 
     fn TRITONSERVER_ServerOptionsSetServerId(

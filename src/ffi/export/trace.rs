@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{borrow, c_string, give, take, text, write};
+use crate::boundary::{borrow, c_string, delete, give, text, write};
 use crate::embed::{TraceFunctions, TraceHandle};
 
 #[unsafe(no_mangle)]
@@ -96,7 +96,7 @@ export! {
     }
 
     fn TRITONSERVER_InferenceTraceDelete(trace: *mut abi::TRITONSERVER_InferenceTrace) {
-        take(trace).map(drop)
+        delete(trace)
     }
 
     fn TRITONSERVER_InferenceTraceId(trace: *mut abi::TRITONSERVER_InferenceTrace, id: *mut u64) {

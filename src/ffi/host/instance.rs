@@ -16,6 +16,7 @@ use super::checkup::Latch;
 use super::execution;
 use super::loan::Loan;
 use super::model::LoadedModel;
+use super::offspring::Offspring;
 use crate::boundary::{Tag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::Message;
@@ -106,6 +107,8 @@ impl Drop for LoadedInstance {
 pub(crate) struct InstanceHandle {
     /// First, so that it is dropped before the instance.
     latch: Option<Latch>,
+    /// Where the backend has no hook.
+    offspring: Option<Arc<Offspring>>,
     /// Boxed: the backend holds its address.
     loaded: Box<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
@@ -159,8 +162,14 @@ impl InstanceHandle {
                 )
             }?;
         }
+        let latch = Latch::on(&loaded);
+        let offspring = match latch {
+            Some(_) => None,
+            None => Offspring::of_this_thread(&loaded.spec.name).map(Arc::new),
+        };
         Ok(InstanceHandle {
-            latch: Latch::on(&loaded),
+            latch,
+            offspring,
             loaded,
             spare: Vec::new(),
             lent: Vec::new(),
@@ -233,7 +242,8 @@ impl Instance for InstanceHandle {
     }
 
     fn checkup(&self) -> Option<Arc<dyn Checkup>> {
-        self.latch.as_ref().map(Latch::checkup)
+        let offspring = || Some(Arc::clone(self.offspring.as_ref()?) as Arc<dyn Checkup>);
+        self.latch.as_ref().map(Latch::checkup).or_else(offspring)
     }
 }
 

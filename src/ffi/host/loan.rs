@@ -369,6 +369,7 @@ impl Loan {
             // A response or a factory is still out: the answer comes through it.
             None
         };
+        self.conclude(&reply);
         drop(reply);
         // First the place in the model's queue and the inputs, then the answer: a client that reacts to it finds them free.
         drop(live);
@@ -390,6 +391,7 @@ impl Loan {
         let is_answered = reply.is_final && reply.stored.take().is_none();
         reply.is_final = true;
         let is_reported = std::mem::replace(&mut reply.is_reported, true);
+        self.conclude(&reply);
         drop(reply);
         if let (Ok(origin), Some(live)) = (self.origin(), &live) {
             if !is_reported {
@@ -416,6 +418,7 @@ impl Loan {
             ));
         }
         reply.is_final = is_final;
+        self.conclude(&reply);
         reply.response_count += u64::from(outcome.is_some());
         if leaves_at_once {
             // Under the lock, so that responses of several threads arrive in the order in which they were counted. The wake is not: it may
@@ -451,6 +454,18 @@ impl Loan {
             self.leave(outcome, true)?;
         }
         Ok(())
+    }
+
+    /// Ends the request's count among the live ones of its model, if it is over. Otherwise the last reference would; but there are backends
+    /// that never delete a response factory.
+    fn conclude(&self, reply: &Reply) {
+        if reply.is_released
+            && reply.is_final
+            && self.sender_count.load(Ordering::Relaxed) > 0
+            && let Ok(origin) = self.origin()
+        {
+            origin.model.free();
+        }
     }
 
     /// Nobody is left who could answer.

@@ -16,6 +16,7 @@ mod instance;
 mod library;
 mod loan;
 mod model;
+mod offspring;
 mod search;
 mod server;
 mod shared;

@@ -243,20 +243,48 @@ fn no_export_minds_nulls() {
     bench.assert_nothing_held();
 }
 
-/// The calls of `plugin/nulls.cc` that are no errors, in the order of the exports: those that need nothing, and those for which having
-/// no server and no trace is as good, as upstream has it.
+/// The calls of `plugin/nulls.cc` that are no errors, in the order of the exports: those that need nothing, those for which having
+/// no server and no trace is as good, and those that delete, as upstream has it.
 const SUCCEED_WITHOUT_HANDLES: &[&str] = &[
     "null TRITONSERVER_LogMessage",
+    "null TRITONSERVER_ResponseAllocatorDelete",
+    "null TRITONSERVER_MessageDelete",
+    "null TRITONSERVER_MetricsDelete",
     "null TRITONSERVER_InferenceTraceReportActivity",
+    "null TRITONSERVER_InferenceTraceDelete",
+    "null TRITONSERVER_InferenceRequestDelete",
+    "null TRITONSERVER_InferenceResponseDelete",
+    "null TRITONSERVER_BufferAttributesDelete",
+    "null TRITONSERVER_ServerOptionsDelete",
     "null TRITONSERVER_ServerDelete",
     "null TRITONSERVER_ServerStop",
+    "null TRITONSERVER_MetricFamilyDelete",
+    "null TRITONSERVER_MetricArgsDelete",
+    "null TRITONSERVER_MetricDelete",
+    "null TRITONBACKEND_ResponseFactoryDelete",
+    "null TRITONBACKEND_ResponseDelete",
+    "null TRITONBACKEND_ModelInstanceResponseStatisticsDelete",
     "good TRITONSERVER_ApiVersion",
     "good TRITONSERVER_LogMessage",
+    "good TRITONSERVER_ResponseAllocatorDelete",
+    "good TRITONSERVER_MessageDelete",
+    "good TRITONSERVER_MetricsDelete",
     "good TRITONSERVER_InferenceTraceReportActivity",
+    "good TRITONSERVER_InferenceTraceDelete",
     "good TRITONSERVER_InferenceTraceSpawnChildTrace",
+    "good TRITONSERVER_InferenceRequestDelete",
+    "good TRITONSERVER_InferenceResponseDelete",
+    "good TRITONSERVER_BufferAttributesDelete",
+    "good TRITONSERVER_ServerOptionsDelete",
     "good TRITONSERVER_ServerDelete",
     "good TRITONSERVER_ServerStop",
+    "good TRITONSERVER_MetricFamilyDelete",
+    "good TRITONSERVER_MetricArgsDelete",
+    "good TRITONSERVER_MetricDelete",
     "good TRITONBACKEND_ApiVersion",
+    "good TRITONBACKEND_ResponseFactoryDelete",
+    "good TRITONBACKEND_ResponseDelete",
+    "good TRITONBACKEND_ModelInstanceResponseStatisticsDelete",
     "good TRITONCACHE_ApiVersion",
     "good TRITONREPOAGENT_ApiVersion",
 ];
