@@ -1,14 +1,18 @@
-"""Panics of a Rust backend in each of its entry points, in a running server: an answer to those concerned, a line in the log, and
-nothing to anybody else. What C++ backends do is in the tests of src/ffi."""
+"""Panics of a Rust backend, and errors and exceptions of caches, repository agents and batching libraries in C++, in each of their
+entry points and in a running server: an answer to those concerned, a line in the log, and nothing to anybody else. What backends in
+C++ do is in the tests of src/ffi."""
 
 import json
+import pathlib
 import struct
+import tempfile
 import threading
 import unittest
 
 import server as servers
 from case import ServerCase, conch_only, needs_library
 from repository import Repository, identity, tensors
+from test_authors import ABI, output
 
 
 def faulty(place="", batch=0, extra=""):
@@ -141,6 +145,117 @@ class AtTheEnds(unittest.TestCase):
                 self.assertEqual(self.infer(server, "faulty", body(1)), 200)
                 self.assertEqual(server.terminate(), 0)
                 self.assertRegex(server.output, f"{line}: .*panic in the backend: as ordered, in {place or setting}")
+
+
+class PluginCase(unittest.TestCase):
+    """Plug-ins in C++ that fail where they are told to: compiled as their authors would, one server per fault."""
+
+    source = library = None
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory(prefix="conch-faulty-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        cls.path = cls.directory / "faulty" / cls.library
+        stub = cls.directory / "stub"
+        stub.mkdir()
+        cls.path.parent.mkdir()
+        empty = "".join(f"void {name}(void) {{}}\n" for name in (ABI / "exports.txt").read_text().split())
+        shared = ("-shared", "-fPIC", "-o")
+        output("gcc", "-Wl,-soname,libtritonserver.so", *shared, stub / "libtritonserver.so", "-x", "c", "-", input=empty)
+        output("g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fvisibility=hidden", f"-I{ABI}/include",
+               servers.ROOT / "tests/capi" / cls.source, *shared, cls.path, f"-L{stub}", "-ltritonserver")
+
+    def serve(self, config, *flags, fault="", files=None):
+        """A server with the models `watched`, which has the plug-in to do with, and `other`."""
+        repository = Repository()
+        self.addCleanup(repository.close)
+        repository.model("watched", config, files=files).model("other", identity(batch=8))
+        server = servers.Server(repository, "--exit-on-error=false", "--strict-readiness=false", *flags, environment={"FAULTY": fault})
+        self.addCleanup(server.kill)
+        return server
+
+    def infer(self, server, *values, model="watched"):
+        value = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, len(values)], "data": values}]}
+        status, _, reply = server.request("POST", f"/v2/models/{model}/infer", json.dumps(value).encode())
+        self.assertEqual(status, 200, reply)
+        return json.loads(reply)["outputs"][0]["data"]
+
+    def faults(self, *steps):
+        """Each step, once with an error and once with an exception: what is ordered, and the words that must be told."""
+        for step in steps:
+            for how, told in (("fail", "failed"), ("throw", "threw")):
+                yield f"{how}_{step}", f"{step} {told}"
+
+    def assert_not_loaded(self, server, reason):
+        """The model of the plug-in is not there, for this reason; the other one serves."""
+        self.assertNotEqual(listed(server)["watched"].get("state"), "READY")
+        self.assertEqual(self.infer(server, 1, 2, model="other"), [1, 2])
+        self.assertEqual(server.terminate(), 0)
+        self.assertRegex(server.output, reason)
+
+    def assert_serves_and_tells(self, server, line):
+        """All is served right, the server ends well, and the log has the line."""
+        for value in range(5):
+            self.assertEqual(self.infer(server, value, 7), [value, 7])
+            self.assertEqual(self.infer(server, value, 8, model="other"), [value, 8])
+        self.assertEqual(server.terminate(), 0)
+        self.assertRegex(server.output, line)
+
+
+@conch_only
+class Caches(PluginCase):
+    source, library = "faulty_cache.cc", "libtritoncache_faulty.so"
+
+    def start(self, fault):
+        flags = (f"--cache-directory={self.directory}", f"--cache-config=faulty,fault={fault}")
+        return self.serve(identity(batch=8, extra="response_cache { enable: true }\n"), *flags)
+
+    def test_the_server_does_not_start_without_the_cache_it_was_told_to_use(self):
+        for fault, reason in self.faults("initialize"):
+            with self.assertRaises(servers.StartFailed) as failed:
+                self.start(fault)
+            self.assertIn(reason, failed.exception.output)
+            self.assertGreater(failed.exception.code, 0, "an ordinary end")
+
+    def test_requests_are_served_as_without_it(self):
+        for fault, reason in self.faults("lookup", "insert", "finalize"):
+            self.assert_serves_and_tells(self.start(fault), reason)
+
+
+@conch_only
+class Agents(PluginCase):
+    source, library = "faulty_agent.cc", "libtritonrepoagent_faulty.so"
+
+    def start(self, fault):
+        config = identity(batch=8, extra='model_repository_agents { agents { name: "faulty" } }\n')
+        return self.serve(config, f"--repoagent-directory={self.directory}", fault=fault)
+
+    def test_a_model_is_not_loaded_for_the_reason(self):
+        for fault, reason in self.faults("initialize", "model_initialize", "action"):
+            self.assert_not_loaded(self.start(fault), reason)
+
+    def test_an_end_is_told(self):
+        for fault, reason in self.faults("model_finalize", "finalize"):
+            self.assert_serves_and_tells(self.start(fault), reason)
+
+
+@conch_only
+class BatchingLibraries(PluginCase):
+    source, library = "faulty_batcher.cc", "batchstrategy.so"
+
+    def start(self, fault):
+        config = identity(batch=8, extra="dynamic_batching { max_queue_delay_microseconds: 1000 }\n")
+        return self.serve(config, fault=fault, files={"1/batchstrategy.so": self.path})
+
+    def test_a_model_is_not_loaded_for_the_reason(self):
+        for fault, reason in self.faults("batcher_initialize"):
+            self.assert_not_loaded(self.start(fault), reason)
+
+    def test_requests_are_served_as_without_it(self):
+        for fault, reason in self.faults("initialize", "include", "finalize", "batcher_finalize"):
+            self.assert_serves_and_tells(self.start(fault), reason)
 
 
 if __name__ == "__main__":

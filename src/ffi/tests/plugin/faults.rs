@@ -212,6 +212,8 @@ fn a_rust_panic_that_gets_out_is_an_error() {
     }
     assert_eq!(bench.live_count(), 0);
     drop(instance);
+    // Three models, two instances, three executions, two ends.
+    assert_eq!(bench.journal(), "10 of 10");
     assert_logged(
         "failed finalizing model instance 'panic_end': Internal: the plug-in threw an exception",
     );
