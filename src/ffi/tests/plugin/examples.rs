@@ -1,5 +1,7 @@
 //! The C++ example of the documentation as a decoupled model: responses from its own thread, after Execute returned.
 
+#![allow(clippy::unwrap_used, reason = "part of the tests")]
+
 use std::time::{Duration, Instant};
 
 use conch_channel::Fate;
