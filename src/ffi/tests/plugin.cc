@@ -344,6 +344,14 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     Fill(response, "late");
     Expect("response after the end", TRITONBACKEND_ResponseSend(response, 0, nullptr));
     Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+  } else if (act == "release_again_later") {
+    Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
+    release();
+    std::lock_guard<std::mutex> held(lock);
+    threads.emplace_back([request] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Expect("much later", TRITONBACKEND_RequestRelease(request, 1));
+    });
   } else if (act == "keep") {
     // Never comes back.
   } else if (act == "stream") {

@@ -73,6 +73,11 @@ fn every_way_to_answer_ends_in_one_answer() {
             "second release: request was already released\nflags after release: request was already released\n",
         ),
         (
+            "release_again_later",
+            "ok OUT=abc final",
+            "much later: request was already released\n",
+        ),
+        (
             "second_buffer",
             "ok OUT=x LARGE= final",
             "second buffer: allocated buffer for output 'OUT' already exists\n\
