@@ -116,6 +116,29 @@ class Embedded(unittest.TestCase):
     def test_response_cache_is_clean(self):
         self.cached("/nonexistent", 400, *VALGRIND)
 
+    def streams(self, *prefix):
+        one = [("IN", "INT32", (1,))]
+        repeat = [("IN", "INT32", (-1,)), ("DELAY", "UINT32", (-1,)), ("WAIT", "UINT32", (1,))]
+        tail = "model_transaction_policy { decoupled: true }\ninstance_group [ { kind: KIND_CPU } ]\n"
+        with Repository() as repository:
+            repository.model("repeat", 'backend: "repeat"\n' + tensors("input", repeat) +
+                             tensors("output", [("OUT", "INT32", (1,)), ("IDX", "UINT32", (1,))]) + tail)
+            repository.model("square", 'backend: "square"\nmax_batch_size: 4\n' + tensors("input", one) +
+                             tensors("output", [("OUT", "INT32", (1,))]) + tail)
+            printed = self.run_program(*prefix, self.build("streams"), LIBRARY, repository, self.backends)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    @needs_library("repeat")
+    @needs_library("square")
+    def test_streams(self):
+        self.streams()
+
+    @needs_library("repeat")
+    @needs_library("square")
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_streams_are_clean(self):
+        self.streams(*VALGRIND)
+
     @unittest.skipUnless(shutil.which("g++"), "there is no g++")
     def test_callbacks_that_throw(self):
         printed = self.run_program(self.build("throwing", "cc"), LIBRARY, self.repository(), self.backends)

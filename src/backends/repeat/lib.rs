@@ -146,12 +146,13 @@ impl Instance {
             })
             .collect();
         steps.reverse();
-        let stream = Stream {
+        let mut stream = Stream {
             left: steps,
             index: 0,
+            waited: Duration::ZERO,
             factory: Some(request.response_factory()?),
         };
-        self.agenda.add(stream.delay(), stream);
+        self.agenda.add(stream.pause(), stream);
         Ok(Duration::from_millis(u64::from(u32::from_le_bytes(wait))))
     }
 }
@@ -168,6 +169,8 @@ struct Stream {
     left: Vec<Step>,
     /// Of the next response.
     index: u32,
+    /// Since the last response, or the start.
+    waited: Duration,
     /// Taken by the end.
     factory: Option<ResponseFactory>,
 }
@@ -179,9 +182,19 @@ struct Step {
 }
 
 impl Stream {
-    /// Until the next response; the end follows the last one without a pause.
-    fn delay(&self) -> Duration {
-        self.left.last().map_or(Duration::ZERO, |step| step.delay)
+    /// Until the next response, or the next look whether it is still wanted; the end follows the last one without a pause.
+    fn pause(&mut self) -> Duration {
+        let delay = self.left.last().map_or(Duration::ZERO, |step| step.delay);
+        let pause = delay.saturating_sub(self.waited).min(LOOK_INTERVAL);
+        self.waited += pause;
+        pause
+    }
+
+    /// Whether the next response is due.
+    fn is_due(&self) -> bool {
+        self.left
+            .last()
+            .is_none_or(|step| self.waited >= step.delay)
     }
 
     fn send_next(&mut self) -> Result<(), Error> {
@@ -190,6 +203,9 @@ impl Stream {
         };
         if factory.is_cancelled()? {
             return Err(Error::new(Code::Cancelled, "request has been cancelled"));
+        }
+        if !self.is_due() {
+            return Ok(());
         }
         let response = factory.respond()?;
         for (name, data_type, bytes) in [
@@ -202,13 +218,19 @@ impl Stream {
     }
 }
 
+/// A request that was cancelled keeps its place no longer than this.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
 impl Task for Stream {
     fn step(&mut self) -> Option<Duration> {
         let sent = self.send_next();
-        self.left.pop();
-        self.index += 1;
+        if self.is_due() {
+            self.left.pop();
+            self.index += 1;
+            self.waited = Duration::ZERO;
+        }
         if sent.is_ok() && !self.left.is_empty() {
-            return Some(self.delay());
+            return Some(self.pause());
         }
         let factory = self.factory.take()?;
         match sent {
