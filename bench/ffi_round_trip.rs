@@ -121,10 +121,8 @@ fn load(backends: PathBuf) -> Result<Loaded, Error> {
         server_id: "bench".to_owned(),
         cache_directory: backends.clone(),
         backend_directory: backends,
-        backend_config: Vec::new(),
         auto_complete: false,
-        default_max_batch_size: 4,
-        cache_config: Vec::new(),
+        ..Options::default()
     });
     let mut message = conch_config::parse_text("config.pbtxt", MODEL)?;
     conch_config::normalize(&mut message);

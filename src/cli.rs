@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use conch_engine::ControlMode;
+use conch_engine::{ControlMode, HostPolicies};
 
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 
@@ -43,6 +43,7 @@ pub struct Arguments {
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
+    pub host_policies: HostPolicies,
     pub cache_directory: PathBuf,
     pub repoagent_directory: PathBuf,
     /// Cache, setting, value.
@@ -117,6 +118,7 @@ impl Default for Arguments {
             http_input_bytes_max: 64 << 20,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
+            host_policies: HostPolicies::default(),
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
             repoagent_directory: PathBuf::from("/opt/tritonserver/repoagents"),
             cache_config: Vec::new(),
@@ -306,6 +308,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "backend-directory" => arguments.backend_directory = value.into(),
         "repoagent-directory" => arguments.repoagent_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
+        "host-policy" => set_host_policy(&mut arguments.host_policies, value)?,
         "cache-directory" => arguments.cache_directory = value.into(),
         "cache-config" => arguments.cache_config.push(parse_cache_config(value)?),
         "response-cache-byte-size" => {
@@ -453,6 +456,21 @@ fn parse_backend_config(text: &str) -> Result<(String, String, String), String> 
         return Err(String::from("--backend-config needs a setting and a value"));
     }
     Ok((backend.into(), setting.into(), value.into()))
+}
+
+/// `<policy>,<setting>=<value>`; the value may have commas.
+fn set_host_policy(policies: &mut HostPolicies, text: &str) -> Result<(), String> {
+    let parts = text.split_once(',').and_then(|(policy, rest)| {
+        let (setting, value) = rest.split_once('=')?;
+        let is_whole = [policy, setting, value].iter().all(|part| !part.is_empty());
+        is_whole.then_some((policy, setting, value))
+    });
+    let (policy, setting, value) = parts.ok_or_else(|| {
+        format!("--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}")
+    })?;
+    policies
+        .set(policy, setting, value)
+        .map_err(|error| error.message.into_owned())
 }
 
 #[cfg(test)]
@@ -620,6 +638,14 @@ mod tests {
         }
         for (line, expected) in [
             (
+                "--host-policy=p",
+                "--host-policy option format is '<policy name>,<setting>=<value>'. Got p",
+            ),
+            (
+                "--host-policy=p,gpu=1",
+                "Unsupported host policy setting 'gpu' is specified, supported settings are 'numa-node', 'cpu-cores'",
+            ),
+            (
                 "--metrics-config=a",
                 "--metrics-config option format is <setting>=<value>. Got a",
             ),
@@ -650,6 +676,7 @@ mod tests {
                 ("log-verbose", _) => "1",
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
+                ("host-policy", _) => "p,cpu-cores=0-1,3-3",
                 ("cache-config", _) => "a,b=c",
                 ("memory-limit-bytes", _) => "1048576",
                 (_, Takes::Bool) => "true",

@@ -576,8 +576,8 @@ pub static FLAGS: &[Flag] = &[
         "Memory/Device Management",
         "host-policy",
         Text("<policy>,<setting>=<value>"),
-        Refused,
-        "Bind instances of a policy to CPUs or a NUMA node.",
+        Served,
+        "Bind instances of a policy to CPUs (cpu-cores=0-3,6-6) or to the memory of a NUMA node (numa-node=0). Repeatable.",
     ),
     flag(
         "Memory/Device Management",

@@ -168,6 +168,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         queue_requests_max: arguments.queue_requests_max,
         shard_cpus: machine.shard_cpus.clone(),
         lowers_core_priority: arguments.lowers_core_priority,
+        host_policies: arguments.host_policies.clone(),
         model_load_thread_count: arguments.model_load_thread_count,
         model_load_retry_count: arguments.model_load_retry_count,
         model_control_mode: arguments.model_control_mode,

@@ -254,6 +254,13 @@ fn run(
     released: &mpsc::Receiver<()>,
 ) {
     placement.apply();
+    // Instances that share a thread are of one device, and with it of one policy.
+    let policy = roster.specs.first().map_or("", |spec| &spec.host_policy);
+    if let Err(error) = placement.host_policies.bind_current_thread(policy) {
+        // Failure: the starter is gone, and with it the interest.
+        let _ = ready.send(Err(error));
+        return;
+    }
     let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(roster.specs.len());
     for spec in &roster.specs {
         let created = catch_unwind(AssertUnwindSafe(|| {

@@ -19,6 +19,7 @@ mod error;
 mod fingerprint;
 #[cfg(test)]
 mod fixture;
+mod host_policy;
 mod instances;
 pub mod labels;
 mod lifecycle;
@@ -56,6 +57,7 @@ pub use backend::{
 
 pub use control::{ControlMode, Overrides};
 pub use error::{Code, Error};
+pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};
 pub use queue::{Place, withdraw};
 pub use registry::{Reader, Registry, Snapshot};

@@ -14,6 +14,7 @@ use conch_memory::{Budget, Pool};
 
 use crate::cache::Caching;
 use crate::control::ControlMode;
+use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
 use crate::readiness::{Inquiry, Readiness};
@@ -48,6 +49,8 @@ pub struct Options {
     pub shard_cpus: Vec<usize>,
     /// Run cores at nice +5 where they share CPUs with shards.
     pub lowers_core_priority: bool,
+    /// Where instances run, by their policy.
+    pub host_policies: HostPolicies,
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
@@ -80,6 +83,7 @@ impl Default for Options {
             queue_requests_max: 65_536,
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
+            host_policies: HostPolicies::default(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
             model_control_mode: ControlMode::None,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use conch_net::affinity;
 
+use crate::HostPolicies;
 use crate::timekeeper::Timekeeper;
 
 /// More shards than this rarely help; who has the traffic asks for them.
@@ -60,6 +61,8 @@ pub struct Placement {
     pub spins: bool,
     /// Watches deadlines while every core executes.
     pub timekeeper: Arc<Timekeeper>,
+    /// Where instances of single policies run instead.
+    pub host_policies: Arc<HostPolicies>,
 }
 
 impl Placement {
@@ -89,6 +92,15 @@ impl Placement {
             gives_way: !is_apart && lowers_priority,
             spins: is_apart && is_unbound && !shard_cpus.is_empty(),
             timekeeper,
+            host_policies: Arc::default(),
+        }
+    }
+
+    /// With policies for single instances.
+    pub fn with_policies(self, host_policies: HostPolicies) -> Placement {
+        Placement {
+            host_policies: Arc::new(host_policies),
+            ..self
         }
     }
 

@@ -41,6 +41,42 @@ pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
+/// CPUs are numbered below this.
+pub const CPUS_MAX: usize = libc::CPU_SETSIZE as usize;
+
+/// Has the calling thread, and those that it starts, take memory from NUMA node `node` only.
+///
+/// # Errors
+/// If there is no such node, or the system does not allow it (containers often do not).
+pub fn bind_memory_of_current_thread(node: usize) -> io::Result<()> {
+    const WORD_BITS: usize = usize::BITS as usize;
+    let mut mask = [0_usize; NODES_MAX / WORD_BITS];
+    let Some(word) = mask.get_mut(node / WORD_BITS) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("there is no node {node}"),
+        ));
+    };
+    *word = 1 << (node % WORD_BITS);
+    // The kernel looks at one bit less than it is told.
+    // SAFETY: the mask is readable and has the bits stated; the call concerns the calling thread alone.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            libc::MPOL_BIND,
+            mask.as_ptr(),
+            NODES_MAX + 1,
+        )
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// As many nodes as Linux is built for.
+const NODES_MAX: usize = 1_024;
+
 /// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the process').
 pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
     // SAFETY: no pointers are passed; 0 is the calling thread.
@@ -102,6 +138,11 @@ mod tests {
             assert!(confine_current_thread(&[]).is_err());
             assert!(confine_current_thread(&[1 << 20]).is_err());
             lower_priority_of_current_thread(5).unwrap();
+            assert!(bind_memory_of_current_thread(1 << 20).is_err());
+            assert!(
+                bind_memory_of_current_thread(1_000).is_err(),
+                "there is no such node"
+            );
             set_timer_slack_of_current_thread(1_000).unwrap();
             // SAFETY: this option takes no argument.
             assert_eq!(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }, 1_000);

@@ -1,8 +1,10 @@
-// A backend for contract.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
+// A backend for views.c and servers.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
 // the model `identity` of the same server make the output (with a trace of its own below the request's, if that is traced).
 //
 // The model has INPUT0 and OUTPUT0, FP32 [-1], without batching.
 
+#define _GNU_SOURCE
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +113,19 @@ static Error* Sum(struct TRITONBACKEND_Input* input, const char* policy, double*
   return NULL;
 }
 
+// The policy of the instance, and on how many CPUs its thread may run.
+static Error* TellPolicy(struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Response* response) {
+  struct TRITONSERVER_Message* policy;
+  const char* base;
+  size_t bytes;
+  TRY(TRITONBACKEND_ModelInstanceHostPolicy(instance, &policy));
+  TRY(TRITONSERVER_MessageSerializeToJson(policy, &base, &bytes));
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "policy", base));
+  cpu_set_t cpus;
+  sched_getaffinity(0, sizeof cpus, &cpus);
+  return TRITONBACKEND_ResponseSetIntParameter(response, "cpu_count", CPU_COUNT(&cpus));
+}
+
 static Error* Answer(struct TRITONSERVER_Server* server, struct TRITONBACKEND_Request* request, struct TRITONBACKEND_Response* response) {
   size_t query_bytes = 16;
   TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
@@ -186,7 +201,8 @@ Error* TRITONBACKEND_ModelInstanceExecute(struct TRITONBACKEND_ModelInstance* in
   for (uint32_t index = 0; index < request_count; index++) {
     struct TRITONBACKEND_Response* response;
     TRY(TRITONBACKEND_ResponseNew(&response, requests[index]));
-    Error* error = Answer(server, requests[index], response);
+    Error* error = TellPolicy(instance, response);
+    if (error == NULL) error = Answer(server, requests[index], response);
     TRY(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
     if (error != NULL) TRITONSERVER_ErrorDelete(error);
     TRY(TRITONBACKEND_RequestRelease(requests[index], TRITONSERVER_REQUEST_RELEASE_ALL));

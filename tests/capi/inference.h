@@ -142,3 +142,17 @@ static inline void expect_four(TRITONSERVER_InferenceResponse* response, struct 
   EXPECT(bytes == sizeof four && memcmp(base, four, bytes) == 0 && type == TRITONSERVER_MEMORY_CPU_PINNED && id == 3);
   EXPECT(userp == notes);
 }
+
+// The value of a response's parameter, which must be there.
+static inline const void* parameter(TRITONSERVER_InferenceResponse* response, const char* wanted) {
+  uint32_t count;
+  OK(TS(InferenceResponseParameterCount)(response, &count));
+  for (uint32_t index = 0; index < count; index++) {
+    const char* name;
+    TRITONSERVER_ParameterType type;
+    const void* value;
+    OK(TS(InferenceResponseParameter)(response, index, &name, &type, &value));
+    if (strcmp(name, wanted) == 0) return value;
+  }
+  FAIL("no parameter %s", wanted);
+}

@@ -5,6 +5,8 @@
 // REPOSITORY has `identity` (FP32 [-1]) and `caller` (of caller.c), OTHER_REPOSITORY `other` (as identity) and `caller`, and
 // THIRD_REPOSITORY `other` and `broken`, which fails to load.
 
+#define _GNU_SOURCE
+#include <sched.h>
 #include <unistd.h>
 
 #include "inference.h"
@@ -83,6 +85,44 @@ static void explicit_control(void) {
   OK(TS(ServerLoadModel)(server, "other"));
   OK(TS(ServerUnregisterModelRepository)(server, other_repository));
   OK(TS(ServerSetExitTimeout)(server, 10));
+  OK(TS(ServerDelete)(server));
+  OK(TS(ResponseAllocatorDelete)(allocator));
+}
+
+// Instances of a policy run where it says, and their backend is told.
+static void host_policies(void) {
+  cpu_set_t cpus;
+  sched_getaffinity(0, sizeof cpus, &cpus);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &cpus)) cpu++;
+  char range[32], expected[64];
+  snprintf(range, sizeof range, "%d-%d", cpu, cpu);
+  snprintf(expected, sizeof expected, "{\"cpu\":{\"cpu-cores\":\"%s\"}}", range);
+  TRITONSERVER_ServerOptions* options = NULL;
+  OK(TS(ServerOptionsNew)(&options));
+  OK(TS(ServerOptionsSetModelRepositoryPath)(options, repository));
+  OK(TS(ServerOptionsSetBackendDirectory)(options, backends));
+  OK(TS(ServerOptionsSetStrictModelConfig)(options, false));
+  REFUSED(TS(ServerOptionsSetHostPolicy)(options, "cpu", "gpu", "1"), TRITONSERVER_ERROR_UNSUPPORTED,
+          "Unsupported host policy setting 'gpu' is specified");
+  OK(TS(ServerOptionsSetHostPolicy)(options, "cpu", "cpu-cores", "everywhere"));
+  TRITONSERVER_Server* server = NULL;
+  REFUSED(TS(ServerNew)(&server, options), TRITONSERVER_ERROR_INTERNAL, "failed to load all models");
+  OK(TS(ServerOptionsSetHostPolicy)(options, "cpu", "cpu-cores", range));
+  OK(TS(ServerNew)(&server, options));
+  OK(TS(ServerOptionsDelete)(options));
+  TRITONSERVER_ResponseAllocator* allocator = make_allocator();
+  struct Wait wait;
+  struct Notes notes = {0};
+  TRITONSERVER_InferenceRequest* request = make_request(server, "caller", allocator, &notes, &wait);
+  OK(TS(InferenceRequestRemoveAllInputData)(request, "INPUT0"));
+  OK(TS(InferenceRequestAppendInputData)(request, "INPUT0", four, sizeof four, TRITONSERVER_MEMORY_CPU, 0));
+  TRITONSERVER_InferenceResponse* response = run(server, request, &wait, NULL);
+  expect_four(response, &notes);
+  EXPECT(strcmp(parameter(response, "policy"), expected) == 0);
+  EXPECT(*(const int64_t*)parameter(response, "cpu_count") == 1);
+  OK(TS(InferenceResponseDelete)(response));
+  OK(TS(InferenceRequestDelete)(request));
   OK(TS(ServerDelete)(server));
   OK(TS(ResponseAllocatorDelete)(allocator));
 }
@@ -167,6 +207,7 @@ int main(int count, char** words) {
   repository = words[2], backends = words[3], other_repository = words[4], third_repository = words[5];
   several_servers();
   explicit_control();
+  host_policies();
   options_work();
   puts("ok");
   return 0;

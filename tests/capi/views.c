@@ -103,19 +103,6 @@ static void traces(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* 
 
 // What the backend of caller.c found out.
 
-static const void* parameter(TRITONSERVER_InferenceResponse* response, const char* wanted) {
-  uint32_t count;
-  OK(TS(InferenceResponseParameterCount)(response, &count));
-  for (uint32_t index = 0; index < count; index++) {
-    const char* name;
-    TRITONSERVER_ParameterType type;
-    const void* value;
-    OK(TS(InferenceResponseParameter)(response, index, &name, &type, &value));
-    if (strcmp(name, wanted) == 0) return value;
-  }
-  FAIL("no parameter %s", wanted);
-}
-
 static void backends_view(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocator) {
   struct Wait wait;
   struct Notes notes = {0};

@@ -76,7 +76,8 @@ impl Lifecycle {
                 &options.shard_cpus,
                 options.lowers_core_priority,
                 timekeeper,
-            ),
+            )
+            .with_policies(options.host_policies.clone()),
             repositories: Mutex::new(Repositories::new(
                 &options.model_repositories,
                 options.namespacing,

@@ -99,16 +99,14 @@ impl ServerOptions {
     /// `--host-policy`.
     ///
     /// # Errors
-    /// UNSUPPORTED, as the flag is refused.
+    /// UNSUPPORTED for a setting that there is not.
     pub(crate) fn set_host_policy(
         &mut self,
         policy: &str,
         setting: &str,
         value: &str,
     ) -> Result<(), Error> {
-        Err(Error::unsupported(format!(
-            "the host policy {policy},{setting}={value} is not served by this version"
-        )))
+        self.server.host_policies.set(policy, setting, value)
     }
 }
 

@@ -17,6 +17,7 @@ pub fn start(
 ) -> Result<(Arc<Server>, Arc<Host>), Error> {
     plugins.server_id.clone_from(&options.server_id);
     plugins.auto_complete = options.auto_complete;
+    plugins.host_policies.clone_from(&options.host_policies);
     let host = Host::new(plugins);
     let server = Server::start(options, Arc::clone(&host) as Arc<_>)?;
     host.bind_server(&server);

@@ -133,7 +133,13 @@ impl InstanceHandle {
         model: Arc<LoadedModel>,
         spec: InstanceSpec,
     ) -> Result<InstanceHandle, Error> {
-        let policy = serde_json::json!({ spec.host_policy.as_str(): {} });
+        let settings: serde_json::Map<_, _> = model
+            .server()
+            .host_policies()
+            .settings(&spec.host_policy)
+            .map(|(setting, value)| (setting.to_owned(), value.into()))
+            .collect();
+        let policy = serde_json::json!({ spec.host_policy.as_str(): settings });
         let loaded = Box::new(LoadedInstance {
             tag: Tag::default(),
             c_name: c_string(&spec.name),

@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_engine::cache::ResponseCache;
-use conch_engine::{AgentHost, Backend, BackendHost, BackendSpec, Error, Server, log};
+use conch_engine::{
+    AgentHost, Backend, BackendHost, BackendSpec, Error, HostPolicies, Server, log,
+};
 use conch_memory::Budget;
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
@@ -55,6 +57,8 @@ pub struct Options {
     pub auto_complete: bool,
     /// What a completed configuration batches up to, unless `backend_config` says otherwise.
     pub default_max_batch_size: u32,
+    /// Where instances run, for backends that ask.
+    pub host_policies: HostPolicies,
     /// Holds one directory per response cache.
     pub cache_directory: PathBuf,
     /// The response cache: its name and its configuration (JSON). Empty: none; more than one is refused at the start.
@@ -71,6 +75,7 @@ impl Default for Options {
             backend_config: Vec::new(),
             auto_complete: true,
             default_max_batch_size: 4,
+            host_policies: HostPolicies::default(),
             cache_directory: PathBuf::from("/opt/tritonserver/caches"),
             cache_config: Vec::new(),
             repoagent_directory: PathBuf::from("/opt/tritonserver/repoagents"),
@@ -113,7 +118,8 @@ impl Kept {
 
 impl Host {
     pub fn new(options: Options) -> Arc<Host> {
-        let server = Arc::new(ServerHandle::new(options.server_id.clone()));
+        let policies = options.host_policies.clone();
+        let server = Arc::new(ServerHandle::new(options.server_id.clone(), policies));
         Arc::new(Host {
             agents: Agents::new(options.repoagent_directory.clone()),
             options,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{Error, Server};
+use conch_engine::{Error, HostPolicies, Server};
 
 use super::Host;
 use crate::boundary::{Tag, handles};
@@ -19,6 +19,7 @@ handles! {
 pub(crate) struct ServerHandle {
     tag: Tag<abi::TRITONSERVER_Server>,
     id: String,
+    host_policies: HostPolicies,
     server: OnceLock<Weak<Server>>,
     exit_timeout_secs: AtomicU64,
     /// If an embedder made the server: until it is deleted.
@@ -32,10 +33,11 @@ struct Owned {
 }
 
 impl ServerHandle {
-    pub(crate) fn new(id: String) -> ServerHandle {
+    pub(crate) fn new(id: String, host_policies: HostPolicies) -> ServerHandle {
         ServerHandle {
             tag: Tag::default(),
             id,
+            host_policies,
             server: OnceLock::new(),
             exit_timeout_secs: AtomicU64::new(0),
             owned: Mutex::default(),
@@ -58,6 +60,11 @@ impl ServerHandle {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// What is set for the policies of instances.
+    pub(crate) fn host_policies(&self) -> &HostPolicies {
+        &self.host_policies
     }
 
     /// The running server.
