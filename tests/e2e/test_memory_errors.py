@@ -12,33 +12,43 @@ from case import conch_only
 LEAKING = ("a_rust_panic_that_gets_out_is_an_error", "a_request_that_never_comes_back_does_no_harm")
 
 
-def program():
-    """The newest test program of src/ffi/tests/plugin.rs that cargo built in this profile."""
-    found = [path for path in (servers.TARGET / servers.PROFILE / "deps").glob("plugin-*") if re.fullmatch(r"plugin-[0-9a-f]+", path.name)]
+def program(name):
+    """The newest test program of src/ffi/tests that cargo built in this profile."""
+    directory = servers.TARGET / servers.PROFILE / "deps"
+    found = [path for path in directory.glob(f"{name}-*") if re.fullmatch(r"[a-z_]+-[0-9a-f]+", path.name)]
     if not found:
-        raise unittest.SkipTest(f"the test program of the plug-ins is not built in profile {servers.PROFILE}")
+        raise unittest.SkipTest(f"the test program '{name}' is not built in profile {servers.PROFILE}")
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
 @conch_only
 @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind: scripts/setup --tests installs it")
 class Plugins(unittest.TestCase):
-    def check(self, *more, code=0):
+    def check(self, name, *more, code=0):
         done = subprocess.run(
             ["valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=definite",
-             "--errors-for-leak-kinds=definite", "--num-callers=30", str(program()), "--test-threads=2", *more],
+             "--errors-for-leak-kinds=definite", "--num-callers=30", str(program(name)), "--test-threads=2", *more],
             capture_output=True, text=True, timeout=500, check=False)
         self.assertEqual(done.returncode, code, done.stdout[-2000:] + done.stderr[-6000:])
         return done.stdout
 
-    def test_are_clean(self):
-        told = self.check(*(word for name in LEAKING for word in ("--skip", name)))
+    def test_backends(self):
+        told = self.check("plugin", *(word for name in LEAKING for word in ("--skip", name)))
         passed = int(re.search(r"(\d+) passed", told)[1])
         self.assertGreater(passed, 15, told)
 
+    def test_caches(self):
+        self.assertIn(" 0 failed", self.check("cache"))
+
+    def test_batching_libraries(self):
+        self.assertIn(" 0 failed", self.check("strategy"))
+
+    def test_backends_of_the_sdk(self):
+        self.assertIn(" 0 failed", self.check("sdk_backends"))
+
     def test_what_leaks_is_seen(self):
         """The check can fail: what leaks on purpose is found."""
-        self.check("a_request_that_never_comes_back_does_no_harm", code=9)
+        self.check("plugin", "a_request_that_never_comes_back_does_no_harm", code=9)
 
 
 if __name__ == "__main__":
