@@ -43,7 +43,29 @@ impl Fingerprint {
         }
         fingerprint
     }
+
+    /// Whether what a version is made of looked the same at both moments: its directory, and whatever belongs to no version. The
+    /// configuration is left out: it is compared as what it says.
+    pub(crate) fn has_same_version(&self, other: &Fingerprint, version: i64) -> bool {
+        let own = version.to_string();
+        let is_of_it = |name: &&Vec<u8>| {
+            let is_version = name.iter().all(u8::is_ascii_digit);
+            let is_config = CONFIGURATIONS.contains(&name.as_slice());
+            !is_config && (!is_version || name.as_slice() == own.as_bytes())
+        };
+        let names = |fingerprint: &'_ Fingerprint| -> BTreeMap<Vec<u8>, u64> {
+            let entries = fingerprint.entries.iter();
+            entries
+                .filter(|(name, _)| is_of_it(name))
+                .map(|(name, hash)| (name.clone(), *hash))
+                .collect()
+        };
+        names(self) == names(other)
+    }
 }
+
+/// What a model's configuration lies in.
+const CONFIGURATIONS: [&[u8]; 2] = [b"config.pbtxt", b"configs"];
 
 struct Walk {
     entries_left: usize,
@@ -161,6 +183,36 @@ mod tests {
             change(&directory);
             let after = Fingerprint::of(&directory.path("m"));
             assert_eq!(before != after, is_change, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_version_changes_with_its_own_files_and_those_of_all() {
+        let directory = Directory::new();
+        for file in [
+            "config.pbtxt",
+            "configs/other.pbtxt",
+            "labels.txt",
+            "1/m",
+            "2/m",
+        ] {
+            directory.file(&format!("m/{file}"), "");
+        }
+        for (file, expected) in [
+            ("config.pbtxt", [true, true]),
+            ("configs/other.pbtxt", [true, true]),
+            ("3/m", [true, true]),
+            ("2/n", [true, false]),
+            ("1/m", [false, true]),
+            ("labels.txt", [false, false]),
+            ("more.txt", [false, false]),
+        ] {
+            let before = Fingerprint::of(&directory.path("m"));
+            directory.file(&format!("m/{file}"), "changed");
+            let after = Fingerprint::of(&directory.path("m"));
+            assert_ne!(before, after, "{file}");
+            let same = [1, 2].map(|version| before.has_same_version(&after, version));
+            assert_eq!(same, expected, "{file}");
         }
     }
 

@@ -86,6 +86,7 @@ class Http(Asking, ServerCase):
         for name in ("start", "a", "m"):
             repository.model(name, identity(batch=8))
         repository.model("many", identity(batch=8), versions=("1", "2", "3"))
+        repository.model("policy", identity(batch=8), versions=("1", "2", "3"))
         repository.model("bad", 'backend: "no_such"\n')
         repository.model("syntax", "no_such_field: 1\n")
 
@@ -161,6 +162,22 @@ class Http(Asking, ServerCase):
         self.assertEqual(self.load("fresh"), (500, NOT_POLLED.format("fresh")))
         self.assert_serves("fresh")
         self.assertEqual(self.unload("fresh"), (200, ""))
+
+    def test_another_policy_loads_only_what_is_new(self):
+        config = self.repository.path / "policy/config.pbtxt"
+
+        def want(versions):
+            config.write_text(identity(batch=8, extra=f"version_policy {{ specific {{ versions: [ {versions} ] }} }}\n"))
+            self.assertEqual(self.load("policy"), (200, ""))
+        want("1, 2")
+        value = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+        self.assertEqual(self.server.post_json("/v2/models/policy/versions/2/infer", value)[0], 200)
+        if IS_TRITON:
+            time.sleep(1.1)  # it looks at whole seconds on some file systems
+        want("2, 3")
+        rows = [row for row in self.index() if row.startswith("policy")]
+        self.assertEqual(rows, ["policy:1 unloaded", "policy:2 READY", "policy:3 READY"])
+        self.assertEqual(self.server.statistics("policy", "2")["inference_count"], 1, "it is the one that was there before")
 
     @conch_only
     def test_a_failed_reload_keeps_what_serves(self):
@@ -290,8 +307,9 @@ class Traffic(Asking, ServerCase):
         for thread in threads:
             thread.start()
         try:
-            for _ in range(40):
-                self.assertEqual(self.load("m", parameters(config=configuration())), (200, ""))
+            for number in range(40):
+                config = configuration(metric_tags={"load": str(number)})
+                self.assertEqual(self.load("m", parameters(config=config)), (200, ""))
         finally:
             is_over.set()
             for thread in threads:
@@ -299,6 +317,7 @@ class Traffic(Asking, ServerCase):
         self.assertEqual(problems, [])
         self.assertGreater(min(counts), 40, counts)
         self.assertEqual(self.index().count("m:1 READY"), 1)
+        self.assertEqual(self.server.output.count("successfully unloaded 'm' version 1"), 40)
 
     def test_loading_holds_nothing_up(self):
         loads = [threading.Thread(target=self.load, args=("slow",)) for _ in range(4)]

@@ -158,7 +158,7 @@ impl Lifecycle {
                 let is_hidden = scan
                     .unreadable
                     .iter()
-                    .any(|repository| source.path().starts_with(repository));
+                    .any(|repository| source.path.starts_with(repository));
                 if !scan.models.contains_key(id) && !is_hidden {
                     going.push(id.clone());
                 }

@@ -279,6 +279,10 @@ fn a_failed_reload_keeps_the_old_one() {
     std::fs::remove_dir(directory.path("r/m/2")).unwrap();
     directory.model("r", "m", &["1"], "");
     plain(&server, "m").unwrap();
+    let now = Arc::clone(server.registry().snapshot().find("m", Some(1)).unwrap());
+    assert!(Arc::ptr_eq(&before, &now), "as it was");
+    directory.file("r/m/1/weights", "new");
+    plain(&server, "m").unwrap();
     settle(&server);
     let now = Arc::clone(server.registry().snapshot().find("m", Some(1)).unwrap());
     assert!(!Arc::ptr_eq(&before, &now));
@@ -322,7 +326,10 @@ fn an_override_lasts_until_the_next_plain_load() {
         server.load_model("m", config("m", all)).unwrap();
     }
     assert_eq!(shown(&server), ["m:1 READY", "m:2 READY"]);
-    assert_eq!(host.events.count("load m:1"), 2, "an override always loads");
+    assert_eq!(host.events.count("load m:1"), 1, "the same again");
+    let more = r#","version_policy":{"all":{}},"metric_tags":{"a":"b"}"#;
+    server.load_model("m", config("m", more)).unwrap();
+    assert_eq!(host.events.count("load m:1"), 2);
     plain(&server, "m").unwrap();
     settle(&server);
     assert_eq!(shown(&server), ["m:1 unloaded", "m:2 READY"]);
@@ -355,6 +362,53 @@ fn an_override_lasts_until_the_next_plain_load() {
     plain(&server, "fresh").unwrap_err();
     assert!(server.registry().snapshot().find("fresh", None).is_ok());
     server.stop().unwrap();
+}
+
+#[test]
+fn only_what_changed_is_loaded_anew() {
+    let directory = Directory::new();
+    let policy =
+        |versions: &str| format!("version_policy {{ specific {{ versions: [ {versions} ] }} }}");
+    directory.model("r", "m", &["1", "2", "3"], &policy("1, 2"));
+    let (host, server) = start(explicit(&directory, &["r"]));
+    let loads = || [1, 2, 3].map(|version| host.events.count(&format!("load m:{version}")));
+    plain(&server, "m").unwrap();
+    assert_eq!(loads(), [1, 1, 0]);
+    directory.model("r", "m", &[], &policy("2, 3"));
+    plain(&server, "m").unwrap();
+    settle(&server);
+    assert_eq!(loads(), [1, 1, 1], "another policy");
+    assert_eq!(shown(&server), ["m:1 unloaded", "m:2 READY", "m:3 READY"]);
+    directory.file("r/m/3/weights", "new");
+    plain(&server, "m").unwrap();
+    assert_eq!(loads(), [1, 1, 2], "one version's files");
+    directory.file("r/m/labels.txt", "new");
+    plain(&server, "m").unwrap();
+    assert_eq!(loads(), [1, 2, 3], "files of all");
+    directory.model(
+        "r",
+        "m",
+        &[],
+        &format!("{} metric_tags {{ key: 'a' value: 'b' }}", policy("2, 3")),
+    );
+    plain(&server, "m").unwrap();
+    assert_eq!(loads(), [1, 3, 4], "the configuration");
+    // What is kept serves on while another version fails, and is not taken down with it.
+    directory.model(
+        "r",
+        "m",
+        &[],
+        &format!("{} metric_tags {{ key: 'a' value: 'b' }}", policy("2")),
+    );
+    plain(&server, "m").unwrap();
+    settle(&server);
+    assert_eq!(
+        shown(&server),
+        ["m:1 unloaded", "m:2 READY", "m:3 unloaded"]
+    );
+    assert_eq!(loads(), [1, 3, 4]);
+    server.stop().unwrap();
+    assert_eq!(host.events.count("drop model"), 8);
 }
 
 #[test]
@@ -484,8 +538,9 @@ fn no_request_fails_while_models_are_reloaded() {
                 })
             })
             .collect();
-        for _ in 0..25 {
-            server.load_model("m", config("m", "")).unwrap();
+        for index in 0..25 {
+            let tag = format!(r#","metric_tags":{{"load":"{index}"}}"#);
+            server.load_model("m", config("m", &tag)).unwrap();
         }
         is_over.store(true, Ordering::Relaxed);
         senders

@@ -21,6 +21,8 @@ use crate::{BackendSpec, Error, LoadContext, ModelVersion, core, log};
 struct Loading {
     plan: Plan,
     versions: Vec<i64>,
+    /// Versions that are ready and stay as they are.
+    kept: Vec<i64>,
     outcomes: Mutex<Vec<(i64, Result<Loaded, Error>)>>,
 }
 
@@ -69,10 +71,15 @@ impl Lifecycle {
                     continue;
                 }
             };
-            self.show_loading(&plan.id, &versions);
+            let (kept, versions) = self.show_loading(&plan, &versions);
+            if versions.is_empty() {
+                self.swap_in(&plan, &kept, Vec::new());
+                continue;
+            }
             let loading = Arc::new(Loading {
                 plan,
                 versions,
+                kept,
                 outcomes: Mutex::default(),
             });
             for version in &loading.versions {
@@ -120,18 +127,31 @@ impl Lifecycle {
         }
     }
 
-    /// Versions that are ready stay so while their successors load.
-    fn show_loading(&self, id: &ModelId, versions: &[i64]) {
+    /// Tells the versions that can stay from those that are to be loaded, and shows the latter as LOADING, except where a version
+    /// serves meanwhile.
+    fn show_loading(&self, plan: &Plan, versions: &[i64]) -> (Vec<i64>, Vec<i64>) {
         let mut models = self.board.lock();
-        let entry = models.entry(id.clone()).or_default();
+        let entry = models.entry(plan.id.clone()).or_default();
         entry.trouble = None;
-        for version in versions {
-            let slot = entry.versions.get(version);
-            if !slot.is_some_and(Slot::is_ready) {
-                entry.versions.insert(*version, Slot::loading());
-            }
+        // What agents do to a model is theirs to say.
+        let source = entry
+            .source
+            .as_ref()
+            .filter(|_| plan.keepers.agents.is_none());
+        let is_ready = |version: &i64| entry.versions.get(version).is_some_and(Slot::is_ready);
+        let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
+            is_ready(version) && source.is_some_and(|source| source.keeps(&plan.source, **version))
+        });
+        let absent: Vec<i64> = loading
+            .iter()
+            .filter(|version| !is_ready(version))
+            .copied()
+            .collect();
+        for version in absent {
+            entry.versions.insert(version, Slot::loading());
         }
         self.board.publish(&models);
+        (kept, loading)
     }
 
     fn load_with_retries(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
@@ -252,19 +272,20 @@ impl Lifecycle {
                 .into_iter()
                 .filter_map(|(version, outcome)| Some((version, outcome.ok()?)))
                 .collect();
-            self.swap_in(&loading.plan, loaded);
+            self.swap_in(&loading.plan, &loading.kept, loaded);
             return None;
         }
         Some(self.abandon(&loading.plan, outcomes))
     }
 
-    /// Puts the new versions into service and takes the old ones out, in one step.
-    fn swap_in(&self, plan: &Plan, loaded: Vec<(i64, Loaded)>) {
+    /// Puts the new versions into service and takes the old ones out, but for those that are kept, in one step.
+    fn swap_in(&self, plan: &Plan, kept: &[i64], loaded: Vec<(i64, Loaded)>) {
         let mut departing = Vec::new();
         {
             let mut models = self.board.lock();
             let entry = models.entry(plan.id.clone()).or_default();
             let mut old: Vec<i64> = entry.versions.keys().copied().collect();
+            old.retain(|version| !kept.contains(version));
             for (version, loaded) in loaded {
                 old.retain(|other| *other != version);
                 departing.extend(entry.replace(version, loaded));

@@ -35,11 +35,11 @@ impl Lifecycle {
         is_explicit: bool,
     ) -> Result<Option<Plan>, Error> {
         // Before anything is read, so that a change meanwhile shows next time.
-        let fingerprint = Fingerprint::of(path);
+        let looks = Fingerprint::of(path);
         let is_same = {
             let models = self.board.lock();
             let source = models.get(id).and_then(|entry| entry.source.as_ref());
-            source.is_some_and(|source| source.is_same(path, &fingerprint))
+            source.is_some_and(|source| source.is_same(path, &looks))
         };
         if is_same {
             return Ok(None);
@@ -49,8 +49,13 @@ impl Lifecycle {
             may_complete,
         } = self.reading();
         let config = read_config(path, config_name, may_complete)?;
-        self.plan_for(id, path, config, None, Some(fingerprint), is_explicit)
-            .map(Some)
+        let origin = Origin {
+            path,
+            looks: Some(looks),
+            is_plain: true,
+            files: None,
+        };
+        self.plan_for(id, origin, config, is_explicit).map(Some)
     }
 
     /// The model that a request describes: its configuration, or that and all its files.
@@ -70,19 +75,30 @@ impl Lifecycle {
             })?),
             None => None,
         };
+        let looks = files.is_none().then(|| Fingerprint::of(path));
         let path = files.as_ref().map_or(path, OverrideFiles::path).to_owned();
-        self.plan_for(id, &path, config, files, None, true)
+        let origin = Origin {
+            path: &path,
+            looks,
+            is_plain: false,
+            files,
+        };
+        self.plan_for(id, origin, config, true)
     }
 
     fn plan_for(
         &self,
         id: &ModelId,
-        path: &Path,
+        origin: Origin<'_>,
         config: Option<ModelConfig>,
-        files: Option<OverrideFiles>,
-        fingerprint: Option<Fingerprint>,
         is_explicit: bool,
     ) -> Result<Plan, Error> {
+        let Origin {
+            path,
+            looks,
+            is_plain,
+            files,
+        } = origin;
         let Options {
             config_name,
             may_complete,
@@ -104,8 +120,15 @@ impl Lifecycle {
         let needs = conch_config::needed_models(&candidate.config);
         Ok(Plan {
             id: id.clone(),
+            source: Source {
+                path: path.to_owned(),
+                looks,
+                is_plain,
+                config: candidate.config.clone(),
+                needs,
+                is_explicit,
+            },
             candidate,
-            source: Source::new(path.to_owned(), fingerprint, needs, is_explicit),
             keepers: Keepers {
                 agents: agents.map(Arc::new),
                 _files: files.map(Arc::new),
@@ -119,6 +142,15 @@ impl Lifecycle {
             may_complete: self.options.auto_complete,
         }
     }
+}
+
+/// Where a plan's files come from.
+struct Origin<'p> {
+    path: &'p Path,
+    looks: Option<Fingerprint>,
+    /// Nothing came with the request.
+    is_plain: bool,
+    files: Option<OverrideFiles>,
 }
 
 /// How configurations are read.

@@ -3,14 +3,20 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use conch_config::ModelConfig;
+
 use crate::fingerprint::Fingerprint;
 
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The model's directory in its repository.
-    path: PathBuf,
-    /// Of that directory when it was read; none if what the model was made of came with the request: the next load reads it again.
-    fingerprint: Option<Fingerprint>,
+    pub(super) path: PathBuf,
+    /// How that directory looked when it was read; none if the files came with the request.
+    pub(super) looks: Option<Fingerprint>,
+    /// Nothing came with the request: the next load changes nothing unless the directory looks otherwise.
+    pub(super) is_plain: bool,
+    /// As it was before the backend completed it.
+    pub(super) config: ModelConfig,
     /// Models that it needs: the steps of an ensemble.
     pub(super) needs: BTreeSet<String>,
     /// Somebody asked for this very model, not only for one that needs it.
@@ -18,38 +24,36 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(
-        path: PathBuf,
-        fingerprint: Option<Fingerprint>,
-        needs: BTreeSet<String>,
-        is_explicit: bool,
-    ) -> Source {
-        Source {
-            path,
-            fingerprint,
-            needs,
-            is_explicit,
-        }
-    }
-
     /// This source in the place of `previous`: a wish for the model itself is not forgotten.
     pub(super) fn following(mut self, previous: Option<&Source>) -> Source {
         self.is_explicit |= previous.is_some_and(|source| source.is_explicit);
         self
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Whether a model in directory `path` that looks like `looks` is the one that is loaded.
+    pub(super) fn is_same(&self, path: &Path, looks: &Fingerprint) -> bool {
+        self.is_plain && self.path == path && self.looks.as_ref() == Some(looks)
     }
 
-    /// Whether a model in directory `path` that looks like `fingerprint` is the one that is loaded.
-    pub(super) fn is_same(&self, path: &Path, fingerprint: &Fingerprint) -> bool {
-        self.path == path && self.fingerprint.as_ref() == Some(fingerprint)
+    /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the configurations differ at most in
+    /// which versions they want.
+    pub(super) fn keeps(&self, next: &Source, version: i64) -> bool {
+        let (Some(before), Some(after)) = (&self.looks, &next.looks) else {
+            return false;
+        };
+        let wanting_any = |config: &ModelConfig| ModelConfig {
+            version_policy: None,
+            ..config.clone()
+        };
+        self.path == next.path
+            && before.has_same_version(after, version)
+            && wanting_any(&self.config) == wanting_any(&next.config)
     }
 
     /// Of a load that failed: the next one is to try again.
     pub(super) fn of_failure(mut self) -> Source {
-        self.fingerprint = None;
+        self.is_plain = false;
+        self.looks = None;
         self
     }
 }
@@ -103,11 +107,15 @@ mod tests {
         let sources: Vec<(&str, Source)> = models
             .iter()
             .map(|(name, needs, is_explicit)| {
-                let needs = needs.iter().map(|need| (*need).to_owned()).collect();
-                (
-                    *name,
-                    Source::new(PathBuf::new(), None, needs, *is_explicit),
-                )
+                let source = Source {
+                    path: PathBuf::new(),
+                    looks: None,
+                    is_plain: true,
+                    config: ModelConfig::default(),
+                    needs: needs.iter().map(|need| (*need).to_owned()).collect(),
+                    is_explicit: *is_explicit,
+                };
+                (*name, source)
             })
             .collect();
         let sources: Vec<(&str, &Source)> = sources
