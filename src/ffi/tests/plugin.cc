@@ -364,6 +364,28 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     }
     Must(TRITONBACKEND_ResponseFactorySendFlags(factory, kFinal));
     Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+  } else if (act == "backwards") {
+    // Made in one order here, sent in another one from two threads, one after the other, long after the request is gone.
+    Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
+    release();
+    std::vector<TRITONBACKEND_Response*> made;
+    for (const char* part : {"a", "b", "c", "d"}) {
+      Must(TRITONBACKEND_ResponseNewFromFactory(&response, factory));
+      Fill(response, part);
+      made.push_back(response);
+    }
+    std::lock_guard<std::mutex> held(lock);
+    threads.emplace_back([made, factory] {
+      std::thread other([made] {
+        Must(TRITONBACKEND_ResponseSend(made[3], 0, nullptr));
+        Must(TRITONBACKEND_ResponseSend(made[1], 0, nullptr));
+      });
+      other.join();
+      Must(TRITONBACKEND_ResponseSend(made[2], 0, nullptr));
+      // The factory goes first; the last response has the flag.
+      Must(TRITONBACKEND_ResponseFactoryDelete(factory));
+      Must(TRITONBACKEND_ResponseSend(made[0], kFinal, nullptr));
+    });
   } else {
     throw std::logic_error("unknown act " + act);
   }

@@ -208,6 +208,14 @@ fn a_decoupled_model_streams() {
     );
     assert_eq!(bench.wake_count(), 4, "each response leaves at once");
     bench.journal();
+    // In whatever order and from whatever thread they are sent, as soon as they are.
+    let mut answers = bench.execute(&mut *instance, &[Call::new("backwards", &[b"x"])]);
+    bench.journal();
+    answers.extend(bench.answers());
+    assert_eq!(
+        answers,
+        ["0 ok OUT=d", "0 ok OUT=b", "0 ok OUT=c", "0 ok OUT=a final"]
+    );
     let answers = bench.execute(&mut *instance, &[Call::new("final_twice", &[b"x"])]);
     assert_eq!(answers, ["0 ok OUT=end final"]);
     assert_eq!(

@@ -138,6 +138,47 @@ fn a_library_may_fail_and_may_only_read() {
 }
 
 #[test]
+fn what_a_library_throws_is_an_error() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("strategy/throws");
+    let library = directory.join("1/batchstrategy.so");
+    std::fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let compile = |definitions: &[&str]| {
+        // Another file each time: the loader knows a library by it.
+        let _ = std::fs::remove_file(&library);
+        let compiled = Command::new("c++")
+            .args(["-std=c++17", "-shared", "-fPIC", "-O1", "-Wall", "-Werror"])
+            .args(definitions)
+            .arg("-I")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../abi/include"))
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/strategy_throws.cc"
+            ))
+            .arg("-o")
+            .arg(&library)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{said}");
+    };
+    compile(&["-DTHROWS_AT_START"]);
+    let error = Bench::load("square", &limit(1), &directory).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "Internal: the plug-in threw an exception: thrown by BatcherInitialize"
+    );
+    compile(&[]);
+    let bench = Bench::at("square", &limit(1), &directory);
+    let mut strategy = bench.model().batch_strategy().unwrap();
+    for _ in 0..2 {
+        strategy.begin();
+        let (live, joins) = strategy.includes(request(&bench, "a", 1));
+        assert!(!joins && live.batch_count() == 1);
+        strategy.end();
+    }
+}
+
+#[test]
 fn a_library_that_cannot_be_used_fails_the_load() {
     let directory = model_with_strategy("negative", &[]);
     let journal = Journal::of(&directory);
