@@ -156,3 +156,148 @@ impl Asker for Asked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
+
+    use conch_engine::Error;
+
+    use super::*;
+    use crate::boundary::{borrow, take};
+    use crate::export::allocator::ResponseAllocator;
+
+    /// What the callback saw, and what it is to do.
+    #[derive(Default)]
+    struct Seen {
+        messages: Mutex<Vec<String>>,
+        finals: AtomicU64,
+        is_inside: AtomicBool,
+        asked: Mutex<Option<Arc<Asked>>>,
+    }
+
+    unsafe extern "C" fn note(
+        response: *mut abi::TRITONSERVER_InferenceResponse,
+        flags: u32,
+        userp: *mut c_void,
+    ) {
+        // SAFETY: the test passes a live `Seen`.
+        let seen = unsafe { &*userp.cast::<Seen>() };
+        assert!(!seen.is_inside.swap(true, Ordering::SeqCst), "two at once");
+        if response.is_null() {
+            seen.messages.lock().unwrap().push(String::new());
+        } else {
+            // SAFETY: the callback owns the response.
+            let message = unsafe {
+                let message = borrow(response).unwrap().error().unwrap_err().message;
+                drop(take(response));
+                message
+            };
+            seen.messages.lock().unwrap().push(message.into_owned());
+        }
+        // From within, one more arrives: it waits for this call to end.
+        if let Some(asked) = seen.asked.lock().unwrap().take() {
+            asked.deliver(delivery("from within", false));
+            asked.wake();
+        }
+        seen.finals.fetch_add(
+            u64::from(flags & abi::TRITONSERVER_RESPONSE_COMPLETE_FINAL),
+            Ordering::SeqCst,
+        );
+        seen.is_inside.store(false, Ordering::SeqCst);
+    }
+
+    unsafe extern "C" fn released(
+        _: *mut abi::TRITONSERVER_InferenceRequest,
+        flags: u32,
+        userp: *mut c_void,
+    ) {
+        assert_eq!(flags, abi::TRITONSERVER_REQUEST_RELEASE_ALL);
+        // SAFETY: the test passes a live `Seen`.
+        let seen = unsafe { &*userp.cast::<Seen>() };
+        seen.messages.lock().unwrap().push("released".to_owned());
+    }
+
+    fn delivery(message: &str, is_final: bool) -> Delivery {
+        let outcome = (!message.is_empty()).then(|| Err(Error::internal(message.to_owned())));
+        Delivery {
+            slot: 0,
+            outcome,
+            is_final,
+        }
+    }
+
+    fn asked(seen: &Seen) -> Arc<Asked> {
+        let mut message =
+            conch_config::parse_text("config.pbtxt", "name: 'm' backend: 'b'").unwrap();
+        conch_config::normalize(&mut message);
+        let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
+        let functions = ResponseAllocator::default();
+        let userp = ptr::from_ref(seen).cast_mut().cast();
+        Arc::new(Asked {
+            request: RequestAddress(ptr::null_mut()),
+            release: Callback::new(released, userp),
+            respond: Callback::new(note, userp),
+            allocator: Allocator::new(ptr::null_mut(), functions, ptr::null_mut()),
+            id: CString::default(),
+            model: Arc::new(ModelVersion::new("m".into(), 1, config, 1, 1)),
+            trace: Mutex::default(),
+            extras: Vec::new(),
+            outbox: Mutex::default(),
+        })
+    }
+
+    #[test]
+    fn responses_of_many_threads_come_one_by_one_in_order() {
+        const THREADS: usize = 4;
+        const EACH: usize = 500;
+        let seen = Seen::default();
+        let asked = asked(&seen);
+        let sent = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (asked, sent) = (&asked, &sent);
+                scope.spawn(move || {
+                    for index in 0..EACH {
+                        // As a loan does: delivered under its lock, woken outside.
+                        let message = format!("{thread}.{index}");
+                        let mut order = sent.lock().unwrap();
+                        asked.deliver(delivery(&message, false));
+                        order.push(message);
+                        drop(order);
+                        asked.wake();
+                    }
+                });
+            }
+        });
+        assert_eq!(
+            *seen.messages.lock().unwrap(),
+            *sent.lock().unwrap(),
+            "all were handed over when the last sender was done"
+        );
+    }
+
+    #[test]
+    fn what_a_callback_causes_waits_for_its_end() {
+        let seen = Seen::default();
+        let asked = asked(&seen);
+        *seen.asked.lock().unwrap() = Some(Arc::clone(&asked));
+        asked.deliver(delivery("first", false));
+        asked.deliver(delivery("", true));
+        asked.wake();
+        assert_eq!(
+            *seen.messages.lock().unwrap(),
+            ["first", "", "from within"],
+            "in order of their delivery"
+        );
+        assert_eq!(seen.finals.load(Ordering::SeqCst), 1);
+        Asker::released(&*asked);
+        assert_eq!(
+            seen.messages.lock().unwrap().last().map(String::as_str),
+            Some("released")
+        );
+    }
+}

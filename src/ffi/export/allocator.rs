@@ -7,7 +7,7 @@ use super::export;
 use crate::boundary::{Tag, borrow_mut, delete, give, handles};
 
 /// The functions of one allocator.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct ResponseAllocator {
     tag: Tag<abi::TRITONSERVER_ResponseAllocator>,
