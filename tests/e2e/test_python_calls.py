@@ -1,0 +1,373 @@
+"""Upstream's Python backend, unmodified: models that call other models, answer over time, count metrics, are cancelled or killed, and
+backends that are themselves written in Python.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+import numpy
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+import server as servers
+from case import conch_only, needs_library, needs_peer
+from repository import identity
+from test_python_backend import DIRECTORY, PythonCase, python
+
+# Calls the model that a parameter names, so often as another says: one after the other, all at once, or as one with many responses.
+CALLER = '''
+import asyncio
+import json
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def request(self, value, parameters):
+        tensor = pb_utils.Tensor("INPUT0", numpy.array([value], dtype=numpy.int32))
+        return pb_utils.InferenceRequest(model_name=parameters["model"], requested_output_names=["OUTPUT0"], inputs=[tensor])
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        parameters = json.loads(request.parameters())
+        value = int(pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()[0])
+        calls = [self.request(value + index, parameters) for index in range(int(parameters["count"]))]
+        mode = parameters["mode"]
+        if mode == "one by one":
+            responses = [call.exec() for call in calls]
+        elif mode == "at once":
+            async def gather():
+                return await asyncio.gather(*[call.async_exec() for call in calls])
+            responses = asyncio.run(gather())
+        else:
+            responses = [response for call in calls for response in call.exec(decoupled=True)]
+        total = 0
+        for response in responses:
+            if response.has_error():
+                return pb_utils.InferenceResponse(error=pb_utils.TritonError("called: " + response.error().message()))
+            if response.output_tensors():
+                total += int(pb_utils.get_output_tensor_by_name(response, "OUTPUT0").as_numpy()[0])
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", numpy.array([total], dtype=numpy.int32)),
+                                           pb_utils.Tensor("RESPONSES", numpy.array([len(responses)], dtype=numpy.int32))])
+'''
+
+# Doubles, and counts what it did.
+DOUBLER = '''
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        def metric(kind, name, buckets=None):
+            family = pb_utils.MetricFamily(name=name, description="of a test", kind=kind)
+            self.families.append(family)
+            return family.Metric(labels={"model": args["model_name"]}, **({"buckets": buckets} if buckets else {}))
+        self.families = []
+        self.calls = metric(pb_utils.MetricFamily.COUNTER, "test_calls")
+        self.last = metric(pb_utils.MetricFamily.GAUGE, "test_last")
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            self.calls.increment(1)
+            self.last.set(float(value[0]))
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value * 2)]))
+        return responses
+'''
+
+# Answers n times with n, from a thread of its own after execute has returned.
+REPEATS = '''
+import threading
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            threading.Thread(target=self.send, args=(request.get_response_sender(), value)).start()
+
+    def send(self, sender, value):
+        for _ in range(int(value[0])):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+
+# Waits until its request is cancelled, at most 20 s, and writes down how that went; or dies.
+WAITS = '''
+import os
+import time
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.directory = args["model_repository"]
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            if value[0] == 1:
+                open(os.path.join(self.directory, "waiting"), "w").close()
+                end = time.monotonic() + 20
+                while not request.is_cancelled() and time.monotonic() < end:
+                    time.sleep(0.01)
+                with open(os.path.join(self.directory, "outcome"), "w") as file:
+                    file.write("cancelled" if request.is_cancelled() else "in time")
+                responses.append(pb_utils.InferenceResponse(
+                    error=pb_utils.TritonError("it was cancelled", pb_utils.TritonError.CANCELLED)))
+                continue
+            if value[0] == 2:
+                os.kill(os.getpid(), 9)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + 1)]))
+        return responses
+'''
+
+# A whole backend: the model's own directory holds a number to add.
+ADDING_BACKEND = '''
+import json
+import os
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(0)
+        config.add_input({"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]})
+        return config
+
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        assert config["backend"] == "adding" and config["runtime"] == "model.py", config
+        with open(os.path.join(args["model_repository"], args["model_version"], "number")) as file:
+            self.number = int(file.read())
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", (
+            pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() + self.number).astype(numpy.int32))])
+                for request in requests]
+'''
+
+NUMBER = ([("INPUT0", "INT32", (1,))], [("OUTPUT0", "INT32", (1,))])
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+
+
+def call(client, module, model, value, **more):
+    tensor = module.InferInput("INPUT0", [1], "INT32")
+    tensor.set_data_from_numpy(numpy.array([value], numpy.int32))
+    return client.infer(model, [tensor], **more)
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+@needs_library("identity")
+class Calls(PythonCase):
+    """Models that call models of the server that runs them."""
+
+    @staticmethod
+    def models(repository):
+        repository.model("caller", python(NUMBER[0], [*NUMBER[1], ("RESPONSES", "INT32", (1,))], count=2), files={"1/model.py": CALLER.encode()})
+        repository.model("doubler", python(*NUMBER), files={"1/model.py": DOUBLER.encode()})
+        repository.model("repeats", python(*NUMBER, extra=DECOUPLED), files={"1/model.py": REPEATS.encode()})
+        (repository.path / "echo/1").mkdir(parents=True)
+        (repository.path / "echo/config.pbtxt").write_text(identity([("INPUT0", "INT32", (1,))]))
+
+    @classmethod
+    def setUpClass(cls):
+        # Both kinds of backends in one directory, as users have them.
+        cls.directory = tempfile.TemporaryDirectory(prefix="conch-backends-")
+        cls.addClassCleanup(cls.directory.cleanup)
+        shutil.copytree(DIRECTORY / "python", pathlib.Path(cls.directory.name) / "python")
+        shutil.copytree(servers.backend_directory() / "identity", pathlib.Path(cls.directory.name) / "identity")
+        cls.flags = (f"--backend-directory={cls.directory.name}",)
+        super().setUpClass()
+
+    def ask(self, model, mode, value, count=1):
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            result = call(client, grpcclient, "caller", value, parameters={"model": model, "mode": mode, "count": count})
+        return int(result.as_numpy("OUTPUT0")[0]), int(result.as_numpy("RESPONSES")[0])
+
+    def test_calls(self):
+        for model, factor in (("echo", 1), ("doubler", 2)):
+            for mode in ("one by one", "at once"):
+                with self.subTest(model=model, mode=mode):
+                    self.assertEqual(self.ask(model, mode, 10, 5), (factor * (10 + 11 + 12 + 13 + 14), 5))
+        self.assertGreaterEqual(self.server.statistics("echo")["inference_count"], 10)
+
+    def test_many_responses(self):
+        """A decoupled model seen by its caller: four responses and the empty final one, after its execute has returned."""
+        total, responses = self.ask("repeats", "many", 4)
+        self.assertEqual(total, 16)
+        self.assertIn(responses, (4, 5), "the four, and perhaps an empty one that ends them")
+        self.assertEqual(self.ask("repeats", "many", 0)[0], 0)
+
+    def test_a_call_that_fails(self):
+        for model, words in (("nobody", "'nobody' is not found"), ("repeats", "decoupled")):
+            with self.subTest(model=model), self.assertRaises(InferenceServerException) as caught:
+                self.ask(model, "one by one", 3)
+            self.assertIn(words, caught.exception.message())
+        self.assertEqual(self.ask("doubler", "one by one", 3), (6, 1))
+
+    def test_under_load(self):
+        """Callers and called on few instances, all at once: nothing waits for itself, no answer goes to another's question."""
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(lambda value: self.ask("doubler", "at once", value, 3)[0], range(40)))
+        self.assertEqual(results, [2 * (3 * value + 3) for value in range(40)])
+
+    def test_metrics(self):
+        calls = lambda: self.server.metrics().get('test_calls{model="doubler"}', 0)
+        before = calls()
+        self.ask("doubler", "one by one", 21)
+        self.assertEqual(calls(), before + 1)
+        self.assertEqual(self.server.metrics()['test_last{model="doubler"}'], 21)
+        text = self.server.get("/metrics", port="metrics")[1].decode()
+        self.assertIn("# TYPE test_calls counter\n", text)
+        self.assertIn("# HELP test_last of a test\n", text)
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+class Stubs(PythonCase):
+    """The processes that run the models."""
+
+    flags = (*PythonCase.flags, "--model-control-mode=explicit", "--load-model=*")
+
+    @staticmethod
+    def models(repository):
+        repository.model("waits", python(*NUMBER), files={"1/model.py": WAITS.encode()})
+
+    def wait_for(self, file):
+        deadline = time.monotonic() + 20
+        path = self.repository.path / "waits" / file
+        while not path.exists() or (file == "outcome" and not path.read_text()):
+            self.assertLess(time.monotonic(), deadline, f"no {file}")
+            time.sleep(0.01)
+        text = path.read_text()
+        path.unlink()
+        return text
+
+    def test_cancelled(self):
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            tensor = grpcclient.InferInput("INPUT0", [1], "INT32")
+            tensor.set_data_from_numpy(numpy.array([1], numpy.int32))
+            answers = []
+            running = client.async_infer("waits", [tensor], callback=lambda result, error: answers.append(error))
+            self.wait_for("waiting")
+            running.cancel()
+            self.assertEqual(self.wait_for("outcome"), "cancelled")
+            self.assertEqual(int(call(client, grpcclient, "waits", 5).as_numpy("OUTPUT0")[0]), 6)
+
+    def test_killed(self):
+        """The request whose stub dies is answered; what follows is served, or the model says that it is not ready."""
+        before = shared_memory()
+        with httpclient.InferenceServerClient(self.server.http, network_timeout=60) as client:
+            with self.assertRaises(InferenceServerException) as caught:
+                call(client, httpclient, "waits", 2)
+            self.assertTrue(caught.exception.message(), "an error says what happened")
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    self.assertEqual(int(call(client, httpclient, "waits", 7).as_numpy("OUTPUT0")[0]), 8)
+                    break
+                except InferenceServerException:
+                    if not client.is_model_ready("waits"):
+                        break
+                    self.assertLess(time.monotonic(), deadline, "neither served nor unready")
+                    time.sleep(0.1)
+            # A model that lost its stub comes back by a reload.
+            client.unload_model("waits")
+            client.load_model("waits")
+            self.assertEqual(int(call(client, httpclient, "waits", 8).as_numpy("OUTPUT0")[0]), 9)
+        self.assertLessEqual(len(shared_memory()), len(before) + 1)
+
+    def test_inheritance(self):
+        """A stub has no blocked signal, none of the server's sockets and rings, and the CPUs of its instance."""
+        (stub,) = self.children()
+        status = pathlib.Path(f"/proc/{stub}/status").read_text()
+        for field in ("SigBlk", "SigIgn"):
+            number = int(re.search(rf"{field}:\s*([0-9a-f]+)", status)[1], 16)
+            # Python itself ignores SIGPIPE and SIGXFSZ.
+            allowed = 0 if field == "SigBlk" else (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+            self.assertEqual(number & ~allowed, 0, f"{field} {number:x}")
+        links = [os.readlink(f"/proc/{stub}/fd/{name}") for name in os.listdir(f"/proc/{stub}/fd")]
+        for link in links:
+            self.assertNotRegex(link, "^socket:|io_uring|eventfd|eventpoll")
+        self.assertEqual(os.sched_getaffinity(stub), os.sched_getaffinity(0))
+
+    def test_unload_leaves_nothing(self):
+        with httpclient.InferenceServerClient(self.server.http) as client:
+            client.unload_model("waits")
+            deadline = time.monotonic() + 20
+            while self.children():
+                self.assertLess(time.monotonic(), deadline, "a stub outlives its model")
+                time.sleep(0.05)
+            before, files = shared_memory(), self.server.file_count()
+            for _ in range(3):
+                client.load_model("waits")
+                self.assertEqual(int(call(client, httpclient, "waits", 8).as_numpy("OUTPUT0")[0]), 9)
+                client.unload_model("waits")
+            deadline = time.monotonic() + 20
+            while self.children() or shared_memory() != before:
+                self.assertLess(time.monotonic(), deadline, f"left: {self.children()} {shared_memory() - before}")
+                time.sleep(0.05)
+            self.assertLessEqual(self.server.file_count(), files)
+            client.load_model("waits")
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+class WrittenInPython(PythonCase):
+    """A backend directory that holds a `model.py` instead of a library."""
+
+    @staticmethod
+    def models(repository):
+        for name, number in (("adds5", 5), ("adds7", 7)):
+            repository.model(name, 'backend: "adding"\n', files={"1/number": str(number).encode()})
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="conch-backends-")
+        cls.addClassCleanup(cls.directory.cleanup)
+        folder = pathlib.Path(cls.directory.name)
+        shutil.copytree(DIRECTORY / "python", folder / "python")
+        (folder / "adding").mkdir()
+        (folder / "adding/model.py").write_text(ADDING_BACKEND)
+        cls.flags = (f"--backend-directory={folder}",)
+        super().setUpClass()
+
+    def test_serves(self):
+        with httpclient.InferenceServerClient(self.server.http) as client:
+            for name, number in (("adds5", 5), ("adds7", 7)):
+                self.assertEqual(int(call(client, httpclient, name, 100).as_numpy("OUTPUT0")[0]), 100 + number)
+            config = client.get_model_config("adds5")
+            self.assertEqual((config["backend"], config["runtime"]), ("adding", "model.py"))
+
+    def test_start_up_table(self):
+        folder = pathlib.Path(self.directory.name).resolve()
+        self.assertIn(f"| adding  | {folder}/adding/model.py ", self.server.output)
+        self.assertIn(f"| python  | {folder}/python/libtriton_python.so ", self.server.output)
+
+
+if __name__ == "__main__":
+    unittest.main()
