@@ -1,7 +1,7 @@
 //! One loaded version of a model, as the data plane sees it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
 use crate::readiness::Board;
-use crate::stats::{ModelStatistics, Statistics};
+use crate::stats::{ModelStatistics, Statistics, Totals};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
 pub struct ModelVersion {
@@ -31,6 +31,7 @@ pub struct ModelVersion {
     live_max: u64,
     /// Who waits for the last request of a retired version.
     mourner: OnceLock<Thread>,
+    heritage: Mutex<Heritage>,
     /// What admission needs of the configuration, worked out once.
     pub(crate) plan: Plan,
     /// Bounds of the queue policy.
@@ -67,6 +68,7 @@ impl ModelVersion {
             live: AtomicU64::new(0),
             live_max,
             mourner: OnceLock::new(),
+            heritage: Mutex::default(),
             plan: Plan::new(&config),
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
@@ -129,6 +131,46 @@ impl ModelVersion {
             // Woken by the last request; the bound only covers one that ended between the look and the registration.
             thread::park_timeout(MOURNING_LOOK);
         }
+    }
+}
+
+/// What was counted by those whose places a version took, for metrics: their counters go on through a reload, as upstream's do.
+#[derive(Default)]
+struct Heritage {
+    /// Of those that are gone.
+    totals: Totals,
+    /// The last one, while it still finishes requests.
+    predecessor: Option<Arc<ModelVersion>>,
+}
+
+impl ModelVersion {
+    /// Counts on from `predecessor`, which is being replaced.
+    pub(crate) fn succeed(&self, predecessor: &Arc<ModelVersion>) {
+        self.heritage().predecessor = Some(Arc::clone(predecessor));
+    }
+
+    /// The predecessor is gone: only its numbers are kept.
+    pub(crate) fn inherit(&self) {
+        let mut heritage = self.heritage();
+        if let Some(predecessor) = heritage.predecessor.take() {
+            heritage.totals.include(&predecessor.metric_totals());
+        }
+    }
+
+    /// What metrics show: own counts and those of all predecessors.
+    pub(crate) fn metric_totals(&self) -> Totals {
+        let mut totals = self.statistics.totals();
+        let heritage = self.heritage();
+        totals.include(&heritage.totals);
+        if let Some(predecessor) = &heritage.predecessor {
+            // From the newer to the older: nobody locks the other way.
+            totals.include(&predecessor.metric_totals());
+        }
+        totals
+    }
+
+    fn heritage(&self) -> MutexGuard<'_, Heritage> {
+        self.heritage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

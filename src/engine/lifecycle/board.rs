@@ -50,6 +50,8 @@ pub(super) struct Departing {
     loaded: Loaded,
     /// The slot that still shows it; none if another version took its place.
     slot: Option<(ModelId, i64, u64)>,
+    /// That version.
+    successor: Option<Arc<ModelVersion>>,
 }
 
 /// See the module.
@@ -104,15 +106,19 @@ impl Entry {
         Some(Departing {
             loaded,
             slot: Some((id.clone(), version, serial)),
+            successor: None,
         })
     }
 
     /// Puts a new version into the place of the old one.
     pub(super) fn replace(&mut self, version: i64, loaded: Loaded) -> Option<Departing> {
-        let old = self.versions.insert(version, Slot::ready(loaded))?;
+        let successor = Arc::clone(loaded.version());
+        let old = self.versions.insert(version, Slot::ready(loaded))?.loaded?;
+        successor.succeed(old.version());
         Some(Departing {
-            loaded: old.loaded?,
+            loaded: old,
             slot: None,
+            successor: Some(successor),
         })
     }
 
@@ -226,6 +232,9 @@ impl Board {
         // A panicking backend must not make a stop wait for it.
         let unloading = std::panic::AssertUnwindSafe(|| departing.loaded.unload());
         let _ = std::panic::catch_unwind(unloading);
+        if let Some(successor) = departing.successor {
+            successor.inherit();
+        }
         if let Some((id, number, serial)) = departing.slot {
             let mut models = self.lock();
             let slot = models

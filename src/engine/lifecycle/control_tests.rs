@@ -412,6 +412,40 @@ fn only_what_changed_is_loaded_anew() {
 }
 
 #[test]
+fn metrics_count_on_through_reloads_and_statistics_anew() {
+    let directory = Directory::new();
+    directory.model("r", "m", &["1"], "");
+    let (_, server) = start(explicit(&directory, &["r"]));
+    plain(&server, "m").unwrap();
+    let count = Arc::new(Count::default());
+    let infer = |total: usize| {
+        submit(&server, "m", &count).unwrap();
+        wait_for("the answer", || count.0.load(Ordering::SeqCst) == total);
+    };
+    let shown = || {
+        let text = server.metrics_text();
+        let prefix = "nv_inference_count{model=\"m\",version=\"1\"} ";
+        let line = text.lines().find_map(|line| line.strip_prefix(prefix));
+        let statistics = server.statistics(Some("m"), None).unwrap();
+        (line.map(str::to_owned), statistics[0].inference_count)
+    };
+    let line = |number: u64| Some(number.to_string());
+    for round in 0..3_u64 {
+        infer(round as usize * 2 + 1);
+        infer(round as usize * 2 + 2);
+        assert_eq!(shown(), (line(round * 2 + 2), 2), "round {round}");
+        directory.file(&format!("r/m/1/file-{round}"), "");
+        plain(&server, "m").unwrap();
+        assert_eq!(shown(), (line(round * 2 + 2), 0), "reloaded");
+    }
+    server.unload_model("m", false).unwrap();
+    settle(&server);
+    plain(&server, "m").unwrap();
+    assert_eq!(shown(), (line(0), 0), "unloaded in between");
+    server.stop().unwrap();
+}
+
+#[test]
 fn polling_follows_the_repositories() {
     let directory = Directory::new();
     for name in ["kept", "changed", "gone", "doubled"] {

@@ -191,7 +191,7 @@ impl Row {
             model: Arc::clone(&model.name),
             namespace: Arc::clone(&model.namespace),
             version: model.version.to_string(),
-            totals: model.statistics.totals(),
+            totals: model.metric_totals(),
             load_seconds: model.load_duration().as_secs_f64(),
             is_cached: model.config.has_response_cache,
         }

@@ -133,6 +133,32 @@ pub struct Totals {
     pub pending_count: u64,
 }
 
+impl Totals {
+    /// Adds the counts of another version that metrics show under the same name.
+    pub(crate) fn include(&mut self, other: &Totals) {
+        self.inference_count += other.inference_count;
+        self.execution_count += other.execution_count;
+        self.pending_count += other.pending_count;
+        for (mine, theirs) in self.failures.iter_mut().zip(other.failures) {
+            *mine += theirs;
+        }
+        let (mine, theirs) = (&mut self.inference, &other.inference);
+        for (mine, theirs) in [
+            (&mut mine.success, theirs.success),
+            (&mut mine.fail, theirs.fail),
+            (&mut mine.queue, theirs.queue),
+            (&mut mine.compute_input, theirs.compute_input),
+            (&mut mine.compute_infer, theirs.compute_infer),
+            (&mut mine.compute_output, theirs.compute_output),
+            (&mut mine.cache_hit, theirs.cache_hit),
+            (&mut mine.cache_miss, theirs.cache_miss),
+        ] {
+            mine.count += theirs.count;
+            mine.duration_ns += theirs.duration_ns;
+        }
+    }
+}
+
 /// What happened to one response, for [`Statistics::report_response`]. Times are monotonic ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseReport {
