@@ -87,33 +87,31 @@ fn a_key_is_kept_once() {
 #[test]
 fn what_was_not_used_for_longest_leaves_first() {
     let model = model();
-    let cache = LocalCache::new(3 * entry_bytes(100));
+    let cache = LocalCache::new(3 * entry_bytes(128));
     for number in 1..=3 {
         cache
-            .insert(key(number), &response(&model, number as u8, 100))
+            .insert(key(number), &response(&model, number as u8, 128))
             .unwrap();
     }
     assert_eq!(find(&cache, 1), Some(1));
-    cache.insert(key(4), &response(&model, 4, 100)).unwrap();
+    cache.insert(key(4), &response(&model, 4, 128)).unwrap();
     assert_eq!(
         [1, 2, 3, 4].map(|number| find(&cache, number)),
         [Some(1), None, Some(3), Some(4)]
     );
-    // One large entry takes the place of several.
-    cache
-        .insert(
-            key(5),
-            &response(&model, 5, 100 + entry_bytes(100) as usize),
-        )
-        .unwrap();
+    // One large entry takes the place of two.
+    let large = 64 + usize::try_from(entry_bytes(128)).unwrap();
+    cache.insert(key(5), &response(&model, 5, large)).unwrap();
     assert_eq!(
         [1, 3, 4, 5].map(|number| find(&cache, number)),
         [None, None, Some(4), Some(5)]
     );
-    assert_eq!(cache.used_bytes(), 3 * entry_bytes(100));
+    let used_bytes = entry_bytes(128) + entry_bytes(large);
+    assert_eq!(cache.used_bytes(), used_bytes);
     assert_eq!(gauge(&cache, "nv_cache_num_evictions"), 3.0);
     assert_eq!(gauge(&cache, "nv_cache_num_entries"), 2.0);
-    assert_eq!(gauge(&cache, "nv_cache_util"), 1.0);
+    let utilization = used_bytes as f64 / (3 * entry_bytes(128)) as f64;
+    assert_eq!(gauge(&cache, "nv_cache_util"), utilization);
     assert_eq!(gauge(&cache, "nv_cache_num_lookups"), 9.0);
     assert_eq!(gauge(&cache, "nv_cache_num_hits"), 6.0);
     assert_eq!(gauge(&cache, "nv_cache_num_misses"), 3.0);
@@ -122,11 +120,11 @@ fn what_was_not_used_for_longest_leaves_first() {
 #[test]
 fn an_entry_larger_than_the_cache_is_refused_and_evicts_nothing() {
     let model = model();
-    let cache = LocalCache::new(entry_bytes(100));
-    cache.insert(key(1), &response(&model, 1, 100)).unwrap();
-    let error = cache.insert(key(2), &response(&model, 2, 101)).unwrap_err();
+    let cache = LocalCache::new(entry_bytes(128));
+    cache.insert(key(1), &response(&model, 1, 128)).unwrap();
+    let error = cache.insert(key(2), &response(&model, 2, 129)).unwrap_err();
     assert_eq!(error.code, Code::Internal);
-    let (wanted, size) = (entry_bytes(101), entry_bytes(100));
+    let (wanted, size) = (entry_bytes(129), entry_bytes(128));
     assert_eq!(
         error.message,
         format!("Requested byte_size: {wanted} is greater than total cache size: {size}")

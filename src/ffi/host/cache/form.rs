@@ -14,7 +14,6 @@ use conch_config::DataType;
 use conch_engine::cache::{Kept, Key};
 use conch_engine::{Error, Output, Parameter, ParameterValue, Response, Shape};
 use conch_memory::{ALIGNMENT_BYTES, View};
-use smallvec::SmallVec;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// A response, ready to be written.
@@ -166,7 +165,7 @@ pub(super) fn read(key: Key, written: &View) -> Result<Kept, Error> {
     }
     let head = bytes.get(..head_length).ok_or_else(cut)?;
     let mut reader = Reader(head.get(CHECKED_FROM + 16..).ok_or_else(cut)?);
-    let mut outputs = SmallVec::new();
+    let mut outputs = Vec::new();
     for _ in 0..reader.count()? {
         outputs.push(read_output(&mut reader, written)?);
     }
@@ -178,8 +177,8 @@ pub(super) fn read(key: Key, written: &View) -> Result<Kept, Error> {
         return Err(cut());
     }
     Ok(Kept {
-        outputs,
-        parameters,
+        outputs: outputs.into(),
+        parameters: parameters.into(),
     })
 }
 

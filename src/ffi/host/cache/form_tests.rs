@@ -69,7 +69,7 @@ fn what_is_written_is_read_back() {
         let given = response(outputs);
         let bytes = View::copy_of(&written(&given));
         let kept = read(KEY, &bytes).unwrap();
-        assert_eq!(kept.parameters, given.parameters);
+        assert_eq!(*kept.parameters, *given.parameters);
         assert_eq!(kept.outputs.len(), given.outputs.len());
         for (kept, given) in kept.outputs.iter().zip(&given.outputs) {
             assert_eq!(
