@@ -6,11 +6,12 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::trace::Trace;
-use conch_engine::{Asker, Completion, Delivery, ModelVersion};
+use conch_engine::{Asker, Completion, Delivery, ModelVersion, log};
 use conch_memory::View;
 use smallvec::SmallVec;
 
@@ -119,7 +120,11 @@ impl Completion for Asked {
         outbox.is_draining = true;
         while let Some(delivery) = outbox.waiting.pop_front() {
             drop(outbox);
-            self.hand_over(delivery);
+            // A panic of ours must not keep what follows.
+            let handed = catch_unwind(AssertUnwindSafe(|| self.hand_over(delivery)));
+            if handed.is_err() {
+                log::error!("handing over a response panicked");
+            }
             outbox = self.outbox();
         }
         outbox.is_draining = false;

@@ -15,7 +15,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -85,7 +85,7 @@ pub(crate) struct LentInput {
     name: *const c_char,
     attributes: OnceLock<Box<[BufferAttributes]>>,
     /// The embedder who gave it more than its data; kept by the loan.
-    extra: Option<*const InputExtra>,
+    extra: Option<NonNull<InputExtra>>,
 }
 
 /// C strings made on demand.
@@ -170,7 +170,7 @@ impl Loan {
                 attributes: OnceLock::new(),
                 extra: asked
                     .and_then(|asked| asked.extra(&input.name))
-                    .map(ptr::from_ref),
+                    .map(NonNull::from),
             });
         }
         *self.live.get_mut() = Some(live);
@@ -537,7 +537,7 @@ impl LentInput {
     /// What an embedder gave for the input beside its data.
     pub(crate) fn extra(&self) -> Option<&InputExtra> {
         // SAFETY: it lies with the asker, whom the loan keeps for as long as this input exists.
-        self.extra.map(|extra| unsafe { &*extra })
+        self.extra.map(|extra| unsafe { extra.as_ref() })
     }
 
     /// Attributes of each buffer.
