@@ -83,7 +83,7 @@ class Http(Asking, ServerCase):
     flags = (EXPLICIT, "--load-model=start")
 
     def models(repository):
-        for name in ("start", "a", "m"):
+        for name in ("start", "a", "m", "counted"):
             repository.model(name, identity(batch=8))
         repository.model("many", identity(batch=8), versions=("1", "2", "3"))
         repository.model("policy", identity(batch=8), versions=("1", "2", "3"))
@@ -191,6 +191,17 @@ class Http(Asking, ServerCase):
         config.write_text(good)
         self.assertEqual(self.load("m"), (200, ""))
         self.assert_serves("m")
+
+    def test_metrics_count_on_through_a_reload(self):
+        name = 'nv_inference_count{model="counted",version="1"}'
+        self.assertEqual(self.load("counted"), (200, ""))
+        for total, tag in ((1, "a"), (2, "b"), (3, "c")):
+            self.assert_serves("counted")
+            self.assertEqual(self.server.metrics()[name], total)
+            config = configuration(parameters={"tag": {"string_value": tag}})
+            self.assertEqual(self.load("counted", parameters(config=config)), (200, ""))
+            self.assertEqual(self.server.metrics()[name], total)
+            self.assertEqual(self.server.statistics("counted")["inference_count"], 0, "statistics begin anew")
 
     def test_extensions(self):
         extensions = self.server.get_json("/v2")["extensions"]
