@@ -130,8 +130,8 @@ pub(super) struct Pile {
 }
 
 impl Pile {
-    /// The message in one piece. Copies it: not for shards, as it may be large.
-    pub(super) fn join(self) -> Vec<u8> {
+    /// The message in one piece, and what it is charged with. Copies it: not for shards, as it may be large.
+    pub(super) fn join(self) -> (Vec<u8>, Charge) {
         let Pile {
             pieces,
             length,
@@ -141,8 +141,7 @@ impl Pile {
         for piece in pieces {
             message.extend_from_slice(&piece);
         }
-        drop(charge);
-        message
+        (message, charge)
     }
 }
 

@@ -29,7 +29,12 @@ pub(super) async fn answer(
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Bytes, Failure> {
     let server = Arc::clone(&shard.server);
-    let work = aside(move || Ok(run(&server, method, &message.join()))).map_err(Status::from)?;
+    let work = aside(move || {
+        // Charged until the files are where they belong.
+        let (message, _charge) = message.join();
+        Ok(run(&server, method, message))
+    })
+    .map_err(Status::from)?;
     let mut work = pin!(work);
     let outcome = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = work.as_mut().poll(context) {
@@ -41,23 +46,25 @@ pub(super) async fn answer(
 }
 
 /// Blocks as long as models load.
-fn run(server: &Server, method: Method, message: &[u8]) -> Result<Bytes, Status> {
+fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Status> {
     match method {
         Method::RepositoryModelLoad => {
-            let request: proto::RepositoryModelLoadRequest = decode(message)?;
+            let request: proto::RepositoryModelLoadRequest = decode(&message)?;
+            // The request has copies of all that it names.
+            drop(message);
             check_repository(&request.repository_name)?;
             let overrides = overrides(request.parameters)?;
             server.load_model(&request.model_name, overrides)?;
             Ok(framed(&proto::RepositoryModelLoadResponse {}))
         }
         Method::RepositoryModelUnload => {
-            let request: proto::RepositoryModelUnloadRequest = decode(message)?;
+            let request: proto::RepositoryModelUnloadRequest = decode(&message)?;
             check_repository(&request.repository_name)?;
             server.unload_model(&request.model_name, unload_dependents(&request)?)?;
             Ok(framed(&proto::RepositoryModelUnloadResponse {}))
         }
         _ => {
-            let request: proto::RepositoryIndexRequest = decode(message)?;
+            let request: proto::RepositoryIndexRequest = decode(&message)?;
             check_repository(&request.repository_name)?;
             Ok(framed(&index(server.index(request.ready))))
         }
