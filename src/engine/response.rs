@@ -23,7 +23,8 @@ pub struct Output {
 #[derive(Clone, Debug)]
 pub struct Response {
     pub model: Arc<ModelVersion>,
-    pub outputs: SmallVec<[Output; 4]>,
+    /// Two in place: responses are moved from hand to hand, and few models make more.
+    pub outputs: SmallVec<[Output; 2]>,
     pub parameters: Vec<Parameter>,
 }
 

@@ -84,6 +84,16 @@ impl<H: Handle> Tag<H> {
     }
 }
 
+impl<H> Tag<H> {
+    /// Of memory that is kept, but no object of any kind.
+    pub(crate) const fn none() -> Tag<H> {
+        Tag {
+            _value: 0,
+            _handle: PhantomData,
+        }
+    }
+}
+
 impl<H: Handle> Default for Tag<H> {
     fn default() -> Tag<H> {
         Tag::new()

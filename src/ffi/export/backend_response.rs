@@ -66,21 +66,19 @@ export! {
     }
 
     fn TRITONBACKEND_ResponseFactorySendFlags(factory: *mut abi::TRITONBACKEND_ResponseFactory, send_flags: u32) {
-        borrow(factory)?.sender.send(None, is_final(send_flags))
+        borrow(factory)?.sender.send(None, is_final(send_flags), None)
     }
 
     fn TRITONBACKEND_ResponseNew(
         response: *mut *mut abi::TRITONBACKEND_Response, request: *mut abi::TRITONBACKEND_Request,
     ) {
-        let answer = Answer::new(Sender::new(share(request)?))?;
-        give(response, Box::new(answer))
+        give(response, Answer::begin(Sender::new(share(request)?))?)
     }
 
     fn TRITONBACKEND_ResponseNewFromFactory(
         response: *mut *mut abi::TRITONBACKEND_Response, factory: *mut abi::TRITONBACKEND_ResponseFactory,
     ) {
-        let answer = Answer::new(borrow(factory)?.sender.another())?;
-        give(response, Box::new(answer))
+        give(response, Answer::begin(borrow(factory)?.sender.another())?)
     }
 
     fn TRITONBACKEND_ResponseDelete(response: *mut abi::TRITONBACKEND_Response) {

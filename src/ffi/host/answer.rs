@@ -1,7 +1,7 @@
 //! Responses and response factories: what `TRITONBACKEND_Response*`, `TRITONBACKEND_Output*` and `TRITONBACKEND_ResponseFactory*`
 //! point to. Owned by the backend until sent or deleted; used by one thread at a time.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
@@ -9,7 +9,6 @@ use conch_config::DataType;
 use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
 use conch_memory::{Block, Charge, Kind, View};
-use smallvec::SmallVec;
 
 use super::facts::ModelFacts;
 use super::loan::Sender;
@@ -23,14 +22,16 @@ handles! {
     TRITONBACKEND_ResponseFactory => Factory, "response factory", tagged;
 }
 
-/// A response under construction.
+/// A response under construction, or one that was sent: its loan keeps that for the next.
 #[repr(C)]
 pub(crate) struct Answer {
     tag: Tag<abi::TRITONBACKEND_Response>,
-    pub(crate) sender: Sender,
-    facts: Arc<ModelFacts>,
-    /// Boxed: the backend holds their addresses.
-    outputs: SmallVec<[Box<AnswerOutput>; 4]>,
+    /// None once it was sent.
+    sender: Option<Sender>,
+    /// Boxed: the backend holds their addresses. Those from `output_count` on are left over from an earlier response.
+    #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
+    outputs: Vec<Box<AnswerOutput>>,
+    output_count: usize,
     parameters: Vec<Parameter>,
 }
 
@@ -56,13 +57,20 @@ pub(crate) struct AnswerOutput {
     tag: Tag<abi::TRITONBACKEND_Output>,
     facts: Arc<ModelFacts>,
     name: Arc<str>,
-    c_name: CString,
+    c_name: OutputName,
     data_type: DataType,
     shape: Shape,
     buffer: Option<Buffer>,
     attributes: BufferAttributes,
     /// Whose buffers to use: the embedder's, if one asked.
     allocator: Option<Allocator>,
+}
+
+/// An output's name in C's form.
+enum OutputName {
+    /// Of the model's output with this index.
+    Configured(usize),
+    Other(CString),
 }
 
 /// Where an output's bytes are written.
@@ -79,18 +87,27 @@ pub(crate) struct Granted {
 }
 
 impl Answer {
-    pub(crate) fn new(sender: Sender) -> Result<Answer, Error> {
-        let facts = Arc::clone(sender.loan().facts()?);
+    /// Begins a response.
+    ///
+    /// # Errors
+    /// INVALID_ARG if the request's loan is over.
+    pub(crate) fn begin(sender: Sender) -> Result<Box<Answer>, Error> {
+        sender.loan().facts()?;
         if let Some(asked) = sender.loan().asked() {
             asked.allocator().start();
         }
-        Ok(Answer {
-            tag: Tag::default(),
-            sender,
-            facts,
-            outputs: SmallVec::new(),
+        if let Some(mut answer) = sender.loan().take_spare() {
+            answer.tag = Tag::new();
+            answer.sender = Some(sender);
+            return Ok(answer);
+        }
+        Ok(Box::new(Answer {
+            tag: Tag::new(),
+            sender: Some(sender),
+            outputs: Vec::new(),
+            output_count: 0,
             parameters: Vec::new(),
-        })
+        }))
     }
 
     pub(crate) fn set_parameter(&mut self, name: &str, value: ParameterValue) {
@@ -113,48 +130,88 @@ impl Answer {
         let data_type = DataType::from_number(data_type).ok_or_else(|| {
             Error::invalid(format!("output '{name}' has invalid data type {data_type}"))
         })?;
-        self.outputs.push(Box::new(AnswerOutput {
-            tag: Tag::default(),
-            facts: Arc::clone(&self.facts),
-            name: self.facts.shared_output_name(name),
-            c_name: c_string(name),
+        let sender = self.sender.as_ref().ok_or_else(sent)?;
+        let facts = sender.loan().facts()?;
+        let (shared_name, c_name) = match facts.find_output(name) {
+            Some((index, known)) => (Arc::clone(known), OutputName::Configured(index)),
+            None => (Arc::from(name), OutputName::Other(c_string(name))),
+        };
+        let output = AnswerOutput {
+            tag: Tag::new(),
+            facts: Arc::clone(facts),
+            name: shared_name,
+            c_name,
             data_type,
-            shape: self.facts.output_shape(name, shape),
+            shape: facts.output_shape(name, shape),
             buffer: None,
             attributes: BufferAttributes::default(),
-            allocator: self.sender.loan().asked().map(|asked| *asked.allocator()),
-        }));
-        Ok(self.outputs.last_mut().expect("just pushed"))
+            allocator: sender.loan().asked().map(|asked| *asked.allocator()),
+        };
+        let place = self.output_count;
+        match self.outputs.get_mut(place) {
+            Some(left_over) => **left_over = output,
+            None => self.outputs.push(Box::new(output)),
+        }
+        self.output_count += 1;
+        self.outputs
+            .get_mut(place)
+            .map(|output| &mut **output)
+            .ok_or_else(sent)
     }
 
     pub(crate) fn outputs(&self) -> &[Box<AnswerOutput>] {
-        &self.outputs
+        self.outputs.get(..self.output_count).unwrap_or_default()
     }
 
     /// Sends the response, or `error` in its place.
-    pub(crate) fn send(self, error: Option<Error>, is_final: bool) -> Result<(), Error> {
+    pub(crate) fn send(
+        mut self: Box<Self>,
+        error: Option<Error>,
+        is_final: bool,
+    ) -> Result<(), Error> {
+        let sender = self.sender.take().ok_or_else(sent)?;
+        let parameters = std::mem::take(&mut self.parameters);
         let outcome = match error {
             Some(error) => Err(error),
             None => Ok(Response {
-                model: Arc::clone(&self.sender.loan().origin()?.model),
+                model: Arc::clone(&sender.loan().origin()?.model),
                 outputs: self
                     .outputs
-                    .into_iter()
+                    .iter_mut()
+                    .take(self.output_count)
                     .map(|output| output.freeze())
                     .collect(),
-                parameters: self.parameters,
+                parameters,
             }),
         };
-        if let (Some(trace), Ok(response)) = (self.sender.loan().trace(), &outcome) {
+        if let (Some(trace), Ok(response)) = (sender.loan().trace(), &outcome) {
             trace.show_outputs(Activity::TensorBackendOutput, &response.outputs);
         }
-        self.sender.send(Some(outcome), is_final)
+        self.retire();
+        sender.send(Some(outcome), is_final, Some(self))
+    }
+
+    /// Gives everything up but the memory, which is no handle of anything any more.
+    fn retire(&mut self) {
+        self.tag = Tag::none();
+        self.outputs.truncate(OUTPUTS_KEPT_MAX);
+        for output in &mut self.outputs {
+            output.tag = Tag::none();
+            output.buffer = None;
+        }
+        self.output_count = 0;
     }
 }
 
 impl AnswerOutput {
-    pub(crate) fn c_name(&self) -> &CString {
-        &self.c_name
+    pub(crate) fn c_name(&self) -> &CStr {
+        match &self.c_name {
+            OutputName::Other(name) => name,
+            OutputName::Configured(index) => self
+                .facts
+                .output_name(*index)
+                .map_or(c"", CString::as_c_str),
+        }
     }
 
     pub(crate) fn data_type(&self) -> DataType {
@@ -187,7 +244,7 @@ impl AnswerOutput {
         };
         let size = usize::try_from(bytes).map_err(|_| refused())?;
         if let Some(allocator) = &self.allocator {
-            let placed = allocator.place(&self.c_name, size, wanted)?;
+            let placed = allocator.place(self.c_name(), size, wanted)?;
             self.attributes = *placed.attributes();
             let granted = Granted {
                 address: placed.buffer(),
@@ -216,17 +273,25 @@ impl AnswerOutput {
         })
     }
 
-    fn freeze(self) -> Output {
-        let data = match self.buffer {
+    /// The output as clients see it. What is left is only good for another output.
+    fn freeze(&mut self) -> Output {
+        let data = match self.buffer.take() {
             None => View::empty(),
             Some(Buffer::Pooled(block)) => View::from(block),
             Some(Buffer::Placed(placed)) => Placed::freeze(placed),
         };
         Output {
-            name: self.name,
+            name: Arc::clone(&self.name),
             data_type: self.data_type,
-            shape: self.shape,
+            shape: std::mem::take(&mut self.shape),
             data,
         }
     }
 }
+
+fn sent() -> Error {
+    Error::invalid("the response was already sent")
+}
+
+/// Outputs of a sent response whose memory is kept for the next.
+const OUTPUTS_KEPT_MAX: usize = 8;

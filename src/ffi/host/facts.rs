@@ -102,12 +102,13 @@ impl ModelFacts {
             .unwrap_or_else(|| Shape::from_slice(shape))
     }
 
-    /// The output's name as the rest of the server knows it: shared if it is the configuration's.
-    pub(crate) fn shared_output_name(&self, name: &str) -> Arc<str> {
-        match self.outputs.iter().find(|(known, _)| &**known == name) {
-            Some((known, _)) => Arc::clone(known),
-            None => Arc::from(name),
-        }
+    /// Index and shared name of the configured output that is called so.
+    pub(crate) fn find_output(&self, name: &str) -> Option<(usize, &Arc<str>)> {
+        let index = self
+            .outputs
+            .iter()
+            .position(|(known, _)| &**known == name)?;
+        Some((index, &self.outputs.get(index)?.0))
     }
 }
 

@@ -28,6 +28,7 @@ use conch_engine::{
     Request, Response, Ticket,
 };
 
+use super::answer::Answer;
 use super::execution;
 use super::facts::ModelFacts;
 use super::state::{self, LentState};
@@ -55,7 +56,7 @@ pub(crate) struct Loan {
     /// The states that the backend began.
     #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
     states: Mutex<Vec<Box<LentState>>>,
-    /// Uncontended for one-to-one models, whose calls all come from the core: three locks of some 15 ns per request.
+    /// Uncontended for one-to-one models, whose calls all come from the core: a few locks per request.
     reply: Mutex<Reply>,
     sender_count: AtomicU32,
     response_index: AtomicU64,
@@ -140,6 +141,8 @@ struct Reply {
     stored: Option<Result<Response, Error>>,
     response_count: u64,
     is_reported: bool,
+    /// Memory of an earlier response, for the next one.
+    spare: Option<Box<Answer>>,
 }
 
 impl Loan {
@@ -218,7 +221,11 @@ impl Loan {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
-        *self.reply.get_mut().unwrap_or_else(PoisonError::into_inner) = Reply::default();
+        let reply = self.reply.get_mut().unwrap_or_else(PoisonError::into_inner);
+        *reply = Reply {
+            spare: reply.spare.take(),
+            ..Reply::default()
+        };
         *self.sender_count.get_mut() = 0;
         *self.response_index.get_mut() = 0;
     }
@@ -342,6 +349,11 @@ impl Loan {
         self.response_index.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Memory of an earlier response, if there is any.
+    pub(crate) fn take_spare(&self) -> Option<Box<Answer>> {
+        self.reply().spare.take()
+    }
+
     /// Notes that the backend reported the request's statistics.
     pub(crate) fn mark_reported(&self) {
         self.reply().is_reported = true;
@@ -406,10 +418,18 @@ impl Loan {
     }
 
     /// Takes one answer from the backend: a response, an error, or flags alone.
-    fn send(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Result<(), Error> {
+    fn send(
+        &self,
+        outcome: Option<Result<Response, Error>>,
+        is_final: bool,
+        spare: Option<Box<Answer>>,
+    ) -> Result<(), Error> {
         let lent = self.lent()?;
         let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
         let mut reply = self.reply();
+        if spare.is_some() {
+            reply.spare = spare;
+        }
         if reply.is_final {
             drop(reply);
             self.complain("sent a response after the final one of its request");
@@ -575,7 +595,7 @@ impl Sender {
         &self.loan
     }
 
-    /// Sends a response, an error, or (none) flags alone.
+    /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next response, or the loan's next request.
     ///
     /// # Errors
     /// INVALID_ARG after the final answer.
@@ -583,8 +603,9 @@ impl Sender {
         &self,
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
+        spare: Option<Box<Answer>>,
     ) -> Result<(), Error> {
-        self.loan.send(outcome, is_final)
+        self.loan.send(outcome, is_final, spare)
     }
 }
 

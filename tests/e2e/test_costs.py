@@ -1,0 +1,47 @@
+"""What a request costs at the C boundary, counted: instructions and allocations of one round trip (Execute of the identity backend on one
+request, with all its calls into the server), by the difference of runs of different length."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import server as servers
+from case import conch_only, needs_library
+
+PROGRAM = servers.built("ffi-round-trip")
+
+
+@conch_only
+@unittest.skipUnless(PROGRAM.exists(), f"{PROGRAM.name} is not built in profile {servers.PROFILE}")
+@unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+@needs_library("identity")
+class RoundTrip(unittest.TestCase):
+    def count(self, tool, pattern, requests, until):
+        done = subprocess.run(["valgrind", f"--tool={tool}", *(["--callgrind-out-file=/dev/null"] if tool == "callgrind" else []),
+                               str(PROGRAM), f"--backends={servers.backend_directory()}", f"--requests={requests}", f"--until={until}"],
+                              capture_output=True, text=True, timeout=300, check=False, cwd=tempfile.gettempdir())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return int(re.search(pattern, done.stderr)[1].replace(",", ""))
+
+    def per_request(self, tool, pattern, until):
+        few, many = (self.count(tool, pattern, requests, until) for requests in (1000, 3000))
+        return (many - few) / 2000
+
+    def boundary(self, tool, pattern):
+        """Of a round trip alone: without what admission costs."""
+        return self.per_request(tool, pattern, "execute") - self.per_request(tool, pattern, "admit")
+
+    def test_allocations(self):
+        """An output's bytes and their owner, which leave with the answer; nothing else is allocated once it runs."""
+        self.assertLessEqual(self.boundary("memcheck", r"total heap usage: ([\d,]+) allocs"), 2)
+
+    @unittest.skipIf(servers.PROFILE == "debug", "says nothing about unoptimised code")
+    def test_instructions(self):
+        """About 7,300 in profile ci; the bound leaves room for other compilers and C libraries."""
+        self.assertLess(self.boundary("callgrind", r"Collected : ([\d,]+)"), 9500)
+
+
+if __name__ == "__main__":
+    unittest.main()
