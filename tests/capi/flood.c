@@ -1,9 +1,9 @@
 // Embeds the server, sends it many asynchronous requests from several threads with cancels in between, and ends it.
 //
-//   flood LIBRARY REPOSITORY BACKENDS REQUESTS THREADS
+//   flood LIBRARY REPOSITORY BACKENDS REQUESTS THREADS MODEL
 //
-// The repository has a model `identity` (FP32 [-1]) that takes delays by parameter. Every request must get exactly one final response,
-// right or CANCELLED, and its release; every buffer must come back.
+// The repository has the model: `identity` (FP32 [16]), which takes delays by parameter, or `add_sub` (two of FP32 [16]; sum and difference).
+// Every request must get exactly one final response, right or CANCELLED, and its release; every buffer must come back.
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -16,11 +16,13 @@ enum { VALUES = 16, IN_FLIGHT_MAX = 64 };
 static TRITONSERVER_Server* server;
 static TRITONSERVER_ResponseAllocator* allocator;
 static int per_thread;
+static const char* model;
+static bool adds;
 static atomic_int good, cancelled, released, allocated, freed;
 
 // One request: its input, and who waits for it.
 struct Call {
-  float input[VALUES];
+  float input[VALUES], other[VALUES];
   bool is_cancelled;
   // The release, the response and the sender each hold it. Cancelling is allowed while the request exists, so none of the first two may
   // delete it before the sender is done.
@@ -39,7 +41,7 @@ static TRITONSERVER_Error* allocate(TRITONSERVER_ResponseAllocator* self, const 
                                     int64_t id, void* userp, void** buffer, void** buffer_userp, TRITONSERVER_MemoryType* actual_type,
                                     int64_t* actual_id) {
   (void)self, (void)type, (void)id, (void)userp;
-  EXPECT(strcmp(name, "OUTPUT0") == 0);
+  EXPECT(strcmp(name, "OUTPUT0") == 0 || (adds && strcmp(name, "OUTPUT1") == 0));
   *buffer = malloc(bytes);
   *buffer_userp = *buffer;
   *actual_type = TRITONSERVER_MEMORY_CPU;
@@ -64,6 +66,24 @@ static void on_release(TRITONSERVER_InferenceRequest* request, const uint32_t fl
   leave(call);
 }
 
+static void expect_output(TRITONSERVER_InferenceResponse* response, const struct Call* call, uint32_t index) {
+  const char* name;
+  TRITONSERVER_DataType data_type;
+  const int64_t* shape;
+  uint64_t rank;
+  const void* base;
+  size_t bytes;
+  TRITONSERVER_MemoryType type;
+  int64_t id;
+  void* buffer_userp;
+  OK(TS(InferenceResponseOutput)(response, index, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &buffer_userp));
+  EXPECT(rank == 1 && shape[0] == VALUES && bytes == sizeof call->input && buffer_userp == base);
+  int sign = !adds ? 0 : strcmp(name, "OUTPUT0") == 0 ? 1 : -1;
+  for (int place = 0; place < VALUES; place++) {
+    EXPECT(((const float*)base)[place] == call->input[place] + (float)sign * call->other[place]);
+  }
+}
+
 static void on_response(TRITONSERVER_InferenceResponse* response, const uint32_t flags, void* userp) {
   struct Call* call = userp;
   EXPECT(response != NULL && flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL);
@@ -73,18 +93,10 @@ static void on_response(TRITONSERVER_InferenceResponse* response, const uint32_t
     TS(ErrorDelete)(error);
     atomic_fetch_add(&cancelled, 1);
   } else {
-    const char* name;
-    TRITONSERVER_DataType data_type;
-    const int64_t* shape;
-    uint64_t rank;
-    const void* base;
-    size_t bytes;
-    TRITONSERVER_MemoryType type;
-    int64_t id;
-    void* buffer_userp;
-    OK(TS(InferenceResponseOutput)(response, 0, &name, &data_type, &shape, &rank, &base, &bytes, &type, &id, &buffer_userp));
-    EXPECT(rank == 1 && shape[0] == VALUES && bytes == sizeof call->input && buffer_userp == base);
-    EXPECT(memcmp(base, call->input, bytes) == 0);
+    uint32_t outputs;
+    OK(TS(InferenceResponseOutputCount)(response, &outputs));
+    EXPECT(outputs == (adds ? 2 : 1));
+    for (uint32_t index = 0; index < outputs; index++) expect_output(response, call, index);
     atomic_fetch_add(&good, 1);
   }
   OK(TS(InferenceResponseDelete)(response));
@@ -102,16 +114,23 @@ static void* sender(void* argument) {
     call->window = &window;
     call->is_cancelled = index % 3 == 0;
     atomic_store(&call->parties, 3);
-    for (int place = 0; place < VALUES; place++) call->input[place] = (float)(number * per_thread + index + place);
+    for (int place = 0; place < VALUES; place++) {
+      call->input[place] = (float)(number * per_thread + index + place);
+      call->other[place] = (float)place;
+    }
     const int64_t shape[] = {VALUES};
     TRITONSERVER_InferenceRequest* request = NULL;
-    OK(TS(InferenceRequestNew)(&request, server, "identity", -1));
+    OK(TS(InferenceRequestNew)(&request, server, model, -1));
     OK(TS(InferenceRequestAddInput)(request, "INPUT0", TRITONSERVER_TYPE_FP32, shape, 1));
     OK(TS(InferenceRequestAppendInputData)(request, "INPUT0", call->input, sizeof call->input, TRITONSERVER_MEMORY_CPU, 0));
+    if (adds) {
+      OK(TS(InferenceRequestAddInput)(request, "INPUT1", TRITONSERVER_TYPE_FP32, shape, 1));
+      OK(TS(InferenceRequestAppendInputData)(request, "INPUT1", call->other, sizeof call->other, TRITONSERVER_MEMORY_CPU, 0));
+    }
     OK(TS(InferenceRequestSetReleaseCallback)(request, on_release, call));
     OK(TS(InferenceRequestSetResponseCallback)(request, allocator, NULL, on_response, call));
     // A slow one now and then lets the others queue.
-    if (index % 50 == 0) OK(TS(InferenceRequestSetIntParameter)(request, "delay_us", 1000));
+    if (!adds && index % 50 == 0) OK(TS(InferenceRequestSetIntParameter)(request, "delay_us", 1000));
     call->request = request;
     OK(TS(ServerInferAsync)(server, request, NULL));
     if (call->is_cancelled) OK(TS(InferenceRequestCancel)(request));
@@ -122,8 +141,10 @@ static void* sender(void* argument) {
 }
 
 int main(int count, char** words) {
-  EXPECT(count == 6);
+  EXPECT(count == 7);
   api_open(words[1]);
+  model = words[6];
+  adds = strcmp(model, "add_sub") == 0;
   int total = atoi(words[4]), thread_count = atoi(words[5]);
   per_thread = total / thread_count;
   server = api_start("flood", words[2], words[3], TRITONSERVER_MODEL_CONTROL_NONE);
