@@ -13,6 +13,7 @@ pub mod cache;
 pub mod clock;
 mod control;
 pub mod core;
+pub mod credits;
 pub mod description;
 pub mod documents;
 mod error;
@@ -56,6 +57,7 @@ pub use backend::{
 };
 
 pub use control::{ControlMode, Overrides};
+pub use credits::Credits;
 pub use error::{Code, Error};
 pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::Completion;
 use crate::asker::{Asker, Hold};
 use crate::cache::Deposit;
+use crate::credits::Credits;
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
@@ -78,6 +79,8 @@ pub struct Draft<'a> {
     pub is_raw: bool,
     /// Who asks, if within this process; told nothing unless the request is submitted.
     pub asker: Option<Arc<dyn Asker>>,
+    /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
+    pub credits: Option<Arc<Credits>>,
 }
 
 /// One input of a [`Draft`].
@@ -98,6 +101,8 @@ pub struct Origin {
     pub completion: Arc<dyn Completion>,
     /// The completion's own name for the request.
     pub slot: u64,
+    /// What each response but the final one is paid with.
+    pub credits: Option<Arc<Credits>>,
     /// What the scheduler goes by.
     pub(crate) facts: Facts,
     /// In front of the receiver, under preserve-ordering.

@@ -28,6 +28,16 @@ pub struct Response {
     pub parameters: Vec<Parameter>,
 }
 
+impl Response {
+    /// Bytes of its outputs.
+    pub fn byte_size(&self) -> u64 {
+        self.outputs
+            .iter()
+            .map(|output| output.data.len() as u64)
+            .sum()
+    }
+}
+
 /// What a completion receives: zero or one response, and whether it is the last.
 #[derive(Debug)]
 pub struct Delivery {

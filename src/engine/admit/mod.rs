@@ -128,6 +128,7 @@ pub fn admit_reserved(
         id: draft.id.into(),
         completion,
         slot,
+        credits: draft.credits,
         facts,
         turn,
         deposit,

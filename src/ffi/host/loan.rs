@@ -21,11 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
+use conch_engine::credits::Payment;
 use conch_engine::stats::Failure;
 use conch_engine::trace::{Activity, Trace};
 use conch_engine::{
-    Asker, CorrelationId, Delivery, Departures, Error, Input, Live, Origin, ParameterValue,
-    Request, Response, Ticket,
+    Asker, CorrelationId, Credits, Delivery, Departures, Error, Input, Live, Origin,
+    ParameterValue, Request, Response, Ticket, withdraw,
 };
 
 use super::answer::Answer;
@@ -426,12 +427,37 @@ impl Loan {
     ) -> Result<(), Error> {
         let lent = self.lent()?;
         let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
+        let credits = lent.ticket.shared().credits.as_ref();
+        let mut paid = None;
+        if let Some(credits) = credits
+            && !is_final
+            && let Some(outcome) = &outcome
+        {
+            // Before the lock, as it may wait.
+            let bytes = cost_bytes(outcome);
+            match credits.pay(bytes) {
+                Payment::Made => paid = Some(bytes),
+                Payment::Refused => {
+                    // The backend can see it from now on; what it still sends is dropped.
+                    withdraw(&lent.ticket);
+                    return Ok(());
+                }
+                Payment::Unwanted => return Ok(()),
+            }
+        }
+        let outcome = match credits {
+            Some(credits) if is_final && credits.is_overdrawn() => Some(Err(Credits::too_slow())),
+            _ => outcome,
+        };
         let mut reply = self.reply();
         if spare.is_some() {
             reply.spare = spare;
         }
         if reply.is_final {
             drop(reply);
+            if let (Some(credits), Some(bytes)) = (credits, paid) {
+                credits.refund(bytes);
+            }
             self.complain("sent a response after the final one of its request");
             return Err(Error::invalid(
                 "a response was sent after the final one of its request",
@@ -622,6 +648,11 @@ impl Drop for Sender {
             let _ = self.loan.leave(Some(Err(error)), true);
         }
     }
+}
+
+/// What a response is paid for.
+fn cost_bytes(outcome: &Result<Response, Error>) -> u64 {
+    outcome.as_ref().map_or(0, Response::byte_size)
 }
 
 /// Stands for the instance of a request that is shown and not executed; instances are numbered from 1.

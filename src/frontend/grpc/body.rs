@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use conch_memory::Charge;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{RecvStream, SendStream};
 
 use super::frame::{PREFIX_BYTES, Prefix, put_prefix};
 use super::infer::{Arrived, Pieces, Reader};
@@ -48,7 +48,7 @@ async fn next_frame(
 }
 
 /// Gives the bytes of a consumed frame back to the peer's windows.
-fn release(body: &mut RecvStream, length: usize) {
+pub(super) fn release(body: &mut RecvStream, length: usize) {
     // Fails only if more is given back than came.
     let _ = body.flow_control().release_capacity(length);
 }
@@ -214,7 +214,7 @@ pub(super) fn framed(message: &impl conch_proto::Message) -> Bytes {
 }
 
 /// Hands `pieces` to the connection as fast as the peer takes them. What the peer gives no window for waits here, not in h2, and not
-/// for ever.
+/// for ever: after a failure the message is cut off, and it is for the caller to end the call.
 pub(super) async fn send_pieces(
     stream: &mut SendStream<Bytes>,
     pieces: Pieces,
@@ -236,10 +236,7 @@ pub(super) async fn send_pieces(
                 Poll::Pending => patience.poll(context).map(|status| Err(status.into())),
             })
             .await;
-            if let Err(failure) = waited {
-                stream.send_reset(Reason::CANCEL);
-                return Err(failure);
-            }
+            waited?;
         }
     }
     Ok(())

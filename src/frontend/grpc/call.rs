@@ -22,7 +22,7 @@ use super::method::Method;
 use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::{control, readiness, repository, timeout};
+use super::{control, readiness, repository, stream, timeout};
 use crate::shard::{Shard, Timer};
 
 /// Counts the calls of one connection that its peer withdrew.
@@ -75,6 +75,8 @@ pub(super) fn run(
 struct Begun {
     method: Method,
     deadline_ns: Option<u64>,
+    /// `triton_grpc_error`: the first failed inference ends a stream.
+    ends_at_error: bool,
 }
 
 /// Why a call is not let in.
@@ -100,15 +102,16 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
     check_encoding(&head.headers)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
-        return Err(Status::new(
-            Code::Unavailable,
-            "GRPC server is shutting down and has stopped accepting new requests.",
-        )
-        .into());
+        return Err(Status::shutting_down().into());
     }
+    let ends_at_error = head
+        .headers
+        .get("triton_grpc_error")
+        .is_some_and(|value| value.as_bytes() == b"true");
     Ok(Begun {
         method,
         deadline_ns,
+        ends_at_error,
     })
 }
 
@@ -121,6 +124,7 @@ async fn answer(
     let Begun {
         method,
         deadline_ns,
+        ends_at_error,
     } = match begun {
         Ok(begun) => begun,
         Err(Refusal::Transport(refusal)) => {
@@ -137,6 +141,14 @@ async fn answer(
             let submitted = infer::submit(shard, arrived, typed, deadline_ns)?;
             let pieces = outcome(submitted, deadline_ns, respond).await?;
             send(respond, pieces, &mut patience).await
+        }
+        Method::ModelStreamInfer => {
+            // Boxed, as below.
+            let terms = stream::Terms {
+                deadline_ns,
+                ends_at_error,
+            };
+            Box::pin(stream::serve(shard, terms, body, respond)).await
         }
         Method::HealthWatch => {
             receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
@@ -215,7 +227,10 @@ async fn send(
     let mut stream = respond.send_response(status::response_head(), false)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     patience.deadline_ns = None;
-    send_pieces(&mut stream, pieces, patience).await?;
+    if let Err(failure) = send_pieces(&mut stream, pieces, patience).await {
+        stream.send_reset(Reason::CANCEL);
+        return Err(failure);
+    }
     stream.send_trailers(status::ok_trailers())?;
     Ok(())
 }
@@ -233,18 +248,14 @@ async fn watch(
         if told != Some(health) {
             told = Some(health);
             let mut patience = Patience::new(deadline_ns);
-            send_pieces(
-                &mut stream,
-                smallvec![framed(&readiness::health_response(health))],
-                &mut patience,
-            )
-            .await?;
+            let pieces = smallvec![framed(&readiness::health_response(health))];
+            if let Err(failure) = send_pieces(&mut stream, pieces, &mut patience).await {
+                stream.send_reset(Reason::CANCEL);
+                return Err(failure);
+            }
         }
         let end = if shard.is_draining() {
-            Some(Status::new(
-                Code::Unavailable,
-                "GRPC server is shutting down and has stopped accepting new requests.",
-            ))
+            Some(Status::shutting_down())
         } else if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
             Some(Status::deadline_exceeded())
         } else {

@@ -52,6 +52,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         | Method::ModelReady
         | Method::HealthCheck
         | Method::ModelInfer
+        | Method::ModelStreamInfer
         | Method::HealthWatch
         | Method::Later(_) => {
             unreachable!("answered elsewhere")

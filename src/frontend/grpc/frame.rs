@@ -15,6 +15,11 @@ pub(super) struct Prefix {
 }
 
 impl Prefix {
+    /// Whether no byte of it has come.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Takes what it needs from the start of `bytes`; returns the message's length once it is known, and the rest.
     ///
     /// # Errors

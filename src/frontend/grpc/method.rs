@@ -13,6 +13,7 @@ pub(super) enum Method {
     RepositoryModelLoad,
     RepositoryModelUnload,
     ModelInfer,
+    ModelStreamInfer,
     HealthCheck,
     HealthWatch,
     /// Defined by the protocol, served by later work.
@@ -20,8 +21,7 @@ pub(super) enum Method {
 }
 
 /// The rest of the protocol's methods.
-const LATER: [&str; 9] = [
-    "ModelStreamInfer",
+const LATER: [&str; 8] = [
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
@@ -38,6 +38,7 @@ impl Method {
         if let Some(name) = path.strip_prefix("/inference.GRPCInferenceService/") {
             return Some(match name {
                 "ModelInfer" => Method::ModelInfer,
+                "ModelStreamInfer" => Method::ModelStreamInfer,
                 "ServerLive" => Method::ServerLive,
                 "ServerReady" => Method::ServerReady,
                 "ModelReady" => Method::ModelReady,

@@ -18,6 +18,7 @@ mod readiness;
 mod repository;
 mod settings;
 mod status;
+mod stream;
 mod timeout;
 mod transport;
 mod wire;

@@ -43,6 +43,11 @@ impl Status {
         Status::new(Code::Internal, "Unable to parse request")
     }
 
+    pub(super) fn shutting_down() -> Status {
+        let message = "GRPC server is shutting down and has stopped accepting new requests.";
+        Status::new(Code::Unavailable, message)
+    }
+
     pub(super) fn deadline_exceeded() -> Status {
         Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
     }

@@ -19,8 +19,8 @@ pub enum Protocol {
 /// What can be sent to a shard. The mailbox boxes each letter, so the large kind costs the others nothing.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum Letter {
-    /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery each, and of what comes before
-    /// it only the first response of a one-to-one model.
+    /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery each, and what comes before it is paid
+    /// with credits, but for the first response of a one-to-one model.
     Delivery(Delivery),
     /// From an acceptor. Bounded by the connections' limit.
     Connection(OwnedFd, Protocol),

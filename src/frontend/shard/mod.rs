@@ -27,7 +27,7 @@ use conch_channel::{Letters, Receiver};
 use conch_engine::registry::Reader;
 use conch_engine::server::Server;
 use conch_engine::{
-    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, admit, clock,
+    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, Ticket, admit, clock,
 };
 use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
@@ -41,7 +41,7 @@ use reply::InFlight;
 use slab::Slab;
 
 pub use connections::{Presence, Waiting};
-pub use reply::Reply;
+pub use reply::{Flight, Reply, Tray};
 pub use stream::Stream;
 pub use timer::Timer;
 
@@ -304,11 +304,38 @@ impl Shard {
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
     ) -> Result<Reply, Error> {
+        let (slot, ticket) = self.begin(model, version, draft, deadline_ns, None)?;
+        Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at)))
+    }
+
+    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `tray`.
+    ///
+    /// # Errors
+    /// As [`Shard::infer`].
+    pub fn infer_into(
+        self: &Rc<Self>,
+        tray: &Rc<Tray>,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: Draft<'_>,
+    ) -> Result<Flight, Error> {
+        let (slot, ticket) = self.begin(model, version, draft, None, Some(Rc::clone(tray)))?;
+        Ok(Flight::new(self, slot, ticket))
+    }
+
+    fn begin(
+        self: &Rc<Self>,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: Draft<'_>,
+        deadline_ns: Option<u64>,
+        tray: Option<Rc<Tray>>,
+    ) -> Result<(u64, Ticket), Error> {
         let reservation = self.enter(model, version, &draft)?;
         let slot = self
             .in_flight
             .borrow_mut()
-            .reserve()
+            .reserve(tray)
             .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
         let stamps = Stamps {
             request_start_ns: clock::monotonic_ns(),
@@ -327,7 +354,7 @@ impl Shard {
                 model.submit(Arc::clone(&ticket)).map(|()| ticket)
             });
         match submitted {
-            Ok(ticket) => Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at))),
+            Ok(ticket) => Ok((slot, ticket)),
             Err(error) => {
                 self.in_flight.borrow_mut().release(slot);
                 Err(error)

@@ -1,12 +1,14 @@
 //! Requests in flight on a shard, and the futures that wait for them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use conch_engine::{Code, Delivery, Error, Response, Ticket};
+use conch_engine::{Code, Credits, Delivery, Error, Response, Ticket};
 
 use super::Shard;
 use super::slab::Slab;
@@ -19,6 +21,8 @@ pub(crate) struct Entry {
     response_count: u32,
     is_final: bool,
     is_abandoned: bool,
+    /// Where deliveries go instead of staying here.
+    tray: Option<Rc<Tray>>,
 }
 
 /// All of them; the slot of a delivery is the key.
@@ -40,7 +44,7 @@ impl InFlight {
     }
 
     /// A slot for a new request; none at the bound.
-    pub(crate) fn reserve(&mut self) -> Option<u64> {
+    pub(crate) fn reserve(&mut self, tray: Option<Rc<Tray>>) -> Option<u64> {
         if self.table.len() >= self.count_max {
             return None;
         }
@@ -50,6 +54,7 @@ impl InFlight {
             response_count: 0,
             is_final: false,
             is_abandoned: false,
+            tray,
         }))
     }
 
@@ -60,6 +65,12 @@ impl InFlight {
     /// Books a delivery. Returns the waker of whoever waits for it, to be woken when no borrow is held.
     pub(crate) fn book(&mut self, delivery: Delivery) -> Option<Waker> {
         let entry = self.table.get_mut(delivery.slot)?;
+        if let Some(tray) = entry.tray.clone() {
+            if delivery.is_final {
+                self.table.remove(delivery.slot);
+            }
+            return tray.put(delivery);
+        }
         if let Some(outcome) = delivery.outcome {
             entry.response_count = entry.response_count.saturating_add(1);
             entry.outcome = Some(match entry.response_count {
@@ -101,6 +112,7 @@ impl InFlight {
                 entry.is_abandoned = true;
                 entry.waker = None;
                 entry.outcome = None;
+                entry.tray = None;
             }
         }
     }
@@ -108,6 +120,83 @@ impl InFlight {
 
 fn wrong_count(count: u32) -> Error {
     Error::internal(format!("expected a single response, got {count}"))
+}
+
+/// What came for the requests of one stream, in the order in which it came.
+#[derive(Default)]
+pub struct Tray {
+    deliveries: RefCell<VecDeque<Delivery>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Tray {
+    fn put(&self, delivery: Delivery) -> Option<Waker> {
+        self.deliveries.borrow_mut().push_back(delivery);
+        self.waker.borrow_mut().take()
+    }
+
+    /// The next delivery; `context` is woken when there is one.
+    pub fn take(&self, context: &mut Context<'_>) -> Option<Delivery> {
+        let delivery = self.deliveries.borrow_mut().pop_front();
+        if delivery.is_none() {
+            let mut waker = self.waker.borrow_mut();
+            match &mut *waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                none => *none = Some(context.waker().clone()),
+            }
+        }
+        delivery
+    }
+}
+
+/// A request in flight whose deliveries go to a [`Tray`]. Dropping it before the final one cancels the request.
+pub struct Flight {
+    shard: Rc<Shard>,
+    slot: u64,
+    ticket: Ticket,
+    is_done: bool,
+}
+
+impl Flight {
+    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, ticket: Ticket) -> Flight {
+        Flight {
+            shard: Rc::clone(shard),
+            slot,
+            ticket,
+            is_done: false,
+        }
+    }
+
+    /// [`Delivery::slot`] of what comes for it.
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    /// What its responses were paid with.
+    pub fn credits(&self) -> Option<&Arc<Credits>> {
+        self.ticket.shared().credits.as_ref()
+    }
+
+    /// The final delivery has come.
+    pub fn note_final(&mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(credits) = self.credits() {
+            credits.close();
+        }
+        if self.is_done {
+            return;
+        }
+        match conch_engine::withdraw(&self.ticket) {
+            // Ours alone: nobody will deliver for it.
+            Some(_) => self.shard.in_flight.borrow_mut().release(self.slot),
+            None => self.shard.in_flight.borrow_mut().abandon(self.slot),
+        }
+    }
 }
 
 /// The one response of a request in flight. Dropping it cancels the request.

@@ -241,6 +241,12 @@ fn check_output(output: &RequestedOutput<'_>) -> Result<(), Status> {
     }
 }
 
+/// Whether the client asks for an empty response where a decoupled model ends without one. Of the right kind, or the request is refused.
+pub(super) fn wants_empty_final(message: &Message<'_>) -> bool {
+    let name = "triton_enable_empty_final_response";
+    matches!(find(&message.parameters, name), Some(Choice::Bool(true)))
+}
+
 fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Result<(), Status> {
     for (name, choice) in parameters {
         match *name {
@@ -269,7 +275,7 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
                     _ => return Err(wrong_kind(name, "int64_param")),
                 };
             }
-            // Only streams send empty final responses; a unary call has exactly one response.
+            // For streams, see `wants_empty_final`; a unary call has exactly one response.
             "triton_enable_empty_final_response" => match choice {
                 Choice::Bool(_) => {}
                 _ => return Err(wrong_kind(name, "bool_param")),

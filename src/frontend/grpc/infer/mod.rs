@@ -1,7 +1,7 @@
 //! ModelInfer: from the message's bytes to the engine and back.
 //!
 //! [`reader`] splits the message as it arrives, [`message`] reads its head, [`contents`] converts typed tensors, [`draft`] makes the
-//! engine's request of it all, [`response`] encodes the answer.
+//! engine's request of it all, [`response`] encodes the answer. ModelStreamInfer has the same messages, many of them.
 
 mod contents;
 mod draft;
@@ -12,16 +12,17 @@ mod response;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::ModelVersion;
+use conch_engine::{Credits, ModelVersion};
 use conch_memory::{Exhausted, View};
 
 use message::{Message, Target};
+use smallvec::SmallVec;
 
 use super::status::{Code, Status};
-use crate::shard::{Reply, Shard};
+use crate::shard::{Flight, Reply, Shard, Tray};
 
 pub(super) use reader::{Arrived, Fault, Reader};
-pub(super) use response::{Pieces, encode};
+pub(super) use response::{Pieces, encode, encode_failure, encode_streamed};
 
 /// How upstream prints a data type that it does not know.
 const INVALID_DATA_TYPE: &str = "<invalid>";
@@ -63,12 +64,6 @@ fn read<'a>(
     let target = Target::read(head).map_err(|_| Status::unparsable())?;
     let version = crate::api::parse_version(target.model_version)?;
     let model = shard.find(target.model_name, version)?;
-    if model.config.is_decoupled {
-        return Err(Status::new(
-            Code::Unimplemented,
-            "ModelInfer RPC doesn't support models with decoupled transaction policy",
-        ));
-    }
     // One more than the model has: enough for `admit` to find what is wrong with them.
     let (inputs_max, outputs_max) = (
         model.config.inputs.len() + 1,
@@ -87,6 +82,12 @@ pub(super) fn submit(
 ) -> Result<Submitted, Status> {
     let Arrived { head, charge, raws } = arrived;
     let (target, model, message) = read(shard, &head)?;
+    if model.config.is_decoupled {
+        return Err(Status::new(
+            Code::Unimplemented,
+            "ModelInfer RPC doesn't support models with decoupled transaction policy",
+        ));
+    }
     let draft = draft::build(&model, &target, message, raws, typed)?;
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
@@ -94,6 +95,64 @@ pub(super) fn submit(
     let id = target.id.into();
     drop(charge);
     Ok(Submitted { reply, id })
+}
+
+/// A request of a stream: in the engine's hands, or why it is not.
+pub(super) struct Streamed<F = Flight> {
+    pub(super) flight: Result<F, Status>,
+    /// To be repeated in responses: texts as the client sent them.
+    pub(super) id: Box<str>,
+    pub(super) model_name: Box<str>,
+    pub(super) model_version: Box<str>,
+    pub(super) is_decoupled: bool,
+    /// `triton_enable_empty_final_response`.
+    pub(super) wants_empty_final: bool,
+}
+
+/// [`submit`] for a request of a stream; what is delivered for it goes to `tray`.
+///
+/// # Errors
+/// The message is no protobuf message. All else that can be wrong concerns this request only.
+pub(super) fn submit_streamed(
+    shard: &Rc<Shard>,
+    arrived: Arrived,
+    typed: Typed,
+    tray: &Rc<Tray>,
+) -> Result<Streamed, Status> {
+    let Arrived { head, charge, raws } = arrived;
+    let target = Target::read(&head).map_err(|_| Status::unparsable())?;
+    let mut streamed = Streamed {
+        flight: Err(Status::unparsable()),
+        id: target.id.into(),
+        model_name: target.model_name.into(),
+        model_version: target.model_version.into(),
+        is_decoupled: false,
+        wants_empty_final: false,
+    };
+    streamed.flight = begin_streamed(shard, &head, (raws, typed), tray, &mut streamed);
+    drop(charge);
+    Ok(streamed)
+}
+
+fn begin_streamed(
+    shard: &Rc<Shard>,
+    head: &[u8],
+    (raws, typed): (SmallVec<[View; 2]>, Typed),
+    tray: &Rc<Tray>,
+    streamed: &mut Streamed,
+) -> Result<Flight, Status> {
+    if shard.is_draining() {
+        return Err(Status::shutting_down());
+    }
+    let (target, model, message) = read(shard, head)?;
+    streamed.is_decoupled = model.config.is_decoupled;
+    streamed.wants_empty_final = draft::wants_empty_final(&message);
+    let mut draft = draft::build(&model, &target, message, raws, typed)?;
+    if model.config.is_decoupled {
+        draft.credits = Some(Arc::new(Credits::default()));
+    }
+    let version = crate::api::parse_version(target.model_version)?;
+    Ok(shard.infer_into(tray, &model, version, draft)?)
 }
 
 /// The refusal when the process holds as many request bytes as it may.

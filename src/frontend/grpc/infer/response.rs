@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use conch_engine::{Output, Parameter, ParameterValue, Response};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
 use crate::grpc::status::{Code, Status};
@@ -16,6 +16,14 @@ use crate::grpc::wire::{
 /// Below this, copying into the shared buffer costs less than another piece.
 const BY_REFERENCE_FROM_BYTES: usize = 4 << 10;
 
+/// Fields of ModelStreamInferResponse.
+const ERROR_MESSAGE: u32 = 1;
+const INFER_RESPONSE: u32 = 2;
+/// The tag of a response within the message of a stream, and its length: messages are bounded by an int32.
+const WRAPPING_BYTES_MAX: usize = 6;
+/// The parameter that each response of a stream has.
+const FINAL_RESPONSE: &str = "triton_final_response";
+
 /// A message as it goes to the wire, its gRPC prefix included.
 pub(in crate::grpc) type Pieces = SmallVec<[Bytes; 2]>;
 
@@ -24,14 +32,71 @@ pub(in crate::grpc) type Pieces = SmallVec<[Bytes; 2]>;
 /// # Errors
 /// In upstream's words if it exceeds what a gRPC message may hold; INTERNAL if an output lies in GPU memory.
 pub(in crate::grpc) fn encode(response: &Response, id: &str) -> Result<Pieces, Status> {
-    let mut head = Vec::with_capacity(PREFIX_BYTES + 256);
+    encode_as(response, id, None)
+}
+
+/// Encodes `response` to the request `id` as a ModelStreamInferResponse.
+///
+/// # Errors
+/// As [`encode`].
+pub(in crate::grpc) fn encode_streamed(
+    response: &Response,
+    id: &str,
+    is_final: bool,
+) -> Result<Pieces, Status> {
+    encode_as(response, id, Some(is_final))
+}
+
+/// A ModelStreamInferResponse without outputs: an error, or (no message) an empty response. `target` holds the model's name and version, as
+/// the client sent them, and whether it is the final one; none for a request that was not accepted.
+pub(in crate::grpc) fn encode_failure(
+    message: &str,
+    id: &str,
+    target: Option<(&str, &str, bool)>,
+) -> Pieces {
+    let mut inner = Vec::new();
+    if let Some((name, version, _)) = target {
+        put_text(&mut inner, 1, name);
+        put_text(&mut inner, 2, version);
+    }
+    put_text(&mut inner, 3, id);
+    if let Some((_, _, is_final)) = target {
+        put_parameter(&mut inner, &final_parameter(is_final));
+    }
+    let mut out = vec![0; PREFIX_BYTES];
+    put_text(&mut out, ERROR_MESSAGE, message);
+    put_bytes(&mut out, INFER_RESPONSE, &inner);
+    let message_bytes = out.len() - PREFIX_BYTES;
+    put_prefix(&mut out, message_bytes);
+    smallvec![Bytes::from(out)]
+}
+
+fn final_parameter(is_final: bool) -> Parameter {
+    Parameter {
+        name: FINAL_RESPONSE.into(),
+        value: ParameterValue::Bool(is_final),
+    }
+}
+
+/// `is_final` is given for a response of a stream, which is wrapped once more.
+fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pieces, Status> {
+    let lead_bytes = match is_final {
+        None => PREFIX_BYTES,
+        Some(_) => PREFIX_BYTES + WRAPPING_BYTES_MAX,
+    };
+    let mut head = Vec::with_capacity(lead_bytes + 256);
     // The prefix comes last, when the length is known.
-    head.resize(PREFIX_BYTES, 0);
+    head.resize(lead_bytes, 0);
     put_text(&mut head, 1, &response.model.name);
     put_text(&mut head, 2, &response.model.version.to_string());
     put_text(&mut head, 3, id);
     for parameter in &response.parameters {
-        put_parameter(&mut head, parameter);
+        if is_final.is_none() || &*parameter.name != FINAL_RESPONSE {
+            put_parameter(&mut head, parameter);
+        }
+    }
+    if let Some(is_final) = is_final {
+        put_parameter(&mut head, &final_parameter(is_final));
     }
     for output in &response.outputs {
         put_output(&mut head, output);
@@ -41,14 +106,14 @@ pub(in crate::grpc) fn encode(response: &Response, id: &str) -> Result<Pieces, S
         .iter()
         .map(|output| bytes_field_len(output.data.len()))
         .sum();
-    let message_bytes = head.len() - PREFIX_BYTES + raw_bytes;
+    let message_bytes = head.len() - lead_bytes + raw_bytes;
     if message_bytes > MESSAGE_BYTES_MAX {
         let message = format!(
             "Response has byte size {message_bytes} which exceeds gRPC's byte size limit {MESSAGE_BYTES_MAX}."
         );
         return Err(Status::new(Code::InvalidArgument, message));
     }
-    put_prefix(&mut head, message_bytes);
+    let unused_bytes = put_lead(&mut head, lead_bytes, message_bytes);
     let mut pieces = Pieces::new();
     for output in &response.outputs {
         let bytes = output.data.as_slice().ok_or_else(|| {
@@ -69,7 +134,31 @@ pub(in crate::grpc) fn encode(response: &Response, id: &str) -> Result<Pieces, S
     if !head.is_empty() {
         pieces.push(Bytes::from(head));
     }
+    if unused_bytes > 0
+        && let Some(first) = pieces.first_mut()
+    {
+        drop(first.split_to(unused_bytes));
+    }
     Ok(pieces)
+}
+
+/// Writes what stands before the fields of a message of `message_bytes`, right in front of them: they begin at `lead_bytes`. Returns how
+/// many bytes at the start are left unused.
+fn put_lead(head: &mut [u8], lead_bytes: usize, message_bytes: usize) -> usize {
+    let mut wrapping = Vec::new();
+    if lead_bytes > PREFIX_BYTES {
+        put_tag(&mut wrapping, INFER_RESPONSE, BYTES);
+        put_varint(&mut wrapping, message_bytes as u64);
+    }
+    let wrapped_at = lead_bytes - wrapping.len();
+    let unused_bytes = wrapped_at - PREFIX_BYTES;
+    if let Some(place) = head.get_mut(wrapped_at..lead_bytes) {
+        place.copy_from_slice(&wrapping);
+    }
+    if let Some(place) = head.get_mut(unused_bytes..) {
+        put_prefix(place, wrapping.len() + message_bytes);
+    }
+    unused_bytes
 }
 
 /// An InferOutputTensor: name, datatype, shape. Contents are always raw.
@@ -125,4 +214,54 @@ fn put_parameter(out: &mut Vec<u8>, parameter: &Parameter) {
     );
     put_bytes(out, 1, parameter.name.as_bytes());
     put_bytes(out, 2, &value);
+}
+
+#[cfg(test)]
+mod tests {
+    use conch_proto::Message;
+    use conch_proto::inference::ModelStreamInferResponse;
+    use conch_proto::inference::infer_parameter::ParameterChoice;
+
+    use super::*;
+
+    fn decoded(pieces: &Pieces) -> ModelStreamInferResponse {
+        let wire: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        let (prefix, message) = wire.split_at(PREFIX_BYTES);
+        assert_eq!(prefix[1..], (message.len() as u32).to_be_bytes());
+        ModelStreamInferResponse::decode(message).unwrap()
+    }
+
+    #[test]
+    fn failures_say_what_they_belong_to() {
+        let message = decoded(&encode_failure("why", "7", None));
+        let inner = message.infer_response.unwrap();
+        assert_eq!((&*message.error_message, &*inner.id), ("why", "7"));
+        assert!(inner.model_name.is_empty() && inner.parameters.is_empty());
+
+        let message = decoded(&encode_failure("", "7", Some(("m", "3", true))));
+        let inner = message.infer_response.unwrap();
+        assert!(message.error_message.is_empty());
+        assert_eq!((&*inner.model_name, &*inner.model_version), ("m", "3"));
+        assert_eq!(
+            inner.parameters[FINAL_RESPONSE].parameter_choice,
+            Some(ParameterChoice::BoolParam(true))
+        );
+    }
+
+    #[test]
+    fn a_wrapped_message_begins_right_behind_its_lead() {
+        for message_bytes in [0, 1, 127, 128, 70_000, i32::MAX as usize] {
+            let lead_bytes = PREFIX_BYTES + WRAPPING_BYTES_MAX;
+            let mut head = vec![0; lead_bytes];
+            let unused_bytes = put_lead(&mut head, lead_bytes, message_bytes);
+            let (prefix, field) = head[unused_bytes..].split_at(PREFIX_BYTES);
+            let wrapped_bytes = field.len() + message_bytes;
+            assert_eq!(prefix[1..], (wrapped_bytes as u32).to_be_bytes());
+            let mut expected = Vec::new();
+            put_tag(&mut expected, INFER_RESPONSE, BYTES);
+            put_varint(&mut expected, message_bytes as u64);
+            assert_eq!(field, expected);
+            assert_eq!(put_lead(&mut head[..PREFIX_BYTES], PREFIX_BYTES, 5), 0);
+        }
+    }
 }

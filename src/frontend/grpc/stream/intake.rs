@@ -1,0 +1,137 @@
+//! The requests of a stream: message by message, as long as there is room for another.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::{Buf, Bytes};
+use h2::RecvStream;
+
+use super::MESSAGES_PER_TURN;
+use super::traffic::Traffic;
+use crate::grpc::body::{Failure, release};
+use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
+use crate::grpc::infer::{self, Arrived, Reader};
+use crate::grpc::patience::Patience;
+use crate::grpc::status::Status;
+use crate::shard::{Flight, Shard, Tray, breathe};
+
+/// Reads requests and submits them until the client has sent its last.
+pub(super) async fn take_in(
+    shard: &Rc<Shard>,
+    body: RecvStream,
+    traffic: &RefCell<Traffic<Flight>>,
+    tray: &Rc<Tray>,
+) -> Result<(), Failure> {
+    let mut messages = Messages::new(body);
+    // Since there was last nothing to read.
+    let mut count = 0;
+    loop {
+        // Who makes room polls this again.
+        std::future::poll_fn(|_| match traffic.borrow().has_room() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        let Some(arrived) = messages.next(shard).await? else {
+            return Ok(());
+        };
+        if messages.take_pause() {
+            count = 0;
+        }
+        let typed = infer::convert(shard, &arrived).await;
+        let streamed = infer::submit_streamed(shard, arrived, typed, tray)?;
+        traffic.borrow_mut().add(streamed);
+        count += 1;
+        if count == MESSAGES_PER_TURN {
+            count = 0;
+            breathe().await;
+        }
+    }
+}
+
+/// Cuts the stream's bytes into messages.
+struct Messages {
+    body: RecvStream,
+    /// What is left of the last frame.
+    rest: Bytes,
+    prefix: Prefix,
+    reader: Option<Reader>,
+    /// There was nothing to read since the last look.
+    has_paused: bool,
+}
+
+impl Messages {
+    fn new(body: RecvStream) -> Messages {
+        Messages {
+            body,
+            rest: Bytes::new(),
+            prefix: Prefix::default(),
+            reader: None,
+            has_paused: false,
+        }
+    }
+
+    fn take_pause(&mut self) -> bool {
+        std::mem::take(&mut self.has_paused)
+    }
+
+    /// The next message; none when the client has sent its last.
+    async fn next(&mut self, shard: &Shard) -> Result<Option<Arrived>, Failure> {
+        let mut patience = Patience::new(None);
+        loop {
+            if let Some(arrived) = self.cut(shard)? {
+                return Ok(Some(arrived));
+            }
+            // Between messages a client may stay silent for as long as it likes.
+            let is_between = self.reader.is_none() && self.prefix.is_empty();
+            let (body, has_paused) = (&mut self.body, &mut self.has_paused);
+            let frame = std::future::poll_fn(|context| match body.poll_data(context) {
+                Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
+                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failure::Gone)),
+                Poll::Ready(None) => Poll::Ready(Ok(None)),
+                Poll::Pending => {
+                    *has_paused = true;
+                    if is_between {
+                        return Poll::Pending;
+                    }
+                    patience.poll(context).map(|status| Err(status.into()))
+                }
+            })
+            .await?;
+            match frame {
+                Some(frame) => {
+                    patience.note_progress();
+                    release(body, frame.len());
+                    self.rest = frame;
+                }
+                None if is_between => return Ok(None),
+                None => return Err(Status::unparsable().into()),
+            }
+        }
+    }
+
+    /// Takes from the last frame up to the end of a message.
+    fn cut(&mut self, shard: &Shard) -> Result<Option<Arrived>, Status> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            none => {
+                let (length, rest) = self.prefix.take(&self.rest, MESSAGE_BYTES_MAX)?;
+                let used_bytes = self.rest.len() - rest.len();
+                self.rest.advance(used_bytes);
+                let Some(length) = length else {
+                    return Ok(None);
+                };
+                self.prefix = Prefix::default();
+                none.insert(Reader::new(&shard.pool, &shard.budget, length))
+            }
+        };
+        let own = self.rest.split_to(self.rest.len().min(reader.left()));
+        reader.feed(&own)?;
+        if reader.left() > 0 {
+            return Ok(None);
+        }
+        let reader = self.reader.take();
+        Ok(reader.map(Reader::finish).transpose()?)
+    }
+}

@@ -1,0 +1,136 @@
+//! ModelStreamInfer: many requests and many responses on one call.
+//!
+//! Three things go on at once, all in the call's own future: requests are taken in ([`intake`]), deliveries are booked, and messages are
+//! given out as the peer takes them. [`traffic`] knows who is in flight and whose turn it is.
+
+mod intake;
+mod traffic;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+
+use super::body::{Failure, send_pieces};
+use super::patience::Patience;
+use super::status::{self, Status};
+use crate::shard::{Flight, Shard, Timer, Tray, breathe};
+use traffic::{Outgoing, Traffic};
+
+/// Messages written, or read, before other tasks get their turn: some 300 us.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// What a stream was begun with.
+pub(super) struct Terms {
+    /// Monotonic; of the whole stream.
+    pub(super) deadline_ns: Option<u64>,
+    /// The first failed inference ends the stream with its status.
+    pub(super) ends_at_error: bool,
+}
+
+/// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
+/// cancelled.
+pub(super) async fn serve(
+    shard: &Rc<Shard>,
+    terms: Terms,
+    body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), Failure> {
+    let mut stream = respond.send_response(status::response_head(), false)?;
+    let trailers = match run(shard, terms, body, &mut stream).await {
+        Ok(()) => status::ok_trailers(),
+        Err(Failure::Status(status)) => status::error_trailers(&status),
+        Err(Failure::Gone) => return Err(Failure::Gone),
+    };
+    stream.send_trailers(trailers)?;
+    Ok(())
+}
+
+async fn run(
+    shard: &Rc<Shard>,
+    terms: Terms,
+    body: RecvStream,
+    stream: &mut SendStream<Bytes>,
+) -> Result<(), Failure> {
+    let traffic = RefCell::new(Traffic::new(terms.ends_at_error));
+    let tray = Rc::new(Tray::default());
+    let mut intake = pin!(intake::take_in(shard, body, &traffic, &tray));
+    let mut outlet = pin!(give_out(&traffic, stream));
+    let mut drained = pin!(shard.drained());
+    let mut deadline = terms.deadline_ns.map(Timer::at);
+    let mut has_ended = false;
+    std::future::poll_fn(|context| {
+        loop {
+            if !has_ended && let Poll::Ready(outcome) = intake.as_mut().poll(context) {
+                outcome?;
+                has_ended = true;
+                traffic.borrow_mut().note_end();
+            }
+            while let Some(delivery) = tray.take(context) {
+                traffic.borrow_mut().book(delivery);
+            }
+            if let Poll::Ready(outcome) = outlet.as_mut().poll(context) {
+                return Poll::Ready(outcome);
+            }
+            // What was written has made room for what is read.
+            if !traffic.borrow_mut().take_change() {
+                break;
+            }
+        }
+        if let Some(timer) = &mut deadline
+            && Pin::new(timer).poll(context).is_ready()
+        {
+            return Poll::Ready(Err(Status::deadline_exceeded().into()));
+        }
+        if drained.as_mut().poll(context).is_ready() && traffic.borrow().is_idle() {
+            return Poll::Ready(Err(Status::shutting_down().into()));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Writes what is due until nothing more will be.
+async fn give_out(
+    traffic: &RefCell<Traffic<Flight>>,
+    stream: &mut SendStream<Bytes>,
+) -> Result<(), Failure> {
+    let mut patience = Patience::new(None);
+    // Since there was last nothing to write.
+    let mut count = 0;
+    loop {
+        let next = std::future::poll_fn(|context| {
+            let mut traffic = traffic.borrow_mut();
+            if let Some(next) = traffic.next() {
+                return Poll::Ready(Ok(Some(next)));
+            }
+            if traffic.is_over() {
+                return Poll::Ready(Ok(None));
+            }
+            count = 0;
+            // A client that leaves is noticed here, or by who waits for its window.
+            match stream.poll_reset(context) {
+                Poll::Ready(_) => Poll::Ready(Err(Failure::Gone)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await?;
+        let Some(Outgoing { message, receipt }) = next else {
+            return Ok(());
+        };
+        send_pieces(stream, message?, &mut patience).await?;
+        if let Some(receipt) = receipt {
+            receipt.refund();
+        }
+        count += 1;
+        if count == MESSAGES_PER_TURN {
+            count = 0;
+            breathe().await;
+        }
+    }
+}

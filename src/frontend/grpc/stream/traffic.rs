@@ -1,0 +1,546 @@
+//! Who of a stream is in flight, and whose response is written next.
+//!
+//! Responses of one-to-one models leave in the order of their requests, whatever becomes ready first: they form one *line*. Each request
+//! of a decoupled model is a lane of its own, with its responses in the order in which the model sent them. Whoever has something to write
+//! takes turns, message by message, the line as one of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use conch_engine::{Credits, Delivery, Error, Response};
+
+use crate::grpc::infer::{Pieces, Streamed, encode_failure, encode_streamed};
+use crate::grpc::status::Status;
+use crate::shard::Flight;
+
+/// Requests of one stream that are not answered to the end. More stay with the client, by way of its window.
+const REQUESTS_MAX: usize = 512;
+/// Responses of one stream that wait for the client to read. Those that are to come add to it, within their requests' credits.
+const WAITING_MAX: usize = 1024;
+
+/// A request that the engine has; dropping it cancels it.
+pub(super) trait Airborne {
+    fn slot(&self) -> u64;
+    fn credits(&self) -> Option<&Arc<Credits>>;
+    /// It is over: dropping it does nothing any more.
+    fn note_final(&mut self);
+}
+
+impl Airborne for Flight {
+    fn slot(&self) -> u64 {
+        Flight::slot(self)
+    }
+
+    fn credits(&self) -> Option<&Arc<Credits>> {
+        Flight::credits(self)
+    }
+
+    fn note_final(&mut self) {
+        Flight::note_final(self);
+    }
+}
+
+/// What a request's responses repeat of it.
+struct Caption {
+    id: Box<str>,
+    model_name: Box<str>,
+    model_version: Box<str>,
+}
+
+/// A response that is to be written.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large kind"
+)]
+enum Item {
+    /// The request was not accepted.
+    Refused(Status),
+    Outcome(Result<Response, Error>, bool),
+    /// A decoupled model has ended without a response, and the client wants to know.
+    Empty,
+}
+
+/// One request, until its last response is written.
+struct Flow<F> {
+    caption: Caption,
+    /// None once its final delivery has come.
+    flight: Option<F>,
+    is_decoupled: bool,
+    wants_empty_final: bool,
+    items: VecDeque<Item>,
+    response_count: u32,
+}
+
+/// Requests in the engine's hands by their slot, the others by a number of ours.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Slot(u64),
+    Refused(u64),
+}
+
+/// Who may write.
+enum Lane {
+    /// The first of the line.
+    Line,
+    Flow(Key),
+    /// The stream ends here.
+    End(Status),
+}
+
+/// A message to be written, or the status with which the stream ends.
+pub(super) struct Outgoing {
+    pub(super) message: Result<Pieces, Status>,
+    /// For when it is written.
+    pub(super) receipt: Option<Receipt>,
+}
+
+/// What a response was paid with.
+pub(super) struct Receipt {
+    credits: Arc<Credits>,
+    bytes: u64,
+}
+
+impl Receipt {
+    pub(super) fn refund(self) {
+        self.credits.refund(self.bytes);
+    }
+}
+
+pub(super) struct Traffic<F> {
+    flows: BTreeMap<Key, Flow<F>>,
+    line: VecDeque<Key>,
+    /// The line is among the ready.
+    is_line_ready: bool,
+    ready: VecDeque<Lane>,
+    waiting_count: usize,
+    refused_count: u64,
+    ends_at_error: bool,
+    has_ended: bool,
+    has_changed: bool,
+}
+
+impl<F: Airborne> Traffic<F> {
+    pub(super) fn new(ends_at_error: bool) -> Traffic<F> {
+        Traffic {
+            flows: BTreeMap::new(),
+            line: VecDeque::new(),
+            is_line_ready: false,
+            ready: VecDeque::new(),
+            waiting_count: 0,
+            refused_count: 0,
+            ends_at_error,
+            has_ended: false,
+            has_changed: false,
+        }
+    }
+
+    /// Whether another request may be read.
+    pub(super) fn has_room(&self) -> bool {
+        self.flows.len() < REQUESTS_MAX && self.waiting_count < WAITING_MAX
+    }
+
+    /// Nobody waits for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// The client has sent its last request.
+    pub(super) fn note_end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// The client has sent its last request and has all responses.
+    pub(super) fn is_over(&self) -> bool {
+        self.has_ended && self.flows.is_empty()
+    }
+
+    /// Whether something was added, booked or given out since the last time.
+    pub(super) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// The client's next request.
+    pub(super) fn add(&mut self, streamed: Streamed<F>) {
+        let mut flow = Flow {
+            caption: Caption {
+                id: streamed.id,
+                model_name: streamed.model_name,
+                model_version: streamed.model_version,
+            },
+            flight: None,
+            is_decoupled: streamed.is_decoupled,
+            wants_empty_final: streamed.wants_empty_final,
+            items: VecDeque::new(),
+            response_count: 0,
+        };
+        let key = match streamed.flight {
+            Ok(flight) => {
+                let key = Key::Slot(flight.slot());
+                flow.flight = Some(flight);
+                key
+            }
+            Err(status) => {
+                flow.items.push_back(Item::Refused(status));
+                self.waiting_count += 1;
+                self.refused_count += 1;
+                Key::Refused(self.refused_count)
+            }
+        };
+        let is_refused = flow.flight.is_none();
+        if !flow.is_decoupled {
+            self.line.push_back(key);
+        } else if is_refused {
+            self.ready.push_back(Lane::Flow(key));
+        }
+        self.flows.insert(key, flow);
+        self.look_at_line();
+        self.has_changed = true;
+    }
+
+    /// What the engine delivers for one of the requests.
+    pub(super) fn book(&mut self, delivery: Delivery) {
+        let Delivery {
+            slot,
+            outcome,
+            is_final,
+        } = delivery;
+        let key = Key::Slot(slot);
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return;
+        };
+        self.has_changed = true;
+        if is_final && let Some(mut flight) = flow.flight.take() {
+            flight.note_final();
+        }
+        if !flow.is_decoupled {
+            self.book_in_line(key, outcome, is_final);
+            return;
+        }
+        let had_items = !flow.items.is_empty();
+        match outcome {
+            Some(outcome) => flow.items.push_back(Item::Outcome(outcome, is_final)),
+            None if is_final && flow.wants_empty_final => flow.items.push_back(Item::Empty),
+            None => {
+                if is_final && !had_items {
+                    self.flows.remove(&key);
+                }
+                return;
+            }
+        }
+        self.waiting_count += 1;
+        if !had_items {
+            self.ready.push_back(Lane::Flow(key));
+        }
+    }
+
+    /// A one-to-one model has one response, which leaves when it is complete.
+    fn book_in_line(&mut self, key: Key, outcome: Option<Result<Response, Error>>, is_final: bool) {
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return;
+        };
+        if let Some(outcome) = outcome {
+            flow.response_count = flow.response_count.saturating_add(1);
+            self.waiting_count -= flow.items.len();
+            flow.items.clear();
+            flow.items.push_back(Item::Outcome(outcome, true));
+            self.waiting_count += 1;
+        }
+        if !is_final {
+            return;
+        }
+        if flow.response_count != 1 {
+            let error = Error::internal(format!(
+                "expected a single response, got {}",
+                flow.response_count
+            ));
+            self.waiting_count -= flow.items.len();
+            flow.items.clear();
+            flow.items.push_back(Item::Outcome(Err(error), true));
+            self.waiting_count += 1;
+        }
+        if self.ends_at_error
+            && let Some(Item::Outcome(Err(error), _)) = flow.items.front()
+        {
+            // Whoever is in front of it in the line does not matter.
+            let status = Status::from(error.clone());
+            self.ready.push_back(Lane::End(status));
+        }
+        self.look_at_line();
+    }
+
+    /// The line takes part if its first is complete.
+    fn look_at_line(&mut self) {
+        let first = self.line.front().and_then(|key| self.flows.get(key));
+        if !self.is_line_ready && first.is_some_and(|flow| flow.flight.is_none()) {
+            self.is_line_ready = true;
+            self.ready.push_back(Lane::Line);
+        }
+    }
+
+    /// The next message to be written; none if there is nothing yet.
+    pub(super) fn next(&mut self) -> Option<Outgoing> {
+        let key = match self.ready.pop_front()? {
+            Lane::End(status) => {
+                return Some(Outgoing {
+                    message: Err(status),
+                    receipt: None,
+                });
+            }
+            Lane::Line => {
+                self.is_line_ready = false;
+                self.line.pop_front()?
+            }
+            Lane::Flow(key) => key,
+        };
+        let flow = self.flows.get_mut(&key)?;
+        let item = flow.items.pop_front()?;
+        self.waiting_count -= 1;
+        self.has_changed = true;
+        let outgoing = flow.encode(item, self.ends_at_error);
+        if !flow.items.is_empty() {
+            self.ready.push_back(Lane::Flow(key));
+        } else if flow.flight.is_none() {
+            self.flows.remove(&key);
+        }
+        self.look_at_line();
+        Some(outgoing)
+    }
+}
+
+impl<F: Airborne> Flow<F> {
+    fn encode(&self, item: Item, ends_at_error: bool) -> Outgoing {
+        let Caption {
+            id,
+            model_name,
+            model_version,
+        } = &self.caption;
+        let mut receipt = None;
+        let message = match item {
+            Item::Refused(status) => Ok(encode_failure(&status.message, id, None)),
+            Item::Empty => Ok(encode_failure(
+                "",
+                id,
+                Some((model_name, model_version, true)),
+            )),
+            Item::Outcome(outcome, is_final) => {
+                if !is_final && let Some(credits) = self.flight.as_ref().and_then(F::credits) {
+                    receipt = Some(Receipt {
+                        credits: Arc::clone(credits),
+                        bytes: outcome.as_ref().map_or(0, Response::byte_size),
+                    });
+                }
+                let encoded = outcome
+                    .map_err(Status::from)
+                    .and_then(|response| encode_streamed(&response, id, is_final));
+                match encoded {
+                    Err(status) if ends_at_error => Err(status),
+                    Err(status) => {
+                        let target = Some((&**model_name, &**model_version, is_final));
+                        Ok(encode_failure(&status.message, id, target))
+                    }
+                    pieces => pieces,
+                }
+            }
+        };
+        Outgoing { message, receipt }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use conch_proto::Message;
+    use conch_proto::inference::ModelStreamInferResponse;
+
+    use super::*;
+    use crate::grpc::frame::PREFIX_BYTES;
+    use crate::grpc::status::Code;
+
+    struct Fake {
+        slot: u64,
+        credits: Option<Arc<Credits>>,
+    }
+
+    impl Airborne for Fake {
+        fn slot(&self) -> u64 {
+            self.slot
+        }
+
+        fn credits(&self) -> Option<&Arc<Credits>> {
+            self.credits.as_ref()
+        }
+
+        fn note_final(&mut self) {}
+    }
+
+    fn streamed(flight: Result<u64, &'static str>, is_decoupled: bool) -> Streamed<Fake> {
+        let id = flight.map_or_else(str::to_owned, |slot| slot.to_string());
+        Streamed {
+            flight: flight
+                .map(|slot| Fake {
+                    slot,
+                    credits: is_decoupled.then(|| Arc::new(Credits::default())),
+                })
+                .map_err(|text| Status::new(Code::InvalidArgument, text)),
+            id: id.into(),
+            model_name: "m".into(),
+            model_version: "".into(),
+            is_decoupled,
+            wants_empty_final: false,
+        }
+    }
+
+    /// A delivery whose text is shown by [`written`].
+    fn delivery(slot: u64, text: Option<&'static str>, is_final: bool) -> Delivery {
+        Delivery {
+            slot,
+            outcome: text.map(|text| Err(Error::invalid(text))),
+            is_final,
+        }
+    }
+
+    /// Everything that is due, as "id: text", and what ends the stream as it is.
+    fn written(traffic: &mut Traffic<Fake>) -> Vec<String> {
+        let mut rows = Vec::new();
+        while let Some(outgoing) = traffic.next() {
+            if let Some(receipt) = outgoing.receipt {
+                receipt.refund();
+            }
+            rows.push(match outgoing.message {
+                Ok(pieces) => {
+                    let wire: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+                    let message = ModelStreamInferResponse::decode(&wire[PREFIX_BYTES..]).unwrap();
+                    let id = message.infer_response.unwrap().id;
+                    format!("{id}: {}", message.error_message)
+                }
+                Err(status) => format!("end: {}", status.message),
+            });
+        }
+        rows
+    }
+
+    #[test]
+    fn the_line_keeps_its_order_and_holds_nobody_else_up() {
+        let mut traffic = Traffic::new(false);
+        traffic.add(streamed(Ok(1), false));
+        traffic.add(streamed(Err("refused"), false));
+        traffic.add(streamed(Ok(3), false));
+        traffic.add(streamed(Ok(4), true));
+        traffic.book(delivery(3, Some("c"), true));
+        assert_eq!(written(&mut traffic), [""; 0]);
+        traffic.book(delivery(4, Some("x"), false));
+        assert_eq!(written(&mut traffic), ["4: x"]);
+        traffic.book(delivery(1, Some("a"), true));
+        assert_eq!(written(&mut traffic), ["1: a", "refused: refused", "3: c"]);
+        traffic.note_end();
+        assert!(!traffic.is_over());
+        traffic.book(delivery(4, None, true));
+        assert!(traffic.is_over() && written(&mut traffic).is_empty());
+    }
+
+    #[test]
+    fn decoupled_requests_take_turns() {
+        let mut traffic = Traffic::new(false);
+        let rows = [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (2, "b2")];
+        traffic.add(streamed(Ok(1), true));
+        traffic.add(streamed(Ok(2), true));
+        for (slot, text) in rows {
+            traffic.book(delivery(slot, Some(text), false));
+        }
+        traffic.add(streamed(Err("late"), false));
+        assert_eq!(
+            written(&mut traffic),
+            ["1: a1", "2: b1", "late: late", "1: a2", "2: b2", "1: a3"]
+        );
+        traffic.book(delivery(1, Some("a4"), true));
+        traffic.book(delivery(2, None, true));
+        traffic.book(delivery(2, Some("after the end"), true));
+        assert_eq!(written(&mut traffic), ["1: a4"]);
+        assert!(traffic.is_idle() && traffic.waiting_count == 0);
+    }
+
+    #[test]
+    fn empty_ends_are_shown_to_who_asks() {
+        for (wants_empty_final, expected) in [(true, &["1: "][..]), (false, &[])] {
+            let mut traffic = Traffic::new(false);
+            traffic.add(Streamed {
+                wants_empty_final,
+                ..streamed(Ok(1), true)
+            });
+            traffic.book(delivery(1, None, true));
+            assert_eq!(written(&mut traffic), expected);
+            assert!(traffic.is_idle());
+        }
+    }
+
+    #[test]
+    fn a_failed_inference_ends_the_stream_if_asked_to() {
+        let mut traffic = Traffic::new(true);
+        traffic.add(streamed(Err("refused"), false));
+        traffic.add(streamed(Ok(1), false));
+        traffic.add(streamed(Ok(2), false));
+        assert_eq!(written(&mut traffic), ["refused: refused"]);
+        // Not in line: it ends the stream all the same.
+        traffic.book(delivery(2, Some("failed"), true));
+        assert_eq!(written(&mut traffic), ["end: failed"]);
+        let mut traffic = Traffic::new(true);
+        traffic.add(streamed(Ok(3), true));
+        traffic.book(delivery(3, Some("failed"), false));
+        assert_eq!(written(&mut traffic), ["end: failed"]);
+    }
+
+    #[test]
+    fn one_to_one_models_have_one_response() {
+        let mut traffic = Traffic::new(false);
+        for slot in [1, 2] {
+            traffic.add(streamed(Ok(slot), false));
+        }
+        traffic.book(delivery(1, None, true));
+        traffic.book(delivery(2, Some("a"), false));
+        traffic.book(delivery(2, Some("b"), true));
+        assert_eq!(
+            written(&mut traffic),
+            [
+                "1: expected a single response, got 0",
+                "2: expected a single response, got 2"
+            ]
+        );
+        assert!(traffic.is_idle() && traffic.waiting_count == 0);
+    }
+
+    #[test]
+    fn what_is_not_read_bounds_what_is_taken_in() {
+        let mut traffic = Traffic::new(false);
+        for slot in 0..REQUESTS_MAX as u64 {
+            assert!(traffic.has_room());
+            traffic.add(streamed(Ok(slot), false));
+        }
+        assert!(!traffic.has_room());
+        traffic.book(delivery(0, Some("a"), true));
+        assert!(!traffic.has_room(), "until it is written");
+        assert_eq!(written(&mut traffic).len(), 1);
+        assert!(traffic.has_room());
+
+        let mut traffic = Traffic::new(false);
+        traffic.add(streamed(Ok(1), true));
+        for _ in 0..WAITING_MAX {
+            assert!(traffic.has_room());
+            traffic.book(delivery(1, Some("a"), false));
+        }
+        assert!(!traffic.has_room());
+    }
+
+    #[test]
+    fn what_is_written_is_paid_back() {
+        let mut traffic = Traffic::new(false);
+        let request = streamed(Ok(1), true);
+        let credits = Arc::clone(request.flight.as_ref().ok().unwrap().credits().unwrap());
+        traffic.add(request);
+        for _ in 0..3 {
+            assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
+            traffic.book(delivery(1, Some("a"), false));
+        }
+        assert!(!credits.is_unused());
+        written(&mut traffic);
+        assert!(credits.is_unused());
+    }
+}
