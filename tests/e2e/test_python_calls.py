@@ -5,6 +5,7 @@ backends that are themselves written in Python.
 import concurrent.futures
 import os
 import pathlib
+import queue
 import re
 import shutil
 import signal
@@ -221,6 +222,25 @@ class Calls(PythonCase):
         self.assertEqual(total, 16)
         self.assertIn(responses, (4, 5), "the four, and perhaps an empty one that ends them")
         self.assertEqual(self.ask("repeats", "many", 0)[0], 0)
+
+    def test_stream(self):
+        """The same model seen by a client: its responses one by one, in the order in which it sends them, and their end."""
+        answers = queue.Queue()
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            client.start_stream(callback=lambda result, error: answers.put((result, error)))
+            for value in (3, 0, 2):
+                tensor = grpcclient.InferInput("INPUT0", [1], "INT32")
+                tensor.set_data_from_numpy(numpy.array([value], numpy.int32))
+                client.async_stream_infer("repeats", [tensor], request_id=str(value), enable_empty_final_response=True)
+            seen = {"3": [], "0": [], "2": []}
+            for _ in range(3 + 0 + 2 + 3):
+                result, error = answers.get(timeout=20)
+                self.assertIsNone(error)
+                response = result.get_response()
+                is_final = response.parameters["triton_final_response"].bool_param
+                seen[response.id].append("end" if is_final else int(result.as_numpy("OUTPUT0")[0]))
+            client.stop_stream()
+        self.assertEqual(seen, {"3": [3, 3, 3, "end"], "0": ["end"], "2": [2, 2, "end"]})
 
     def test_a_call_that_fails(self):
         for model, words in (("nobody", "'nobody' is not found"), ("repeats", "decoupled")):
