@@ -4,6 +4,7 @@ The binary comes with the peers: `abi/backends/python`, whose stub finds numpy i
 """
 
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import time
@@ -124,8 +125,11 @@ class PythonCase(ServerCase):
 
     def children(self):
         """Processes of the server: the stubs, and what they started."""
-        path = pathlib.Path(f"/proc/{self.server.pid}/task")
-        return {int(pid) for task in path.iterdir() for pid in (task / "children").read_text().split()}
+        found = set()
+        for task in pathlib.Path(f"/proc/{self.server.pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                found.update(map(int, (task / "children").read_text().split()))
+        return found
 
 
 @conch_only

@@ -20,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import conch_only, needs_library, needs_peer
-from repository import identity
-from test_python_backend import DIRECTORY, PythonCase, python
+from repository import Repository, identity
+from test_python_backend import DIRECTORY, ENVIRONMENT, TEXTS, PythonCase, python
 
 # Calls the model that a parameter names, so often as another says: one after the other, all at once, or as one with many responses.
 CALLER = '''
@@ -387,6 +387,41 @@ class WrittenInPython(PythonCase):
         folder = pathlib.Path(self.directory.name).resolve()
         self.assertIn(f"| adding  | {folder}/adding/model.py ", self.server.output)
         self.assertIn(f"| python  | {folder}/python/libtriton_python.so ", self.server.output)
+
+
+@conch_only
+@needs_peer("triton")
+@needs_peer("backends/python/libtriton_python.so")
+class InTriton(unittest.TestCase):
+    """The baseline: the same models by the same binary in the real Triton."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.repository = Repository()
+        cls.addClassCleanup(cls.repository.close)
+        Calls.models(cls.repository)
+        shutil.rmtree(cls.repository.path / "echo")  # Triton has no identity backend here
+        cls.repository.model("texts", python([("TEXT", "STRING", (-1,))], [("TURNED", "STRING", (-1,)), ("LENGTH", "INT64", (-1,))], 4),
+                             files={"1/model.py": TEXTS.encode()})
+        cls.server = servers.Server(cls.repository.path, kind="triton", backends=str(servers.PEERS / "backends"), environment=ENVIRONMENT)
+        cls.addClassCleanup(cls.server.kill)
+
+    ask = Calls.ask
+    test_many_responses = Calls.test_many_responses
+    test_metrics = Calls.test_metrics
+    test_stream = Calls.test_stream
+
+    def test_calls(self):
+        for mode in ("one by one", "at once"):
+            self.assertEqual(self.ask("doubler", mode, 10, 5), (2 * (10 + 11 + 12 + 13 + 14), 5))
+
+    def test_texts(self):
+        texts = numpy.array([["stressed", "", "αβγ"]], dtype=numpy.object_)
+        tensor = httpclient.InferInput("TEXT", [1, 3], "BYTES")
+        tensor.set_data_from_numpy(texts)
+        with httpclient.InferenceServerClient(self.server.http) as client:
+            result = client.infer("texts", [tensor])
+        self.assertEqual(result.as_numpy("TURNED").tolist(), [[text.encode()[::-1] for text in texts[0]]])
 
 
 if __name__ == "__main__":
