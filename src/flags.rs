@@ -15,7 +15,7 @@ pub enum Takes {
     Bool,
     /// A whole number.
     Int,
-    /// Text, with the placeholder that `--help` shows.
+    /// Text; `--help` shows it under this name.
     Text(&'static str),
 }
 
@@ -101,7 +101,7 @@ pub fn usage() -> String {
             Nothing => String::new(),
             Bool => String::from(" <boolean>"),
             Int => String::from(" <integer>"),
-            Text(placeholder) => format!(" {placeholder}"),
+            Text(name) => format!(" {name}"),
         };
         text.push_str(&format!("  --{}{value}\n\t{}", flag.name, flag.help));
         match flag.effect {
