@@ -100,6 +100,11 @@ impl ModelVersion {
         }
     }
 
+    /// Whether its responses leave in the order of its requests.
+    pub fn preserves_order(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// How long loading took; zero until it is ready.
     pub fn load_duration(&self) -> Duration {
         Duration::from_nanos(self.load_duration_ns.load(Ordering::Relaxed))

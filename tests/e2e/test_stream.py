@@ -46,6 +46,8 @@ def models(repository):
     repository.model("square", square())
     # Twenty responses per second.
     repository.model("steady", square(CUSTOM_INFER_DELAY_NS=50_000_000))
+    # Responses to a request follow all of those to the requests before it. Each instance sends on a thread of its own.
+    repository.model("ordered", REPEAT.replace("count: 1", "count: 2") + "dynamic_batching { preserve_ordering: true }\n")
     # A model of its own: its instance's thread is held up.
     repository.model("flooding", square())
 
@@ -66,9 +68,9 @@ def floats(request_id, *values, model="identity", **more):
     return request(model, [("INPUT0", "FP32", numpy.array(values, numpy.float32))], request_id, **more)
 
 
-def repeat(request_id, values, delays=None, wait=0, **more):
+def repeat(request_id, values, delays=None, wait=0, model="repeat", **more):
     delays = delays or [0] * len(values)
-    return request("repeat", [("IN", "INT32", numpy.array(values, numpy.int32)), ("DELAY", "UINT32", numpy.array(delays, numpy.uint32)),
+    return request(model, [("IN", "INT32", numpy.array(values, numpy.int32)), ("DELAY", "UINT32", numpy.array(delays, numpy.uint32)),
                               ("WAIT", "UINT32", numpy.array([wait], numpy.uint32))], request_id, **more)
 
 
@@ -449,6 +451,42 @@ class SlowReaders(StreamCase):
 
     def flood_of(self, count):
         return self.open(timeout=120).send(squared("flood", count, model="flooding", **{EMPTY_FINAL: True}))
+
+
+@needs_library("repeat")
+@needs_library("square")
+class PreservedOrder(StreamCase):
+    """Two decoupled requests, whose responses are made at the same time by two instances."""
+
+    def ask(self, wait_ms, count):
+        """What the second gets, of `count` responses that are there at once, while the first waits for so long."""
+        values = list(range(count))
+        first = repeat("first", [7, 8], [100, wait_ms - 100], wait=100, model="ordered", **{EMPTY_FINAL: True})
+        second = repeat("second", values, model="ordered", **{EMPTY_FINAL: True})
+        rows = self.open().send(first, second).end().rest()
+        self.assertEqual([row.infer_response.id for row in rows], ["first"] * 3 + ["second"] * (len(rows) - 3))
+        for row, value in zip(rows, (7, 8)):
+            self.assert_answer(row, "first", [value], False)
+        self.assertEqual(final(rows[2]), True)
+        for row, value in zip(rows[3:-1], values):
+            self.assert_answer(row, "second", [value], False)
+        self.assertEqual((final(rows[-1]), rows[-1].infer_response.id), (True, "second"))
+        return len(rows) - 4, rows[-1].error_message
+
+    def test_the_second_waits_for_its_turn(self):
+        self.assertEqual(self.ask(600, 200), (200, ""))
+
+    def test_more_than_its_credits_wait_with_the_backend(self):
+        self.assertEqual(self.ask(600, 1000), (1000, ""))
+
+    @conch_only  # upstream keeps all that waits
+    def test_more_than_its_credits_before_its_turn_is_too_much(self):
+        """It is cancelled, and told so in its turn, after what was on its way."""
+        count, error = self.ask(2500, 1000)
+        self.assertEqual(count, 256)
+        self.assertIn("the request was cancelled: its responses were read too slowly, 256 of them", error)
+        # Whoever comes later has credits of his own.
+        self.assertEqual(self.ask(200, 300), (300, ""))
 
 
 @conch_only

@@ -105,6 +105,8 @@ pub(super) struct Streamed<F = Flight> {
     pub(super) model_name: Box<str>,
     pub(super) model_version: Box<str>,
     pub(super) is_decoupled: bool,
+    /// Its model preserves the order of its requests.
+    pub(super) is_ordered: bool,
     /// `triton_enable_empty_final_response`.
     pub(super) wants_empty_final: bool,
 }
@@ -127,6 +129,7 @@ pub(super) fn submit_streamed(
         model_name: target.model_name.into(),
         model_version: target.model_version.into(),
         is_decoupled: false,
+        is_ordered: false,
         wants_empty_final: false,
     };
     streamed.flight = begin_streamed(shard, &head, (raws, typed), tray, &mut streamed);
@@ -146,6 +149,7 @@ fn begin_streamed(
     }
     let (target, model, message) = read(shard, head)?;
     streamed.is_decoupled = model.config.is_decoupled;
+    streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
     let mut draft = draft::build(&model, &target, message, raws, typed)?;
     if model.config.is_decoupled {

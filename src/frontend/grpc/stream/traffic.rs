@@ -2,7 +2,8 @@
 //!
 //! Responses of one-to-one models leave in the order of their requests, whatever becomes ready first: they form one *line*. Each request
 //! of a decoupled model is a lane of its own, with its responses in the order in which the model sent them. Whoever has something to write
-//! takes turns, message by message, the line as one of them.
+//! takes turns, message by message, the line as one of them; and as another one all requests of decoupled models under preserve-ordering,
+//! whose responses leave in the order in which the engine delivers them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ struct Flow<F> {
     /// None once its final delivery has come.
     flight: Option<F>,
     is_decoupled: bool,
+    is_ordered: bool,
     wants_empty_final: bool,
     items: VecDeque<Item>,
     response_count: u32,
@@ -82,6 +84,8 @@ enum Key {
 enum Lane {
     /// The first of the line.
     Line,
+    /// The first of what is ordered.
+    Ordered,
     Flow(Key),
     /// The stream ends here.
     End(Status),
@@ -111,6 +115,8 @@ pub(super) struct Traffic<F> {
     line: VecDeque<Key>,
     /// The line is among the ready.
     is_line_ready: bool,
+    /// Of decoupled models under preserve-ordering: whose item is written when, one entry for each. Among the ready unless empty.
+    ordered: VecDeque<Key>,
     ready: VecDeque<Lane>,
     waiting_count: usize,
     refused_count: u64,
@@ -125,6 +131,7 @@ impl<F: Airborne> Traffic<F> {
             flows: BTreeMap::new(),
             line: VecDeque::new(),
             is_line_ready: false,
+            ordered: VecDeque::new(),
             ready: VecDeque::new(),
             waiting_count: 0,
             refused_count: 0,
@@ -169,6 +176,7 @@ impl<F: Airborne> Traffic<F> {
             },
             flight: None,
             is_decoupled: streamed.is_decoupled,
+            is_ordered: streamed.is_ordered,
             wants_empty_final: streamed.wants_empty_final,
             items: VecDeque::new(),
             response_count: 0,
@@ -228,7 +236,12 @@ impl<F: Airborne> Traffic<F> {
             }
         }
         self.waiting_count += 1;
-        if !had_items {
+        if flow.is_ordered {
+            if self.ordered.is_empty() {
+                self.ready.push_back(Lane::Ordered);
+            }
+            self.ordered.push_back(key);
+        } else if !had_items {
             self.ready.push_back(Lane::Flow(key));
         }
     }
@@ -290,6 +303,13 @@ impl<F: Airborne> Traffic<F> {
                 self.is_line_ready = false;
                 self.line.pop_front()?
             }
+            Lane::Ordered => {
+                let key = self.ordered.pop_front()?;
+                if !self.ordered.is_empty() {
+                    self.ready.push_back(Lane::Ordered);
+                }
+                key
+            }
             Lane::Flow(key) => key,
         };
         let flow = self.flows.get_mut(&key)?;
@@ -298,7 +318,9 @@ impl<F: Airborne> Traffic<F> {
         self.has_changed = true;
         let outgoing = flow.encode(item, self.ends_at_error);
         if !flow.items.is_empty() {
-            self.ready.push_back(Lane::Flow(key));
+            if !flow.is_ordered {
+                self.ready.push_back(Lane::Flow(key));
+            }
         } else if flow.flight.is_none() {
             self.flows.remove(&key);
         }
@@ -385,6 +407,7 @@ mod tests {
             model_name: "m".into(),
             model_version: "".into(),
             is_decoupled,
+            is_ordered: false,
             wants_empty_final: false,
         }
     }
@@ -456,6 +479,37 @@ mod tests {
         traffic.book(delivery(2, Some("after the end"), true));
         assert_eq!(written(&mut traffic), ["1: a4"]);
         assert!(traffic.is_idle() && traffic.waiting_count == 0);
+    }
+
+    #[test]
+    fn under_preserve_ordering_nobody_overtakes() {
+        let mut traffic = Traffic::new(false);
+        for slot in [1, 2] {
+            traffic.add(Streamed {
+                is_ordered: true,
+                wants_empty_final: slot == 1,
+                ..streamed(Ok(slot), true)
+            });
+        }
+        traffic.add(streamed(Ok(3), true));
+        for (slot, text, is_final) in [
+            (1, Some("a1"), false),
+            (3, Some("c1"), false),
+            (1, Some("a2"), false),
+            (1, None, true),
+            (2, Some("b1"), false),
+            (2, Some("b2"), false),
+            (3, Some("c2"), true),
+            (2, None, true),
+        ] {
+            traffic.book(delivery(slot, text, is_final));
+        }
+        assert_eq!(
+            written(&mut traffic),
+            ["1: a1", "3: c1", "1: a2", "3: c2", "1: ", "2: b1", "2: b2"]
+        );
+        assert!(traffic.is_idle() && traffic.waiting_count == 0);
+        assert!(traffic.ready.is_empty() && traffic.ordered.is_empty());
     }
 
     #[test]
