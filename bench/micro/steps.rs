@@ -7,7 +7,7 @@ use std::thread;
 use conch_bench::wire;
 use conch_channel::Mailbox;
 use conch_engine::Batcher;
-use conch_frontend::measure::{grpc_message, http_body, http_head};
+use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
 use conch_memory::{Budget, Pool, View};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_lite::future::{block_on, poll_fn};
@@ -108,6 +108,24 @@ fn http(criterion: &mut Criterion) {
     });
     group.bench_function("body with 1000 numbers as JSON", |bencher| {
         bencher.iter(|| http_body(black_box(&text), text.len()).expect("the request is sound"));
+    });
+    let only_json = body
+        .slice(0, json.len())
+        .expect("the JSON is part of the body");
+    group.bench_function("JSON of a small tensor", |bencher| {
+        bencher.iter(|| http_json(black_box(&only_json)).expect("the JSON is sound"));
+    });
+    // The parser that conch does not use, at its best: buffers that are kept, a tape instead of a tree.
+    let mut buffers = simd_json::Buffers::new(json.len());
+    let mut copy = Vec::with_capacity(json.len());
+    group.bench_function("JSON of a small tensor, by simd-json", |bencher| {
+        bencher.iter(|| {
+            copy.clear();
+            copy.extend_from_slice(black_box(json));
+            let tape = simd_json::to_tape_with_buffers(&mut copy, &mut buffers)
+                .expect("the JSON is sound");
+            black_box(tape.0.len())
+        });
     });
     group.finish();
 }

@@ -36,7 +36,7 @@ pub use options::{Endpoint, Options};
 #[doc(hidden)]
 pub mod measure {
     pub use crate::grpc::measure::grpc_message;
-    pub use crate::http::measure::{http_body, http_head};
+    pub use crate::http::measure::{http_body, http_head, http_json};
 }
 
 /// How often a drain looks whether it is over.

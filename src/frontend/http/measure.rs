@@ -3,6 +3,7 @@
 use conch_engine::Error;
 use conch_memory::View;
 
+use super::json::Document;
 use super::{head, infer};
 
 /// Finds and parses the head of a request; whether there is a sound one.
@@ -17,4 +18,12 @@ pub fn http_head(bytes: &[u8]) -> bool {
 pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
     let mut decoded = infer::decode::decode(body, json_length, "identity", 64 << 20)?;
     Ok(decoded.draft().inputs.len())
+}
+
+/// Checks a text and notes where its values lie.
+///
+/// # Errors
+/// As for the JSON of a request.
+pub fn http_json(text: &View) -> Result<(), Error> {
+    Document::parse(text.clone()).map(drop)
 }

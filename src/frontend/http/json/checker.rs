@@ -2,6 +2,8 @@
 //!
 //! A state machine without recursion, named after rapidjson's states, so that a refusal names what rapidjson would name.
 
+use smallvec::SmallVec;
+
 use super::document::{Kind, Node};
 use super::lexer::{self, Fault, Refused, Text};
 
@@ -54,7 +56,7 @@ struct Checker<'t> {
     nodes: Vec<Node>,
     resolved: Vec<Box<[u8]>>,
     /// Open containers: whether it is an object, and its node; lumps and what is inside have none.
-    open: Vec<(bool, Option<u32>)>,
+    open: SmallVec<[(bool, Option<u32>); 8]>,
     /// Depth of `open` at which the present lump began.
     lump_depth: Option<usize>,
     /// The last name was `data`.
@@ -85,7 +87,7 @@ pub(super) fn check(text: &[u8]) -> Result<Notes, Stop> {
         text,
         nodes: Vec::with_capacity(32),
         resolved: Vec::new(),
-        open: Vec::with_capacity(8),
+        open: SmallVec::new(),
         lump_depth: None,
         is_data_next: false,
     };
