@@ -1,4 +1,4 @@
-// A backend for views.c and servers.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
+// A backend for views.c, servers.c and options.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
 // the model `identity` of the same server make the output (with a trace of its own below the request's, if that is traced).
 //
 // The model has INPUT0 and OUTPUT0, FP32 [-1], without batching.
@@ -113,6 +113,23 @@ static Error* Sum(struct TRITONBACKEND_Input* input, const char* policy, double*
   return NULL;
 }
 
+// What the server's options say to the backend, and whether the configuration was to be completed.
+static Error* TellSettings(struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Response* response) {
+  struct TRITONBACKEND_Model* model;
+  struct TRITONBACKEND_Backend* backend;
+  struct TRITONSERVER_Message* settings;
+  const char* base;
+  size_t bytes;
+  bool completes;
+  TRY(TRITONBACKEND_ModelInstanceModel(instance, &model));
+  TRY(TRITONBACKEND_ModelAutoCompleteConfig(model, &completes));
+  TRY(TRITONBACKEND_ResponseSetBoolParameter(response, "completes", completes));
+  TRY(TRITONBACKEND_ModelBackend(model, &backend));
+  TRY(TRITONBACKEND_BackendConfig(backend, &settings));
+  TRY(TRITONSERVER_MessageSerializeToJson(settings, &base, &bytes));
+  return TRITONBACKEND_ResponseSetStringParameter(response, "settings", base);
+}
+
 // The policy of the instance, and on how many CPUs its thread may run.
 static Error* TellPolicy(struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Response* response) {
   struct TRITONSERVER_Message* policy;
@@ -121,6 +138,7 @@ static Error* TellPolicy(struct TRITONBACKEND_ModelInstance* instance, struct TR
   TRY(TRITONBACKEND_ModelInstanceHostPolicy(instance, &policy));
   TRY(TRITONSERVER_MessageSerializeToJson(policy, &base, &bytes));
   TRY(TRITONBACKEND_ResponseSetStringParameter(response, "policy", base));
+  TRY(TellSettings(instance, response));
   cpu_set_t cpus;
   sched_getaffinity(0, sizeof cpus, &cpus);
   return TRITONBACKEND_ResponseSetIntParameter(response, "cpu_count", CPU_COUNT(&cpus));
@@ -180,7 +198,15 @@ Error* TRITONBACKEND_Finalize(struct TRITONBACKEND_Backend* backend) {
   return NULL;
 }
 
+// A model called `flaky` loads at every second attempt.
+static int flaky_count;
+
 Error* TRITONBACKEND_ModelInitialize(struct TRITONBACKEND_Model* model) {
+  const char* name;
+  TRY(TRITONBACKEND_ModelName(model, &name));
+  if (strcmp(name, "flaky") == 0) {
+    return flaky_count++ % 2 == 0 ? TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "not yet") : NULL;
+  }
   // The model's server still starts (whatever others there are): it takes no requests yet, and says so.
   struct TRITONSERVER_Server* server;
   TRY(TRITONBACKEND_ModelServer(model, &server));

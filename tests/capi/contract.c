@@ -74,6 +74,85 @@ static void documents(TRITONSERVER_Server* server) {
   REFUSED(TS(ServerLoadModel)(server, "identity"), TRITONSERVER_ERROR_UNAVAILABLE, "explicit model load / unload is not allowed");
 }
 
+static void expect_metric(TRITONSERVER_Server* server, const char* expected) {
+  TRITONSERVER_Metrics* metrics;
+  const char* base;
+  size_t bytes;
+  OK(TS(ServerMetrics)(server, &metrics));
+  OK(TS(MetricsFormatted)(metrics, TRITONSERVER_METRIC_PROMETHEUS, &base, &bytes));
+  if (strstr(base, expected) == NULL) FAIL("no %s in %s", expected, base);
+  OK(TS(MetricsDelete)(metrics));
+}
+
+// What each kind can do, and what it cannot.
+static void kinds_of_metrics(TRITONSERVER_Server* server) {
+  struct TRITONSERVER_MetricFamily *counters, *again, *gauges, *histograms;
+  struct TRITONSERVER_Metric *counter, *twin, *gauge, *histogram;
+  TRITONSERVER_MetricKind kind;
+  double value;
+  REFUSED(TS(MetricFamilyNew)(&counters, 9, "kinds", ""), TRITONSERVER_ERROR_INVALID_ARG, "Unsupported kind passed to MetricFamily constructor.");
+  OK(TS(MetricFamilyNew)(&counters, TRITONSERVER_METRIC_KIND_COUNTER, "kinds_counter", ""));
+  OK(TS(MetricFamilyNew)(&again, TRITONSERVER_METRIC_KIND_COUNTER, "kinds_counter", ""));
+  OK(TS(MetricFamilyNew)(&gauges, TRITONSERVER_METRIC_KIND_GAUGE, "kinds_gauge", ""));
+  OK(TS(MetricFamilyNew)(&histograms, TRITONSERVER_METRIC_KIND_HISTOGRAM, "kinds_histogram", ""));
+  OK(TS(GetMetricFamilyKind)(histograms, &kind));
+  EXPECT(kind == TRITONSERVER_METRIC_KIND_HISTOGRAM);
+  TRITONSERVER_Parameter* number = TS(ParameterNew)("n", TRITONSERVER_PARAMETER_INT, &(int64_t){1});
+  REFUSED(TS(MetricNew)(&counter, counters, (const TRITONSERVER_Parameter*[]){number}, 1), TRITONSERVER_ERROR_INVALID_ARG,
+          "Parameter [n] must have a type of TRITONSERVER_PARAMETER_STRING to be added as a label.");
+  TS(ParameterDelete)(number);
+  TRITONSERVER_Parameter* label = TS(ParameterNew)("l", TRITONSERVER_PARAMETER_STRING, "x");
+  const TRITONSERVER_Parameter* labels[] = {label};
+  OK(TS(MetricNew)(&counter, counters, labels, 1));
+  OK(TS(MetricNew)(&twin, again, labels, 1));
+  OK(TS(MetricNew)(&gauge, gauges, labels, 1));
+  REFUSED(TS(MetricNew)(&histogram, histograms, labels, 1), TRITONSERVER_ERROR_INVALID_ARG, "");
+  struct TRITONSERVER_MetricArgs* arguments;
+  OK(TS(MetricArgsNew)(&arguments));
+  OK(TS(MetricArgsSetHistogram)(arguments, (double[]){0.5, 0.5}, 2));
+  REFUSED(TS(MetricNewWithArgs)(&histogram, histograms, labels, 1, arguments), TRITONSERVER_ERROR_INVALID_ARG, "");
+  OK(TS(MetricArgsSetHistogram)(arguments, (double[]){0.5, 2}, 2));
+  OK(TS(MetricNewWithArgs)(&histogram, histograms, labels, 1, arguments));
+  OK(TS(MetricArgsDelete)(arguments));
+  TS(ParameterDelete)(label);
+
+  OK(TS(MetricIncrement)(counter, 1.5));
+  OK(TS(MetricIncrement)(twin, 1));
+  OK(TS(MetricValue)(counter, &value));
+  EXPECT(value == 2.5);
+  REFUSED(TS(MetricIncrement)(counter, -1), TRITONSERVER_ERROR_INVALID_ARG, "");
+  REFUSED(TS(MetricSet)(counter, 1), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  REFUSED(TS(MetricObserve)(counter, 1), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  OK(TS(MetricSet)(gauge, -4));
+  OK(TS(MetricIncrement)(gauge, 1));
+  OK(TS(MetricIncrement)(gauge, -2));
+  OK(TS(MetricValue)(gauge, &value));
+  EXPECT(value == -5);
+  REFUSED(TS(MetricObserve)(gauge, 1), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  const double observed[] = {0.25, 0.5, 1, 9};
+  for (int place = 0; place < 4; place++) OK(TS(MetricObserve)(histogram, observed[place]));
+  REFUSED(TS(MetricValue)(histogram, &value), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  REFUSED(TS(MetricIncrement)(histogram, 1), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  REFUSED(TS(MetricSet)(histogram, 1), TRITONSERVER_ERROR_UNSUPPORTED, "");
+  OK(TS(GetMetricKind)(histogram, &kind));
+  EXPECT(kind == TRITONSERVER_METRIC_KIND_HISTOGRAM);
+  expect_metric(server, "\nkinds_counter{l=\"x\"} 2.5\n");
+  expect_metric(server, "\nkinds_gauge{l=\"x\"} -5\n");
+  expect_metric(server, "\nkinds_histogram_count{l=\"x\"} 4\nkinds_histogram_sum{l=\"x\"} 10.75\nkinds_histogram_bucket{l=\"x\",le=\"0.5\"} 2\n"
+                        "kinds_histogram_bucket{l=\"x\",le=\"2\"} 3\nkinds_histogram_bucket{l=\"x\",le=\"+Inf\"} 4\n");
+  OK(TS(MetricDelete)(twin));
+  OK(TS(MetricFamilyDelete)(again));
+  // The other handles of what is shared go on.
+  OK(TS(MetricIncrement)(counter, 1));
+  expect_metric(server, "\nkinds_counter{l=\"x\"} 3.5\n");
+  OK(TS(MetricDelete)(counter));
+  OK(TS(MetricDelete)(gauge));
+  OK(TS(MetricDelete)(histogram));
+  OK(TS(MetricFamilyDelete)(counters));
+  OK(TS(MetricFamilyDelete)(gauges));
+  OK(TS(MetricFamilyDelete)(histograms));
+}
+
 static void custom_metrics(TRITONSERVER_Server* server) {
   struct TRITONSERVER_MetricFamily* family;
   struct TRITONSERVER_Metric* metric;
@@ -239,6 +318,7 @@ int main(int count, char** words) {
   requests(server, allocator);
   documents(server);
   custom_metrics(server);
+  kinds_of_metrics(server);
   OK(TS(ServerStop)(server));
   bool answer;
   REFUSED(TS(ServerIsLive)(server, &answer), TRITONSERVER_ERROR_UNAVAILABLE, "Server exiting");

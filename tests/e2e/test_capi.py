@@ -14,6 +14,7 @@ from repository import Repository, identity, tensors
 
 SOURCES = servers.ROOT / "tests/capi"
 LIBRARY = servers.built("libtritonserver.so")
+CHECKSUM = servers.built("libtritonrepoagent_checksum.so")
 CONTROLS = {"enable_request_controls": "true"}
 # What valgrind is to look at: all that is read or written wrongly, and memory that nothing points to any more.
 VALGRIND = ("valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=definite,indirect",
@@ -118,6 +119,31 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_contract_is_clean(self):
         self.contract(*VALGRIND)
+
+    def options(self, *prefix):
+        """Each option of a server, by its effect."""
+        caller = identity().replace('"identity"', '"caller"')
+        slow = identity(parameters={"execute_delay_ms": "2000"})
+        guarded = identity(extra='model_repository_agents { agents { name: "checksum" parameters { key: "MD5:1/file" value: "98bf7d8c15784f0a3d63204441e1e2aa" } } }\n')
+        agents = pathlib.Path(self.directory.name) / "agents"
+        servers.place(agents / "checksum" / CHECKSUM.name, CHECKSUM)
+        with Repository() as repository, Repository() as other:
+            repository.model("identity", identity()).model("slow", slow).model("flaky", caller).model("broken", 'backend: "nowhere"')
+            repository.model("caller", caller, files={"configs/second.pbtxt": caller.replace("OUTPUT0", "SECOND").encode()})
+            repository.model("guarded", guarded, files={"1/file": b"contents"})
+            other.model("identity", identity()).model("added", identity())
+            printed = self.run_program(*prefix, self.build("options"), LIBRARY, repository, self.backends_with_caller(), other, agents,
+                                       timeout=300)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    @unittest.skipUnless(CHECKSUM.exists(), f"{CHECKSUM.name} is not built in profile {servers.PROFILE}")
+    def test_options(self):
+        self.options()
+
+    @unittest.skipUnless(CHECKSUM.exists(), f"{CHECKSUM.name} is not built in profile {servers.PROFILE}")
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_options_are_clean(self):
+        self.options(*VALGRIND)
 
     def cached(self, caches, size, *prefix):
         with Repository() as repository:
