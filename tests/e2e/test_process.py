@@ -14,6 +14,9 @@ import threading
 import time
 import unittest
 
+import hpack
+from tritonclient.grpc import service_pb2 as pb
+
 import server as servers
 import wire
 from case import KIND, ServerCase, conch_only, pack
@@ -219,24 +222,27 @@ class Signals(unittest.TestCase):
             link.close()
 
     def test_connection_close_while_draining(self):
-        server = self.start("--drain-delay-secs=0", "--exit-timeout-secs=10")
-        answers = []
-        sender = threading.Thread(target=self.slow_request, args=(server, answers))
-        sender.start()
-        time.sleep(0.25)
-        with wire.connect(server) as link:
-            link.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n")
-            time.sleep(0.05)
+        """Through the delay connections stay; then each answer says that it is the last on its connection."""
+        self.repository.model("slower", identity(parameters={"execute_delay_ms": "2000"}))
+        server = self.start("--drain-delay-secs=2", "--exit-timeout-secs=10")
+        body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}).encode()
+        with wire.connect(server) as busy, wire.connect(server) as half:
+            answers = {busy: wire.Replies(busy), half: wire.Replies(half)}
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
-            try:
-                link.sendall(b"\r\n")
-                _, headers, _ = wire.Replies(link).next()
-                self.assertEqual(headers.get("connection", "").lower(), "close")
-            except (EOFError, ConnectionError):
-                pass  # closed at once is as good: nothing was accepted that then got no answer
-        sender.join(10)
-        self.assertEqual((server.terminate(), answers[0][0]), (0, 200))
+            busy.sendall(wire.post("/v2/models/identity/infer", body.replace(b"[2]", b"[1, 2]")))
+            status, headers, _ = answers[busy].next()
+            self.assertEqual((status, headers.get("connection")), (200, None))
+            time.sleep(1.4)
+            busy.sendall(wire.post("/v2/models/slower/infer", body))  # ends long after the delay does
+            half.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n")
+            time.sleep(1)
+            half.sendall(b"\r\n")
+            for link, expected in ((half, 503), (busy, 200)):
+                status, headers, _ = answers[link].next()
+                self.assertEqual((status, headers.get("connection", "").lower()), (expected, "close"))
+                self.assertTrue(answers[link].is_closed())
+        self.assertEqual(server.terminate(), 0)
 
     def test_exit_timeout(self):
         self.repository.model("hangs", identity(parameters={"execute_delay_ms": "6000"}))
@@ -304,15 +310,35 @@ class Footprint(ServerCase):
         bad = wire.infer_json({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]})
         broken = wire.infer_json(b"{")
         batch = (good * 6 + binary * 2 + bad + broken, 10)
-        sent = 0
-        while sent < count:
-            with wire.connect(self.server) as link:  # a new connection for each thousand
+        for _ in range(0, count, 1000):  # new connections for each thousand
+            with wire.connect(self.server) as link:
                 replies = wire.Replies(link)
-                for _ in range(100):
+                for _ in range(80):
                     link.sendall(batch[0])
                     statuses = [replies.next()[0] for _ in range(batch[1])]
                     self.assertEqual(statuses, [200] * 8 + [400, 500])
-                    sent += batch[1]
+            self.grpc_load(200)
+
+    def grpc_load(self, count):
+        """Calls of which every tenth is refused, twenty at once, on one connection. They fit into its first window."""
+        def call(name):
+            value = pb.ModelInferRequest(model_name="identity", raw_input_contents=[pack([1.0] * 4)])
+            value.inputs.add(name=name, datatype="FP32", shape=[1, 4])
+            body = value.SerializeToString()
+            return b"\0" + len(body).to_bytes(4, "big") + body
+        head, good, bad = wire.call_head("ModelInfer"), call("INPUT0"), call("X")
+        decoder, statuses = hpack.Decoder(), []
+        with wire.Http2(self.server).start() as link:
+            for first in range(0, count, 20):
+                for index in range(first, first + 20):
+                    stream, body = 2 * index + 1, bad if index % 10 == 9 else good
+                    link.send(wire.frame(wire.HEADERS, 4, stream, head), wire.frame(wire.DATA, 1, stream, body))
+                while len(statuses) < first + 20:
+                    _, flags, _, block = link.wait_for(wire.HEADERS)
+                    fields = dict(decoder.decode(block))
+                    if flags & 1:
+                        statuses.append(fields["grpc-status"])
+        self.assertEqual((statuses.count("0"), statuses.count("3")), (count * 9 // 10, count // 10))
 
 
 @conch_only
