@@ -29,7 +29,20 @@ quietly() {
   done
   wait "$pid" || status=$?
   [ "$status" = 0 ] || fail "'$name' failed. The end of $log:
-$(tail -n 25 "$log")"
+$(tail -n 25 "$log")
+$(advice "$log")"
+}
+
+# What to do about a failed step, as far as its output LOG tells.
+advice() {
+  if grep -qiE 'no space left' "$1"; then
+    echo "The disk is full: make room, then run the command again."
+  elif grep -qiE 'resolve host|network (error|is unreachable)|timed out|connection (refused|reset)|failed to download' "$1"; then
+    echo "It seems that a download did not succeed. Look at the network, or name a registry that can be reached in
+~/.cargo/config.toml (Rust) or pip's configuration (Python), then run the command again: what is done stays done."
+  else
+    echo "When that is mended, run the command again: what is done stays done."
+  fi
 }
 
 # Makes TARGET the same file as SOURCE. No symbolic link: a server resolves those before it looks beside a library.
