@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 import wire
-from case import IS_TRITON, ServerCase, pack
+from case import IS_TRITON, ServerCase, conch_only, pack
 from repository import identity
 
 INFER = "/v2/models/{}/infer"
@@ -43,6 +43,9 @@ def models(repository):
     repository.model("whole", identity([("INPUT0", "INT32", (-1,))]))
     repository.model("natural", identity([("INPUT0", "UINT32", (-1,))]))
     repository.model("decoupled", identity(extra="model_transaction_policy { decoupled: true }\n"))
+    repository.model("ordered", identity(batch=8, parameters={"enable_request_controls": "true"}))
+    optional = identity([("INPUT0", "FP32", (-1,)), ("INPUT1", "FP32", (-1,))], batch=8)
+    repository.model("optional", optional.replace('"INPUT1" data_type: TYPE_FP32', '"INPUT1" optional: true data_type: TYPE_FP32'))
     repository.model("broken", 'backend: "no_such_backend"\nmax_batch_size: 0\n')
 
 
@@ -59,6 +62,14 @@ def request(*tensors, **more):
 def binary(size, **more):
     return tensor(parameters={"binary_data_size": size}, **more)
 
+
+# What a backend may answer with: the name that our identity backend knows it by, the HTTP status, the gRPC code.
+CODES = [
+    ("unknown", 400, grpc.StatusCode.UNKNOWN), ("internal", 500, grpc.StatusCode.INTERNAL),
+    ("not_found", 404, grpc.StatusCode.NOT_FOUND), ("invalid_argument", 400, grpc.StatusCode.INVALID_ARGUMENT),
+    ("unavailable", 503, grpc.StatusCode.UNAVAILABLE), ("unsupported", 501, grpc.StatusCode.UNIMPLEMENTED),
+    ("already_exists", 400, grpc.StatusCode.ALREADY_EXISTS), ("cancelled", 400, grpc.StatusCode.CANCELLED),
+]
 
 Row = collections.namedtuple("Row", "name raw status message newer")
 
@@ -247,6 +258,17 @@ HTTP = [
           model="text", tail=bytes(8)),
     infer("correlation_id_too_long", request(tensor(), parameters={"sequence_id": "x" * 129}), 501,
           "string correlation ID cannot be longer than 128 characters"),
+    infer("too_many_inputs_beside_optional_ones", request(tensor(), tensor("INPUT1"), tensor("INPUT2")), 400,
+          re.compile(r"^\[request id: <id_unknown>\] expected number of inputs between 1 and 2 but got 3 inputs for model 'optional'. "
+                     r"Got input\(s\) \['INPUT.','INPUT.','INPUT.'\], but missing required input\(s\) \]. Please provide all required "
+                     r"input\(s\).$"), model="optional"),
+    infer("optional_input_only", request(id="7"), 400,
+          "[request id: 7] expected number of inputs between 1 and 2 but got 0 inputs for model 'optional'. Got input(s) [], but "
+          "missing required input(s) ['INPUT0']. Please provide all required input(s).", model="optional"),
+    # The backend's own errors, and what it may do wrong
+    *[infer(f"backend_says_{code}", request(tensor(), parameters={"error": 'as "told"', "error_code": code}), status, 'as "told"',
+            model="ordered") for code, status, _ in CODES],
+    infer("backend_fails_to_execute", request(tensor(), parameters={"execute_error": "not today"}), 500, "not today", model="ordered"),
     # Raw requests
     post("raw_with_two_inputs", INFER.format("pair"), bytes(16), 400,
          "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'pair' model "
@@ -319,6 +341,38 @@ for entry in HTTP:
     setattr(Http, f"test_{entry.name}", lambda self, entry=entry: self.check(entry))
 
 
+@conch_only  # of a newer release
+class InputLimit(ServerCase):
+    """`--http-max-input-size` bounds the JSON, each tensor in it and a raw body, not what comes as binary tensors."""
+
+    models = staticmethod(models)
+    flags = ("--exit-on-error=false", "--strict-readiness=false", "--http-max-input-size=1024")
+    END = "exceeds the maximum allowed {} of 1024 bytes. Use --http-max-input-size to increase the limit."
+
+    def refused(self, raw, text):
+        status, _, body, _ = self.exchange(raw)
+        self.assertEqual((status, json.loads(body)), (400, {"error": text}))
+        self.assert_serves()
+
+    def test_json(self):
+        value = json.dumps(request(tensor(), id="x" * 1000)).encode()
+        self.refused(wire.infer_json(value), f"request JSON size of {len(value)} bytes " + self.END.format("input size"))
+
+    def test_tensor_in_json(self):
+        self.refused(wire.infer_json(request(tensor(shape=(1, 257), data=[1] * 257))),
+                     "JSON input 'INPUT0' has a byte_size (1028 bytes) that " + self.END.format("value"))
+
+    def test_raw(self):
+        self.refused(wire.post(INFER.format("identity"), bytes(1028), "Inference-Header-Content-Length: 0"),
+                     "Raw input has a byte_size (1028 bytes) that " + self.END.format("value"))
+
+    def test_as_much_as_allowed(self):
+        for raw in (wire.infer_json(request(tensor(shape=(1, 256), data=[1] * 256))), wire.infer_json(
+                request(tensor(shape=(1, 4096), parameters={"binary_data_size": 16384})), bytes(16384)),
+                wire.post(INFER.format("identity"), bytes(1024), "Inference-Header-Content-Length: 0")):
+            self.assertEqual(self.exchange(raw)[0], 200)
+
+
 # gRPC
 
 def message(model="identity", shape=(1, 4), name="INPUT0", datatype="FP32", raw=None, version="", **more):
@@ -335,6 +389,13 @@ def with_parameter(key, **setting):
     value = message()
     (field, content), = setting.items()
     setattr(value.parameters[key], field, content)
+    return value
+
+
+def ordered(**texts):
+    value = message("ordered")
+    for key, text in texts.items():
+        value.parameters[key].string_param = text
     return value
 
 
@@ -451,6 +512,8 @@ GRPC = [
      "[request id: <id_unknown>] input byte size mismatch for input 'INPUT0' for model 'identity'. Expected 16, got 12"),
     ("no_batch_dimension", "ModelInfer", message(shape=(), raw=bytes(4)), Code.INVALID_ARGUMENT,
      "[request id: <id_unknown>] input 'INPUT0' has no shape but model requires batch dimension for 'identity'"),
+    *[(f"backend_says_{name}", "ModelInfer", ordered(error='as "told"', error_code=name), code, 'as "told"') for name, _, code in CODES],
+    ("backend_fails_to_execute", "ModelInfer", ordered(execute_error="not today"), Code.INTERNAL, "not today"),
     ("element_count_overflow", "ModelInfer", message(shape=(1, 2**62, 2**62), raw=bytes(16)), Code.INVALID_ARGUMENT,
      re.compile("INPUT0")),
 ]

@@ -267,5 +267,45 @@ class Requests(ServerCase):
         self.assertGreater(len(self.together("hasty", 6, parameters={"timeout": 60_000_000})[503]), 0)
 
 
+class Batches(ServerCase):
+    """Which two requests that wait at the same time share an execution: the queue waits long enough for both."""
+
+    @staticmethod
+    def models(repository):
+        waits = "dynamic_batching { max_queue_delay_microseconds: 1000000 }\n"
+        vector = identity(batch=2, extra=waits)
+        repository.model("vector", vector)
+        repository.model("ragged", vector.replace('"INPUT0"', '"INPUT0" allow_ragged_batch: true'))
+        pair = identity([("INPUT0", "FP32", (-1,)), ("INPUT1", "FP32", (-1,))], batch=2, extra=waits)
+        repository.model("optional", pair.replace('"INPUT1"', '"INPUT1" optional: true'))
+
+    def executions(self, model, *requests):
+        """How many executions the requests took; a request is one list of values per input."""
+        def ask(tensors):
+            body = {"inputs": [{"name": f"INPUT{index}", "datatype": "FP32", "shape": [1, len(values)], "data": values}
+                               for index, values in enumerate(tensors)]}
+            status, _, reply = self.infer(body, model=model)
+            self.assertEqual(status, 200, reply)
+            return [output["data"] for output in json.loads(reply)["outputs"]][:len(tensors)]
+        before = self.server.statistics(model)["execution_count"]
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+            self.assertEqual(list(pool.map(ask, requests)), [list(tensors) for tensors in requests])
+        return self.server.statistics(model)["execution_count"] - before
+
+    def test_equal_shapes(self):
+        self.assertEqual(self.executions("vector", [[1, 2]], [[3, 4]]), 1)
+
+    def test_different_shapes(self):
+        self.assertEqual(self.executions("vector", [[1, 2]], [[3, 4, 5]]), 2)
+
+    def test_different_shapes_of_a_ragged_input(self):
+        self.assertEqual(self.executions("ragged", [[1, 2]], [[3, 4, 5]]), 1)
+
+    def test_optional_inputs(self):
+        self.assertEqual(self.executions("optional", [[1], [2]], [[3], [4]]), 1)
+        self.assertEqual(self.executions("optional", [[1]], [[3]]), 1)
+        self.assertEqual(self.executions("optional", [[1]], [[3], [4]]), 2)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -202,7 +202,7 @@ class Signals(unittest.TestCase):
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
-        self.assertEqual(server.get("/v2/health/ready")[0], 503)
+        self.assertEqual(server.get("/v2/health/ready"), (503, b'{"error":"Server exiting"}'))
         self.assertEqual(server.get("/v2/health/live")[0], 200)
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
         self.assertEqual(server.post_json("/v2/models/identity/infer", body)[0], 200)

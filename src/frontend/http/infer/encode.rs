@@ -221,3 +221,75 @@ fn write_strings(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use conch_engine::ModelVersion;
+
+    use super::super::decode::decode;
+    use super::*;
+
+    /// What a client is told of one output of a model.
+    fn encoded(data_type: DataType, shape: &[i64], bytes: &[u8]) -> Result<String, Error> {
+        let mut message = conch_config::parse_text("config.pbtxt", "name: 'm' backend: 'b'")
+            .expect("the test's configuration parses");
+        conch_config::normalize(&mut message);
+        let config = conch_config::Model::from_message(message).expect("it is valid, too");
+        let request = View::copy_of(br#"{"inputs":[]}"#);
+        let request = decode(&request, request.len(), "m", 100).expect("a sound request");
+        let output = Output {
+            name: "O".into(),
+            data_type,
+            shape: shape.iter().copied().collect(),
+            data: View::copy_of(bytes),
+        };
+        let response = Response {
+            model: Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1)),
+            outputs: [output].into_iter().collect(),
+            parameters: Vec::new(),
+        };
+        encode(response, &request, Vec::new())
+            .map(|answer| String::from_utf8(answer.body).expect("JSON is text"))
+    }
+
+    #[test]
+    fn bytes_must_agree_with_the_shape() {
+        let good = |data: &str, data_type: &str, shape: &str| {
+            Ok(format!(
+                r#"{{"model_name":"m","model_version":"1","outputs":[{{"name":"O","datatype":"{data_type}","shape":{shape},"data":{data}}}]}}"#
+            ))
+        };
+        assert_eq!(
+            encoded(DataType::Uint16, &[2], &[1, 0, 2, 0]),
+            good("[1,2]", "UINT16", "[2]")
+        );
+        assert_eq!(
+            encoded(DataType::Uint16, &[], &[1, 0]),
+            good("[1]", "UINT16", "[]")
+        );
+        let text = b"\x01\0\0\0a\0\0\0\0";
+        assert_eq!(
+            encoded(DataType::Bytes, &[2], text),
+            good(r#"["a",""]"#, "BYTES", "[2]")
+        );
+        let mismatch = "output tensor shape does not match size of output for 'O'";
+        let written = format!("Failed to write 'data' field: {mismatch}");
+        for (data_type, shape, bytes, expected) in [
+            (DataType::Uint16, &[2][..], &[1, 0, 2][..], &written[..]),
+            (DataType::Uint16, &[2], &[1, 0, 2, 0, 3, 0], &written),
+            (DataType::Fp32, &[1, 0], &[0; 4], &written),
+            (DataType::Fp64, &[-1], &[0; 8], &written),
+            (DataType::Int64, &[1 << 61, 16], &[], &written),
+            (DataType::Bytes, &[3], text, mismatch),
+            (DataType::Bytes, &[1], &[9, 0, 0, 0, 1], mismatch),
+        ] {
+            assert_eq!(
+                encoded(data_type, shape, bytes),
+                Err(Error::internal(expected.to_owned())),
+                "{data_type:?} {shape:?} {bytes:?}"
+            );
+        }
+    }
+}
