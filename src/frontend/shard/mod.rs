@@ -7,13 +7,14 @@
 
 mod connections;
 mod courtesy;
+mod drain;
 pub(crate) mod link;
 mod reply;
 mod slab;
 mod stream;
 mod timer;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -36,6 +37,7 @@ use glommio::{LocalExecutorBuilder, Placement, Task};
 use crate::Options;
 use connections::Connections;
 use courtesy::Courtesy;
+use drain::{Drain, Drained};
 use link::{Letter, Link, Protocol};
 use reply::InFlight;
 use slab::Slab;
@@ -79,8 +81,7 @@ pub struct Shard {
     completion: Arc<dyn Completion>,
     courtesy: Courtesy,
     pump_waker: RefCell<Option<Waker>>,
-    is_draining: Cell<bool>,
-    drain_waiters: RefCell<Vec<Waker>>,
+    drain: Drain,
 }
 
 /// The handle of a running shard thread.
@@ -149,8 +150,7 @@ impl Shard {
             completion,
             courtesy: Courtesy::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
-            is_draining: Cell::new(false),
-            drain_waiters: RefCell::new(Vec::new()),
+            drain: Drain::new(),
             server,
             options,
             link,
@@ -256,29 +256,19 @@ impl Shard {
     }
 
     fn drain(&self) {
-        self.is_draining.set(true);
+        // Marked first: a connection that ends its request now shall not take on another.
+        self.drain.begin();
         self.connections.borrow_mut().close_idle();
-        let waiters = std::mem::take(&mut *self.drain_waiters.borrow_mut());
-        waiters.into_iter().for_each(Waker::wake);
     }
 
     /// Whether connections are to end after the request that they serve now.
     pub fn is_draining(&self) -> bool {
-        self.is_draining.get()
+        self.drain.has_begun()
     }
 
     /// Completes when the shard begins to drain.
-    pub fn drained(&self) -> impl Future<Output = ()> + '_ {
-        std::future::poll_fn(|context| {
-            if self.is_draining.get() {
-                return Poll::Ready(());
-            }
-            let mut waiters = self.drain_waiters.borrow_mut();
-            if !waiters.iter().any(|known| known.will_wake(context.waker())) {
-                waiters.push(context.waker().clone());
-            }
-            Poll::Pending
-        })
+    pub fn drained(&self) -> Drained<'_> {
+        self.drain.wait()
     }
 
     /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not block.
