@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use conch_engine::server::{Options as ServerOptions, Server};
+use conch_memory::Charge;
 
 use fake::{FakeHost, SLOW_COUNT};
 
@@ -496,6 +497,37 @@ fn the_ways_to_end_a_connection() {
         stream.write_all(text.as_bytes()).unwrap();
         assert_eq!(read_answer(&mut stream, true).0, 408, "{text}");
     }
+}
+
+/// Were the connection closed while the client sends, the reset would fail its send, and it might never read the answer.
+#[test]
+fn who_is_refused_in_the_middle_of_a_body_may_finish_and_reads_why() {
+    let (mut frontend, server) = start();
+    let budget = server.budget();
+    let mut held = Charge::empty(budget);
+    held.cover(budget.limit_bytes() - (512 << 10)).unwrap();
+    let mut stream = connect(frontend.addresses().http.unwrap());
+    let head = format!(
+        "POST {ECHO} HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        8 << 20
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    for _ in 0..48 {
+        stream.write_all(&[b' '; 64 << 10]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (status, head, body) = read_answer(&mut stream, true);
+    let body = String::from_utf8(body).unwrap();
+    assert!(
+        status == 503 && head.contains("Connection: close\r\n") && body.contains("no memory left"),
+        "{head}{body}"
+    );
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    drop(held);
+    assert!(frontend.drain(Instant::now() + Duration::from_secs(5)));
+    frontend.stop().unwrap();
+    server.stop().unwrap();
 }
 
 #[test]

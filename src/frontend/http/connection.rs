@@ -552,9 +552,11 @@ impl Connection {
             let unused_count = self.input.unused().len();
             self.input.consume(unused_count);
             self.presence.wait(Waiting::Receiving, deadline_ns);
+            // Not what room is there: a large body has had it given back, and no room would look like the client's end.
+            let bytes_max = self.shard.options.http_head_bytes_max;
             let count = self
                 .stream
-                .receive(self.input.spare_mut())
+                .receive(self.input.room_mut(bytes_max))
                 .await
                 .map_err(|_| Closed)?;
             if count == 0 {
