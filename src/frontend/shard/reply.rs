@@ -71,6 +71,13 @@ impl InFlight {
             }
             return tray.put(delivery);
         }
+        if entry.is_abandoned {
+            // Nobody will read it: its buffers are free now, not at the end.
+            if delivery.is_final {
+                self.table.remove(delivery.slot);
+            }
+            return None;
+        }
         if let Some(outcome) = delivery.outcome {
             entry.response_count = entry.response_count.saturating_add(1);
             entry.outcome = Some(match entry.response_count {
@@ -79,10 +86,6 @@ impl InFlight {
             });
         }
         if !delivery.is_final {
-            return None;
-        }
-        if entry.is_abandoned {
-            self.table.remove(delivery.slot);
             return None;
         }
         entry.is_final = true;
@@ -262,5 +265,40 @@ impl Drop for Reply {
         if !self.is_done.get() {
             self.withdraw();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(slot: u64, outcome: Option<Result<Response, Error>>, is_final: bool) -> Delivery {
+        Delivery {
+            slot,
+            outcome,
+            is_final,
+        }
+    }
+
+    #[test]
+    fn what_comes_for_an_abandoned_request_is_not_kept() {
+        let mut in_flight = InFlight::new(2);
+        let abandoned = in_flight.reserve(None).unwrap();
+        let awaited = in_flight.reserve(None).unwrap();
+        assert!(in_flight.reserve(None).is_none(), "the bound");
+        in_flight.abandon(abandoned);
+        for slot in [abandoned, awaited] {
+            let outcome = Some(Err(Error::invalid("late")));
+            assert!(in_flight.book(delivery(slot, outcome, false)).is_none());
+        }
+        let mut keeps = |slot| in_flight.table.get_mut(slot).unwrap().outcome.is_some();
+        assert!(!keeps(abandoned) && keeps(awaited));
+        for slot in [abandoned, awaited] {
+            in_flight.book(delivery(slot, None, true));
+        }
+        assert_eq!(in_flight.len(), 1, "the abandoned one is over");
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(in_flight.take(awaited, &mut context).is_ready());
+        assert_eq!(in_flight.len(), 0);
     }
 }
