@@ -21,6 +21,7 @@ use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
 #[derive(Debug)]
 pub struct Cores {
     version: Arc<ModelVersion>,
+    queue: Arc<Queue>,
     threads: Vec<Core>,
     inspector: Option<Inspector>,
 }
@@ -65,6 +66,7 @@ pub fn start_cores(
     )?);
     let mut cores = Cores {
         version: Arc::clone(version),
+        queue: Arc::clone(&queue),
         threads: Vec::with_capacity(rosters.len()),
         inspector: None,
     };
@@ -118,26 +120,19 @@ pub fn start_cores(
     for ready in starting {
         outcome = outcome.and(wait_ready(&ready, &mut checkups));
     }
-    let outcome = outcome.and_then(|()| Inspector::start(version, checkups));
-    match outcome {
-        Ok(inspector) => cores.inspector = inspector,
-        Err(error) => {
-            queue.close();
-            cores.join();
-            return Err(error);
-        }
+    // On the way out by an error the cores end as they are dropped.
+    outcome?;
+    cores.inspector = Inspector::start(version, checkups)?;
+    if version.queue.set(queue).is_err() {
+        return Err(Error::internal(format!(
+            "the cores of model '{}' were started before",
+            version.name
+        )));
     }
     if let Some(inspector) = &cores.inspector {
         version
             .inspection
             .get_or_init(|| Arc::clone(inspector.board()));
-    }
-    if version.queue.set(queue).is_err() {
-        cores.join();
-        return Err(Error::internal(format!(
-            "the cores of model '{}' were started before",
-            version.name
-        )));
     }
     Ok(cores)
 }
@@ -151,9 +146,7 @@ impl Cores {
 
     /// Refuses new requests without waiting; what is queued is still executed.
     pub fn close(&self) {
-        if let Some(queue) = self.version.queue.get() {
-            queue.close();
-        }
+        self.queue.close();
     }
 
     /// How many threads there are.

@@ -172,6 +172,15 @@ fn spec(index: usize, kind: InstanceKind, device_id: i32) -> InstanceSpec {
     }
 }
 
+fn placement() -> Placement {
+    Placement::new(
+        &Topology::detect(),
+        &[],
+        true,
+        Arc::new(Timekeeper::default()),
+    )
+}
+
 struct Bed {
     version: Arc<ModelVersion>,
     fake: Arc<Fake>,
@@ -191,17 +200,16 @@ impl Bed {
         policy: ExecutionPolicy,
         parallel: bool,
     ) -> Result<Bed, Error> {
-        let placement = Placement::new(
-            &Topology::detect(),
-            &[],
-            true,
-            Arc::new(Timekeeper::default()),
-        );
         let version = model(config);
         let fake = Arc::new(fake);
         let as_model: Arc<dyn backend::Model> = fake.clone();
         let cores = Some(start_cores(
-            &version, &as_model, specs, policy, parallel, &placement,
+            &version,
+            &as_model,
+            specs,
+            policy,
+            parallel,
+            &placement(),
         )?);
         Ok(Bed {
             version,
@@ -267,6 +275,31 @@ fn three_instances_execute_three_requests_and_the_fourth_waits() {
     assert_eq!(bed.batches(), [[3]]);
     bed.fake.let_go(3);
     assert_eq!(bed.recorder.wait(3).len(), 3);
+    bed.stop();
+}
+
+#[test]
+fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
+    let bed = Bed::cpus(CONFIG, Fake::default(), 1);
+    let late = Arc::new(Fake::default());
+    let as_model: Arc<dyn backend::Model> = late.clone();
+    let refused = start_cores(
+        &bed.version,
+        &as_model,
+        vec![spec(0, InstanceKind::Cpu, 0)],
+        ExecutionPolicy::Blocking,
+        false,
+        &placement(),
+    );
+    assert!(
+        refused
+            .unwrap_err()
+            .message
+            .ends_with("were started before")
+    );
+    assert_eq!(late.dropped.load(Ordering::SeqCst), 1, "its core has ended");
+    bed.submit(0);
+    assert_eq!(bed.recorder.wait(1).len(), 1);
     bed.stop();
 }
 
