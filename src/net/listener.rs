@@ -4,6 +4,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::socket::set_flag;
+
 /// Pending connections that the kernel keeps for us; it lowers this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
@@ -52,9 +54,9 @@ impl Listener {
         // SAFETY: `raw` was just opened and nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(raw) };
         // Restarting on the same port must not wait for connections in TIME_WAIT.
-        set_flag(raw, libc::SO_REUSEADDR)?;
+        set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
         if reuse_port {
-            set_flag(raw, libc::SO_REUSEPORT)?;
+            set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
         }
         let (storage, length) = to_system(address);
         // SAFETY: `storage` holds `length` valid bytes of an address of this family.
@@ -103,25 +105,6 @@ impl Listener {
     pub fn shut_down(&self) {
         // SAFETY: no pointers are passed; the descriptor is open while `self` lives.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
-    }
-}
-
-fn set_flag(socket: i32, option: i32) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: `on` is a readable int of the stated size.
-    let result = unsafe {
-        libc::setsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            option,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if result != 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
     }
 }
 

@@ -55,6 +55,8 @@ impl Signals {
                 "signal handlers are installed already",
             ));
         }
+        // Made before the handlers, so that a refusal of one takes the descriptor's number away from those that are installed.
+        let signals = Signals { event };
         for number in numbers {
             // SAFETY: all-zero bytes are a valid sigaction.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -65,7 +67,7 @@ impl Signals {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(Signals { event })
+        Ok(signals)
     }
 
     /// Blocks until one of the signals came, and returns its number.
@@ -104,6 +106,10 @@ mod tests {
 
     #[test]
     fn a_signal_is_read_once() {
+        let refused = Signals::install(&[libc::SIGUSR2, libc::SIGKILL]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        // SAFETY: no pointers are passed; the handler that was installed before the refusal writes into nothing.
+        unsafe { libc::raise(libc::SIGUSR2) };
         let signals = Signals::install(&[libc::SIGUSR2]).unwrap();
         assert!(
             Signals::install(&[libc::SIGUSR2]).is_err(),

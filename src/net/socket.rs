@@ -13,13 +13,18 @@ pub fn adopt<T: FromRawFd>(socket: OwnedFd) -> T {
 
 /// Sends small writes at once instead of collecting them.
 pub fn set_nodelay(socket: RawFd) -> io::Result<()> {
+    set_flag(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)
+}
+
+/// Turns an option of the socket on.
+pub(crate) fn set_flag(socket: RawFd, level: i32, option: i32) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: `on` is a readable int of the stated size.
     let result = unsafe {
         libc::setsockopt(
             socket,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
+            level,
+            option,
             (&raw const on).cast(),
             size_of_val(&on) as libc::socklen_t,
         )
