@@ -8,6 +8,7 @@
 mod acceptor;
 mod api;
 mod aside;
+mod coding;
 mod grpc;
 mod http;
 mod metrics;

@@ -5,6 +5,7 @@ use conch_memory::View;
 use smallvec::SmallVec;
 
 use super::json::write;
+use crate::coding::Coding;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
@@ -34,6 +35,8 @@ pub(crate) struct Answer {
     pub(crate) content_type: ContentType,
     /// Inference-Header-Content-Length.
     pub(crate) json_length: Option<usize>,
+    /// Content-Encoding of body and parts.
+    pub(crate) encoding: Option<Coding>,
     /// Tell the client which encodings there are.
     pub(crate) names_encodings: bool,
     pub(crate) body: Vec<u8>,
@@ -47,6 +50,7 @@ impl Answer {
             status,
             content_type,
             json_length: None,
+            encoding: None,
             names_encodings: false,
             body,
             parts: SmallVec::new(),
@@ -96,6 +100,10 @@ impl Answer {
         if let Some(json_length) = self.json_length {
             target.extend_from_slice(b"\r\nInference-Header-Content-Length: ");
             write::unsigned(target, json_length as u64);
+        }
+        if let Some(encoding) = self.encoding {
+            target.extend_from_slice(b"\r\nContent-Encoding: ");
+            target.extend_from_slice(encoding.name().as_bytes());
         }
         if self.names_encodings {
             target.extend_from_slice(b"\r\nAccept-Encoding: gzip, deflate");

@@ -569,7 +569,7 @@ impl Connection {
 }
 
 /// Bytes in front of the body that bring what follows its JSON onto an alignment boundary.
-fn padding(placement: Placement) -> usize {
+pub(super) fn padding(placement: Placement) -> usize {
     (ALIGNMENT_BYTES - placement.json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
 }
 

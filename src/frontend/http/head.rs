@@ -35,6 +35,7 @@ pub(crate) struct Head<'a> {
     /// Inference-Header-Content-Length as written.
     pub(crate) json_length: Option<&'a str>,
     pub(crate) content_encoding: &'a str,
+    pub(crate) accept_encoding: &'a str,
 }
 
 /// A head that cannot be accepted. The connection is closed after the answer, since where the next request begins is not known.
@@ -105,6 +106,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
         expects_continue: false,
         json_length: None,
         content_encoding: "",
+        accept_encoding: "",
     };
     let mut length: Option<u64> = None;
     let mut is_chunked = false;
@@ -146,6 +148,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             }
             16 if name.eq_ignore_ascii_case("content-encoding") => {
                 head.content_encoding = text_of(value)?
+            }
+            15 if name.eq_ignore_ascii_case("accept-encoding")
+                && head.accept_encoding.is_empty() =>
+            {
+                // What is no text is nothing that we know.
+                head.accept_encoding = std::str::from_utf8(value).unwrap_or("");
             }
             _ => {}
         }

@@ -6,6 +6,7 @@
 pub(crate) mod answer;
 mod base64;
 mod chunked;
+mod coding;
 pub(crate) mod connection;
 pub(crate) mod head;
 mod infer;

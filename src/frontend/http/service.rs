@@ -8,6 +8,7 @@ use conch_engine::{Error, ModelVersion, documents, log};
 use conch_memory::View;
 
 use super::answer::{Answer, ContentType};
+use super::coding::{self, packed_bytes_max};
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
@@ -15,6 +16,7 @@ use super::infer::encode::{self, encode};
 use super::repository;
 use super::route::{Operation, Route, route};
 use crate::api;
+use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
 use crate::shard::Shard;
 
 pub(crate) struct Inference;
@@ -47,12 +49,16 @@ pub(crate) struct Infer {
     /// The version that was asked for.
     version: Option<i64>,
     json_length: JsonLength,
+    /// The body is compressed.
+    is_packed: bool,
+    /// How the answer is to be compressed.
+    answers_in: Option<Coding>,
 }
 
 /// Where the JSON of the body ends.
 enum JsonLength {
     Known(usize),
-    /// The length of a chunked body, which is the default and the bound, is known at its end.
+    /// The length of a chunked body, which is the default and the bound, is known at its end; that of a compressed one later still.
     Later(Option<Box<str>>),
 }
 
@@ -157,20 +163,23 @@ fn plan_infer(
             "HTTP end point doesn't support models with decoupled transaction policy",
         )));
     }
-    match head.content_encoding {
-        "" | "identity" => {}
-        encoding => {
-            // Only the names that are known upstream get another text: they are served by later work.
-            let message = match encoding {
-                "gzip" | "deflate" => "this server does not decompress request bodies yet",
-                _ => "Unsupported compression type",
-            };
-            let mut answer = plain(Error::unsupported(message));
+    let is_packed = match head.content_encoding {
+        "" | "identity" => false,
+        encoding if Coding::of(encoding.as_bytes()).is_some() => true,
+        _ => {
+            let mut answer = plain(Error::unsupported("Unsupported compression type"));
             answer.names_encodings = true;
             return Err(answer);
         }
-    }
+    };
     let json_length = match head.framing {
+        Framing::Length(length) if is_packed => {
+            let input_bytes_max = shard.options.http_input_bytes_max;
+            if length > packed_bytes_max(input_bytes_max) {
+                return Err(plain(coding::too_large(input_bytes_max)));
+            }
+            JsonLength::Later(head.json_length.map(Box::from))
+        }
         Framing::Length(length) => {
             let length = usize::try_from(length)
                 .map_err(|_| plain(Error::invalid("the request's body is too large")))?;
@@ -182,24 +191,37 @@ fn plan_infer(
         model,
         version,
         json_length,
+        is_packed,
+        answers_in: coding::preferred(head.accept_encoding),
     })
 }
 
 impl Infer {
     async fn run(
         self,
-        body: View,
+        mut body: View,
         scratch: Vec<u8>,
         connection: &mut Connection,
     ) -> Result<Result<Answer, Error>, Closed> {
         let shard = Rc::clone(&connection.shard);
         let json_length = match self.json_length {
             JsonLength::Known(length) => Ok(length),
-            JsonLength::Later(text) => head::parse_json_length(text.as_deref(), body.len()),
+            JsonLength::Later(text) => {
+                if self.is_packed {
+                    // Boxed, as below.
+                    let inflated = Box::pin(coding::inflate(&shard, body, text.as_deref())).await;
+                    body = match inflated {
+                        Ok(plain) => plain,
+                        Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
+                    };
+                }
+                head::parse_json_length(text.as_deref(), body.len())
+            }
         };
         let json_length = match json_length {
             Ok(length) => length,
-            Err(error) => return Ok(Err(error)),
+            // Upstream has no request yet, and says nothing about the content.
+            Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
         };
         let input_bytes_max = shard.options.http_input_bytes_max;
         let decoded =
@@ -222,11 +244,21 @@ impl Infer {
             Ok(response) => response,
             Err(error) => return Ok(Err(error)),
         };
-        if encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES {
-            return Ok(encode(response, &decoded, scratch));
+        let packing = self.answers_in;
+        let is_small = encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES
+            && (packing.is_none() || response.byte_size() <= DEFLATE_IN_PLACE_BYTES as u64);
+        let finish = move || {
+            let answer = encode(response, &decoded, scratch)?;
+            Ok(match packing {
+                Some(coding) => answer.compressed(coding),
+                None => answer,
+            })
+        };
+        if is_small {
+            return Ok(finish());
         }
         // Boxed, as above: rare, and what they capture would make every connection larger.
-        Ok(Box::pin(shard.offload(move || encode(response, &decoded, scratch))).await)
+        Ok(Box::pin(shard.offload(finish)).await)
     }
 }
 

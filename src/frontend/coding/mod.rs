@@ -1,0 +1,40 @@
+//! Compression of requests and responses, for both protocols: gzip and deflate (which is zlib's format in HTTP and in gRPC).
+//!
+//! Pure: nothing here waits or knows a shard. The only door to flate2. How much is done at a time is for the callers to say, who know
+//! where they run.
+
+mod deflate;
+mod inflate;
+
+pub(crate) use deflate::deflate_into;
+pub(crate) use inflate::Inflater;
+
+/// A compressed form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Gzip,
+    Deflate,
+}
+
+impl Coding {
+    /// As both protocols write it; case matters, as it does upstream.
+    pub(crate) fn of(name: &[u8]) -> Option<Coding> {
+        match name {
+            b"gzip" => Some(Coding::Gzip),
+            b"deflate" => Some(Coding::Deflate),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Coding::Gzip => "gzip",
+            Coding::Deflate => "deflate",
+        }
+    }
+}
+
+/// Compressing up to this many bytes is done in place: about 300 us.
+pub(crate) const DEFLATE_IN_PLACE_BYTES: usize = 16 << 10;
+/// What is inflated in place: up to so many bytes become up to so many, about 200 us. What is more continues elsewhere.
+pub(crate) const INFLATE_IN_PLACE_BYTES: usize = 64 << 10;
