@@ -1,4 +1,4 @@
-// A backend for views.c, servers.c and options.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
+// A backend for views.c, servers.c, options.c and values.c: asks about everything that an embedder may say of a request, tells it as parameters of the response, and has
 // the model `identity` of the same server make the output (with a trace of its own below the request's, if that is traced).
 //
 // The model has INPUT0 and OUTPUT0, FP32 [-1], without batching.
@@ -180,6 +180,14 @@ static Error* Answer(struct TRITONSERVER_Server* server, struct TRITONBACKEND_Re
   void* target;
   TRY(TRITONBACKEND_ResponseOutput(response, &output, "OUTPUT0", TRITONSERVER_TYPE_FP32, shape, 1));
   TRY(TRITONBACKEND_OutputBuffer(output, &target, bytes, &type, &id));
+  size_t output_bytes = 0;
+  TRY(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+  TRY(TRITONSERVER_BufferAttributesByteSize(attributes, &output_bytes));
+  const char* input_name;
+  TRY(TRITONBACKEND_RequestInputName(request, 0, &input_name));
+  if (output_bytes != bytes || strcmp(input_name, "INPUT0") != 0) {
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "the output has another size, or the input another name");
+  }
   return Ask(server, trace, base, bytes, target);
 }
 
@@ -187,7 +195,9 @@ static Error* Answer(struct TRITONSERVER_Server* server, struct TRITONBACKEND_Re
 static int open_count;
 
 Error* TRITONBACKEND_Initialize(struct TRITONBACKEND_Backend* backend) {
-  (void)backend;
+  TRITONBACKEND_ExecutionPolicy policy = TRITONBACKEND_EXECUTION_DEVICE_BLOCKING;
+  TRY(TRITONBACKEND_BackendExecutionPolicy(backend, &policy));
+  if (policy != TRITONBACKEND_EXECUTION_BLOCKING) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "another policy by itself");
   if (open_count++ > 0) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_ALREADY_EXISTS, "the backend is open already");
   return NULL;
 }
@@ -198,12 +208,26 @@ Error* TRITONBACKEND_Finalize(struct TRITONBACKEND_Backend* backend) {
   return NULL;
 }
 
+// Reports memory of a model or an instance.
+static Error* UseMemory(struct TRITONBACKEND_ModelInstance* instance, struct TRITONBACKEND_Model* model, size_t bytes) {
+  struct TRITONSERVER_BufferAttributes* used;
+  TRY(TRITONSERVER_BufferAttributesNew(&used));
+  Error* error = TRITONSERVER_BufferAttributesSetByteSize(used, bytes);
+  if (error == NULL && instance != NULL) error = TRITONBACKEND_ModelInstanceReportMemoryUsage(instance, &used, 1);
+  if (error == NULL && model != NULL) error = TRITONBACKEND_ModelReportMemoryUsage(model, &used, 1);
+  TRITONSERVER_BufferAttributesDelete(used);
+  return error;
+}
+
+Error* TRITONBACKEND_ModelInstanceInitialize(struct TRITONBACKEND_ModelInstance* instance) { return UseMemory(instance, NULL, 24); }
+
 // A model called `flaky` loads at every second attempt.
 static int flaky_count;
 
 Error* TRITONBACKEND_ModelInitialize(struct TRITONBACKEND_Model* model) {
   const char* name;
   TRY(TRITONBACKEND_ModelName(model, &name));
+  TRY(UseMemory(NULL, model, 1000));
   if (strcmp(name, "flaky") == 0) {
     return flaky_count++ % 2 == 0 ? TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "not yet") : NULL;
   }

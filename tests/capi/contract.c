@@ -4,6 +4,8 @@
 //
 // REPOSITORY has `identity` (FP32 [-1], delays by parameter, OUTPUT0 with labels).
 
+#include <unistd.h>
+
 #include "inference.h"
 
 static void refusals(void) {
@@ -283,11 +285,39 @@ static void requests(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator
   REFUSED(TS(ServerInferAsync)(server, request, NULL), TRITONSERVER_ERROR_INVALID_ARG, "the request has no release callback");
   OK(TS(InferenceRequestDelete)(request));
 
-  // Cancelled while it waits behind a slow one: answered at once, not by this thread.
+  // Sent again while the server has it: refused, and the first time goes on.
   struct Wait slow_wait;
   struct Notes slow_notes = {0};
   memset(&notes, 0, sizeof notes);
   TRITONSERVER_InferenceRequest* slow = make_request(server, "identity", allocator, &slow_notes, &slow_wait);
+  OK(TS(InferenceRequestSetIntParameter)(slow, "delay_us", 1000000));
+  request = make_request(server, "identity", allocator, &notes, &wait);
+  OK(TS(InferenceRequestSetId)(request, "behind"));
+  OK(TS(ServerInferAsync)(server, slow, NULL));
+  usleep(200000);
+  OK(TS(ServerInferAsync)(server, request, NULL));
+  REFUSED(TS(ServerInferAsync)(server, slow, NULL), TRITONSERVER_ERROR_INTERNAL,
+          "[request id: <id_unknown>] Invalid request state transition from EXECUTING to INITIALIZED");
+  REFUSED(TS(ServerInferAsync)(server, request, NULL), TRITONSERVER_ERROR_INTERNAL,
+          "[request id: behind] Invalid request state transition from PENDING to INITIALIZED");
+  sem_wait(&slow_wait.answered);
+  sem_wait(&slow_wait.released);
+  sem_wait(&wait.answered);
+  sem_wait(&wait.released);
+  expect_four(slow_wait.response, &slow_notes);
+  expect_four(wait.response, &notes);
+  OK(TS(InferenceResponseDelete)(slow_wait.response));
+  OK(TS(InferenceResponseDelete)(wait.response));
+  // Each was answered once.
+  usleep(50000);
+  EXPECT(sem_trywait(&wait.answered) != 0 && sem_trywait(&wait.released) != 0 && notes.allocs == 1 && slow_notes.allocs == 1);
+  OK(TS(InferenceRequestDelete)(request));
+  OK(TS(InferenceRequestDelete)(slow));
+
+  // Cancelled while it waits behind a slow one: answered at once, not by this thread.
+  memset(&slow_notes, 0, sizeof slow_notes);
+  memset(&notes, 0, sizeof notes);
+  slow = make_request(server, "identity", allocator, &slow_notes, &slow_wait);
   OK(TS(InferenceRequestSetIntParameter)(slow, "delay_us", 200000));
   request = make_request(server, "identity", allocator, &notes, &wait);
   OK(TS(ServerInferAsync)(server, slow, NULL));

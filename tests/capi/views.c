@@ -17,8 +17,14 @@ struct Trail {
 };
 
 static void on_activity(TRITONSERVER_InferenceTrace* trace, TRITONSERVER_InferenceTraceActivity activity, uint64_t ns, void* userp) {
-  (void)trace;
   struct Trail* trail = userp;
+  if (activity != TRITONSERVER_TRACE_CUSTOM_ACTIVITY) {
+    const char* text;
+    int64_t version;
+    OK(TS(InferenceTraceRequestId)(trace, &text));
+    OK(TS(InferenceTraceModelVersion)(trace, &version));
+    EXPECT(strcmp(text, "traced") == 0 && version == 1);
+  }
   EXPECT(ns >= trail->last_ns || activity == TRITONSERVER_TRACE_CUSTOM_ACTIVITY);
   if (activity != TRITONSERVER_TRACE_CUSTOM_ACTIVITY) trail->last_ns = ns;
   trail->seen[trail->count++] = activity;

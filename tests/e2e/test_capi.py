@@ -123,7 +123,7 @@ class Embedded(unittest.TestCase):
     def options(self, *prefix):
         """Each option of a server, by its effect."""
         caller = identity().replace('"identity"', '"caller"')
-        slow = identity(parameters={"execute_delay_ms": "2000"})
+        slow = identity(parameters={"execute_delay_ms": "3000"})
         guarded = identity(extra='model_repository_agents { agents { name: "checksum" parameters { key: "MD5:1/file" value: "98bf7d8c15784f0a3d63204441e1e2aa" } } }\n')
         agents = pathlib.Path(self.directory.name) / "agents"
         servers.place(agents / "checksum" / CHECKSUM.name, CHECKSUM)
@@ -144,6 +144,21 @@ class Embedded(unittest.TestCase):
     @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
     def test_options_are_clean(self):
         self.options(*VALGRIND)
+
+    def values(self, *prefix):
+        levels = identity(batch=4, extra="dynamic_batching { priority_levels: 5 default_priority_level: 2 }\n")
+        with Repository() as repository:
+            repository.model("identity", identity()).model("caller", identity().replace('"identity"', '"caller"')).model("levels", levels)
+            repository.model("decoupled", identity(extra="model_transaction_policy { decoupled: true }\n"))
+            printed = self.run_program(*prefix, self.build("values"), LIBRARY, repository, self.backends_with_caller())
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    def test_values(self):
+        self.values()
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_values_are_clean(self):
+        self.values(*VALGRIND)
 
     def cached(self, caches, size, *prefix):
         with Repository() as repository:

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
@@ -34,6 +35,8 @@ pub(crate) struct Asked {
     /// What inputs have for single host policies, and attributes beyond type and size: nearly always empty.
     pub(super) extras: Vec<InputExtra>,
     pub(super) outbox: Mutex<Outbox>,
+    /// The request is the embedder's again.
+    pub(super) is_released: AtomicBool,
 }
 
 /// The handle that goes back to the embedder.
@@ -69,6 +72,10 @@ impl Asked {
 
     pub(crate) fn allocator(&self) -> &Allocator {
         &self.allocator
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire)
     }
 
     pub(crate) fn extra(&self, input: &str) -> Option<&InputExtra> {
@@ -151,6 +158,8 @@ impl Asker for Asked {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         drop(trace);
+        // Whoever learns of it by the callback may send the request again.
+        self.is_released.store(true, Ordering::Release);
         // SAFETY: the request that the embedder gave, which is its own again.
         unsafe {
             self.release.call(
@@ -166,7 +175,7 @@ impl Asker for Asked {
 mod tests {
     use std::ffi::c_void;
     use std::ptr;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
     use std::thread;
 
     use conch_engine::Error;
@@ -252,6 +261,7 @@ mod tests {
             trace: Mutex::default(),
             extras: Vec::new(),
             outbox: Mutex::default(),
+            is_released: AtomicBool::new(false),
         })
     }
 

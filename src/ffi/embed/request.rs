@@ -6,7 +6,7 @@
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
@@ -63,6 +63,7 @@ pub(crate) enum Correlation {
 
 /// One inference of a request.
 struct Run {
+    asked: Weak<Asked>,
     ticket: WeakTicket,
     timekeeper: Arc<Timekeeper>,
     is_cancelled: AtomicBool,
@@ -294,7 +295,8 @@ impl InferenceRequest {
     /// Sends the request to its model. After success it belongs to the server until its release callback, which may have come already.
     ///
     /// # Errors
-    /// What does not agree with the model (the trace stays the caller's then), or why the model takes no request (the trace is released).
+    /// INTERNAL while it belongs to the server. What does not agree with the model (the trace stays the caller's then), or why the model
+    /// takes no request (the trace is released).
     ///
     /// # Safety
     /// `address` is this request's handle; `trace` is null or live and nobody else's; data and callbacks are as the header demands.
@@ -304,6 +306,13 @@ impl InferenceRequest {
         server: &Server,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
     ) -> Result<(), Error> {
+        if let Some(run) = self.last_run().filter(|run| run.is_on_loan()) {
+            return Err(Error::internal(format!(
+                "{}Invalid request state transition from {} to INITIALIZED",
+                Prefix(&self.id.to_string_lossy()),
+                run.state()
+            )));
+        }
         let release = self.release.ok_or_else(|| missing("release"))?;
         let (allocator, respond) = self.respond.ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
@@ -329,6 +338,7 @@ impl InferenceRequest {
                 Some(_) => Vec::new(),
                 None => self.extras(),
             },
+            is_released: AtomicBool::new(false),
             outbox: Mutex::default(),
         });
         let stamps = Stamps {
@@ -351,6 +361,7 @@ impl InferenceRequest {
             }
         };
         *self.run() = Some(Arc::new(Run {
+            asked: Arc::downgrade(&asked),
             ticket: Arc::downgrade(&ticket),
             timekeeper: Arc::clone(server.timekeeper()),
             is_cancelled: AtomicBool::new(false),
@@ -477,6 +488,22 @@ impl InferenceRequest {
             None => Error::invalid(format!(
                 "unexpected inference input '{name}' for model '{model}'"
             )),
+        }
+    }
+}
+
+impl Run {
+    /// The release callback has not been called.
+    fn is_on_loan(&self) -> bool {
+        let asked = self.asked.upgrade();
+        asked.is_some_and(|asked| !asked.is_released())
+    }
+
+    /// Upstream's word for how far it is.
+    fn state(&self) -> &'static str {
+        match self.ticket.upgrade() {
+            Some(ticket) if ticket.is_queued() => "PENDING",
+            _ => "EXECUTING",
         }
     }
 }
