@@ -1,11 +1,9 @@
 //! Small value objects that both sides make and delete: messages, parameters, buffer attributes.
 
-use std::ffi::{CString, c_void};
-use std::ptr;
-
 use conch_abi as abi;
 use conch_engine::Error;
 use conch_memory::{Kind, View};
+use std::ffi::{CString, c_void};
 
 use crate::boundary::{Tag, handles};
 
@@ -97,13 +95,11 @@ pub(crate) struct BufferAttributes {
     pub(crate) byte_size: u64,
     pub(crate) memory_type: u32,
     pub(crate) memory_type_id: i64,
-    pub(crate) cuda_ipc_handle: *mut c_void,
+    pub(crate) cuda_ipc_handle: Option<CudaIpcHandle>,
 }
 
-// SAFETY: the handle is an address that is passed on, never followed here.
-unsafe impl Send for BufferAttributes {}
-// SAFETY: as above.
-unsafe impl Sync for BufferAttributes {}
+/// A `cudaIpcMemHandle_t`: bytes that another process opens.
+pub(crate) type CudaIpcHandle = [u8; 64];
 
 impl Default for BufferAttributes {
     fn default() -> BufferAttributes {
@@ -112,7 +108,7 @@ impl Default for BufferAttributes {
             byte_size: 0,
             memory_type: Kind::Cpu as u32,
             memory_type_id: 0,
-            cuda_ipc_handle: ptr::null_mut(),
+            cuda_ipc_handle: None,
         }
     }
 }

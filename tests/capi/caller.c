@@ -170,7 +170,7 @@ static Error* Answer(struct TRITONSERVER_Server* server, struct TRITONBACKEND_Re
   TRY(TRITONBACKEND_InputBufferAttributes(input, 0, &base, &attributes));
   TRY(TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, &ipc));
   TRY(TRITONSERVER_BufferAttributesByteSize(attributes, &bytes));
-  TRY(TRITONBACKEND_ResponseSetBoolParameter(response, "has_ipc", ipc != NULL));
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "ipc", ipc == NULL ? "" : ipc));
   struct TRITONSERVER_InferenceTrace* trace;
   TRY(TRITONBACKEND_RequestTrace(request, &trace));
   TRY(TRITONSERVER_InferenceTraceReportActivity(trace, 11, "called"));

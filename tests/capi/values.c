@@ -58,15 +58,22 @@ static void attributes(void) {
   int64_t id;
   size_t bytes;
   void* ipc;
+  char handle[64];
+  memset(handle, 'h', sizeof handle);
   OK(TS(BufferAttributesSetMemoryType)(made, TRITONSERVER_MEMORY_GPU));
   OK(TS(BufferAttributesSetMemoryTypeId)(made, 6));
   OK(TS(BufferAttributesSetByteSize)(made, (size_t)1 << 40));
-  OK(TS(BufferAttributesSetCudaIpcHandle)(made, &ipc));
+  OK(TS(BufferAttributesCudaIpcHandle)(made, &ipc));
+  EXPECT(ipc == NULL);
+  // The handle itself, and not where it lies.
+  OK(TS(BufferAttributesSetCudaIpcHandle)(made, handle));
+  handle[63] = 'x';
   OK(TS(BufferAttributesMemoryType)(made, &type));
   OK(TS(BufferAttributesMemoryTypeId)(made, &id));
   OK(TS(BufferAttributesByteSize)(made, &bytes));
   OK(TS(BufferAttributesCudaIpcHandle)(made, &ipc));
-  EXPECT(type == TRITONSERVER_MEMORY_GPU && id == 6 && bytes == (size_t)1 << 40 && ipc == &ipc);
+  EXPECT(type == TRITONSERVER_MEMORY_GPU && id == 6 && bytes == (size_t)1 << 40);
+  EXPECT(ipc != NULL && ipc != (void*)handle && memcmp(ipc, handle, 63) == 0 && ((const char*)ipc)[63] == 'h');
   OK(TS(BufferAttributesDelete)(made));
 }
 

@@ -26,7 +26,7 @@ use super::callbacks::Callback;
 use super::placement::Allocator;
 use super::trace::Carried;
 use crate::boundary::{Tag, c_string, handles};
-use crate::objects::BufferAttributes;
+use crate::objects::{BufferAttributes, CudaIpcHandle};
 
 handles! {
     TRITONSERVER_InferenceRequest => InferenceRequest, "request", tagged;
@@ -85,7 +85,7 @@ pub(crate) struct MemoryChunk {
     pub(crate) base: *const c_void,
     pub(crate) length: usize,
     pub(crate) place: Place,
-    pub(crate) cuda_ipc_handle: *mut c_void,
+    pub(crate) cuda_ipc_handle: Option<CudaIpcHandle>,
 }
 
 impl InferenceRequest {
@@ -433,7 +433,7 @@ impl InferenceRequest {
     fn extras(&self) -> Vec<InputExtra> {
         let is_extra = |input: &&InputSlot| {
             let mut chunks = input.chunks.iter();
-            !input.policies.is_empty() || chunks.any(|chunk| !chunk.cuda_ipc_handle.is_null())
+            !input.policies.is_empty() || chunks.any(|chunk| chunk.cuda_ipc_handle.is_some())
         };
         let extra = |input: &InputSlot| InputExtra {
             input: input.name.as_str().into(),
@@ -448,7 +448,7 @@ impl InferenceRequest {
             attributes: input
                 .chunks
                 .iter()
-                .any(|chunk| !chunk.cuda_ipc_handle.is_null())
+                .any(|chunk| chunk.cuda_ipc_handle.is_some())
                 .then(|| input.chunks.iter().map(MemoryChunk::attributes).collect()),
         };
         self.inputs.iter().filter(is_extra).map(extra).collect()

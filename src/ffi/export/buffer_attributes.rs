@@ -1,13 +1,14 @@
 //! Where a buffer lies.
 
 use std::ffi::c_void;
+use std::ptr;
 
 use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
 use crate::boundary::{borrow, borrow_mut, delete, give, write};
-use crate::objects::{BufferAttributes, kind_of};
+use crate::objects::{BufferAttributes, CudaIpcHandle, kind_of};
 
 export! {
     fn TRITONSERVER_BufferAttributesNew(buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes) {
@@ -35,7 +36,10 @@ export! {
     fn TRITONSERVER_BufferAttributesSetCudaIpcHandle(
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, cuda_ipc_handle: *mut c_void,
     ) {
-        borrow_mut(buffer_attributes)?.cuda_ipc_handle = cuda_ipc_handle;
+        // Copied, as upstream: the caller's may go. None takes it away.
+        let handle = cuda_ipc_handle.cast::<CudaIpcHandle>();
+        let handle = if handle.is_null() { None } else { Some(handle.read_unaligned()) };
+        borrow_mut(buffer_attributes)?.cuda_ipc_handle = handle;
         Ok(())
     }
 
@@ -61,7 +65,8 @@ export! {
     fn TRITONSERVER_BufferAttributesCudaIpcHandle(
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes, cuda_ipc_handle: *mut *mut c_void,
     ) {
-        write(cuda_ipc_handle, borrow(buffer_attributes)?.cuda_ipc_handle)
+        let handle = borrow(buffer_attributes)?.cuda_ipc_handle.as_ref();
+        write(cuda_ipc_handle, handle.map_or(ptr::null_mut(), |handle| handle.as_ptr().cast_mut().cast()))
     }
 
     fn TRITONSERVER_BufferAttributesByteSize(

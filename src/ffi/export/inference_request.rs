@@ -42,7 +42,7 @@ unsafe fn chunk(
             kind: kind_of(memory_type)?,
             id: memory_type_id,
         },
-        cuda_ipc_handle: std::ptr::null_mut(),
+        cuda_ipc_handle: None,
     })
 }
 
