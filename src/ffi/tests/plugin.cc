@@ -263,6 +263,29 @@ void Perform(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* reque
     Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
     Expect("second final", TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));
     release();
+  } else if (act == "after_sending") {
+    // The memory of what was sent is kept for the next response: nothing of it answers to its old handles.
+    response = Echo(request);
+    TRITONBACKEND_Output* output;
+    const int64_t shape = 1;
+    Must(TRITONBACKEND_ResponseOutput(response, &output, "LARGE", TRITONSERVER_TYPE_UINT8, &shape, 1));
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    Expect("sent again", TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    Expect("deleted", TRITONBACKEND_ResponseDelete(response));
+    Expect("named", TRITONBACKEND_ResponseSetIntParameter(response, "late", 1));
+    Expect("given an output", TRITONBACKEND_ResponseOutput(response, &output, "OUT", TRITONSERVER_TYPE_UINT8, &shape, 1));
+    release();
+  } else if (act == "fill_after_sending") {
+    Must(TRITONBACKEND_ResponseNew(&response, request));
+    TRITONBACKEND_Output* output;
+    const int64_t shape = 0;
+    Must(TRITONBACKEND_ResponseOutput(response, &output, "OUT", TRITONSERVER_TYPE_UINT8, &shape, 1));
+    Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+    void* buffer;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+    int64_t id = 0;
+    Expect("filled", TRITONBACKEND_OutputBuffer(output, &buffer, 1, &type, &id));
+    release();
   } else if (act == "two") {
     Must(TRITONBACKEND_ResponseSend(Echo(request), 0, nullptr));
     Must(TRITONBACKEND_ResponseSend(Echo(request), kFinal, nullptr));

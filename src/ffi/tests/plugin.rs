@@ -68,6 +68,19 @@ fn every_way_to_answer_ends_in_one_answer() {
             "second final: a response was sent after the final one of its request\n",
         ),
         (
+            "after_sending",
+            "ok OUT=abc LARGE= final",
+            "sent again: response is not a live handle of its kind\n\
+             deleted: response is not a live handle of its kind\n\
+             named: response is not a live handle of its kind\n\
+             given an output: response is not a live handle of its kind\n",
+        ),
+        (
+            "fill_after_sending",
+            "ok OUT= final",
+            "filled: output is not a live handle of its kind\n",
+        ),
+        (
             "double_release",
             "ok OUT=abc final",
             "second release: request was already released\nflags after release: request was already released\n",
