@@ -204,7 +204,8 @@ class Embedded(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("g++"), "there is no g++")
     def test_callbacks_that_throw(self):
-        printed = self.run_program(self.build("throwing", "cc"), LIBRARY, self.repository(), self.backends)
+        repository = self.repository().model("caller", identity().replace('"identity"', '"caller"'))
+        printed = self.run_program(self.build("throwing", "cc"), LIBRARY, repository, self.backends_with_caller())
         self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
 
     @needs_library("square")
