@@ -8,7 +8,7 @@ use conch_engine::{Error, ModelVersion, Output, Response};
 
 use super::placement::Placed;
 use crate::boundary::{Tag, c_string, handles};
-use crate::host::{LentParameter, LentValue};
+use crate::host::LentParameter;
 use crate::objects::BufferAttributes;
 
 handles! {
@@ -67,10 +67,7 @@ impl InferenceResponse {
             let made = self.outcome.as_ref().map(|response| &*response.parameters);
             made.unwrap_or_default()
                 .iter()
-                .map(|parameter| LentParameter {
-                    name: c_string(&parameter.name),
-                    value: LentValue::of(&parameter.value),
-                })
+                .map(LentParameter::of)
                 .collect()
         })
     }

@@ -13,11 +13,15 @@
 //! thread sends it: then it leaves at once, as does every response of a decoupled model and every response to an embedder, who counts
 //! them himself.
 
+mod input;
+mod sender;
+mod texts;
+
 use std::cell::UnsafeCell;
-use std::ffi::{CString, c_char, c_void};
-use std::ptr::{self, NonNull};
+use std::ffi::{CString, c_char};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
@@ -25,8 +29,8 @@ use conch_engine::credits::Payment;
 use conch_engine::stats::Failure;
 use conch_engine::trace::{Activity, Trace};
 use conch_engine::{
-    Asker, CorrelationId, Credits, Delivery, Departures, Error, Input, Live, Origin,
-    ParameterValue, Request, Response, Ticket, withdraw,
+    Asker, CorrelationId, Credits, Delivery, Departures, Error, Live, Origin, Request, Response,
+    Ticket, withdraw,
 };
 
 use super::answer::Answer;
@@ -34,12 +38,15 @@ use super::execution;
 use super::facts::ModelFacts;
 use super::state::{self, LentState};
 use crate::boundary::{Tag, c_string, handles};
-use crate::embed::{Asked, InputExtra};
-use crate::objects::BufferAttributes;
+use crate::embed::Asked;
+
+pub(crate) use input::LentInput;
+pub(crate) use sender::Sender;
+use texts::Texts;
+pub(crate) use texts::{LentParameter, LentValue};
 
 handles! {
     TRITONBACKEND_Request => Loan, "request", tagged;
-    TRITONBACKEND_Input => LentInput, "input", tagged;
 }
 
 /// A request on loan, or an empty shell between two loans.
@@ -79,59 +86,6 @@ struct Lent {
     asker: Option<Arc<dyn Asker>>,
 }
 
-/// One input, as the backend sees it.
-#[repr(C)]
-pub(crate) struct LentInput {
-    tag: Tag<abi::TRITONBACKEND_Input>,
-    input: *const Input,
-    name: *const c_char,
-    attributes: OnceLock<Box<[BufferAttributes]>>,
-    /// The embedder who gave it more than its data; kept by the loan.
-    extra: Option<NonNull<InputExtra>>,
-}
-
-/// C strings made on demand.
-#[derive(Default)]
-struct Texts {
-    id: OnceLock<CString>,
-    correlation_id: OnceLock<CString>,
-    parameters: OnceLock<Vec<LentParameter>>,
-}
-
-/// One request parameter in C's form.
-pub(crate) struct LentParameter {
-    pub(crate) name: CString,
-    pub(crate) value: LentValue,
-}
-
-pub(crate) enum LentValue {
-    Text(CString),
-    Int(i64),
-    Bool(bool),
-    Double(f64),
-}
-
-impl LentValue {
-    /// Where the value lies: the characters themselves for text.
-    pub(crate) fn address(&self) -> *const c_void {
-        match self {
-            LentValue::Text(text) => text.as_ptr().cast(),
-            LentValue::Int(value) => std::ptr::from_ref(value).cast(),
-            LentValue::Bool(value) => std::ptr::from_ref(value).cast(),
-            LentValue::Double(value) => std::ptr::from_ref(value).cast(),
-        }
-    }
-
-    pub(crate) fn of(value: &ParameterValue) -> LentValue {
-        match value {
-            ParameterValue::Text(text) => LentValue::Text(c_string(text)),
-            ParameterValue::Int(value) => LentValue::Int(*value),
-            ParameterValue::Bool(value) => LentValue::Bool(*value),
-            ParameterValue::Double(value) => LentValue::Double(*value),
-        }
-    }
-}
-
 /// How far the answer has come.
 #[derive(Default)]
 struct Reply {
@@ -167,15 +121,8 @@ impl Loan {
                     address
                 }
             };
-            self.inputs.push(LentInput {
-                tag: Tag::default(),
-                input,
-                name,
-                attributes: OnceLock::new(),
-                extra: asked
-                    .and_then(|asked| asked.extra(&input.name))
-                    .map(NonNull::from),
-            });
+            let extra = asked.and_then(|asked| asked.extra(&input.name));
+            self.inputs.push(LentInput::new(input, name, extra));
         }
         *self.live.get_mut() = Some(live);
         self.lent = Some(Lent {
@@ -304,13 +251,8 @@ impl Loan {
     pub(crate) unsafe fn parameters(&self) -> Result<&[LentParameter], Error> {
         // SAFETY: by this function's contract.
         let request = unsafe { self.request()? };
-        Ok(self.texts.parameters.get_or_init(|| {
-            let lent = |parameter: &conch_engine::Parameter| LentParameter {
-                name: c_string(&parameter.name),
-                value: LentValue::of(&parameter.value),
-            };
-            request.parameters.iter().map(lent).collect()
-        }))
+        let lent = || request.parameters.iter().map(LentParameter::of).collect();
+        Ok(self.texts.parameters.get_or_init(lent))
     }
 
     /// Begins the next value of a state of the request's sequence. The handle is the backend's to use until it releases the request.
@@ -563,90 +505,6 @@ impl Loan {
 
     fn reply(&self) -> MutexGuard<'_, Reply> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LentInput {
-    pub(crate) fn name(&self) -> *const c_char {
-        self.name
-    }
-
-    /// The input's facts and bytes.
-    ///
-    /// # Safety
-    /// The request is not released during `'a`.
-    pub(crate) unsafe fn input<'a>(&self) -> &'a Input {
-        // SAFETY: it lies in the request, which stays at its place until released.
-        unsafe { &*self.input }
-    }
-
-    /// What an embedder gave for the input beside its data.
-    pub(crate) fn extra(&self) -> Option<&InputExtra> {
-        // SAFETY: it lies with the asker, whom the loan keeps for as long as this input exists.
-        self.extra.map(|extra| unsafe { extra.as_ref() })
-    }
-
-    /// Attributes of each buffer.
-    ///
-    /// # Safety
-    /// As [`LentInput::input`], for the duration of the call.
-    pub(crate) unsafe fn attributes(&self) -> &[BufferAttributes] {
-        // SAFETY: by this function's contract.
-        let input = unsafe { self.input() };
-        if let Some(given) = self.extra().and_then(|extra| extra.attributes.as_deref()) {
-            return given;
-        }
-        self.attributes
-            .get_or_init(|| input.chunks.iter().map(BufferAttributes::of_view).collect())
-    }
-}
-
-/// The right to answer a request: held by each response and each response factory.
-pub(crate) struct Sender {
-    loan: Arc<Loan>,
-}
-
-impl Sender {
-    pub(crate) fn new(loan: Arc<Loan>) -> Sender {
-        // Relaxed: the lock of `reply` orders the count against the release.
-        loan.sender_count.fetch_add(1, Ordering::Relaxed);
-        Sender { loan }
-    }
-
-    pub(crate) fn another(&self) -> Sender {
-        Sender::new(Arc::clone(&self.loan))
-    }
-
-    pub(crate) fn loan(&self) -> &Arc<Loan> {
-        &self.loan
-    }
-
-    /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next response, or the loan's next request.
-    ///
-    /// # Errors
-    /// INVALID_ARG after the final answer.
-    pub(crate) fn send(
-        &self,
-        outcome: Option<Result<Response, Error>>,
-        is_final: bool,
-        spare: Option<Box<Answer>>,
-    ) -> Result<(), Error> {
-        self.loan.send(outcome, is_final, spare)
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if self.loan.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
-            return;
-        }
-        let mut reply = self.loan.reply();
-        if reply.is_released && !reply.is_final {
-            let error = self.loan.give_up(&mut reply, None);
-            drop(reply);
-            // The loan is lent while a sender exists, which is the only thing that can fail here.
-            let _ = self.loan.leave(Some(Err(error)), true);
-        }
     }
 }
 

@@ -1,0 +1,58 @@
+//! The right to answer a request on loan.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use conch_engine::{Error, Response};
+
+use super::Loan;
+use crate::host::answer::Answer;
+
+/// The right to answer a request: held by each response and each response factory.
+pub(crate) struct Sender {
+    loan: Arc<Loan>,
+}
+
+impl Sender {
+    pub(crate) fn new(loan: Arc<Loan>) -> Sender {
+        // Relaxed: the lock of `reply` orders the count against the release.
+        loan.sender_count.fetch_add(1, Ordering::Relaxed);
+        Sender { loan }
+    }
+
+    pub(crate) fn another(&self) -> Sender {
+        Sender::new(Arc::clone(&self.loan))
+    }
+
+    pub(crate) fn loan(&self) -> &Arc<Loan> {
+        &self.loan
+    }
+
+    /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next response, or the loan's next request.
+    ///
+    /// # Errors
+    /// INVALID_ARG after the final answer.
+    pub(crate) fn send(
+        &self,
+        outcome: Option<Result<Response, Error>>,
+        is_final: bool,
+        spare: Option<Box<Answer>>,
+    ) -> Result<(), Error> {
+        self.loan.send(outcome, is_final, spare)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if self.loan.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let mut reply = self.loan.reply();
+        if reply.is_released && !reply.is_final {
+            let error = self.loan.give_up(&mut reply, None);
+            drop(reply);
+            // The loan is lent while a sender exists, which is the only thing that can fail here.
+            let _ = self.loan.leave(Some(Err(error)), true);
+        }
+    }
+}
