@@ -7,13 +7,10 @@ use conch_abi as abi;
 use conch_engine::{CorrelationId, Error};
 
 use super::export;
+use super::parameter::write_parameter;
 use crate::boundary::{as_handle, borrow, text, write};
 use crate::embed::handle_of;
-use crate::host::{LentInput, LentValue, Loan};
-
-fn count(count: usize) -> Result<u32, Error> {
-    u32::try_from(count).map_err(|_| Error::internal("more than 2^32 parts"))
-}
+use crate::host::{LentInput, Loan};
 
 /// How upstream begins messages about a request: with its id, if it has one.
 fn prefix(loan: &Loan) -> String {
@@ -75,30 +72,18 @@ export! {
     }
 
     fn TRITONBACKEND_RequestParameterCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
-        write(count, self::count(borrow(request)?.request()?.parameters.len())?)
+        write(count, super::count(borrow(request)?.request()?.parameters.len())?)
     }
 
     fn TRITONBACKEND_RequestParameter(
         request: *mut abi::TRITONBACKEND_Request, index: u32, key: *mut *const c_char,
         kind: *mut abi::TRITONSERVER_ParameterType, vvalue: *mut *const c_void,
     ) {
-        let parameters = borrow(request)?.parameters()?;
-        let Some(parameter) = usize::try_from(index).ok().and_then(|index| parameters.get(index)) else {
-            let count = parameters.len();
-            return Err(Error::invalid(format!("out of bounds index {index}: request has {count} parameters")));
-        };
-        write(key, parameter.name.as_ptr())?;
-        write(kind, match parameter.value {
-            LentValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
-            LentValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
-            LentValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
-            LentValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
-        })?;
-        write(vvalue, parameter.value.address())
+        write_parameter(borrow(request)?.parameters()?, "request", index, (key, kind, vvalue))
     }
 
     fn TRITONBACKEND_RequestInputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
-        write(count, self::count(borrow(request)?.inputs().len())?)
+        write(count, super::count(borrow(request)?.inputs().len())?)
     }
 
     fn TRITONBACKEND_RequestInputName(
@@ -130,7 +115,7 @@ export! {
         let requested = &loan.request()?.requested_outputs;
         // Asking for none is asking for all.
         let outputs = if requested.is_empty() { loan.facts()?.output_count() } else { requested.len() };
-        write(count, self::count(outputs)?)
+        write(count, super::count(outputs)?)
     }
 
     fn TRITONBACKEND_RequestOutputName(

@@ -5,10 +5,9 @@ use std::ffi::{c_char, c_void};
 use conch_abi as abi;
 
 use super::export;
+use super::parameter::write_parameter;
 use crate::boundary::{borrow, delete, write, write_optional};
 use crate::embed::location;
-use crate::host::LentValue;
-use conch_engine::Error;
 
 export! {
     fn TRITONSERVER_InferenceResponseDelete(inference_response: *mut abi::TRITONSERVER_InferenceResponse) {
@@ -38,32 +37,20 @@ export! {
     fn TRITONSERVER_InferenceResponseParameterCount(
         inference_response: *mut abi::TRITONSERVER_InferenceResponse, count: *mut u32,
     ) {
-        write(count, self::count(borrow(inference_response)?.parameters().len())?)
+        write(count, super::count(borrow(inference_response)?.parameters().len())?)
     }
 
     fn TRITONSERVER_InferenceResponseParameter(
         inference_response: *mut abi::TRITONSERVER_InferenceResponse, index: u32, name: *mut *const c_char,
         kind: *mut abi::TRITONSERVER_ParameterType, vvalue: *mut *const c_void,
     ) {
-        let parameters = borrow(inference_response)?.parameters();
-        let Some(parameter) = usize::try_from(index).ok().and_then(|index| parameters.get(index)) else {
-            let count = parameters.len();
-            return Err(Error::invalid(format!("out of bounds index {index}: response has {count} parameters")));
-        };
-        write(name, parameter.name.as_ptr())?;
-        write(kind, match parameter.value {
-            LentValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
-            LentValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
-            LentValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
-            LentValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
-        })?;
-        write(vvalue, parameter.value.address())
+        write_parameter(borrow(inference_response)?.parameters(), "response", index, (name, kind, vvalue))
     }
 
     fn TRITONSERVER_InferenceResponseOutputCount(
         inference_response: *mut abi::TRITONSERVER_InferenceResponse, count: *mut u32,
     ) {
-        write(count, self::count(borrow(inference_response)?.outputs().len())?)
+        write(count, super::count(borrow(inference_response)?.outputs().len())?)
     }
 
     fn TRITONSERVER_InferenceResponseOutput(
@@ -98,8 +85,4 @@ export! {
         let found = response.model().label(&output.name, class_index);
         write(label, found.map_or(std::ptr::null(), |label| label.as_ptr()))
     }
-}
-
-fn count(count: usize) -> Result<u32, Error> {
-    u32::try_from(count).map_err(|_| Error::internal("more than 2^32 parts"))
 }

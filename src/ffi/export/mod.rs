@@ -59,6 +59,14 @@ pub use server::*;
 pub use server_options::*;
 pub use trace::*;
 
+/// How many there are of something, as the C API says it.
+///
+/// # Errors
+/// INTERNAL if that is more than it can say.
+fn count(count: usize) -> Result<u32, conch_engine::Error> {
+    u32::try_from(count).map_err(|_| conch_engine::Error::internal("more than 2^32 parts"))
+}
+
 /// Defines exported functions that return an error object. The body is a `Result<(), Error>`, run under the panic guard.
 macro_rules! export {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(

@@ -1,12 +1,55 @@
-//! Named values.
+//! Named values: those that callers make, and those of a request or a response that they read.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use conch_abi as abi;
+use conch_engine::Error;
 
-use crate::boundary::{delete, guard_value, into_handle};
+use crate::boundary::{delete, guard_value, into_handle, write};
+use crate::host::{LentParameter, LentValue};
 use crate::objects::{Parameter, Value};
+
+/// Where a caller wants a parameter's name, its type and the address of its value.
+type Targets = (
+    *mut *const c_char,
+    *mut abi::TRITONSERVER_ParameterType,
+    *mut *const c_void,
+);
+
+/// Hands out the parameter at `index`; `owner` is what has `parameters`. The addresses hold as long as they do.
+///
+/// # Errors
+/// INVALID_ARG past the last, and for a target that is null.
+///
+/// # Safety
+/// Each target is null or writable.
+pub(super) unsafe fn write_parameter(
+    parameters: &[LentParameter],
+    owner: &str,
+    index: u32,
+    (name, kind, value): Targets,
+) -> Result<(), Error> {
+    let place = usize::try_from(index).unwrap_or(usize::MAX);
+    let Some(parameter) = parameters.get(place) else {
+        let count = parameters.len();
+        return Err(Error::invalid(format!(
+            "out of bounds index {index}: {owner} has {count} parameters"
+        )));
+    };
+    let kind_of_value = match parameter.value {
+        LentValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
+        LentValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
+        LentValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
+        LentValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
+    };
+    // SAFETY: by this function's contract.
+    unsafe {
+        write(name, parameter.name.as_ptr())?;
+        write(kind, kind_of_value)?;
+        write(value, parameter.value.address())
+    }
+}
 
 /// # Safety
 /// `name` ends with NUL; `value` points to what `kind` says: characters that end with NUL, an `int64_t`, a `bool`, a `double`.
