@@ -19,9 +19,9 @@ use conch_abi as abi;
 use conch_engine::cache::{Kept, Key, ResponseCache};
 use conch_engine::{Code, Error, Response, log};
 use conch_memory::Budget;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::Library;
 
-use super::super::library::required;
+use super::super::library::{open_file, required};
 use super::entry::{CacheEntry, Copier};
 use super::form::{self, Form};
 use crate::boundary::{as_handle, c_string};
@@ -56,9 +56,7 @@ impl PluginCache {
         configuration: &str,
         budget: &Arc<Budget>,
     ) -> Result<Arc<PluginCache>, Error> {
-        // SAFETY: loading runs the constructors of a file that the operator installed as a cache; what they do is theirs to answer for.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| Error::not_found(format!("unable to load shared library: {error}")))?;
+        let library = open_file(path)?;
         // SAFETY: each name is paired with the type that `tritoncache.h` gives it.
         let (initialize, finalize, lookup, insert) = unsafe {
             let initialize: abi::TRITONCACHE_CacheInitializeFn =
