@@ -6,6 +6,7 @@ import json
 import re
 import struct
 import tempfile
+import time
 import pathlib
 import unittest
 
@@ -278,6 +279,16 @@ class Batches(ServerCase):
         repository.model("ragged", vector.replace('"INPUT0"', '"INPUT0" allow_ragged_batch: true'))
         pair = identity([("INPUT0", "FP32", (-1,)), ("INPUT1", "FP32", (-1,))], batch=2, extra=waits)
         repository.model("optional", pair.replace('"INPUT1"', '"INPUT1" optional: true'))
+        for name, (preferred, _, _) in Batches.QUEUED.items():
+            busy = f"dynamic_batching {{ preferred_batch_size: {preferred} }}\n"
+            repository.model(name, identity(batch=8, extra=busy, parameters={"execute_delay_ms": "700"}))
+
+    # Preferred sizes, the sizes of requests that come while the only instance is busy with one, the sizes of the batches then made.
+    QUEUED = {
+        "five": ([], [1] * 5, {5: 1}), "twenty": ([], [1] * 20, {8: 2, 4: 1}), "large": ([], [5] * 2, {5: 2}), "whole": ([], [8] * 2, {8: 2}),
+        "fours": ([4], [1] * 6, {4: 1, 2: 1}), "twos": ([2, 4], [1] * 7, {4: 1, 2: 1, 1: 1}), "threes": ([3], [1] * 8, {3: 2, 2: 1}),
+        "beyond": ([4, 8], [3] * 4, {6: 2}),
+    }
 
     def executions(self, model, *requests):
         """How many executions the requests took; a request is one list of values per input."""
@@ -291,6 +302,24 @@ class Batches(ServerCase):
         with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
             self.assertEqual(list(pool.map(ask, requests)), [list(tensors) for tensors in requests])
         return self.server.statistics(model)["execution_count"] - before
+
+    def test_what_comes_while_the_instance_is_busy(self):
+        def ask(model, size):
+            body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [size, 1], "data": [1] * size}]}
+            self.assertEqual(self.infer(body, model=model)[0], 200)
+
+        def run(model):
+            _, sizes, _ = self.QUEUED[model]
+            with concurrent.futures.ThreadPoolExecutor(1 + len(sizes)) as own:
+                first = own.submit(ask, model, 1)
+                time.sleep(0.2)
+                for asked in [first, *(own.submit(ask, model, size) for size in sizes)]:
+                    asked.result()
+            return {row["batch_size"]: row["compute_infer"]["count"] for row in self.server.statistics(model)["batch_stats"]}
+        with concurrent.futures.ThreadPoolExecutor(len(self.QUEUED)) as pool:
+            made = dict(zip(self.QUEUED, pool.map(run, self.QUEUED)))
+        for model, (_, _, expected) in self.QUEUED.items():
+            self.assertEqual(made[model], {**expected, 1: 1 + expected.get(1, 0)}, model)
 
     def test_equal_shapes(self):
         self.assertEqual(self.executions("vector", [[1, 2]], [[3, 4]]), 1)
