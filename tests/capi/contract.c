@@ -339,6 +339,29 @@ static void requests(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator
   OK(TS(InferenceRequestDelete)(slow));
 }
 
+// What is still said when the server has stopped, and what is not.
+static void after_the_end(TRITONSERVER_Server* server) {
+  TRITONSERVER_Message* message = NULL;
+  TRITONSERVER_InferenceRequest* request = NULL;
+  bool answer;
+  OK(TS(ServerMetadata)(server, &message));
+  expect_text(message, "{\"name\":\"first\"");
+  REFUSED(TS(InferenceRequestNew)(&request, server, "identity", -1), TRITONSERVER_ERROR_NOT_FOUND,
+          "Request for unknown model: 'identity' has no available versions");
+  static const char text[] = "Server not ready";
+  REFUSED(TS(ServerModelIsReady)(server, "identity", -1, &answer), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerModelIndex)(server, 0, &message), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerModelStatistics)(server, "identity", -1, &message), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerLoadModel)(server, "identity"), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerLoadModelWithParameters)(server, "identity", NULL, 0), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerUnloadModel)(server, "identity"), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerUnloadModelAndDependents)(server, "identity"), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerPollModelRepository)(server), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerRegisterModelRepository)(server, "/tmp", NULL, 0), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  REFUSED(TS(ServerUnregisterModelRepository)(server, "/tmp"), TRITONSERVER_ERROR_UNAVAILABLE, text);
+  OK(TS(ServerStop)(server));
+}
+
 int main(int count, char** words) {
   EXPECT(count == 4);
   api_open(words[1]);
@@ -353,6 +376,7 @@ int main(int count, char** words) {
   bool answer;
   REFUSED(TS(ServerIsLive)(server, &answer), TRITONSERVER_ERROR_UNAVAILABLE, "Server exiting");
   REFUSED(TS(ServerIsReady)(server, &answer), TRITONSERVER_ERROR_UNAVAILABLE, "Server exiting");
+  after_the_end(server);
   OK(TS(ServerDelete)(server));
   OK(TS(ResponseAllocatorDelete)(allocator));
   puts("ok");

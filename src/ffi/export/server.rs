@@ -26,6 +26,22 @@ fn refuse_exiting(server: &Server) -> Result<(), Error> {
     Ok(())
 }
 
+/// The server, for what is served until its end begins.
+///
+/// # Errors
+/// UNAVAILABLE while it starts and from then on, in upstream's words.
+///
+/// # Safety
+/// `server` is null or live.
+unsafe fn serving(server: *mut abi::TRITONSERVER_Server) -> Result<Arc<Server>, Error> {
+    // SAFETY: by this function's contract.
+    let server = unsafe { borrow(server) }?.server()?;
+    if server.is_stopping() {
+        return Err(Error::unavailable("Server not ready"));
+    }
+    Ok(server)
+}
+
 /// What the parameters of a load put in the place of the repository's files.
 ///
 /// # Safety
@@ -159,7 +175,7 @@ export! {
         server: *mut abi::TRITONSERVER_Server, flags: u32, model_index: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let ready_only = flags & abi::TRITONSERVER_INDEX_FLAG_READY != 0;
-        let rows = borrow(server)?.server()?.index(ready_only);
+        let rows = serving(server)?.index(ready_only);
         give(model_index, Box::new(Message::new(documents::index(&rows))))
     }
 
@@ -186,7 +202,7 @@ export! {
         server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64,
         model_stats: *mut *mut abi::TRITONSERVER_Message,
     ) {
-        let server = borrow(server)?.server()?;
+        let server = serving(server)?;
         let models = description::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
         let json = documents::statistics(&models);
         give(model_stats, Box::new(Message::new(json)))
@@ -231,7 +247,7 @@ export! {
         server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
         name_mapping: *mut *const abi::TRITONSERVER_Parameter, mapping_count: u32,
     ) {
-        let server = borrow(server)?.server()?;
+        let server = serving(server)?;
         let path = text(repository_path, "repository_path")?;
         let count = usize::try_from(mapping_count).map_err(|_| Error::invalid("too many mappings"))?;
         if name_mapping.is_null() && count != 0 {
@@ -260,22 +276,22 @@ export! {
     fn TRITONSERVER_ServerUnregisterModelRepository(
         server: *mut abi::TRITONSERVER_Server, repository_path: *const c_char,
     ) {
-        borrow(server)?.server()?.unregister_repository(text(repository_path, "repository_path")?)
+        serving(server)?.unregister_repository(text(repository_path, "repository_path")?)
     }
 
     fn TRITONSERVER_ServerPollModelRepository(server: *mut abi::TRITONSERVER_Server) {
-        borrow(server)?.server()?.poll_repositories()
+        serving(server)?.poll_repositories()
     }
 
     fn TRITONSERVER_ServerLoadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
-        borrow(server)?.server()?.load_model(text(model_name, "model_name")?, Overrides::default())
+        serving(server)?.load_model(text(model_name, "model_name")?, Overrides::default())
     }
 
     fn TRITONSERVER_ServerLoadModelWithParameters(
         server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
         parameters: *mut *const abi::TRITONSERVER_Parameter, parameter_count: u64,
     ) {
-        let server = borrow(server)?.server()?;
+        let server = serving(server)?;
         let name = text(model_name, "model_name")?;
         let count = usize::try_from(parameter_count).map_err(|_| Error::invalid("too many parameters"))?;
         if parameters.is_null() && count != 0 {
@@ -286,13 +302,13 @@ export! {
     }
 
     fn TRITONSERVER_ServerUnloadModel(server: *mut abi::TRITONSERVER_Server, model_name: *const c_char) {
-        borrow(server)?.server()?.unload_model(text(model_name, "model_name")?, false)
+        serving(server)?.unload_model(text(model_name, "model_name")?, false)
     }
 
     fn TRITONSERVER_ServerUnloadModelAndDependents(
         server: *mut abi::TRITONSERVER_Server, model_name: *const c_char,
     ) {
-        borrow(server)?.server()?.unload_model(text(model_name, "model_name")?, true)
+        serving(server)?.unload_model(text(model_name, "model_name")?, true)
     }
 
     fn TRITONSERVER_ServerInferAsync(
