@@ -37,9 +37,16 @@ pub(super) async fn control(
 ) -> Result<Answer, Error> {
     let server = Arc::clone(&shard.server);
     if is_load {
+        // Files that come along stay charged, as the text that they were decoded from, until they are where they belong.
+        let text = body.clone();
         let overrides = with_json(shard, body, read_overrides).await?;
         let overrides = overrides.unwrap_or_default();
-        aside(move || server.load_model(&name, overrides))?.await?;
+        let load = move || {
+            let outcome = server.load_model(&name, overrides);
+            drop(text);
+            outcome
+        };
+        aside(load)?.await?;
     } else {
         let with_dependents = with_json(shard, body, read_unload_dependents).await?;
         let with_dependents = with_dependents.unwrap_or(false);
