@@ -537,8 +537,12 @@ fn a_client_that_leaves_takes_its_request_along() {
     first
         .write_all(&post("/v2/models/slow/infer", None, body))
         .unwrap();
-    let waiting: Vec<TcpStream> = (0..5)
-        .map(|_| {
+    // Also behind large bodies, for which the connection gives its own buffer back.
+    let large = [body, &[b' '; 300 << 10]].concat();
+    let waiting: Vec<TcpStream> = [body, large.as_slice()]
+        .repeat(3)
+        .into_iter()
+        .map(|body| {
             let mut stream = connect(http());
             stream
                 .write_all(&post("/v2/models/slow/infer", None, body))

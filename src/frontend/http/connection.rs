@@ -420,7 +420,8 @@ impl Connection {
                 return Poll::Ready(Ok(outcome));
             }
             loop {
-                let room = input.spare_mut();
+                // Does not grow, but comes back after a large body.
+                let room = input.room_mut(0);
                 if room.is_empty() {
                     return Poll::Pending;
                 }

@@ -20,7 +20,7 @@ impl Input {
         }
     }
 
-    /// Gives the memory back while nothing unused is in it; it comes again with the next byte.
+    /// Gives the memory back while nothing unused is in it; it comes again with [`Input::room_mut`].
     pub(crate) fn release(&mut self) {
         if self.is_empty() {
             self.bytes = Vec::new();
@@ -44,12 +44,11 @@ impl Input {
         }
     }
 
-    /// Room that is there without growing; may be empty.
-    pub(crate) fn spare_mut(&mut self) -> &mut [u8] {
+    fn spare_mut(&mut self) -> &mut [u8] {
         self.bytes.get_mut(self.end..).unwrap_or(&mut [])
     }
 
-    /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached.
+    /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached. With 0 it does not grow.
     pub(crate) fn room_mut(&mut self, bytes_max: usize) -> &mut [u8] {
         if self.is_empty() && self.bytes.len() != SMALL_BYTES {
             self.bytes = vec![0; SMALL_BYTES];
@@ -99,6 +98,8 @@ mod tests {
         assert_eq!(input.room_mut(20_000).len(), SMALL_BYTES);
         input.release();
         assert!(input.spare_mut().is_empty());
-        assert_eq!(input.room_mut(20_000).len(), SMALL_BYTES);
+        assert_eq!(input.room_mut(0).len(), SMALL_BYTES);
+        input.received(SMALL_BYTES);
+        assert!(input.room_mut(0).is_empty(), "full, and may not grow");
     }
 }
