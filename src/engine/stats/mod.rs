@@ -36,6 +36,10 @@ pub struct Statistics {
     memory_usage: Mutex<BTreeMap<(MemoryOwner, u8, i64), u64>>,
 }
 
+/// Responses of a request with numbers of their own. A model may answer without end, and each index that was ever reached has a row for as
+/// long as the version is loaded: 8 MB of them at most.
+const INDEX_MAX: u64 = (64 << 10) - 1;
+
 /// Who reported memory: the model (0) or one of its instances (1 and up).
 pub type MemoryOwner = u64;
 
@@ -146,7 +150,7 @@ impl Statistics {
         }
     }
 
-    /// Counts the `index`-th response of a request.
+    /// Counts the `index`-th response of a request; all from [`INDEX_MAX`] on together.
     ///
     /// # Errors
     /// Which stage comes before its predecessor; nothing is counted then.
@@ -210,7 +214,7 @@ impl Statistics {
             }
         }
         lock(&self.responses)
-            .entry(index)
+            .entry(index.min(INDEX_MAX))
             .or_default()
             .merge(&delta);
         Ok(())

@@ -337,3 +337,24 @@ fn reads_are_never_torn() {
         ([expected, 0, 0, 0], 0)
     );
 }
+
+#[test]
+fn responses_without_end_share_a_row() {
+    let statistics = Statistics::new(1, 0);
+    for index in [0, INDEX_MAX - 1, INDEX_MAX, INDEX_MAX + 1, u64::MAX] {
+        let report = ResponseReport::Sent {
+            success: true,
+            start_ns: 10,
+            output_start_ns: 15,
+            end_ns: 18,
+        };
+        statistics.report_response(index, report).unwrap();
+    }
+    let rows: Vec<(u64, u64)> = statistics
+        .totals()
+        .responses
+        .iter()
+        .map(|(index, seen)| (*index, seen.success.count))
+        .collect();
+    assert_eq!(rows, [(0, 1), (INDEX_MAX - 1, 1), (INDEX_MAX, 3)]);
+}
