@@ -11,6 +11,7 @@ mod asker;
 mod backend;
 pub mod cache;
 pub mod clock;
+mod complaints;
 mod control;
 pub mod core;
 pub mod credits;
@@ -56,6 +57,7 @@ pub use backend::{
     InstanceSpec, LoadContext, Model,
 };
 
+pub use complaints::Complaints;
 pub use control::{ControlMode, Overrides};
 pub use credits::Credits;
 pub use error::{Code, Error};

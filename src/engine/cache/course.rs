@@ -63,12 +63,13 @@ impl Member {
                 return Ok(());
             }
             Ok(None) => {}
-            Err(error) => self.caching.complaints.log(|| {
-                format!(
+            Err(error) => self.caching.complaints.tell(
+                monotonic_ns(),
+                format_args!(
                     "Failed to look up key [{}] in response cache: {}",
                     lookup.key, error.message
-                )
-            }),
+                ),
+            ),
         }
         if let Some(deposit) = &live.shared().deposit {
             // A request that is scheduled anew is not looked up again, so this is its only lookup.
@@ -264,12 +265,13 @@ fn keep(caching: &Caching, lookup: &Lookup, delivery: &Delivery) {
         Ok(()) => {}
         // The same request was executed twice at a time: upstream counts one miss.
         Err(error) if error.code == Code::AlreadyExists => return,
-        Err(error) => caching.complaints.log(|| {
-            format!(
+        Err(error) => caching.complaints.tell(
+            monotonic_ns(),
+            format_args!(
                 "Failed to insert key [{}] into response cache: {}",
                 lookup.key, error.message
-            )
-        }),
+            ),
+        ),
     }
     response
         .model

@@ -24,12 +24,12 @@ use conch_memory::{ALIGNMENT_BYTES, View};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::topology::Placement;
-use crate::{Error, ModelVersion, Output, Parameter, ParameterValue, Response};
+use crate::{Complaints, Error, ModelVersion, Output, Parameter, ParameterValue, Response};
 
 pub(crate) use course::Deposit;
 pub use key::Key;
 pub use local::LocalCache;
-use threads::{Complaints, Threads};
+use threads::Threads;
 
 /// Keeps responses. Called from many threads at once.
 pub trait ResponseCache: Send + Sync {

@@ -4,13 +4,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use conch_channel::{Envelope, NEVER_NS, Outlook, Refused, Relay, Spin};
 
-use crate::clock::monotonic_ns;
 use crate::queue::Monotonic;
 use crate::topology::Placement;
 use crate::{Error, log};
@@ -113,37 +111,3 @@ impl Threads {
 
 /// A plug-in that asks another host takes some 200 us per call: four threads make 20,000 calls per second. Four hash 40 GB/s.
 const THREAD_COUNT: usize = 4;
-
-/// Log lines about a cache that fails: one per second, since a cache that fails usually fails for every request.
-#[derive(Debug, Default)]
-pub(super) struct Complaints {
-    next_ns: AtomicU64,
-    silent_count: AtomicU64,
-}
-
-impl Complaints {
-    pub(super) fn log(&self, what: impl FnOnce() -> String) {
-        let now_ns = monotonic_ns();
-        let next_ns = self.next_ns.load(Ordering::Relaxed);
-        let is_due = now_ns >= next_ns
-            && self
-                .next_ns
-                .compare_exchange(
-                    next_ns,
-                    now_ns + INTERVAL_NS,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                )
-                .is_ok();
-        if !is_due {
-            self.silent_count.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        match self.silent_count.swap(0, Ordering::Relaxed) {
-            0 => log::error!("{}", what()),
-            count => log::error!("{} ({count} more since the last such line)", what()),
-        }
-    }
-}
-
-const INTERVAL_NS: u64 = 1_000_000_000;

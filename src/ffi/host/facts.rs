@@ -5,10 +5,9 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use conch_config::{Model, TensorSpec};
-use conch_engine::Shape;
+use conch_engine::{Complaints, Shape};
 use conch_memory::{Budget, Pool};
 
-use super::complaints::Complaints;
 use crate::boundary::c_string;
 
 /// A model's names in both languages, and where its output buffers come from.

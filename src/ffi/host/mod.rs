@@ -9,7 +9,6 @@ mod answer;
 mod backend;
 mod cache;
 mod checkup;
-mod complaints;
 mod execution;
 mod facts;
 mod instance;

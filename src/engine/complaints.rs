@@ -1,16 +1,16 @@
-//! What a backend does wrong, told in the log: what happens to the client's request is an answer, and does not say so loud enough.
+//! What a plug-in does wrong, told in the log: what happens to the client's request is an answer, and does not say so loud enough.
 //!
-//! At most one line per second and model, so that a backend that errs with every request neither fills a disk nor slows the server. Any
-//! thread; does not block beyond the log's own lock.
+//! At most one line per second and subject (the backend of a model, a cache), so that one that errs with every request neither fills a disk
+//! nor slows the server. Any thread; does not block beyond the log's own lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use conch_engine::log;
+use crate::log;
 
-/// The complaints about one model's backend.
-#[derive(Default)]
-pub(crate) struct Complaints {
+/// The complaints about one subject.
+#[derive(Debug, Default)]
+pub struct Complaints {
     /// Until when no line is written.
     quiet_until_ns: AtomicU64,
     /// How many were not written since the last line.
@@ -19,7 +19,7 @@ pub(crate) struct Complaints {
 
 impl Complaints {
     /// Writes a line, unless one was written less than a second before `now_ns`; then it is only counted.
-    pub(crate) fn tell(&self, now_ns: u64, what: fmt::Arguments<'_>) {
+    pub fn tell(&self, now_ns: u64, what: fmt::Arguments<'_>) {
         if let Some(unsaid) = self.turn(now_ns) {
             match unsaid {
                 0 => log::error!("{what}"),
