@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use conch_engine::{ControlMode, HostPolicies};
+use conch_frontend::{HeaderPattern, Restrictions};
 
+use crate::access_flags;
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
@@ -40,6 +42,11 @@ pub struct Arguments {
     /// The `*_duration_us` counters.
     pub counter_latencies: bool,
     pub http_input_bytes_max: u64,
+    pub http_restrictions: Restrictions,
+    pub grpc_restrictions: Restrictions,
+    pub http_forward: Option<HeaderPattern>,
+    pub grpc_forward: Option<HeaderPattern>,
+    pub http_timeout_header: Option<Box<str>>,
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
@@ -116,6 +123,11 @@ impl Default for Arguments {
             metrics_interval_ms: 2_000,
             counter_latencies: true,
             http_input_bytes_max: 64 << 20,
+            http_restrictions: Restrictions::default(),
+            grpc_restrictions: Restrictions::default(),
+            http_forward: None,
+            grpc_forward: None,
+            http_timeout_header: None,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
             host_policies: HostPolicies::default(),
@@ -218,7 +230,6 @@ fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), Stri
                 return Err(refusal());
             }
         }
-        Effect::Refused => return Err(refusal()),
         Effect::Deprecated(instead) => {
             arguments
                 .warnings
@@ -292,6 +303,21 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
                 .ok()
                 .filter(|bytes| *bytes > 0)
                 .ok_or("Error: --http-max-input-size must be greater than 0.")?;
+        }
+        "http-restricted-api" => {
+            access_flags::restrict(&mut arguments.http_restrictions, access_flags::HTTP, value)?;
+        }
+        "grpc-restricted-protocol" => {
+            access_flags::restrict(&mut arguments.grpc_restrictions, access_flags::GRPC, value)?;
+        }
+        "http-header-forward-pattern" => {
+            arguments.http_forward = access_flags::header_pattern(value)?;
+        }
+        "grpc-header-forward-pattern" => {
+            arguments.grpc_forward = access_flags::header_pattern(value)?;
+        }
+        "http-timeout-header" => {
+            arguments.http_timeout_header = access_flags::header_name(value)?;
         }
         "allow-grpc" => arguments.grpc.is_enabled = parse_bool(value)?,
         "grpc-address" => arguments.grpc.address = value.into(),
@@ -661,7 +687,7 @@ mod tests {
             assert_eq!(reason(line), expected, "{line}");
         }
         assert!(reason("--metrics-config=summary_latencies=true").contains("does not serve"));
-        assert!(reason("--http-restricted-api=health:k=v").contains("does not serve"));
+        assert!(reason("--rate-limit=execution_count").contains("does not serve"));
     }
 
     #[test]
@@ -676,6 +702,7 @@ mod tests {
                 ("log-verbose", _) => "1",
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
+                ("http-restricted-api" | "grpc-restricted-protocol", _) => "health:k=v",
                 ("host-policy", _) => "p,cpu-cores=0-1,3-3",
                 ("cache-config", _) => "a,b=c",
                 ("memory-limit-bytes", _) => "1048576",

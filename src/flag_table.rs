@@ -1,6 +1,6 @@
 //! Every flag, by group in the order of `--help`.
 
-use crate::flags::Effect::{Deprecated, Inert, Only, Refused, Served};
+use crate::flags::Effect::{Deprecated, Inert, Only, Served};
 use crate::flags::Takes::{Bool, Int, Nothing, Text};
 use crate::flags::{Flag, flag};
 
@@ -191,8 +191,8 @@ pub static FLAGS: &[Flag] = &[
         "HTTP",
         "http-header-forward-pattern",
         Text("<regex>"),
-        Only(""),
-        "Headers to pass on as request parameters.",
+        Served,
+        "Headers whose names match any part of this regular expression (RE2's syntax) become text parameters of an inference. Empty: none. Default: empty.",
     ),
     flag(
         "HTTP",
@@ -212,8 +212,8 @@ pub static FLAGS: &[Flag] = &[
         "HTTP",
         "http-restricted-api",
         Text("<apis>:<key>=<value>"),
-        Refused,
-        "Require a header for some endpoints.",
+        Served,
+        "Answer 403 to requests for these without the header <key>: <value>. Comma-separated: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging. Holds for SageMaker and Vertex AI, too. Repeatable.",
     ),
     flag(
         "GRPC",
@@ -247,8 +247,8 @@ pub static FLAGS: &[Flag] = &[
         "GRPC",
         "grpc-header-forward-pattern",
         Text("<regex>"),
-        Only(""),
-        "Metadata to pass on as request parameters.",
+        Served,
+        "As --http-header-forward-pattern, for the metadata of ModelInfer and ModelStreamInfer.",
     ),
     flag(
         "GRPC",
@@ -373,8 +373,8 @@ pub static FLAGS: &[Flag] = &[
         "GRPC",
         "grpc-restricted-protocol",
         Text("<protocols>:<key>=<value>"),
-        Refused,
-        "Require metadata for some methods.",
+        Served,
+        "Refuse calls of these without the metadata triton-grpc-protocol-<key>: <value>. The same names as of --http-restricted-api. Repeatable.",
     ),
     flag(
         "Sagemaker",
@@ -613,6 +613,13 @@ pub static FLAGS: &[Flag] = &[
         Int,
         Served,
         "On SIGTERM or SIGINT, seconds of normal service (not ready) before draining. Default: 0.",
+    ),
+    flag(
+        "conch",
+        "http-timeout-header",
+        Text("<name>"),
+        Served,
+        "The header by which HTTP clients say how many milliseconds they wait for an inference; it is cancelled then, and answered with 504. Default: none.",
     ),
     flag(
         "conch",

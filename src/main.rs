@@ -4,6 +4,7 @@
 //! before the first request fails here, with a message and exit code 1.
 #![forbid(unsafe_code)]
 
+mod access_flags;
 mod cli;
 mod flag_table;
 mod flags;
@@ -198,6 +199,11 @@ fn frontend_options(arguments: &Arguments, machine: &Machine) -> conch_frontend:
         shards_spin: machine.has_spare_cpus,
         connections_max: machine.connections_max,
         http_input_bytes_max: arguments.http_input_bytes_max,
+        http_restrictions: arguments.http_restrictions.clone(),
+        grpc_restrictions: arguments.grpc_restrictions.clone(),
+        http_forward: arguments.http_forward.clone(),
+        grpc_forward: arguments.grpc_forward.clone(),
+        http_timeout_header: arguments.http_timeout_header.clone(),
         ..conch_frontend::Options::default()
     }
 }

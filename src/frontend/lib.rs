@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod access;
 mod api;
 mod aside;
 mod coding;
+mod forward;
 mod grpc;
 mod http;
 mod metrics;
@@ -31,6 +33,8 @@ use shard::Running;
 use shard::link::{Letter, Link, Protocol};
 use watchdog::Watchdog;
 
+pub use access::{Category, Restriction, Restrictions};
+pub use forward::HeaderPattern;
 pub use options::{Endpoint, Options};
 
 /// Single steps of a request's walk, for the micro-benches.

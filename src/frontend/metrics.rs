@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::access::{Access, Granted, Guarded};
 use crate::http::answer::{Answer, ContentType};
 use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
 use crate::http::head::{Head, Method};
@@ -14,17 +15,40 @@ pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) 
 
 struct Metrics;
 
+/// What a path of this listener names.
+enum Route {
+    Page,
+    Other,
+}
+
+impl Guarded for Route {
+    fn access(&self) -> Access {
+        match self {
+            // Upstream has no category for metrics.
+            Route::Page | Route::Other => Access::Open,
+        }
+    }
+}
+
 enum Plan {
     Text,
     Answer(Box<Answer>),
 }
 
 impl Service for Metrics {
+    type Route<'a> = Route;
     type Plan = Plan;
 
-    fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
-        match (head.method, head.path) {
-            (Method::Get, "/metrics" | "/metrics/") => Plan::Text,
+    fn route(&self, head: &Head<'_>) -> Route {
+        match head.path {
+            "/metrics" | "/metrics/" => Route::Page,
+            _ => Route::Other,
+        }
+    }
+
+    fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route>) -> Plan {
+        match (head.method, route.into_inner()) {
+            (Method::Get, Route::Page) => Plan::Text,
             // As upstream: any other page is there, and empty.
             (Method::Get, _) => Plan::Answer(Box::new(Answer::empty(200))),
             _ => Plan::Answer(Box::new(Answer::failure(
@@ -33,6 +57,10 @@ impl Service for Metrics {
                 "Method Not Allowed",
             ))),
         }
+    }
+
+    fn plan_refusal(&self, answer: Answer) -> Plan {
+        Plan::Answer(Box::new(answer))
     }
 
     fn placement(&self, _plan: &Plan) -> Option<Placement> {

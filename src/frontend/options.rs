@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::access::Restrictions;
+use crate::forward::HeaderPattern;
+
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -18,6 +21,15 @@ pub struct Options {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
+    /// `--http-restricted-api`: of every listener that speaks HTTP.
+    pub http_restrictions: Restrictions,
+    /// `--grpc-restricted-protocol`; the headers' names as on the wire.
+    pub grpc_restrictions: Restrictions,
+    /// Headers that become parameters of an inference.
+    pub http_forward: Option<HeaderPattern>,
+    pub grpc_forward: Option<HeaderPattern>,
+    /// The header by which HTTP clients set a deadline, if they may.
+    pub http_timeout_header: Option<Box<str>>,
     /// One shard per entry, pinned to that CPU.
     pub shard_cpus: Vec<usize>,
     /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
@@ -46,6 +58,11 @@ impl Default for Options {
             http: None,
             grpc: None,
             metrics: None,
+            http_restrictions: Restrictions::default(),
+            grpc_restrictions: Restrictions::default(),
+            http_forward: None,
+            grpc_forward: None,
+            http_timeout_header: None,
             shard_cpus: vec![0],
             shards_spin: false,
             connections_max: 65_536,

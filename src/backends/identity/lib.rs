@@ -56,6 +56,8 @@ struct Settings {
     has_controls: bool,
     /// `example_response_parameters`: attach `param0` to `param2` to every response.
     has_example_parameters: bool,
+    /// `echo_request_parameters`: responses carry the text parameters of their requests.
+    echoes_parameters: bool,
 }
 
 impl Settings {
@@ -75,6 +77,7 @@ impl Settings {
             delay_multiplier: count("instance_wise_delay_multiplier")?,
             has_controls: flag("enable_request_controls")?,
             has_example_parameters: flag("example_response_parameters")?,
+            echoes_parameters: flag("echo_request_parameters")?,
         })
     }
 
@@ -211,6 +214,13 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
         response.set_integer(c"param1", 42)?;
         response.set_boolean(c"param2", false)?;
     }
+    if model.settings.echoes_parameters {
+        for index in 0..request.parameter_count()? {
+            if let (name, sdk::Parameter::Text(value)) = request.parameter(index)? {
+                response.set_text(name, &value.to_string_lossy())?;
+            }
+        }
+    }
     Ok(response)
 }
 
@@ -228,7 +238,7 @@ mod tests {
         assert_eq!(settings(""), Ok(Settings::default()));
         let all = r#""creation_delay_sec": {"string_value": "2"}, "execute_delay_ms": {"string_value": "30"},
             "instance_wise_delay_multiplier": {"string_value": "4"}, "enable_request_controls": {"string_value": "true"},
-            "example_response_parameters": {"string_value": "1"}"#;
+            "example_response_parameters": {"string_value": "1"}, "echo_request_parameters": {"string_value": "true"}"#;
         assert_eq!(
             settings(all),
             Ok(Settings {
@@ -237,6 +247,7 @@ mod tests {
                 delay_multiplier: 4,
                 has_controls: true,
                 has_example_parameters: true,
+                echoes_parameters: true,
             })
         );
         for wrong in [

@@ -22,7 +22,9 @@ use super::method::Method;
 use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::{control, readiness, repository, stream, timeout};
+use super::{control, forward, readiness, repository, stream, timeout};
+use crate::access::Granted;
+use crate::forward::Forwarded;
 use crate::shard::{Shard, Timer};
 
 /// Counts the calls of one connection that its peer withdrew.
@@ -73,10 +75,11 @@ pub(super) fn run(
 
 /// What a call's head asks for.
 struct Begun {
-    method: Method,
+    method: Granted<Method>,
     deadline_ns: Option<u64>,
     /// `triton_grpc_error`: the first failed inference ends a stream.
     ends_at_error: bool,
+    forwarded: Forwarded,
 }
 
 /// Why a call is not let in.
@@ -99,6 +102,16 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
     let Some(method) = Method::of(head.uri.path()) else {
         return Err(Status::new(Code::Unimplemented, "unknown method").into());
     };
+    let granted = shard.options.grpc_restrictions.pass(method, |name| {
+        head.headers.get(name).map(http::HeaderValue::as_bytes)
+    });
+    let granted = granted.map_err(|restriction| {
+        let message = format!(
+            "This protocol is restricted, expecting header '{}'",
+            restriction.header()
+        );
+        Status::new(Code::Unavailable, message)
+    })?;
     check_encoding(&head.headers)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
@@ -108,10 +121,15 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
         .headers
         .get("triton_grpc_error")
         .is_some_and(|value| value.as_bytes() == b"true");
+    let forwarded = match &shard.options.grpc_forward {
+        Some(pattern) if method.is_inference() => forward::collect(pattern, &head.headers),
+        _ => None,
+    };
     Ok(Begun {
-        method,
+        method: granted,
         deadline_ns,
         ends_at_error,
+        forwarded,
     })
 }
 
@@ -125,6 +143,7 @@ async fn answer(
         method,
         deadline_ns,
         ends_at_error,
+        forwarded,
     } = match begun {
         Ok(begun) => begun,
         Err(Refusal::Transport(refusal)) => {
@@ -133,33 +152,39 @@ async fn answer(
         }
         Err(Refusal::Status(status)) => return Err(status.into()),
     };
+    if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
+        return Err(Status::deadline_exceeded().into());
+    }
+    // Kept there alone: each call in flight has room for what lives on.
+    // Kept there alone: each call in flight has room for what lives on.
     let mut patience = Patience::new(deadline_ns);
-    match method {
+    match method.into_inner() {
         Method::ModelInfer => {
             let arrived = receive_tensors(shard, &mut body, &mut patience).await?;
             let typed = infer::convert(shard, &arrived).await;
-            let submitted = infer::submit(shard, arrived, typed, deadline_ns)?;
-            let pieces = outcome(submitted, deadline_ns, respond).await?;
+            let submitted = infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns)?;
+            let pieces = outcome(submitted, patience.deadline_ns, respond).await?;
             send(respond, pieces, &mut patience).await
         }
         Method::ModelStreamInfer => {
             // Boxed, as below.
             let terms = stream::Terms {
-                deadline_ns,
+                deadline_ns: patience.deadline_ns,
                 ends_at_error,
+                forwarded,
             };
             Box::pin(stream::serve(shard, terms, body, respond)).await
         }
         Method::HealthWatch => {
             receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
             // Boxed: rare, and its state would make every call larger.
-            Box::pin(watch(shard, respond, deadline_ns)).await
+            Box::pin(watch(shard, respond, patience.deadline_ns)).await
         }
-        Method::Later(name) => {
+        Method::Later(name, _) => {
             let message = format!("{name} is not supported by this server yet");
             Err(Status::new(Code::Unimplemented, message).into())
         }
-        Method::ServerReady | Method::ModelReady | Method::HealthCheck => {
+        method @ (Method::ServerReady | Method::ModelReady | Method::HealthCheck) => {
             let message =
                 receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
             // Boxed, as above.
@@ -167,17 +192,26 @@ async fn answer(
                 shard,
                 method,
                 &message,
-                deadline_ns,
+                patience.deadline_ns,
                 respond,
             ))
             .await?;
             send(respond, smallvec![answer], &mut patience).await
         }
-        Method::RepositoryIndex | Method::RepositoryModelLoad | Method::RepositoryModelUnload => {
+        method @ (Method::RepositoryIndex
+        | Method::RepositoryModelLoad
+        | Method::RepositoryModelUnload) => {
             // A model's files may come with the call.
             let message = Box::pin(receive_pile(shard, &mut body, &mut patience)).await?;
             // Boxed, as above.
-            let answer = Box::pin(repository::answer(shard, method, message, respond)).await?;
+            let answer = Box::pin(repository::answer(
+                shard,
+                method,
+                message,
+                patience.deadline_ns,
+                respond,
+            ))
+            .await?;
             send(respond, smallvec![answer], &mut patience).await
         }
         method => {

@@ -54,7 +54,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         | Method::ModelInfer
         | Method::ModelStreamInfer
         | Method::HealthWatch
-        | Method::Later(_) => {
+        | Method::Later(..) => {
             unreachable!("answered elsewhere")
         }
     })

@@ -1,5 +1,7 @@
 //! The methods that this server knows, by their paths.
 
+use crate::access::{Access, Category, Guarded};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     ServerLive,
@@ -17,20 +19,40 @@ pub(super) enum Method {
     HealthCheck,
     HealthWatch,
     /// Defined by the protocol, served by later work.
-    Later(&'static str),
+    Later(&'static str, Category),
 }
 
 /// The rest of the protocol's methods.
-const LATER: [&str; 8] = [
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
-    "TraceSetting",
-    "LogSettings",
+const LATER: [(&str, Category); 8] = [
+    ("SystemSharedMemoryStatus", Category::SharedMemory),
+    ("SystemSharedMemoryRegister", Category::SharedMemory),
+    ("SystemSharedMemoryUnregister", Category::SharedMemory),
+    ("CudaSharedMemoryStatus", Category::SharedMemory),
+    ("CudaSharedMemoryRegister", Category::SharedMemory),
+    ("CudaSharedMemoryUnregister", Category::SharedMemory),
+    ("TraceSetting", Category::Trace),
+    ("LogSettings", Category::Logging),
 ];
+
+impl Guarded for Method {
+    fn access(&self) -> Access {
+        Access::Of(match self {
+            Method::ServerLive
+            | Method::ServerReady
+            | Method::ModelReady
+            | Method::HealthCheck
+            | Method::HealthWatch => Category::Health,
+            Method::ServerMetadata | Method::ModelMetadata => Category::Metadata,
+            Method::ModelConfig => Category::ModelConfig,
+            Method::ModelStatistics => Category::Statistics,
+            Method::RepositoryIndex
+            | Method::RepositoryModelLoad
+            | Method::RepositoryModelUnload => Category::ModelRepository,
+            Method::ModelInfer | Method::ModelStreamInfer => Category::Inference,
+            Method::Later(_, category) => *category,
+        })
+    }
+}
 
 impl Method {
     /// The method behind a request path; paths are case-sensitive.
@@ -49,7 +71,10 @@ impl Method {
                 "RepositoryIndex" => Method::RepositoryIndex,
                 "RepositoryModelLoad" => Method::RepositoryModelLoad,
                 "RepositoryModelUnload" => Method::RepositoryModelUnload,
-                _ => Method::Later(LATER.into_iter().find(|known| *known == name)?),
+                _ => {
+                    let (name, category) = LATER.into_iter().find(|(known, _)| *known == name)?;
+                    Method::Later(name, category)
+                }
             });
         }
         match path {
@@ -57,6 +82,10 @@ impl Method {
             "/grpc.health.v1.Health/Watch" => Some(Method::HealthWatch),
             _ => None,
         }
+    }
+
+    pub(super) fn is_inference(self) -> bool {
+        matches!(self, Method::ModelInfer | Method::ModelStreamInfer)
     }
 
     /// Health is answered to the end: that is how a balancer learns of it.
@@ -81,7 +110,7 @@ mod tests {
             ),
             (
                 "/inference.GRPCInferenceService/LogSettings",
-                Some(Method::Later("LogSettings")),
+                Some(Method::Later("LogSettings", Category::Logging)),
             ),
             ("/grpc.health.v1.Health/Check", Some(Method::HealthCheck)),
             ("/grpc.health.v1.Health/List", None),

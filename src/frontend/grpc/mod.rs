@@ -9,6 +9,7 @@ mod call;
 mod calls;
 mod connection;
 mod control;
+mod forward;
 mod frame;
 mod infer;
 pub(crate) mod measure;

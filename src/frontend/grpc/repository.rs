@@ -1,7 +1,7 @@
 //! Model control: the repository index, loading and unloading. Done on threads of its own; the call waits.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -19,13 +19,15 @@ use super::method::Method;
 use super::status::{Code, Status};
 use crate::api;
 use crate::aside::aside;
-use crate::shard::Shard;
+use crate::shard::{Shard, Timer};
 
-/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the call ends the waiting, not the work.
+/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the call, or whose deadline comes, ends the
+/// waiting, not the work.
 pub(super) async fn answer(
     shard: &Shard,
     method: Method,
     message: Pile,
+    deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Bytes, Failure> {
     let server = Arc::clone(&shard.server);
@@ -36,9 +38,15 @@ pub(super) async fn answer(
     })
     .map_err(Status::from)?;
     let mut work = pin!(work);
+    let mut deadline = deadline_ns.map(Timer::at);
     let outcome = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = work.as_mut().poll(context) {
             return Poll::Ready(Ok(outcome));
+        }
+        if let Some(timer) = &mut deadline
+            && Pin::new(timer).poll(context).is_ready()
+        {
+            return Poll::Ready(Err(Status::deadline_exceeded().into()));
         }
         respond.poll_reset(context).map(|_| Err(Failure::Gone))
     });

@@ -1,7 +1,7 @@
 //! Base64 as upstream reads it: whatever is no character of the alphabet is skipped.
 
 /// The bytes that `text` stands for.
-pub(super) fn decode(text: &[u8]) -> Vec<u8> {
+pub(crate) fn decode(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let mut bits = 0_u32;
     let mut bit_count = 0_u32;

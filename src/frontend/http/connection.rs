@@ -18,6 +18,7 @@ use super::answer::{Answer, ContentType};
 use super::chunked::{Decoder, Piece};
 use super::head::{self, Framing, Head, Refusal};
 use super::input::Input;
+use crate::access::{Granted, Guarded};
 use crate::shard::{Presence, Reply, Shard, Stream, Waiting};
 
 /// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
@@ -49,11 +50,24 @@ pub(crate) struct Placement {
 
 /// How a listener answers requests.
 pub(crate) trait Service {
+    /// What a request asks for.
+    type Route<'a>: Guarded;
     /// A request whose head is known.
     type Plan;
 
+    /// Says what is asked for, and so what one must be allowed to do.
+    fn route<'a>(&self, head: &'a Head<'_>) -> Self::Route<'a>;
+
     /// Decides from the head alone.
-    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>) -> Self::Plan;
+    fn plan(
+        &self,
+        shard: &Rc<Shard>,
+        head: &Head<'_>,
+        route: Granted<Self::Route<'_>>,
+    ) -> Self::Plan;
+
+    /// What answers `answer`, whatever was asked for.
+    fn plan_refusal(&self, answer: Answer) -> Self::Plan;
 
     /// Where the body goes; none if it is of no interest.
     fn placement(&self, plan: &Self::Plan) -> Option<Placement>;
@@ -108,6 +122,21 @@ pub(crate) async fn serve(
     };
     // However it ends, dropping the stream closes the socket.
     let _ = connection.run(&service).await;
+}
+
+/// The one way from a head to a plan, on every listener.
+fn decide<S: Service>(service: &S, shard: &Rc<Shard>, head: &Head<'_>) -> S::Plan {
+    let restrictions = &shard.options.http_restrictions;
+    match restrictions.pass(service.route(head), |name| head.find(name)) {
+        Ok(route) => service.plan(shard, head, route),
+        Err(restriction) => {
+            let message = format!(
+                "This API is restricted, expecting header '{}'",
+                restriction.header()
+            );
+            service.plan_refusal(Answer::failure(403, ContentType::Plain, &message))
+        }
+    }
 }
 
 fn deadline_after(timeout: Duration) -> u64 {
@@ -168,7 +197,7 @@ impl Connection {
                                 is_head: head.method == head::Method::Head,
                                 expects_continue: head.expects_continue,
                             };
-                            let plan = service.plan(&self.shard, &head);
+                            let plan = decide(service, &self.shard, &head);
                             self.input.consume(length);
                             return Ok((outline, plan));
                         }

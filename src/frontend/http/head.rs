@@ -9,6 +9,7 @@ const HEADERS_MAX: usize = 128;
 pub(crate) enum Method {
     Get,
     Post,
+    Delete,
     /// Anything else. No route takes HEAD, but its answers have no body.
     Head,
     Other,
@@ -22,7 +23,7 @@ pub(crate) enum Framing {
 }
 
 /// A checked head. Borrows from the bytes it was parsed from.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     pub(crate) method: Method,
     /// Without query.
@@ -36,6 +37,34 @@ pub(crate) struct Head<'a> {
     pub(crate) json_length: Option<&'a str>,
     pub(crate) content_encoding: &'a str,
     pub(crate) accept_encoding: &'a str,
+    /// Everything from the first header on.
+    lines: &'a [u8],
+}
+
+impl<'a> Head<'a> {
+    /// The first header called `name`, whatever its case. Reads the headers again: for what few requests need.
+    pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
+        let mut found = None;
+        self.each_header(|header, value| {
+            if found.is_none() && header.eq_ignore_ascii_case(name) {
+                found = Some(value);
+            }
+        });
+        found
+    }
+
+    /// Every header, in order and as sent. Reads them again.
+    pub(crate) fn each_header(&self, mut see: impl FnMut(&'a str, &'a [u8])) {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        // They have been parsed before, by the same rules.
+        if let Ok(httparse::Status::Complete((_, headers))) =
+            httparse::parse_headers(self.lines, &mut headers)
+        {
+            for header in headers {
+                see(header.name, header.value);
+            }
+        }
+    }
 }
 
 /// A head that cannot be accepted. The connection is closed after the answer, since where the next request begins is not known.
@@ -96,6 +125,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
         method: match request.method {
             Some("GET") => Method::Get,
             Some("POST") => Method::Post,
+            Some("DELETE") => Method::Delete,
             Some("HEAD") => Method::Head,
             _ => Method::Other,
         },
@@ -107,6 +137,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
         json_length: None,
         content_encoding: "",
         accept_encoding: "",
+        lines: lines_of(bytes),
     };
     let mut length: Option<u64> = None;
     let mut is_chunked = false;
@@ -170,6 +201,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
     Ok(head)
 }
 
+/// What follows the request line, which ends with the first line feed behind some character.
+fn lines_of(bytes: &[u8]) -> &[u8] {
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
+    let line = start.and_then(|start| bytes.get(start..)).unwrap_or(&[]);
+    let end = line.iter().position(|byte| *byte == b'\n');
+    end.and_then(|end| line.get(end + 1..)).unwrap_or(&[])
+}
+
 fn text_of(value: &[u8]) -> Result<&str, Refusal> {
     std::str::from_utf8(value).map_err(|_| bad("a header of the request is not valid UTF-8"))
 }
@@ -215,6 +254,23 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
     let Some(text) = text else {
         return Ok(content_length);
     };
+    let value = leading_number(text).map_err(|why| {
+        Error::invalid(match why {
+            NoNumber::Missing => format!("Unable to parse {HEADER}, got: {text}"),
+            NoNumber::OutOfRange => out_of_range(HEADER, text),
+        })
+    })?;
+    json_length_within(value, content_length, text)
+}
+
+/// Why there is no number at the beginning of a text.
+pub(super) enum NoNumber {
+    Missing,
+    OutOfRange,
+}
+
+/// The number at the beginning of `text`, whatever follows it, as upstream's `stoi` reads it.
+pub(super) fn leading_number(text: &str) -> Result<i32, NoNumber> {
     let trimmed = text.trim_start();
     let unsigned = trimmed.strip_prefix(['-', '+']).unwrap_or(trimmed);
     let digits_end = unsigned
@@ -222,14 +278,20 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
         .unwrap_or(unsigned.len());
     let digits = unsigned.get(..digits_end).unwrap_or("");
     if digits.is_empty() {
-        return Err(Error::invalid(format!(
-            "Unable to parse {HEADER}, got: {text}"
-        )));
+        return Err(NoNumber::Missing);
     }
     let sign = if trimmed.starts_with('-') { "-" } else { "" };
-    let Ok(value) = format!("{sign}{digits}").parse::<i32>() else {
-        return Err(Error::invalid(out_of_range(HEADER, text)));
-    };
+    format!("{sign}{digits}")
+        .parse()
+        .map_err(|_| NoNumber::OutOfRange)
+}
+
+/// `value` as a length of JSON, if the body is that long; `text` is what the client wrote.
+pub(super) fn json_length_within(
+    value: i32,
+    content_length: usize,
+    text: &str,
+) -> Result<usize, Error> {
     usize::try_from(value)
         .ok()
         .filter(|value| *value <= content_length)
@@ -306,7 +368,7 @@ mod tests {
             ),
             (
                 "DELETE / HTTP/1.1\r\n\r\n",
-                Ok((Method::Other, "/", none, true)),
+                Ok((Method::Delete, "/", none, true)),
             ),
             // What different parsers might take for different requests.
             (

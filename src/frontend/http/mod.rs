@@ -4,10 +4,11 @@
 //! answered with (`route`, `infer`, `repository`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
 
 pub(crate) mod answer;
-mod base64;
+pub(crate) mod base64;
 mod chunked;
 mod coding;
 pub(crate) mod connection;
+mod deadline;
 pub(crate) mod head;
 mod infer;
 mod input;

@@ -1,5 +1,7 @@
 //! From path to operation, as upstream's patterns have it.
 
+use crate::access::{Access, Category, Guarded};
+
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
@@ -36,6 +38,37 @@ pub(crate) enum Operation {
     Generate,
     GenerateStream,
     TraceSetting,
+}
+
+impl Guarded for Route<'_> {
+    fn access(&self) -> Access {
+        Access::Of(match self {
+            Route::Live | Route::Ready => Category::Health,
+            Route::ServerMetadata => Category::Metadata,
+            Route::Model { operation, .. } => operation.category(),
+            Route::Statistics => Category::Statistics,
+            Route::Logging => Category::Logging,
+            Route::TraceSetting => Category::Trace,
+            Route::RepositoryIndex | Route::RepositoryControl { .. } => Category::ModelRepository,
+            Route::SharedMemory => Category::SharedMemory,
+            Route::Unknown => return Access::Open,
+        })
+    }
+}
+
+impl Operation {
+    fn category(self) -> Category {
+        match self {
+            Operation::Metadata => Category::Metadata,
+            Operation::Ready => Category::Health,
+            Operation::Config => Category::ModelConfig,
+            Operation::Statistics => Category::Statistics,
+            Operation::Infer | Operation::Generate | Operation::GenerateStream => {
+                Category::Inference
+            }
+            Operation::TraceSetting => Category::Trace,
+        }
+    }
 }
 
 /// Segments of the longest path: `/v2/models/<name>/versions/<version>/trace/setting`.

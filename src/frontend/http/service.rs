@@ -10,13 +10,16 @@ use conch_memory::View;
 use super::answer::{Answer, ContentType};
 use super::coding::{self, packed_bytes_max};
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
+use super::deadline;
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
 use super::repository;
 use super::route::{Operation, Route, route};
+use crate::access::Granted;
 use crate::api;
 use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
+use crate::forward::{self, Collector, Forwarded, HeaderPattern};
 use crate::shard::Shard;
 
 pub(crate) struct Inference;
@@ -53,6 +56,9 @@ pub(crate) struct Infer {
     is_packed: bool,
     /// How the answer is to be compressed.
     answers_in: Option<Coding>,
+    /// By the client's own clock hand, if it may set one.
+    deadline_ns: Option<u64>,
+    forwarded: Forwarded,
 }
 
 /// Where the JSON of the body ends.
@@ -63,12 +69,16 @@ enum JsonLength {
 }
 
 impl Service for Inference {
+    type Route<'a> = Route<'a>;
     type Plan = Plan;
 
-    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
+    fn route<'a>(&self, head: &'a Head<'_>) -> Route<'a> {
         log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);
-        let route = route(head.path);
-        match route {
+        route(head.path)
+    }
+
+    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route<'_>>) -> Plan {
+        match route.into_inner() {
             Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
             Route::RepositoryControl {
                 name,
@@ -94,6 +104,10 @@ impl Service for Inference {
             } if head.method == Method::Get => plan_model_ready(shard, name, version),
             route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
         }
+    }
+
+    fn plan_refusal(&self, answer: Answer) -> Plan {
+        Plan::Answer(Box::new(answer))
     }
 
     fn placement(&self, plan: &Plan) -> Option<Placement> {
@@ -187,13 +201,27 @@ fn plan_infer(
         }
         Framing::Chunked => JsonLength::Later(head.json_length.map(Box::from)),
     };
+    let options = &shard.options;
+    let deadline_ns =
+        deadline::deadline_of(head, options.http_timeout_header.as_deref()).map_err(plain)?;
     Ok(Infer {
         model,
         version,
         json_length,
         is_packed,
         answers_in: coding::preferred(head.accept_encoding),
+        deadline_ns,
+        forwarded: options
+            .http_forward
+            .as_ref()
+            .and_then(|pattern| forward(head, pattern)),
     })
+}
+
+fn forward(head: &Head<'_>, pattern: &HeaderPattern) -> Forwarded {
+    let mut collector = Collector::new(pattern);
+    head.each_header(|name, value| collector.see(name, value));
+    collector.finish()
 }
 
 impl Infer {
@@ -236,13 +264,20 @@ impl Infer {
             Ok(decoded) => decoded,
             Err(error) => return Ok(Err(error)),
         };
-        let reply = match shard.infer(&self.model, self.version, decoded.draft(), None) {
+        let mut draft = decoded.draft();
+        if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
+            return Ok(Err(error));
+        }
+        if deadline::is_past(self.deadline_ns) {
+            return Ok(Ok(deadline::exceeded()));
+        }
+        let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
             Ok(reply) => reply,
             Err(error) => return Ok(Err(error)),
         };
         let response = match connection.await_reply(reply).await? {
             Ok(response) => response,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
         let packing = self.answers_in;
         let is_small = encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES

@@ -19,6 +19,7 @@ use message::{Message, Target};
 use smallvec::SmallVec;
 
 use super::status::{Code, Status};
+use crate::forward::{self, Forwarded};
 use crate::shard::{Flight, Reply, Shard, Tray};
 
 pub(super) use reader::{Arrived, Fault, Reader};
@@ -78,6 +79,7 @@ pub(super) fn submit(
     shard: &Rc<Shard>,
     arrived: Arrived,
     typed: Typed,
+    forwarded: Forwarded,
     deadline_ns: Option<u64>,
 ) -> Result<Submitted, Status> {
     let Arrived { head, charge, raws } = arrived;
@@ -88,7 +90,8 @@ pub(super) fn submit(
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
-    let draft = draft::build(&model, &target, message, raws, typed)?;
+    let mut draft = draft::build(&model, &target, message, raws, typed)?;
+    forward::attach(forwarded, &mut draft.parameters)?;
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
@@ -119,6 +122,7 @@ pub(super) fn submit_streamed(
     shard: &Rc<Shard>,
     arrived: Arrived,
     typed: Typed,
+    forwarded: &Forwarded,
     tray: &Rc<Tray>,
 ) -> Result<Streamed, Status> {
     let Arrived { head, charge, raws } = arrived;
@@ -132,7 +136,7 @@ pub(super) fn submit_streamed(
         is_ordered: false,
         wants_empty_final: false,
     };
-    streamed.flight = begin_streamed(shard, &head, (raws, typed), tray, &mut streamed);
+    streamed.flight = begin_streamed(shard, &head, (raws, typed), forwarded, tray, &mut streamed);
     drop(charge);
     Ok(streamed)
 }
@@ -141,6 +145,7 @@ fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
     (raws, typed): (SmallVec<[View; 2]>, Typed),
+    forwarded: &Forwarded,
     tray: &Rc<Tray>,
     streamed: &mut Streamed,
 ) -> Result<Flight, Status> {
@@ -152,6 +157,7 @@ fn begin_streamed(
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
     let mut draft = draft::build(&model, &target, message, raws, typed)?;
+    forward::attach(forwarded.clone(), &mut draft.parameters)?;
     if model.config.is_decoupled {
         draft.credits = Some(Arc::new(Credits::default()));
     }

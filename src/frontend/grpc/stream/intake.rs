@@ -9,6 +9,7 @@ use h2::RecvStream;
 
 use super::MESSAGES_PER_TURN;
 use super::traffic::Traffic;
+use crate::forward::Forwarded;
 use crate::grpc::body::{Failure, release};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
 use crate::grpc::infer::{self, Arrived, Reader};
@@ -20,6 +21,7 @@ use crate::shard::{Flight, Shard, Tray, breathe};
 pub(super) async fn take_in(
     shard: &Rc<Shard>,
     body: RecvStream,
+    forwarded: &Forwarded,
     traffic: &RefCell<Traffic<Flight>>,
     tray: &Rc<Tray>,
 ) -> Result<(), Failure> {
@@ -40,7 +42,7 @@ pub(super) async fn take_in(
             count = 0;
         }
         let typed = infer::convert(shard, &arrived).await;
-        let streamed = infer::submit_streamed(shard, arrived, typed, tray)?;
+        let streamed = infer::submit_streamed(shard, arrived, typed, forwarded, tray)?;
         traffic.borrow_mut().add(streamed);
         count += 1;
         if count == MESSAGES_PER_TURN {

@@ -19,6 +19,7 @@ use h2::{RecvStream, SendStream};
 use super::body::{Failure, send_pieces};
 use super::patience::Patience;
 use super::status::{self, Status};
+use crate::forward::Forwarded;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
 use traffic::{Outgoing, Traffic};
 
@@ -31,6 +32,8 @@ pub(super) struct Terms {
     pub(super) deadline_ns: Option<u64>,
     /// The first failed inference ends the stream with its status.
     pub(super) ends_at_error: bool,
+    /// Of each of its requests.
+    pub(super) forwarded: Forwarded,
 }
 
 /// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
@@ -59,7 +62,13 @@ async fn run(
 ) -> Result<(), Failure> {
     let traffic = RefCell::new(Traffic::new(terms.ends_at_error));
     let tray = Rc::new(Tray::default());
-    let mut intake = pin!(intake::take_in(shard, body, &traffic, &tray));
+    let mut intake = pin!(intake::take_in(
+        shard,
+        body,
+        &terms.forwarded,
+        &traffic,
+        &tray
+    ));
     let mut outlet = pin!(give_out(&traffic, stream));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);

@@ -1,0 +1,32 @@
+//! Metadata of a call that become parameters of its requests.
+
+use http::HeaderMap;
+
+use crate::forward::{Collector, Forwarded, HeaderPattern};
+use crate::http::base64;
+
+/// What the gRPC library under upstream keeps to itself.
+const OWN: [&str; 5] = [
+    "te",
+    "content-type",
+    "grpc-timeout",
+    "grpc-encoding",
+    "grpc-accept-encoding",
+];
+
+/// The metadata that match. Values of `-bin` keys are decoded, as every gRPC library does.
+pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> Forwarded {
+    let mut collector = Collector::new(pattern);
+    for (name, value) in headers {
+        let name = name.as_str();
+        if OWN.contains(&name) {
+            continue;
+        }
+        if name.ends_with("-bin") {
+            collector.see(name, &base64::decode(value.as_bytes()));
+        } else {
+            collector.see(name, value.as_bytes());
+        }
+    }
+    collector.finish()
+}
