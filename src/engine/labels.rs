@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::path::Path;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use conch_config::Model;
@@ -19,15 +20,30 @@ impl Labels {
     /// Reads the label files of a model, which lie in its directory. Blocks.
     ///
     /// # Errors
-    /// INTERNAL if one cannot be read.
+    /// UNSUPPORTED if one lies outside of it, whatever links it goes by; INTERNAL if one cannot be read or is too large.
     pub(crate) fn read(config: &Model, directory: &Path) -> Result<Labels, Error> {
         let mut labels = Labels::default();
         for output in &config.outputs {
             if output.label_filename.is_empty() {
                 continue;
             }
-            let path = directory.join(&*output.label_filename);
-            let text = std::fs::read(&path).map_err(|cause| {
+            let path = joined(directory, &output.label_filename);
+            let own = directory.canonicalize().map_err(|cause| {
+                let directory = directory.display();
+                Error::invalid(format!(
+                    "Failed to canonicalize parent path '{directory}': {cause}"
+                ))
+            })?;
+            let resolved = resolved(&path);
+            if !resolved.starts_with(own) {
+                return Err(Error::unsupported(format!(
+                    "label file path '{}' for output '{}' in model '{}' is outside model directory",
+                    path.display(),
+                    output.name,
+                    config.name
+                )));
+            }
+            let text = read_bounded(&resolved).map_err(|cause| {
                 Error::internal(format!(
                     "failed to open text file for read {}: {cause}",
                     path.display()
@@ -61,6 +77,51 @@ impl ModelVersion {
     }
 }
 
+/// A name that begins with a slash is relative all the same, as upstream.
+fn joined(directory: &Path, name: &str) -> PathBuf {
+    directory.join(name.trim_start_matches('/'))
+}
+
+/// The path without links and dots, as far as it exists; what does not exist can hide no link.
+fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in absolute.ancestors() {
+        let Ok(mut whole) = ancestor.canonicalize() else {
+            continue;
+        };
+        let rest = absolute.strip_prefix(ancestor).unwrap_or(Path::new(""));
+        for part in rest.components() {
+            match part {
+                Component::ParentDir => {
+                    whole.pop();
+                }
+                part => whole.push(part),
+            }
+        }
+        return whole;
+    }
+    absolute
+}
+
+/// A label file is text that somebody wrote down, or one line per token of a large vocabulary.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    // Asked first: to open a pipe would wait for somebody who writes into it.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let file = std::fs::File::open(path)?;
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "it is larger than {FILE_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(text)
+}
+
 /// Lines as upstream splits them: the last may lack its end.
 fn lines(text: &[u8]) -> Vec<CString> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -81,6 +142,66 @@ fn lines(text: &[u8]) -> Vec<CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn label_files_lie_in_the_models_directory() {
+        let root = std::env::temp_dir().join(format!("conch-labels-{}", std::process::id()));
+        let model = root.join("m");
+        std::fs::create_dir_all(model.join("1")).unwrap();
+        std::fs::create_dir_all(root.join("m2")).unwrap();
+        for file in [
+            "m/own.txt",
+            "m/1/versioned.txt",
+            "secret.txt",
+            "m2/near.txt",
+        ] {
+            std::fs::write(root.join(file), file).unwrap();
+        }
+        let secret = root.join("secret.txt");
+        for (target, link) in [
+            (&*secret, "outward.txt"),
+            (Path::new("own.txt"), "inward.txt"),
+            (&*root, "up"),
+        ] {
+            std::os::unix::fs::symlink(target, model.join(link)).unwrap();
+        }
+        let outside = "is outside model directory";
+        for (name, expected) in [
+            ("own.txt", Ok("m/own.txt")),
+            ("1/../own.txt", Ok("m/own.txt")),
+            ("./1/versioned.txt", Ok("m/1/versioned.txt")),
+            ("/own.txt", Ok("m/own.txt")),
+            ("inward.txt", Ok("m/own.txt")),
+            ("outward.txt", Err(outside)),
+            ("up/secret.txt", Err(outside)),
+            ("up/nothing.txt", Err(outside)),
+            ("../secret.txt", Err(outside)),
+            ("../m2/near.txt", Err(outside)),
+            ("1/../../nothing.txt", Err(outside)),
+            ("nothing.txt", Err("failed to open text file for read")),
+            ("1", Err("it is no file")),
+            ("..", Err(outside)),
+        ] {
+            let text = format!(
+                "name: 'm' backend: 'fake' output [ {{ name: 'OUT' data_type: TYPE_INT8 dims: [ 1 ] label_filename: '{name}' }} ]"
+            );
+            let mut config = conch_config::parse_text("config.pbtxt", &text).unwrap();
+            conch_config::normalize(&mut config);
+            let config = Model::from_message(config).unwrap();
+            let found = Labels::read(&config, &model).map(|labels| {
+                let label = labels.label("OUT", 0).unwrap();
+                label.to_str().unwrap().to_owned()
+            });
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+                (Err(error), Err(expected)) => {
+                    assert!(error.message.contains(expected), "{name}: {error}");
+                }
+                (found, _) => panic!("{name}: {found:?}"),
+            }
+        }
+        std::fs::remove_dir_all(root).unwrap();
+    }
 
     #[test]
     fn one_label_per_line() {

@@ -434,9 +434,10 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 pub const VERSION: &str = "2.73.0";
 
 /// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
-/// `classification`, `sequence`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
+/// `sequence`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
 /// `logging`; each joins the list with its service.
 pub const EXTENSIONS: &[&str] = &[
+    "classification",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

@@ -55,8 +55,8 @@ class Endpoints(ServerCase):
         self.assertEqual(meta["name"], "triton")
         if not IS_TRITON:
             self.assertEqual(meta["extensions"], [
-                "model_repository", "model_repository(unload_dependents)", "schedule_policy", "model_configuration",
-                "binary_tensor_data", "parameters", "statistics"])
+                "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+                "model_configuration", "binary_tensor_data", "parameters", "statistics"])
 
     def test_model_metadata(self):
         expected = {"name": "identity", "versions": ["1"], "platform": "identity",

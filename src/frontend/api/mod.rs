@@ -2,10 +2,12 @@
 //!
 //! Called on a shard; nothing here blocks.
 
+mod classes;
 mod readiness;
 
 use conch_engine::Error;
 
+pub(crate) use classes::Classes;
 pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
 pub(crate) use readiness::Patient;
 

@@ -163,7 +163,10 @@ async fn answer(
             let arrived = receive_tensors(shard, &mut body, &mut patience).await?;
             let typed = infer::convert(shard, &arrived).await;
             let submitted = infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns)?;
-            let pieces = outcome(submitted, patience.deadline_ns, respond).await?;
+            let pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
+                infer::Encoded::Ready(pieces) => pieces,
+                infer::Encoded::Later(pieces) => pieces.await?,
+            };
             send(respond, pieces, &mut patience).await
         }
         Method::ModelStreamInfer => {
@@ -225,11 +228,12 @@ async fn answer(
 
 /// Waits for one inference; withdraws it if the client does.
 async fn outcome(
+    shard: &Rc<Shard>,
     submitted: infer::Submitted,
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<Pieces, Failure> {
-    let infer::Submitted { reply, id } = submitted;
+) -> Result<infer::Encoded, Failure> {
+    let infer::Submitted { reply, id, classes } = submitted;
     let mut reply = pin!(reply);
     let outcome = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
@@ -240,7 +244,7 @@ async fn outcome(
     .await
     .ok_or(Failure::Gone)?;
     match outcome {
-        Ok(response) => Ok(infer::encode(&response, &id)?),
+        Ok(response) => Ok(infer::answer(shard, response, id, classes)?),
         Err(error) => {
             let is_late =
                 deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());

@@ -279,11 +279,13 @@ impl Infer {
             Ok(response) => response,
             Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
+        let classes = decoded.classes(&shard.budget);
         let packing = self.answers_in;
         let is_small = encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES
-            && (packing.is_none() || response.byte_size() <= DEFLATE_IN_PLACE_BYTES as u64);
+            && (packing.is_none() || response.byte_size() <= DEFLATE_IN_PLACE_BYTES as u64)
+            && !classes.is_long(&response);
         let finish = move || {
-            let answer = encode(response, &decoded, scratch)?;
+            let answer = encode(response, &decoded, &classes, scratch)?;
             Ok(match packing {
                 Some(coding) => answer.compressed(coding),
                 None => answer,

@@ -13,6 +13,9 @@ use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, 
 use crate::grpc::status::{Code, Status};
 use crate::shard::{Shard, breathe};
 
+/// Outputs, and as how many classes they are wanted.
+pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
+
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
 
@@ -51,13 +54,15 @@ pub(super) async fn convert(shard: &Shard, target: &Target<'_>, message: &Messag
 }
 
 /// Builds the draft of `message` for `model`; `raws` are the raw contents in order, `typed` what [`convert`] made of the others.
+///
+/// What comes with it are the outputs that are wanted as classes, and how many of them.
 pub(super) fn build<'a>(
     model: &ModelVersion,
     target: &Target<'a>,
     message: Message<'a>,
     raws: SmallVec<[View; 2]>,
     typed: Typed,
-) -> Result<Draft<'a>, Status> {
+) -> Result<(Draft<'a>, ClassCounts), Status> {
     let mut draft = Draft {
         id: target.id,
         ..Draft::default()
@@ -96,11 +101,14 @@ pub(super) fn build<'a>(
     if let Some(name) = unknown_type {
         return Err(refuse_unknown_type(name, model, target));
     }
+    let mut class_counts = ClassCounts::new();
     for output in &message.outputs {
-        check_output(output)?;
+        if let Some(count) = check_output(output)? {
+            class_counts.push((output.name.into(), count));
+        }
         draft.requested_outputs.push(output.name);
     }
-    Ok(draft)
+    Ok((draft, class_counts))
 }
 
 /// Where an input's data is.
@@ -212,11 +220,13 @@ fn region_of<'a>(parameters: &Parameters<'a>, tensor: &str) -> Result<Option<&'a
     Ok(region)
 }
 
-fn check_output(output: &RequestedOutput<'_>) -> Result<(), Status> {
+/// As how many classes the output is wanted, if so.
+fn check_output(output: &RequestedOutput<'_>) -> Result<Option<u32>, Status> {
     let region = region_of(&output.parameters, output.name)?;
-    let has_classification = match find(&output.parameters, "classification") {
-        None => false,
-        Some(Choice::Int(count)) if count > 0 => true,
+    let class_count = match find(&output.parameters, "classification") {
+        None => None,
+        // More than there are elements is all of them.
+        Some(Choice::Int(count)) if count > 0 => Some(u32::try_from(count).unwrap_or(u32::MAX)),
         Some(Choice::Int(_)) => {
             return Err(invalid(
                 "invalid value for 'classification' parameter, expected >= 0".into(),
@@ -228,16 +238,12 @@ fn check_output(output: &RequestedOutput<'_>) -> Result<(), Status> {
             ));
         }
     };
-    match (region, has_classification) {
-        (Some(_), true) => Err(invalid(
+    match (region, class_count) {
+        (Some(_), Some(_)) => Err(invalid(
             "output can't set both 'shared_memory_region' and 'classification'".into(),
         )),
-        (Some(region), false) => Err(unknown_region(region)),
-        (None, true) => Err(Status::new(
-            Code::Unimplemented,
-            "the classification extension is not supported by this server",
-        )),
-        (None, false) => Ok(()),
+        (Some(region), None) => Err(unknown_region(region)),
+        (None, class_count) => Ok(class_count),
     }
 }
 
@@ -479,6 +485,10 @@ mod tests {
         for (parameters, code, message) in table {
             assert_eq!(check(parameters), Err((*code, (*message).to_owned())));
         }
-        assert_eq!(check(&[("other", Choice::Int(1))]), Ok(()));
+        assert_eq!(check(&[("other", Choice::Int(1))]), Ok(None));
+        let three = [("classification", Choice::Int(3))];
+        assert_eq!(check(&three), Ok(Some(3)));
+        let huge = [("classification", Choice::Int(i64::MAX))];
+        assert_eq!(check(&huge), Ok(Some(u32::MAX)));
     }
 }

@@ -9,16 +9,19 @@ mod message;
 mod reader;
 mod response;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Credits, ModelVersion};
+use conch_engine::{Credits, ModelVersion, Response};
 use conch_memory::{Exhausted, View};
 
 use message::{Message, Target};
 use smallvec::SmallVec;
 
 use super::status::{Code, Status};
+use crate::api::Classes;
 use crate::forward::{self, Forwarded};
 use crate::shard::{Flight, Reply, Shard, Tray};
 
@@ -33,6 +36,7 @@ pub(super) struct Submitted {
     pub(super) reply: Reply,
     /// To be repeated in the response.
     pub(super) id: Box<str>,
+    pub(super) classes: Classes,
 }
 
 /// Tensors made of typed contents, in order; the last may be the reason why there are no more.
@@ -90,14 +94,42 @@ pub(super) fn submit(
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
-    let mut draft = draft::build(&model, &target, message, raws, typed)?;
+    let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
     forward::attach(forwarded, &mut draft.parameters)?;
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = target.id.into();
     drop(charge);
-    Ok(Submitted { reply, id })
+    let classes = Classes::new(class_counts, &shard.budget);
+    Ok(Submitted { reply, id, classes })
+}
+
+/// An encoded response, or what will be one.
+pub(super) enum Encoded {
+    Ready(Pieces),
+    /// It takes too long for a shard. Boxed: rare, and would make every call larger.
+    Later(Pin<Box<dyn Future<Output = Result<Pieces, Status>>>>),
+}
+
+/// Encodes the response to the unary request `id`.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn answer(
+    shard: &Rc<Shard>,
+    response: Response,
+    id: Box<str>,
+    classes: Classes,
+) -> Result<Encoded, Status> {
+    if !classes.is_long(&response) {
+        return encode(response, &id, &classes).map(Encoded::Ready);
+    }
+    let shard = Rc::clone(shard);
+    let work = move || encode(response, &id, &classes);
+    Ok(Encoded::Later(Box::pin(async move {
+        shard.offload(work).await
+    })))
 }
 
 /// A request of a stream: in the engine's hands, or why it is not.
@@ -112,6 +144,7 @@ pub(super) struct Streamed<F = Flight> {
     pub(super) is_ordered: bool,
     /// `triton_enable_empty_final_response`.
     pub(super) wants_empty_final: bool,
+    pub(super) classes: Classes,
 }
 
 /// [`submit`] for a request of a stream; what is delivered for it goes to `tray`.
@@ -135,6 +168,7 @@ pub(super) fn submit_streamed(
         is_decoupled: false,
         is_ordered: false,
         wants_empty_final: false,
+        classes: Classes::default(),
     };
     streamed.flight = begin_streamed(shard, &head, (raws, typed), forwarded, tray, &mut streamed);
     drop(charge);
@@ -156,8 +190,9 @@ fn begin_streamed(
     streamed.is_decoupled = model.config.is_decoupled;
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
-    let mut draft = draft::build(&model, &target, message, raws, typed)?;
+    let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
     forward::attach(forwarded.clone(), &mut draft.parameters)?;
+    streamed.classes = Classes::new(class_counts, &shard.budget);
     if model.config.is_decoupled {
         draft.credits = Some(Arc::new(Credits::default()));
     }

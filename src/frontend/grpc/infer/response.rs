@@ -7,6 +7,7 @@ use bytes::Bytes;
 use conch_engine::{Output, Parameter, ParameterValue, Response};
 use smallvec::{SmallVec, smallvec};
 
+use crate::api::Classes;
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
 use crate::grpc::status::{Code, Status};
 use crate::grpc::wire::{
@@ -27,12 +28,17 @@ const FINAL_RESPONSE: &str = "triton_final_response";
 /// A message as it goes to the wire, its gRPC prefix included.
 pub(in crate::grpc) type Pieces = SmallVec<[Bytes; 2]>;
 
-/// Encodes `response` to the request `id`.
+/// Encodes `response` to the request `id`, with `classes` in place of the outputs that are wanted so.
 ///
 /// # Errors
-/// In upstream's words if it exceeds what a gRPC message may hold; INTERNAL if an output lies in GPU memory.
-pub(in crate::grpc) fn encode(response: &Response, id: &str) -> Result<Pieces, Status> {
-    encode_as(response, id, None)
+/// In upstream's words if it exceeds what a gRPC message may hold, or an output has no classes; INTERNAL if an output lies in GPU memory.
+pub(in crate::grpc) fn encode(
+    mut response: Response,
+    id: &str,
+    classes: &Classes,
+) -> Result<Pieces, Status> {
+    classes.apply(&mut response)?;
+    encode_as(&response, id, None)
 }
 
 /// Encodes `response` to the request `id` as a ModelStreamInferResponse.
@@ -40,11 +46,13 @@ pub(in crate::grpc) fn encode(response: &Response, id: &str) -> Result<Pieces, S
 /// # Errors
 /// As [`encode`].
 pub(in crate::grpc) fn encode_streamed(
-    response: &Response,
+    mut response: Response,
     id: &str,
+    classes: &Classes,
     is_final: bool,
 ) -> Result<Pieces, Status> {
-    encode_as(response, id, Some(is_final))
+    classes.apply(&mut response)?;
+    encode_as(&response, id, Some(is_final))
 }
 
 /// A ModelStreamInferResponse without outputs: an error, or (no message) an empty response. `target` holds the model's name and version, as

@@ -4,6 +4,7 @@
 //! given out as the peer takes them. [`traffic`] knows who is in flight and whose turn it is.
 
 mod intake;
+mod message;
 mod traffic;
 
 use std::cell::RefCell;
@@ -21,6 +22,7 @@ use super::patience::Patience;
 use super::status::{self, Status};
 use crate::forward::Forwarded;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
+use message::Rendering;
 use traffic::{Outgoing, Traffic};
 
 /// Messages written, or read, before other tasks get their turn: some 300 us.
@@ -69,7 +71,7 @@ async fn run(
         &traffic,
         &tray
     ));
-    let mut outlet = pin!(give_out(&traffic, stream));
+    let mut outlet = pin!(give_out(shard, &traffic, stream));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -106,6 +108,7 @@ async fn run(
 
 /// Writes what is due until nothing more will be.
 async fn give_out(
+    shard: &Shard,
     traffic: &RefCell<Traffic<Flight>>,
     stream: &mut SendStream<Bytes>,
 ) -> Result<(), Failure> {
@@ -132,7 +135,16 @@ async fn give_out(
         let Some(Outgoing { message, receipt }) = next else {
             return Ok(());
         };
-        send_pieces(stream, message?, &mut patience).await?;
+        let pieces = match message {
+            Rendering::Ready(rendered) => rendered?,
+            Rendering::Long(long) => {
+                // The others of the stream wait for it; taking in and booking go on.
+                let pieces = shard.offload(move || long.render()).await?;
+                patience.note_progress();
+                pieces
+            }
+        };
+        send_pieces(stream, pieces, &mut patience).await?;
         if let Some(receipt) = receipt {
             receipt.refund();
         }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use conch_engine::{Credits, Delivery, Error, Response};
 
-use crate::grpc::infer::{Pieces, Streamed, encode_failure, encode_streamed};
+use super::message::{Caption, Item, Rendering};
+use crate::grpc::infer::Streamed;
 use crate::grpc::status::Status;
 use crate::shard::Flight;
 
@@ -39,26 +40,6 @@ impl Airborne for Flight {
     fn note_final(&mut self) {
         Flight::note_final(self);
     }
-}
-
-/// What a request's responses repeat of it.
-struct Caption {
-    id: Box<str>,
-    model_name: Box<str>,
-    model_version: Box<str>,
-}
-
-/// A response that is to be written.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are of the large kind"
-)]
-enum Item {
-    /// The request was not accepted.
-    Refused(Status),
-    Outcome(Result<Response, Error>, bool),
-    /// A decoupled model has ended without a response, and the client wants to know.
-    Empty,
 }
 
 /// One request, until its last response is written.
@@ -93,7 +74,7 @@ enum Lane {
 
 /// A message to be written, or the status with which the stream ends.
 pub(super) struct Outgoing {
-    pub(super) message: Result<Pieces, Status>,
+    pub(super) message: Rendering,
     /// For when it is written.
     pub(super) receipt: Option<Receipt>,
 }
@@ -173,6 +154,7 @@ impl<F: Airborne> Traffic<F> {
                 id: streamed.id,
                 model_name: streamed.model_name,
                 model_version: streamed.model_version,
+                classes: streamed.classes,
             },
             flight: None,
             is_decoupled: streamed.is_decoupled,
@@ -295,7 +277,7 @@ impl<F: Airborne> Traffic<F> {
         let key = match self.ready.pop_front()? {
             Lane::End(status) => {
                 return Some(Outgoing {
-                    message: Err(status),
+                    message: Rendering::Ready(Err(status)),
                     receipt: None,
                 });
             }
@@ -316,7 +298,7 @@ impl<F: Airborne> Traffic<F> {
         let item = flow.items.pop_front()?;
         self.waiting_count -= 1;
         self.has_changed = true;
-        let outgoing = flow.encode(item, self.ends_at_error);
+        let outgoing = flow.send(item, self.ends_at_error);
         if !flow.items.is_empty() {
             if !flow.is_ordered {
                 self.ready.push_back(Lane::Flow(key));
@@ -330,41 +312,19 @@ impl<F: Airborne> Traffic<F> {
 }
 
 impl<F: Airborne> Flow<F> {
-    fn encode(&self, item: Item, ends_at_error: bool) -> Outgoing {
-        let Caption {
-            id,
-            model_name,
-            model_version,
-        } = &self.caption;
-        let mut receipt = None;
-        let message = match item {
-            Item::Refused(status) => Ok(encode_failure(&status.message, id, None)),
-            Item::Empty => Ok(encode_failure(
-                "",
-                id,
-                Some((model_name, model_version, true)),
-            )),
-            Item::Outcome(outcome, is_final) => {
-                if !is_final && let Some(credits) = self.flight.as_ref().and_then(F::credits) {
-                    receipt = Some(Receipt {
-                        credits: Arc::clone(credits),
-                        bytes: outcome.as_ref().map_or(0, Response::byte_size),
-                    });
-                }
-                let encoded = outcome
-                    .map_err(Status::from)
-                    .and_then(|response| encode_streamed(&response, id, is_final));
-                match encoded {
-                    Err(status) if ends_at_error => Err(status),
-                    Err(status) => {
-                        let target = Some((&**model_name, &**model_version, is_final));
-                        Ok(encode_failure(&status.message, id, target))
-                    }
-                    pieces => pieces,
-                }
-            }
+    fn send(&self, item: Item, ends_at_error: bool) -> Outgoing {
+        let credits = self.flight.as_ref().and_then(F::credits);
+        let receipt = match (&item, credits) {
+            (Item::Outcome(outcome, false), Some(credits)) => Some(Receipt {
+                credits: Arc::clone(credits),
+                bytes: outcome.as_ref().map_or(0, Response::byte_size),
+            }),
+            _ => None,
         };
-        Outgoing { message, receipt }
+        Outgoing {
+            message: self.caption.message(item, ends_at_error),
+            receipt,
+        }
     }
 }
 
@@ -409,6 +369,7 @@ mod tests {
             is_decoupled,
             is_ordered: false,
             wants_empty_final: false,
+            classes: Default::default(),
         }
     }
 
@@ -428,7 +389,11 @@ mod tests {
             if let Some(receipt) = outgoing.receipt {
                 receipt.refund();
             }
-            rows.push(match outgoing.message {
+            let rendered = match outgoing.message {
+                Rendering::Ready(rendered) => rendered,
+                Rendering::Long(long) => long.render(),
+            };
+            rows.push(match rendered {
                 Ok(pieces) => {
                     let wire: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
                     let message = ModelStreamInferResponse::decode(&wire[PREFIX_BYTES..]).unwrap();

@@ -3,11 +3,14 @@
 //! Checks run in upstream's order (id, parameters, inputs, left-over bytes, outputs), so that a request with several faults gets the
 //! same answer. Everything is owned by [`Decoded`]: decoding may happen on another thread than the shard.
 
+use std::sync::Arc;
+
 use conch_config::DataType;
 use conch_engine::{CorrelationId, Draft, DraftInput, Error, Parameter, ParameterValue, Shape};
-use conch_memory::{Block, View};
+use conch_memory::{Block, Budget, View};
 use smallvec::SmallVec;
 
+use crate::api::Classes;
 use crate::http::json::{Document, Value, tensor, within};
 
 /// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
@@ -25,6 +28,8 @@ pub(crate) enum OutputForm {
 pub(crate) struct Wanted {
     name: usize,
     form: OutputForm,
+    /// As how many classes; 0: as it is.
+    class_count: u32,
 }
 
 struct Given {
@@ -152,6 +157,13 @@ impl Decoded {
             .iter()
             .find(|wanted| self.text(wanted.name) == name)
             .map_or(self.default_form, |wanted| wanted.form)
+    }
+
+    /// The outputs that are wanted as classes. To be asked once the request has been admitted: no output is named twice then.
+    pub(crate) fn classes(&self, budget: &Arc<Budget>) -> Classes {
+        let wanted = self.wanted.iter().filter(|wanted| wanted.class_count > 0);
+        let counts = wanted.map(|wanted| (self.text(wanted.name).into(), wanted.class_count));
+        Classes::new(counts.collect(), budget)
     }
 
     /// The draft for the engine. Tensors and parameters move out: call it once.
@@ -544,11 +556,6 @@ fn read_output(output: Value<'_>) -> Result<Wanted, Error> {
                 .map_err(within("Unable to parse 'shared_memory_region'"))?,
         ));
     }
-    if class_count > 0 {
-        return Err(Error::unsupported(
-            "this server does not return outputs as classes yet",
-        ));
-    }
     let is_binary = match parameter("binary_data") {
         Some(binary) => binary
             .as_bool()
@@ -562,5 +569,7 @@ fn read_output(output: Value<'_>) -> Result<Wanted, Error> {
         } else {
             OutputForm::Json
         },
+        // More than there are elements is all of them.
+        class_count: u32::try_from(class_count).unwrap_or(u32::MAX),
     })
 }

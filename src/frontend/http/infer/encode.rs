@@ -6,6 +6,7 @@ use conch_memory::View;
 use smallvec::SmallVec;
 
 use super::decode::{Decoded, OutputForm};
+use crate::api::Classes;
 use crate::http::answer::{Answer, ContentType};
 use crate::http::json::write;
 
@@ -26,12 +27,14 @@ pub(crate) fn json_work_bytes(response: &Response, request: &Decoded) -> usize {
 /// Renders `response`; its JSON goes into `body`. Members stand in upstream's order.
 ///
 /// # Errors
-/// In upstream's words: an output has no JSON form, or its bytes do not agree with its shape.
+/// In upstream's words: an output has no JSON form, or no classes, or its bytes do not agree with its shape.
 pub(crate) fn encode(
-    response: Response,
+    mut response: Response,
     request: &Decoded,
+    classes: &Classes,
     mut body: Vec<u8>,
 ) -> Result<Answer, Error> {
+    classes.apply(&mut response)?;
     let mut parts: SmallVec<[View; 4]> = SmallVec::new();
     body.push(b'{');
     if !request.id().is_empty() {
@@ -250,7 +253,7 @@ mod tests {
             outputs: [output].into_iter().collect(),
             parameters: Vec::new(),
         };
-        encode(response, &request, Vec::new())
+        encode(response, &request, &Classes::default(), Vec::new())
             .map(|answer| String::from_utf8(answer.body).expect("JSON is text"))
     }
 

@@ -1,0 +1,97 @@
+//! A message of a stream, from what it says to its bytes.
+
+use conch_engine::{Error, Response};
+
+use crate::api::Classes;
+use crate::grpc::infer::{Pieces, encode_failure, encode_streamed};
+use crate::grpc::status::Status;
+
+/// What a request's responses repeat of it, and how they are rendered.
+#[derive(Clone)]
+pub(super) struct Caption {
+    pub(super) id: Box<str>,
+    pub(super) model_name: Box<str>,
+    pub(super) model_version: Box<str>,
+    pub(super) classes: Classes,
+}
+
+/// A response that is to be written.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large kind"
+)]
+pub(super) enum Item {
+    /// The request was not accepted.
+    Refused(Status),
+    Outcome(Result<Response, Error>, bool),
+    /// A decoupled model has ended without a response, and the client wants to know.
+    Empty,
+}
+
+/// A message's bytes, or the status with which the stream ends.
+pub(super) type Rendered = Result<Pieces, Status>;
+
+pub(super) enum Rendering {
+    Ready(Rendered),
+    /// It takes too long for a shard.
+    Long(Box<Long>),
+}
+
+/// What [`Caption::render`] has to do elsewhere.
+pub(super) struct Long {
+    caption: Caption,
+    item: Item,
+    ends_at_error: bool,
+}
+
+impl Long {
+    pub(super) fn render(self) -> Rendered {
+        self.caption.render(self.item, self.ends_at_error)
+    }
+}
+
+impl Caption {
+    /// `item` as a message, or what is needed to make it one.
+    pub(super) fn message(&self, item: Item, ends_at_error: bool) -> Rendering {
+        match &item {
+            Item::Outcome(Ok(response), _) if self.classes.is_long(response) => {
+                Rendering::Long(Box::new(Long {
+                    caption: self.clone(),
+                    item,
+                    ends_at_error,
+                }))
+            }
+            _ => Rendering::Ready(self.render(item, ends_at_error)),
+        }
+    }
+
+    fn render(&self, item: Item, ends_at_error: bool) -> Rendered {
+        let Caption {
+            id,
+            model_name,
+            model_version,
+            classes,
+        } = self;
+        match item {
+            Item::Refused(status) => Ok(encode_failure(&status.message, id, None)),
+            Item::Empty => Ok(encode_failure(
+                "",
+                id,
+                Some((model_name, model_version, true)),
+            )),
+            Item::Outcome(outcome, is_final) => {
+                let encoded = outcome
+                    .map_err(Status::from)
+                    .and_then(|response| encode_streamed(response, id, classes, is_final));
+                match encoded {
+                    Err(status) if ends_at_error => Err(status),
+                    Err(status) => {
+                        let target = Some((&**model_name, &**model_version, is_final));
+                        Ok(encode_failure(&status.message, id, target))
+                    }
+                    pieces => pieces,
+                }
+            }
+        }
+    }
+}
