@@ -233,10 +233,14 @@ fn control_operations() {
         exchange(&post("/v2/repository/models/echo/load", None, b"{}")).0,
         503
     );
-    assert_eq!(
-        exchange(&post("/v2/models/echo/generate", None, b"{}")).0,
-        501
-    );
+    for (path, body, status) in [
+        ("generate", &b"{\"IN\":[1,2]}"[..], 200),
+        ("generate", b"{}", 400),
+        ("generate_stream", b"[]", 500),
+    ] {
+        let path = format!("/v2/models/echo/{path}");
+        assert_eq!(exchange(&post(&path, None, body)).0, status, "{path}");
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub(crate) enum ContentType {
     Octets,
     /// Of the metrics listener.
     Metrics,
+    /// Server-sent events.
+    Events,
 }
 
 impl ContentType {
@@ -24,8 +26,18 @@ impl ContentType {
             ContentType::Json => b"application/json",
             ContentType::Octets => b"application/octet-stream",
             ContentType::Metrics => b"text/plain; charset=utf-8",
+            ContentType::Events => b"text/event-stream; charset=utf-8",
         }
     }
+}
+
+/// How a client finds the end of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delimiting {
+    Length,
+    Chunked,
+    /// The connection's end is the body's.
+    Close,
 }
 
 /// One answer, without what depends on the connection.
@@ -42,6 +54,8 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     /// Follow the body, by reference.
     pub(crate) parts: SmallVec<[View; 4]>,
+    /// endpoint-load-metrics. Few answers have it.
+    pub(crate) load_metrics: Option<Box<str>>,
 }
 
 impl Answer {
@@ -54,6 +68,7 @@ impl Answer {
             names_encodings: false,
             body,
             parts: SmallVec::new(),
+            load_metrics: None,
         }
     }
 
@@ -87,6 +102,16 @@ impl Answer {
 
     /// Appends status line and headers.
     pub(crate) fn write_head(&self, target: &mut Vec<u8>, connection: Option<&'static str>) {
+        self.write_head_as(target, connection, Delimiting::Length);
+    }
+
+    /// [`Answer::write_head`] for a body that need not be here.
+    pub(crate) fn write_head_as(
+        &self,
+        target: &mut Vec<u8>,
+        connection: Option<&'static str>,
+        delimiting: Delimiting,
+    ) {
         target.extend_from_slice(b"HTTP/1.1 ");
         write::unsigned(target, u64::from(self.status));
         target.push(b' ');
@@ -108,8 +133,20 @@ impl Answer {
         if self.names_encodings {
             target.extend_from_slice(b"\r\nAccept-Encoding: gzip, deflate");
         }
-        target.extend_from_slice(b"\r\nContent-Length: ");
-        write::unsigned(target, self.length() as u64);
+        if let Some(load_metrics) = &self.load_metrics {
+            target.extend_from_slice(b"\r\nendpoint-load-metrics: ");
+            target.extend_from_slice(load_metrics.as_bytes());
+        }
+        match delimiting {
+            Delimiting::Length => {
+                target.extend_from_slice(b"\r\nContent-Length: ");
+                write::unsigned(target, self.length() as u64);
+            }
+            Delimiting::Chunked => {
+                target.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
+            }
+            Delimiting::Close => {}
+        }
         target.extend_from_slice(b"\r\n\r\n");
     }
 }

@@ -3,6 +3,8 @@
 //! Requests are served one after the other, as upstream does; complete requests that arrived together are answered together. While a
 //! request is with the engine the connection still reads, so that a client that goes away cancels it.
 
+mod streaming;
+
 use std::future::Future;
 use std::io::IoSlice;
 use std::pin::pin;
@@ -10,7 +12,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use conch_engine::{Error, Response, clock};
+use conch_engine::clock;
 use conch_memory::{ALIGNMENT_BYTES, Block, Charge, View};
 use smallvec::SmallVec;
 
@@ -19,7 +21,8 @@ use super::chunked::{Decoder, Piece};
 use super::head::{self, Framing, Head, Refusal};
 use super::input::Input;
 use crate::access::{Granted, Guarded};
-use crate::shard::{Presence, Reply, Shard, Stream, Waiting};
+use crate::shard::{Presence, Shard, Stream, Waiting};
+pub(crate) use streaming::Source;
 
 /// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
 /// design's runtime notes.
@@ -95,6 +98,8 @@ pub(crate) struct Connection {
     input: Input,
     out: Vec<u8>,
     scratch: Vec<u8>,
+    /// The body of the next answer comes from here, piece by piece.
+    source: Option<Box<dyn Source>>,
 }
 
 /// What of a head is still needed after its bytes are gone.
@@ -119,6 +124,7 @@ pub(crate) async fn serve(
         input: Input::new(),
         out: Vec::new(),
         scratch: Vec::new(),
+        source: None,
     };
     // However it ends, dropping the stream closes the socket.
     let _ = connection.run(&service).await;
@@ -164,6 +170,15 @@ impl Connection {
             let mut scratch = std::mem::take(&mut self.scratch);
             scratch.clear();
             let mut answer = service.answer(plan, body, scratch, self).await?;
+            if let Some(source) = self.source.take() {
+                let closes =
+                    !outline.keeps_alive || outline.is_version_1_0 || self.shard.is_draining();
+                Box::pin(self.send_stream(&answer, source, &outline, closes)).await?;
+                if closes {
+                    return Ok(());
+                }
+                continue;
+            }
             let closes = !outline.keeps_alive || self.shard.is_draining();
             self.send(&answer, &outline, closes).await?;
             if closes {
@@ -437,20 +452,19 @@ impl Connection {
         }
     }
 
-    /// Waits for the engine, and for the client to go away: then the request is cancelled.
-    pub(crate) async fn await_reply(
-        &mut self,
-        reply: Reply,
-    ) -> Result<Result<Response, Error>, Closed> {
+    /// Waits for the engine, and for the client to go away: then the request is cancelled, as `reply` is dropped.
+    pub(crate) async fn await_reply<F: Future>(&mut self, reply: F) -> Result<F::Output, Closed> {
         let mut reply = pin!(reply);
+        let bytes_max = self.shard.options.http_head_bytes_max;
         let (stream, input) = (&mut self.stream, &mut self.input);
         std::future::poll_fn(|context| {
             if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
                 return Poll::Ready(Ok(outcome));
             }
             loop {
-                // Does not grow, but comes back after a large body.
-                let room = input.room_mut(0);
+                // As much as a head may have, and anew after a large body. A client that goes away behind more is noticed when it is
+                // written to.
+                let room = input.room_mut(bytes_max);
                 if room.is_empty() {
                     return Poll::Pending;
                 }

@@ -1,9 +1,14 @@
 //! How long an HTTP client is willing to wait: `--http-timeout-header`.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
 use conch_engine::{Code, Error, clock};
 
 use super::answer::{Answer, ContentType};
 use super::head::Head;
+use crate::shard::Timer;
 
 /// The deadline, on our clock, that `head` sets in the header called `name`.
 ///
@@ -40,9 +45,31 @@ pub(super) fn is_past(deadline_ns: Option<u64>) -> bool {
     deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns())
 }
 
+/// What a request that took too long is told.
+pub(super) const EXCEEDED: &str = "Deadline Exceeded";
+
 /// What a request that took too long is answered with.
 pub(super) fn exceeded() -> Answer {
-    Answer::failure(504, ContentType::Json, "Deadline Exceeded")
+    Answer::failure(504, ContentType::Json, EXCEEDED)
+}
+
+/// What `future` yields, if it does in time; else it is dropped.
+pub(super) async fn within<T>(
+    deadline_ns: Option<u64>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let mut future = pin!(future);
+    let mut timer = deadline_ns.map(Timer::at);
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        match &mut timer {
+            Some(timer) => Pin::new(timer).poll(context).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// The answer to `error`, which is the deadline's own if that is why the request was withdrawn.

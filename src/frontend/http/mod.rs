@@ -1,7 +1,7 @@
 //! HTTP/1.1: the inference protocol, and what the metrics listener shares with it.
 //!
 //! `connection` moves bytes and keeps the rules of HTTP (`head`, `chunked`, `input`, `answer`); `service` decides what a request is
-//! answered with (`route`, `infer`, `repository`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
+//! answered with (`route`, `infer`, `generate`, `repository`); `json` reads and writes JSON. Runs on a shard; large JSON leaves it.
 
 pub(crate) mod answer;
 pub(crate) mod base64;
@@ -9,6 +9,7 @@ mod chunked;
 mod coding;
 pub(crate) mod connection;
 mod deadline;
+mod generate;
 pub(crate) mod head;
 mod infer;
 mod input;

@@ -11,6 +11,7 @@ use super::answer::{Answer, ContentType};
 use super::coding::{self, packed_bytes_max};
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::deadline;
+use super::generate::Generate;
 use super::head::{self, Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
@@ -38,6 +39,7 @@ pub(crate) enum Plan {
         is_load: bool,
     },
     Infer(Infer),
+    Generate(Box<Generate>),
 }
 
 /// Whose readiness is asked for.
@@ -96,6 +98,17 @@ impl Service for Inference {
                 Ok(infer) => Plan::Infer(infer),
                 Err(answer) => Plan::Answer(answer),
             },
+            Route::Model {
+                name,
+                version,
+                operation: operation @ (Operation::Generate | Operation::GenerateStream),
+            } if head.method == Method::Post => {
+                let is_stream = operation == Operation::GenerateStream;
+                match Generate::plan(shard, head, name, version, is_stream) {
+                    Ok(generate) => Plan::Generate(Box::new(generate)),
+                    Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
+                }
+            }
             Route::Ready if head.method == Method::Get => plan_ready(shard),
             Route::Model {
                 name,
@@ -113,7 +126,9 @@ impl Service for Inference {
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Answer(_) | Plan::Ready { .. } => None,
-            Plan::Index | Plan::Control { .. } => Some(Placement { json_length: 0 }),
+            Plan::Index | Plan::Control { .. } | Plan::Generate(_) => {
+                Some(Placement { json_length: 0 })
+            }
             Plan::Infer(infer) => Some(Placement {
                 json_length: match &infer.json_length {
                     JsonLength::Known(length) => *length,
@@ -149,6 +164,7 @@ impl Service for Inference {
                     .await
                     .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
             }
+            Plan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
                 Err(error) => {
@@ -332,9 +348,6 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
                 Operation::Metadata | Operation::Config | Operation::Statistics if is_get => {
                     model(shard, name, version, operation)
                         .unwrap_or_else(|error| Answer::error(&error, type_of_errors))
-                }
-                Operation::Generate | Operation::GenerateStream if head.method == Method::Post => {
-                    later("generate")
                 }
                 Operation::TraceSetting => later("trace"),
                 _ => wrong_verb(),

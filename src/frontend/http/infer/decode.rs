@@ -301,7 +301,7 @@ impl Decoded {
     }
 }
 
-fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterValue, Error> {
+pub(crate) fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterValue, Error> {
     if value.is_string() {
         return Ok(ParameterValue::Text(value.as_str()?.into()));
     }

@@ -55,14 +55,7 @@ pub(crate) fn encode(
             }
             write::string(&mut body, parameter.name.as_bytes());
             body.push(b':');
-            match &parameter.value {
-                ParameterValue::Text(text) => write::string(&mut body, text.as_bytes()),
-                ParameterValue::Int(value) => write::signed(&mut body, *value),
-                ParameterValue::Bool(value) => {
-                    body.extend_from_slice(if *value { b"true" } else { b"false" })
-                }
-                ParameterValue::Double(value) => write::double(&mut body, *value),
-            }
+            write_parameter(&mut body, &parameter.value);
         }
         body.push(b'}');
     }
@@ -84,6 +77,18 @@ pub(crate) fn encode(
         answer.parts = parts;
     }
     Ok(answer)
+}
+
+/// Appends the value of a response's parameter.
+pub(crate) fn write_parameter(body: &mut Vec<u8>, value: &ParameterValue) {
+    match value {
+        ParameterValue::Text(text) => write::string(body, text.as_bytes()),
+        ParameterValue::Int(value) => write::signed(body, *value),
+        ParameterValue::Bool(value) => {
+            body.extend_from_slice(if *value { b"true" } else { b"false" })
+        }
+        ParameterValue::Double(value) => write::double(body, *value),
+    }
 }
 
 fn write_output(body: &mut Vec<u8>, output: &Output, form: OutputForm) -> Result<(), Error> {
@@ -115,15 +120,26 @@ fn write_output(body: &mut Vec<u8>, output: &Output, form: OutputForm) -> Result
     Ok(())
 }
 
-fn write_data(body: &mut Vec<u8>, output: &Output) -> Result<(), Error> {
-    // Unlike for inputs, no dimensions mean one element.
-    let count = output
+/// Elements of `output`. Unlike for inputs, no dimensions mean one element.
+///
+/// # Errors
+/// INTERNAL if there are more than can be counted.
+pub(crate) fn element_count(output: &Output) -> Result<usize, Error> {
+    output
         .shape
         .iter()
         .try_fold(1usize, |count, dim| {
             count.checked_mul(usize::try_from(*dim).ok()?)
         })
-        .ok_or_else(|| size_mismatch(output))?;
+        .ok_or_else(|| size_mismatch(output))
+}
+
+/// Appends the elements of `output`, with commas between them.
+///
+/// # Errors
+/// As [`encode`].
+pub(crate) fn write_data(body: &mut Vec<u8>, output: &Output) -> Result<(), Error> {
+    let count = element_count(output)?;
     let bytes = output
         .data
         .as_slice()

@@ -61,6 +61,16 @@ struct Checker<'t> {
     lump_depth: Option<usize>,
     /// The last name was `data`.
     is_data_next: bool,
+    /// Which arrays are lumps.
+    lumps: Lumps,
+}
+
+/// Which arrays are tensor data: checked, and not noted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lumps {
+    /// Those called `data`.
+    Data,
+    All,
 }
 
 pub(super) enum Stop {
@@ -82,7 +92,7 @@ pub(super) type Notes = (Vec<Node>, Vec<Box<[u8]>>);
 ///
 /// # Errors
 /// The first fault, where rapidjson would notice it, or a bound of ours.
-pub(super) fn check(text: &[u8]) -> Result<Notes, Stop> {
+pub(super) fn check(text: &[u8], lumps: Lumps) -> Result<Notes, Stop> {
     let mut checker = Checker {
         text,
         nodes: Vec::with_capacity(32),
@@ -90,6 +100,7 @@ pub(super) fn check(text: &[u8]) -> Result<Notes, Stop> {
         open: SmallVec::new(),
         lump_depth: None,
         is_data_next: false,
+        lumps,
     };
     checker.check()?;
     Ok((checker.nodes, checker.resolved))
@@ -185,8 +196,9 @@ impl Checker<'_> {
     }
 
     fn begin(&mut self, is_object: bool, at: usize) -> Result<Expect, Stop> {
-        let is_data =
-            !is_object && self.is_data_next && matches!(self.open.last(), Some((true, _)));
+        let is_data = !is_object
+            && (self.lumps == Lumps::All
+                || self.is_data_next && matches!(self.open.last(), Some((true, _))));
         if self.open.len() >= DEPTH_MAX {
             return Err(Stop::TooDeep {
                 in_data: self.lump_depth.is_some(),

@@ -3,7 +3,7 @@
 use conch_engine::Error;
 use conch_memory::View;
 
-use super::checker::{self, NODES_MAX, Stop};
+use super::checker::{self, Lumps, NODES_MAX, Stop};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -52,11 +52,20 @@ impl Document {
     /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it nests too deep or holds
     /// too many values.
     pub(crate) fn parse(text: View) -> Result<Document, Error> {
+        Document::parse_with(text, Lumps::Data)
+    }
+
+    /// As [`Document::parse`], for texts whose every array is tensor data.
+    pub(crate) fn parse_flat(text: View) -> Result<Document, Error> {
+        Document::parse_with(text, Lumps::All)
+    }
+
+    fn parse_with(text: View, lumps: Lumps) -> Result<Document, Error> {
         let bytes = text.as_ref();
         if u32::try_from(bytes.len()).is_err() {
             return Err(Error::invalid("the request JSON is too large"));
         }
-        match checker::check(bytes) {
+        match checker::check(bytes, lumps) {
             Ok((nodes, resolved)) => Ok(Document {
                 text,
                 nodes,
@@ -202,7 +211,13 @@ impl<'d> Value<'d> {
         }
     }
 
-    fn bytes(self) -> Option<&'d [u8]> {
+    /// The text of anything but a string.
+    pub(crate) fn literal(self) -> Option<&'d [u8]> {
+        (!self.is_string()).then(|| self.text())
+    }
+
+    /// The content of a string.
+    pub(crate) fn bytes(self) -> Option<&'d [u8]> {
         match self.node().kind {
             Kind::Plain => Some(self.text()),
             Kind::Escaped => self
@@ -378,6 +393,27 @@ mod tests {
             root.member("f").unwrap().as_str().unwrap_err().message,
             "attempt to access JSON non-string as string"
         );
+    }
+
+    #[test]
+    fn a_flat_text_notes_no_elements() {
+        let text = View::copy_of(br#"{"a":[1,[2,{"b":3}]],"p":{"c":["x",{}]},"d":7,"s":"\n"}"#);
+        let document = Document::parse_flat(text).unwrap();
+        assert_eq!(document.nodes.len(), 11);
+        let root = document.root();
+        let literal = |value: Value<'_>| value.literal().map(<[u8]>::to_vec);
+        let inner = root.member("p").unwrap();
+        for (value, expected) in [
+            (root.member("a"), br#"[1,[2,{"b":3}]]"#.to_vec()),
+            (inner.member("c"), br#"["x",{}]"#.to_vec()),
+            (root.member("d"), b"7".to_vec()),
+        ] {
+            assert_eq!(literal(value.unwrap()), Some(expected));
+        }
+        let string = root.member("s").unwrap();
+        assert_eq!((literal(string), string.bytes()), (None, Some(&b"\n"[..])));
+        let root = Document::parse_flat(View::copy_of(b"[[1],2]")).unwrap();
+        assert_eq!((root.root().is_object(), root.nodes.len()), (false, 1));
     }
 
     #[test]

@@ -314,6 +314,29 @@ pub(crate) fn bytes_size(text: &[u8]) -> Result<usize, Error> {
     Ok(size)
 }
 
+/// Elements of a checked array, each nested array counted as one.
+pub(crate) fn outer_count(text: &[u8]) -> usize {
+    let (mut depth, mut at) = (0usize, 0);
+    let (mut comma_count, mut is_empty) = (0, true);
+    while let Some(byte) = text.get(at).copied() {
+        // What lies within the outermost brackets.
+        is_empty &= depth == 0 || matches!(byte, b']' | b' ' | b'\n' | b'\r' | b'\t');
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => comma_count += 1,
+            b'"' => {
+                // Checked already: it has an end.
+                at = lexer::string(text, at).map_or(text.len(), lexer::Text::behind);
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if is_empty { 0 } else { comma_count + 1 }
+}
+
 fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
     let mut scratch = Vec::new();
     each_element(text, "Unable to parse 'data': ", |element| {
@@ -532,6 +555,24 @@ mod tests {
             ),
         ] {
             check(text, data_type, count, Err(expected));
+        }
+    }
+
+    #[test]
+    fn outer_elements_are_counted() {
+        for (text, expected) in [
+            ("[]", 0),
+            ("[ \n]", 0),
+            ("[1]", 1),
+            ("[1, 2,3]", 3),
+            ("[[]]", 1),
+            ("[[],[]]", 2),
+            ("[[1,2],[3,4],[5]]", 3),
+            (r#"["a,b","]","\",["]"#, 3),
+            (r#"[{"a":1,"b":[2,3]},null]"#, 2),
+            (r#"[""]"#, 1),
+        ] {
+            assert_eq!(outer_count(text.as_bytes()), expected, "{text}");
         }
     }
 

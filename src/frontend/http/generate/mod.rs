@@ -1,0 +1,202 @@
+//! The generate extension: a flat JSON object in, flat JSON objects out; one of them (`generate`), or any number as server-sent events
+//! (`generate_stream`).
+//!
+//! [`decode`] makes a draft of the request, [`encode`] an object of a response, [`events`] the answer of a stream. What is wrong with the
+//! request is answered in plain JSON. After that the first response decides on the status, as it does upstream, for either kind.
+
+mod decode;
+mod encode;
+mod events;
+mod load_metrics;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::{Code, Credits, Error, ModelVersion, Response, log};
+use conch_memory::View;
+
+use super::answer::{Answer, ContentType, status_of};
+use super::connection::{Closed, Connection};
+use super::deadline;
+use super::head::Head;
+use super::infer::decode::OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES;
+use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
+use crate::api;
+use crate::shard::{Flight, Shard, Tray};
+use decode::Decoded;
+use events::Events;
+use load_metrics::Format;
+
+/// What upstream answers when a model does not send exactly one response.
+const NOT_ONE_RESPONSE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses";
+
+/// One request whose head is known.
+pub(crate) struct Generate {
+    model: Arc<ModelVersion>,
+    /// The version that was asked for.
+    version: Option<i64>,
+    is_stream: bool,
+    deadline_ns: Option<u64>,
+    load_metrics: Option<Format>,
+}
+
+impl Generate {
+    /// Decides from the head alone.
+    ///
+    /// # Errors
+    /// In upstream's words, all of them as JSON.
+    pub(crate) fn plan(
+        shard: &Rc<Shard>,
+        head: &Head<'_>,
+        name: &str,
+        version: Option<&str>,
+        is_stream: bool,
+    ) -> Result<Generate, Error> {
+        let version = api::parse_version(version.unwrap_or(""))?;
+        if shard.server.is_stopping() {
+            return Err(Error::unavailable("Server not ready"));
+        }
+        let model = shard.find(name, version)?;
+        if !matches!(head.content_encoding, "" | "identity") {
+            return Err(Error::invalid(
+                "Unsupported content-encoding, only 'identity' is supported.",
+            ));
+        }
+        let timeout_header = shard.options.http_timeout_header.as_deref();
+        Ok(Generate {
+            model,
+            version,
+            is_stream,
+            deadline_ns: deadline::deadline_of(head, timeout_header)?,
+            load_metrics: head.find(load_metrics::WISH).and_then(Format::from_name),
+        })
+    }
+
+    /// Answers, or begins to: the rest of a stream is the answer's source.
+    pub(crate) async fn run(
+        self,
+        body: View,
+        connection: &mut Connection,
+    ) -> Result<Answer, Closed> {
+        let shard = Rc::clone(&connection.shard);
+        let tray = Rc::new(Tray::default());
+        let (flight, id) = match self.submit(&shard, body, &tray).await {
+            Ok(submitted) => submitted,
+            Err(error) => {
+                log::verbose!(1, "Infer failed: {}", error.message);
+                return Ok(Answer::error(&error, ContentType::Json));
+            }
+        };
+        let deadline_ns = self.deadline_ns;
+        let mut answer = if self.is_stream {
+            let mut events = Events::new(&shard, tray, flight, id);
+            let begun = deadline::within(deadline_ns, events.begin());
+            let Some(code) = connection.await_reply(begun).await? else {
+                return Ok(deadline::exceeded());
+            };
+            connection.stream_from(events.until(deadline_ns));
+            Answer::new(code.map_or(200, status_of), ContentType::Events, Vec::new())
+        } else {
+            let whole = deadline::within(deadline_ns, Whole::collect(flight, &tray));
+            match connection.await_reply(whole).await? {
+                Some(whole) => whole.answer(&shard, id).await,
+                None => return Ok(deadline::exceeded()),
+            }
+        };
+        if let Some(format) = self.load_metrics {
+            answer.load_metrics = load_metrics::header(&shard, format).await;
+        }
+        Ok(answer)
+    }
+
+    async fn submit(
+        &self,
+        shard: &Rc<Shard>,
+        body: View,
+        tray: &Rc<Tray>,
+    ) -> Result<(Flight, Box<str>), Error> {
+        let bytes_max = shard.options.http_input_bytes_max;
+        let config = Arc::clone(&self.model.config);
+        let mut decoded: Box<Decoded> = if body.len() < DECODE_ASIDE_FROM_BYTES {
+            decode::decode(body, &config, bytes_max)?
+        } else {
+            shard
+                .offload(move || decode::decode(body, &config, bytes_max))
+                .await?
+        };
+        let mut draft = decoded.draft();
+        if self.model.config.is_decoupled {
+            draft.credits = Some(Arc::new(Credits::default()));
+        }
+        let flight = shard.infer_into(tray, &self.model, self.version, draft)?;
+        Ok((flight, decoded.into_id()))
+    }
+}
+
+/// All that comes of a request that is to have one response.
+struct Whole {
+    /// What came first, be it nothing but the end.
+    first: Option<Result<Response, Error>>,
+    /// It was a response that came first.
+    begins_with_response: bool,
+    response_count: u64,
+}
+
+impl Whole {
+    async fn collect(mut flight: Flight, tray: &Tray) -> Whole {
+        let mut whole = Whole {
+            first: None,
+            begins_with_response: false,
+            response_count: 0,
+        };
+        let mut is_first = true;
+        loop {
+            let delivery = std::future::poll_fn(|context| match tray.take(context) {
+                Some(delivery) => std::task::Poll::Ready(delivery),
+                None => std::task::Poll::Pending,
+            })
+            .await;
+            if delivery.is_final {
+                flight.note_final();
+            }
+            if let Some(outcome) = delivery.outcome {
+                // Only the first is kept, so whatever comes is read at once.
+                if let (Some(credits), false) = (flight.credits(), delivery.is_final) {
+                    credits.refund(outcome.as_ref().map_or(0, Response::byte_size));
+                }
+                whole.response_count += 1;
+                whole.begins_with_response |= is_first;
+                whole.first.get_or_insert(outcome);
+            }
+            is_first = false;
+            if delivery.is_final {
+                return whole;
+            }
+        }
+    }
+
+    async fn answer(self, shard: &Rc<Shard>, id: Box<str>) -> Answer {
+        let mut body = Vec::new();
+        let mut code = None;
+        if let Some(outcome) = self.first {
+            let byte_size = outcome.as_ref().map_or(0, Response::byte_size);
+            (body, code) = if byte_size < ENCODE_ASIDE_FROM_BYTES as u64 {
+                object(&outcome, &id)
+            } else {
+                shard.offload(move || object(&outcome, &id)).await
+            };
+        }
+        if self.response_count != 1 {
+            body.clear();
+            encode::write_error(&mut body, &Error::internal(NOT_ONE_RESPONSE));
+        }
+        let code = code.filter(|_| self.begins_with_response);
+        Answer::new(code.map_or(200, status_of), ContentType::Json, body)
+    }
+}
+
+fn object(outcome: &Result<Response, Error>, id: &str) -> (Vec<u8>, Option<Code>) {
+    let mut body = Vec::new();
+    let code = encode::write_object(&mut body, outcome, id);
+    (body, code)
+}
