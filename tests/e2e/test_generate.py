@@ -194,7 +194,6 @@ class Generate(GenerateCase):
                 self.assert_reply("plain", {"INPUT0": 1, **value}, {"OUTPUT0": 1.0})
         self.assert_reply("plain", {"parameters": {"INPUT0": [4]}}, {"OUTPUT0": 4.0})
 
-    @conch_only  # the peer has no backend that answers with parameters
     def test_response_parameters(self):
         _, _, value = self.post("identity", {"INPUT0": 1})
         self.assertEqual(value, reply("identity", OUTPUT0=1.0, param0="an example string parameter", param1=42, param2=False))
@@ -208,7 +207,8 @@ class Generate(GenerateCase):
         self.assert_reply("named", {"INPUT0": "mine", "INPUT1": "also mine"}, {"id": "mine"})
 
     def test_large_tensors(self):
-        values = [i % 1000 / 8 for i in range(300_000)]
+        """More elements than a request may have values otherwise."""
+        values = [i % 10 / 8 for i in range(1_200_000)]
         self.assert_reply("plain", {"INPUT0": values}, {"OUTPUT0": values})
         self.assert_reply("text", {"INPUT0": ["x" * 100_000, ""]}, {"OUTPUT0": ["x" * 100_000, ""]})
 
@@ -280,12 +280,45 @@ class Generate(GenerateCase):
         text = "expected IN and DELAY shape to match, got [2] and [1]"
         self.assertEqual(self.post("repeat", repeated([1, 2], [1])), (400, JSON, {"error": text}))
 
+    @conch_only
+    def test_hostile_json(self):
+        """Each is refused by a bound, and the next request is served."""
+        deep = "JSON nesting depth exceeds maximum allowed limit (100)"
+        many = "the request JSON holds more than 1048576 values outside of tensor data"
+        for body, message in ((b'{"INPUT0":' + b"[" * 1_000_000, f"Unable to parse 'data': {deep}"), (b'{"a":' * 1_000_000, deep),
+                              (b'{"INPUT0":' + b"[" * 100 + b"1" + b"]" * 100 + b"}", f"Unable to parse 'data': {deep}"),
+                              (b"{" + b",".join(b'"%d":1' % i for i in range(530_000)) + b"}", many)):
+            with self.subTest(body=body[:40]):
+                self.assertEqual(self.post("plain", body), (400, JSON, {"error": message}))
+                self.assert_reply("plain", {"INPUT0": 1}, {"OUTPUT0": 1.0})
+
     def test_chunked_request(self):
         body = b'{"INPUT0":[1,2]}'
         chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:5], body[5:])) + b"0\r\n\r\n"
         with wire.connect(self.server) as link:
             link.sendall(wire.post(path("plain", True), b"", "Transfer-Encoding: chunked", length=False) + chunks)
             self.assertEqual(Events(link).rest(), [reply("plain", OUTPUT0=[1.0, 2.0])])
+
+
+class Forwarding(ServerCase):
+    """What parameters the model sees: the body's, nested or not, and never a header."""
+
+    flags = ("--http-header-forward-pattern=^x-",)
+
+    @staticmethod
+    def models(repository):
+        repository.model("echo", identity(parameters={"echo_request_parameters": "true"}))
+
+    def test_headers_are_not_forwarded(self):
+        value = {"INPUT0": 1, "id": "r", "own": "text", "parameters": {"nested": "too", "number": 1}, "timeout": "t"}
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                status, _, body = self.server.request("POST", path("echo", stream), json.dumps(value), {"X-Echo": "1"})
+                found = json.loads(body.removeprefix(b"data: "))
+                self.assertEqual((status, found), (200, reply("echo", OUTPUT0=1.0, id="r", own="text", nested="too", timeout="t")))
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}
+        _, _, body = self.server.request("POST", "/v2/models/echo/infer", json.dumps({"inputs": [tensor]}), {"X-Echo": "1"})
+        self.assertEqual(json.loads(body)["parameters"], {"X-Echo": "1"})
 
 
 @conch_only  # newer than the peer
