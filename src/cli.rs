@@ -7,6 +7,7 @@ use conch_engine::{ControlMode, HostPolicies};
 use conch_frontend::{HeaderPattern, Restrictions};
 
 use crate::access_flags;
+use crate::cloud_flags::{self, Environment};
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
@@ -37,6 +38,11 @@ pub struct Arguments {
     pub http: Listener,
     pub grpc: Listener,
     pub metrics: Listener,
+    pub sagemaker: Listener,
+    /// The ports that other listeners may have, where SageMaker says so.
+    pub safe_ports: Option<(u16, u16)>,
+    pub vertex_ai: Listener,
+    pub vertex_ai_default_model: String,
     pub allow_cpu_metrics: bool,
     pub metrics_interval_ms: u64,
     /// The `*_duration_us` counters.
@@ -119,6 +125,16 @@ impl Default for Arguments {
                 address: String::new(),
                 ..listener(8002)
             },
+            sagemaker: Listener {
+                is_enabled: false,
+                ..listener(8080)
+            },
+            safe_ports: None,
+            vertex_ai: Listener {
+                is_enabled: false,
+                ..listener(8080)
+            },
+            vertex_ai_default_model: String::new(),
             allow_cpu_metrics: true,
             metrics_interval_ms: 2_000,
             counter_latencies: true,
@@ -145,8 +161,12 @@ impl Default for Arguments {
 }
 
 /// Parses the words after the program's name.
-pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Arguments, Stop> {
+pub fn parse(
+    words: impl IntoIterator<Item = String>,
+    environment: Environment<'_>,
+) -> Result<Arguments, Stop> {
     let mut arguments = Arguments::default();
+    cloud_flags::set_defaults(&mut arguments, environment).map_err(Stop::Clash)?;
     let mut words = words.into_iter();
     let mut given = Vec::new();
     while let Some(word) = words.next() {
@@ -196,6 +216,11 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Arguments, Stop>
                 "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other.",
             ),
         });
+    }
+    if arguments.model_repositories.is_empty()
+        && let Some(path) = environment("AIP_STORAGE_URI").filter(|path| !path.is_empty())
+    {
+        arguments.model_repositories.push(path.into());
     }
     finish(arguments)
 }
@@ -323,6 +348,16 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "grpc-address" => arguments.grpc.address = value.into(),
         "grpc-port" => arguments.grpc.port = parse_port(value)?,
         "reuse-grpc-port" => arguments.grpc.shares_port = parse_bool(value)?,
+        "allow-sagemaker" => arguments.sagemaker.is_enabled = parse_bool(value)?,
+        "sagemaker-address" => arguments.sagemaker.address = value.into(),
+        "sagemaker-port" => arguments.sagemaker.port = parse_port(value)?,
+        "sagemaker-safe-port-range" => {
+            arguments.safe_ports = Some(cloud_flags::parse_port_range(value)?);
+        }
+        "allow-vertex-ai" => arguments.vertex_ai.is_enabled = parse_bool(value)?,
+        "vertex-ai-address" => arguments.vertex_ai.address = value.into(),
+        "vertex-ai-port" => arguments.vertex_ai.port = parse_port(value)?,
+        "vertex-ai-default-model" => arguments.vertex_ai_default_model = value.into(),
         "allow-metrics" => arguments.metrics.is_enabled = parse_bool(value)?,
         "allow-cpu-metrics" => arguments.allow_cpu_metrics = parse_bool(value)?,
         "metrics-address" => arguments.metrics.address = value.into(),
@@ -383,7 +418,10 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
         ("HTTP", &arguments.http),
         ("GRPC", &arguments.grpc),
         ("metrics", &arguments.metrics),
+        ("SageMaker", &arguments.sagemaker),
+        ("Vertex AI", &arguments.vertex_ai),
     ];
+    check_safe_ports(&arguments, &listeners)?;
     for (index, (earlier_name, earlier)) in listeners.iter().enumerate() {
         for (later_name, later) in listeners.iter().skip(index + 1) {
             let is_same =
@@ -397,6 +435,28 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
         }
     }
     Ok(arguments)
+}
+
+/// On SageMaker's address, other listeners keep to the ports that it allows.
+fn check_safe_ports(arguments: &Arguments, listeners: &[(&str, &Listener)]) -> Result<(), Stop> {
+    let sagemaker = &arguments.sagemaker;
+    let Some((low, high)) = arguments.safe_ports.filter(|_| sagemaker.is_enabled) else {
+        return Ok(());
+    };
+    for (name, listener) in listeners {
+        let is_other = !std::ptr::eq(*listener, sagemaker);
+        if is_other
+            && listener.is_enabled
+            && listener.address == sagemaker.address
+            && !(low..=high).contains(&listener.port)
+        {
+            return Err(Stop::Clash(format!(
+                "The server cannot listen to {name} requests at port {}, allowed port range is [{low}, {high}]",
+                listener.port
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn parse_bool(text: &str) -> Result<bool, String> {
@@ -504,7 +564,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Arguments, Stop> {
-        parse(line.split_whitespace().map(String::from))
+        parse(line.split_whitespace().map(String::from), &|_| None)
     }
 
     fn reason(line: &str) -> String {
@@ -691,6 +751,45 @@ mod tests {
     }
 
     #[test]
+    fn sagemaker_keeps_other_listeners_to_its_ports() {
+        let outcome = |line: &str| parsed(&format!("--model-repository=m {line}"));
+        let sagemaker = "--allow-sagemaker=true --sagemaker-safe-port-range=8000-8002";
+        assert!(outcome(sagemaker).is_ok());
+        assert!(outcome("--sagemaker-safe-port-range=1-2").is_ok());
+        assert!(
+            outcome(&format!(
+                "{sagemaker} --http-address=127.0.0.1 --http-port=9 --metrics-address=0.0.0.0"
+            ))
+            .is_ok()
+        );
+        for (line, expected) in [
+            (
+                "--http-port=8003",
+                "The server cannot listen to HTTP requests at port 8003, allowed port range is [8000, 8002]",
+            ),
+            (
+                "--metrics-port=1",
+                "The server cannot listen to metrics requests at port 1, allowed port range is [8000, 8002]",
+            ),
+            (
+                "--allow-vertex-ai=true",
+                "The server cannot listen to Vertex AI requests at port 8080, allowed port range is [8000, 8002]",
+            ),
+            (
+                "--sagemaker-port=8001",
+                "The server cannot listen to GRPC requests and SageMaker requests at the same address and port 0.0.0.0:8001",
+            ),
+        ] {
+            let line = format!("{sagemaker} {line}");
+            assert_eq!(
+                outcome(&line),
+                Err(Stop::Clash(expected.to_owned())),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
     fn every_served_flag_can_be_set() {
         for flag in flags::FLAGS
             .iter()
@@ -703,6 +802,7 @@ mod tests {
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
                 ("http-restricted-api" | "grpc-restricted-protocol", _) => "health:k=v",
+                ("sagemaker-safe-port-range", _) => "1-2",
                 ("host-policy", _) => "p,cpu-cores=0-1,3-3",
                 ("cache-config", _) => "a,b=c",
                 ("memory-limit-bytes", _) => "1048576",

@@ -6,6 +6,7 @@
 
 mod access_flags;
 mod cli;
+mod cloud_flags;
 mod flag_table;
 mod flags;
 mod machine;
@@ -17,11 +18,12 @@ use std::time::{Duration, Instant};
 
 use conch_engine::server::Server;
 use conch_engine::{ControlMode, Error, log};
-use conch_frontend::{Endpoint, Frontend};
+use conch_frontend::Frontend;
 use conch_memory::Sparse;
 use conch_net::signal::Signals;
 
-use cli::{Arguments, Listener, Stop};
+use cli::{Arguments, Stop};
+use cloud_flags::endpoint;
 use machine::Machine;
 
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads without a lock. Only the executable may
@@ -30,7 +32,7 @@ use machine::Machine;
 static ALLOCATOR: Sparse<mimalloc::MiMalloc> = Sparse::new(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    let arguments = match cli::parse(std::env::args().skip(1)) {
+    let arguments = match cli::parse(std::env::args().skip(1), &environment) {
         Ok(arguments) => arguments,
         Err(Stop::Help) => {
             print!("{}", flags::usage());
@@ -71,27 +73,28 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             error.message
         )
     };
+    let network = frontend_options(arguments, &machine)
+        .map_err(|error| format!("error: {} - {}", error.code.name(), error.message))?;
     let (server, _) = conch_ffi::start(
         server_options(arguments, &machine),
         plugin_options(arguments),
     )
     .map_err(creating)?;
-    let frontend =
-        match conch_frontend::start(frontend_options(arguments, &machine), Arc::clone(&server)) {
-            Ok(frontend) => frontend,
-            Err(error) => {
-                let stopped = server.stop();
-                let suffix = stopped
-                    .err()
-                    .map(|error| format!(" ({error})"))
-                    .unwrap_or_default();
-                return Err(format!(
-                    "error: {} - {}{suffix}",
-                    error.code.name(),
-                    error.message
-                ));
-            }
-        };
+    let frontend = match conch_frontend::start(network, Arc::clone(&server)) {
+        Ok(frontend) => frontend,
+        Err(error) => {
+            let stopped = server.stop();
+            let suffix = stopped
+                .err()
+                .map(|error| format!(" ({error})"))
+                .unwrap_or_default();
+            return Err(format!(
+                "error: {} - {}{suffix}",
+                error.code.name(),
+                error.message
+            ));
+        }
+    };
     let poller = (arguments.model_control_mode == ControlMode::Poll
         && arguments.repository_poll_secs > 0)
         .then(|| {
@@ -183,18 +186,20 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
     }
 }
 
-fn frontend_options(arguments: &Arguments, machine: &Machine) -> conch_frontend::Options {
-    let endpoint = |listener: &Listener| {
-        listener.is_enabled.then(|| Endpoint {
-            address: listener.address.clone(),
-            port: listener.port,
-            reuse_port: listener.shares_port,
-        })
-    };
-    conch_frontend::Options {
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn frontend_options(
+    arguments: &Arguments,
+    machine: &Machine,
+) -> Result<conch_frontend::Options, Error> {
+    Ok(conch_frontend::Options {
         http: endpoint(&arguments.http),
         grpc: endpoint(&arguments.grpc),
         metrics: endpoint(&arguments.metrics),
+        sagemaker: cloud_flags::sagemaker(arguments, &environment)?,
+        vertex_ai: cloud_flags::vertex_ai(arguments, &environment)?,
         shard_cpus: machine.shard_cpus.clone(),
         shards_spin: machine.has_spare_cpus,
         connections_max: machine.connections_max,
@@ -205,5 +210,5 @@ fn frontend_options(arguments: &Arguments, machine: &Machine) -> conch_frontend:
         grpc_forward: arguments.grpc_forward.clone(),
         http_timeout_header: arguments.http_timeout_header.clone(),
         ..conch_frontend::Options::default()
-    }
+    })
 }

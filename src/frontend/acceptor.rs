@@ -40,6 +40,8 @@ impl Acceptor {
             Protocol::Http => "accept-http",
             Protocol::Grpc => "accept-grpc",
             Protocol::Metrics => "accept-metrics",
+            Protocol::SageMaker => "accept-sagemkr",
+            Protocol::VertexAi => "accept-vertex",
         };
         let thread = std::thread::Builder::new()
             .name(name.to_owned())

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::hint::black_box;
+use std::ops::Deref;
 
 /// What upstream lets operators restrict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +79,30 @@ pub(crate) trait Guarded {
 #[derive(Debug)]
 pub(crate) struct Granted<R>(R);
 
-impl<R> Granted<R> {
+impl<R: Guarded> Granted<R> {
     pub(crate) fn into_inner(self) -> R {
         self.0
+    }
+
+    /// What stands for this route on another listener.
+    ///
+    /// # Panics
+    /// If that belongs to something else: leave for one thing is none for another.
+    pub(crate) fn to<S: Guarded>(&self, route: S) -> Granted<S> {
+        assert_eq!(
+            self.0.access(),
+            route.access(),
+            "a route stands for another"
+        );
+        Granted(route)
+    }
+}
+
+impl<R> Deref for Granted<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.0
     }
 }
 
@@ -183,6 +205,20 @@ mod tests {
         }
         for name in ["", "Health", "health ", "all", "shared_memory"] {
             assert_eq!(Category::of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn leave_for_one_thing_is_none_for_another() {
+        let pass = |access| Restrictions::default().pass(access, |_| None).ok().unwrap();
+        let health = pass(Access::Of(Category::Health));
+        assert_eq!(
+            *health.to(Access::Of(Category::Health)),
+            Access::Of(Category::Health)
+        );
+        for other in [Access::Of(Category::Inference), Access::Open] {
+            let passed = std::panic::catch_unwind(|| health.to(other));
+            assert!(passed.is_err(), "{other:?}");
         }
     }
 

@@ -15,9 +15,11 @@ mod grpc;
 mod http;
 mod metrics;
 mod options;
+mod sagemaker;
 mod shard;
 #[cfg(test)]
 mod trial;
+mod vertex_ai;
 mod watchdog;
 
 use std::net::SocketAddr;
@@ -36,6 +38,8 @@ use watchdog::Watchdog;
 pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
 pub use options::{Endpoint, Options};
+pub use sagemaker::{InferenceType, SageMaker};
+pub use vertex_ai::VertexAi;
 
 /// Single steps of a request's walk, for the micro-benches.
 #[doc(hidden)]
@@ -53,6 +57,8 @@ pub struct Addresses {
     pub http: Option<SocketAddr>,
     pub grpc: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
+    pub sagemaker: Option<SocketAddr>,
+    pub vertex_ai: Option<SocketAddr>,
 }
 
 /// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of the process.
@@ -67,14 +73,21 @@ pub struct Frontend {
 ///
 /// # Errors
 /// UNAVAILABLE in upstream's words if an address cannot be had; INTERNAL if the system refuses a shard.
-pub fn start(options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
+pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
     conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
+    if let Some(vertex_ai) = &mut options.vertex_ai {
+        Arc::make_mut(vertex_ai).settle_default_model(&server)?;
+    }
     let mut listeners = Vec::new();
     let mut addresses = Addresses::default();
+    let sagemaker = options.sagemaker.as_ref().map(|it| &it.endpoint);
+    let vertex_ai = options.vertex_ai.as_ref().map(|it| &it.endpoint);
     for (protocol, endpoint) in [
-        (Protocol::Grpc, &options.grpc),
-        (Protocol::Http, &options.http),
-        (Protocol::Metrics, &options.metrics),
+        (Protocol::Grpc, options.grpc.as_ref()),
+        (Protocol::Http, options.http.as_ref()),
+        (Protocol::SageMaker, sagemaker),
+        (Protocol::VertexAi, vertex_ai),
+        (Protocol::Metrics, options.metrics.as_ref()),
     ] {
         let Some(endpoint) = endpoint else { continue };
         let listener = Listener::bind(&endpoint.address, endpoint.port, endpoint.reuse_port)
@@ -94,6 +107,14 @@ pub fn start(options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
             Protocol::Grpc => {
                 addresses.grpc = Some(address);
                 log::info!("Started GRPCInferenceService at {address}");
+            }
+            Protocol::SageMaker => {
+                addresses.sagemaker = Some(address);
+                log::info!("Started Sagemaker HTTPService at {address}");
+            }
+            Protocol::VertexAi => {
+                addresses.vertex_ai = Some(address);
+                log::info!("Started Vertex AI HTTPService at {address}");
             }
             Protocol::Metrics => {
                 addresses.metrics = Some(address);

@@ -13,6 +13,14 @@ pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) 
     connection::serve(shard, stream, presence, Metrics).await;
 }
 
+/// The page itself.
+pub(crate) async fn page(shard: &Shard) -> Answer {
+    // Rendering reads every model's numbers and files of /proc: not on a shard.
+    let server = std::sync::Arc::clone(&shard.server);
+    let text = shard.offload(move || server.metrics_text()).await;
+    Answer::new(200, ContentType::Metrics, text.into_bytes())
+}
+
 struct Metrics;
 
 /// What a path of this listener names.
@@ -39,7 +47,7 @@ impl Service for Metrics {
     type Route<'a> = Route;
     type Plan = Plan;
 
-    fn route(&self, head: &Head<'_>) -> Route {
+    fn route(&self, _shard: &Shard, head: &Head<'_>) -> Route {
         match head.path {
             "/metrics" | "/metrics/" => Route::Page,
             _ => Route::Other,
@@ -76,15 +84,7 @@ impl Service for Metrics {
     ) -> Result<Answer, Closed> {
         Ok(match plan {
             Plan::Answer(answer) => *answer,
-            Plan::Text => {
-                // Rendering reads every model's numbers and files of /proc: not on a shard.
-                let server = std::sync::Arc::clone(&connection.shard.server);
-                let text = connection
-                    .shard
-                    .offload(move || server.metrics_text())
-                    .await;
-                Answer::new(200, ContentType::Metrics, text.into_bytes())
-            }
+            Plan::Text => page(&connection.shard).await,
         })
     }
 }

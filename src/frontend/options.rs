@@ -1,9 +1,12 @@
 //! What the network side is started with.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Restrictions;
 use crate::forward::HeaderPattern;
+use crate::sagemaker::SageMaker;
+use crate::vertex_ai::VertexAi;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct Options {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
+    pub sagemaker: Option<Arc<SageMaker>>,
+    pub vertex_ai: Option<Arc<VertexAi>>,
     /// `--http-restricted-api`: of every listener that speaks HTTP.
     pub http_restrictions: Restrictions,
     /// `--grpc-restricted-protocol`; the headers' names as on the wire.
@@ -58,6 +63,8 @@ impl Default for Options {
             http: None,
             grpc: None,
             metrics: None,
+            sagemaker: None,
+            vertex_ai: None,
             http_restrictions: Restrictions::default(),
             grpc_restrictions: Restrictions::default(),
             http_forward: None,

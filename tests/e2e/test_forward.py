@@ -52,7 +52,7 @@ class Forward(ServerCase):
         self.assertEqual(self.http_parameters("other: 1"), {})
 
     @newer
-    def test_http_reserved_names(self):
+    def test_t19_http_reserved_names(self):
         for name in (*RESERVED, "triton_x", "triton_enable_empty_final_response"):
             with self.subTest(name):
                 self.assertEqual(self.http_parameters(f"{name}: 1"), (400, refusal(name)))
@@ -72,6 +72,13 @@ class Forward(ServerCase):
         status, _, reply, _ = self.exchange(raw)
         self.assertEqual((status, json.loads(reply)["error"]), (400, "the value of header 'my' is not text and cannot be forwarded."))
 
+    def test_nothing_is_forwarded_to_generate(self):
+        """Nor is a reserved name refused there."""
+        status, _, body = self.server.request("POST", "/v2/models/echo/generate", json.dumps({"INPUT0": [1, 2]}),
+                                              {"my-key": "1", "timeout": "1", "sequence_id": "7"})
+        self.assertEqual(status, 200, body)
+        self.assertNotIn("my-key", json.loads(body))
+
     def grpc_parameters(self, headers, parameters=None):
         tensor = grpcclient.InferInput("INPUT0", [2], "FP32")
         tensor.set_data_from_numpy(numpy.array([1, 2], numpy.float32))
@@ -90,7 +97,7 @@ class Forward(ServerCase):
         self.assertEqual(self.grpc_parameters({"my-bin": b"text of it"}), {"my-bin": "text of it"})
 
     @newer
-    def test_grpc_reserved_names(self):
+    def test_t19_grpc_reserved_names(self):
         for name in (*RESERVED, "triton_x"):
             with self.subTest(name):
                 self.assertEqual(self.grpc_parameters({name: "1"}), ("StatusCode.INVALID_ARGUMENT", refusal(name)))
@@ -140,7 +147,7 @@ class ForwardAll(Forward):
         self.assertIn(("own", "text"), self.http_parameters(parameters={"own": "text"}).items())
 
     @newer
-    def test_http_reserved_names(self):
+    def test_t19_http_reserved_names(self):
         self.assertEqual(self.http_parameters("my: 1", "timeout: 1"), (400, refusal("timeout")))
 
     def test_grpc_metadata_that_match(self):
@@ -153,7 +160,7 @@ class ForwardAll(Forward):
         self.assertEqual(self.grpc_parameters({"x-bin": b"text"})["x-bin"], "text")
 
     @newer
-    def test_grpc_reserved_names(self):
+    def test_t19_grpc_reserved_names(self):
         self.assertEqual(self.grpc_parameters({"timeout": "1"}), ("StatusCode.INVALID_ARGUMENT", refusal("timeout")))
 
     def test_every_request_of_a_stream(self):

@@ -13,6 +13,8 @@ pub(crate) enum ContentType {
     Plain,
     Json,
     Octets,
+    /// Of the SageMaker listener: JSON and binary tensors, with the length of the JSON in the name.
+    SageMaker,
     /// Of the metrics listener.
     Metrics,
     /// Server-sent events.
@@ -24,6 +26,9 @@ impl ContentType {
         match self {
             ContentType::Plain => b"text/plain",
             ContentType::Json => b"application/json",
+            ContentType::SageMaker => {
+                b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+            }
             ContentType::Octets => b"application/octet-stream",
             ContentType::Metrics => b"text/plain; charset=utf-8",
             ContentType::Events => b"text/event-stream; charset=utf-8",
@@ -123,7 +128,9 @@ impl Answer {
         target.extend_from_slice(b"\r\nContent-Type: ");
         target.extend_from_slice(self.content_type.name());
         if let Some(json_length) = self.json_length {
-            target.extend_from_slice(b"\r\nInference-Header-Content-Length: ");
+            if self.content_type != ContentType::SageMaker {
+                target.extend_from_slice(b"\r\nInference-Header-Content-Length: ");
+            }
             write::unsigned(target, json_length as u64);
         }
         if let Some(encoding) = self.encoding {
@@ -170,6 +177,7 @@ fn reason(status: u16) -> &'static str {
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
+        409 => "Conflict",
         413 => "Payload Too Large",
         417 => "Expectation Failed",
         431 => "Request Header Fields Too Large",
@@ -177,6 +185,7 @@ fn reason(status: u16) -> &'static str {
         501 => "Not Implemented",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
+        507 => "Insufficient Storage",
         _ => "Unknown",
     }
 }

@@ -59,7 +59,7 @@ pub(crate) trait Service {
     type Plan;
 
     /// Says what is asked for, and so what one must be allowed to do.
-    fn route<'a>(&self, head: &'a Head<'_>) -> Self::Route<'a>;
+    fn route<'a>(&self, shard: &'a Shard, head: &'a Head<'_>) -> Self::Route<'a>;
 
     /// Decides from the head alone.
     fn plan(
@@ -133,7 +133,7 @@ pub(crate) async fn serve(
 /// The one way from a head to a plan, on every listener.
 fn decide<S: Service>(service: &S, shard: &Rc<Shard>, head: &Head<'_>) -> S::Plan {
     let restrictions = &shard.options.http_restrictions;
-    match restrictions.pass(service.route(head), |name| head.find(name)) {
+    match restrictions.pass(service.route(shard, head), |name| head.find(name)) {
         Ok(route) => service.plan(shard, head, route),
         Err(restriction) => {
             let message = format!(

@@ -42,6 +42,11 @@ pub(crate) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
+    /// The same, with another verb.
+    pub(crate) fn with_method(&self, method: Method) -> Head<'a> {
+        Head { method, ..*self }
+    }
+
     /// The first header called `name`, whatever its case. Reads the headers again: for what few requests need.
     pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
         let mut found = None;

@@ -9,15 +9,16 @@ mod chunked;
 mod coding;
 pub(crate) mod connection;
 mod deadline;
+pub(crate) mod dialect;
 mod generate;
 pub(crate) mod head;
 mod infer;
 mod input;
-mod json;
+pub(crate) mod json;
 pub(crate) mod measure;
-mod repository;
-mod route;
-mod service;
+pub(crate) mod repository;
+pub(crate) mod route;
+pub(crate) mod service;
 
 use std::rc::Rc;
 

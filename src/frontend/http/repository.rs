@@ -90,7 +90,7 @@ fn read_unload_dependents(root: Value<'_>) -> Result<bool, Error> {
 }
 
 /// What `read` makes of the body's JSON; none if there is no body. A large one is parsed off the shard.
-async fn with_json<T: Send + 'static>(
+pub(crate) async fn with_json<T: Send + 'static>(
     shard: &Rc<Shard>,
     body: View,
     read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,

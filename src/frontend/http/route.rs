@@ -75,9 +75,14 @@ impl Operation {
 const SEGMENTS_MAX: usize = 8;
 
 pub(crate) fn route(path: &str) -> Route<'_> {
-    let Some(path) = path.strip_prefix('/') else {
-        return Route::Unknown;
-    };
+    match path.strip_prefix('/') {
+        Some(path) => below_root(path),
+        None => Route::Unknown,
+    }
+}
+
+/// [`route`] for a path without its first slash.
+pub(crate) fn below_root(path: &str) -> Route<'_> {
     let mut segments = [""; SEGMENTS_MAX];
     let mut count = 0;
     for segment in path.split('/') {

@@ -11,8 +11,9 @@ use super::answer::{Answer, ContentType};
 use super::coding::{self, packed_bytes_max};
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::deadline;
+use super::dialect::Dialect;
 use super::generate::Generate;
-use super::head::{self, Framing, Head, Method};
+use super::head::{Framing, Head, Method};
 use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
 use super::repository;
@@ -53,6 +54,7 @@ pub(crate) struct Infer {
     model: Arc<ModelVersion>,
     /// The version that was asked for.
     version: Option<i64>,
+    dialect: Dialect,
     json_length: JsonLength,
     /// The body is compressed.
     is_packed: bool,
@@ -74,49 +76,13 @@ impl Service for Inference {
     type Route<'a> = Route<'a>;
     type Plan = Plan;
 
-    fn route<'a>(&self, head: &'a Head<'_>) -> Route<'a> {
+    fn route<'a>(&self, _shard: &'a Shard, head: &'a Head<'_>) -> Route<'a> {
         log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);
         route(head.path)
     }
 
     fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route<'_>>) -> Plan {
-        match route.into_inner() {
-            Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
-            Route::RepositoryControl {
-                name,
-                is_load,
-                names_repository: false,
-            } if head.method == Method::Post => Plan::Control {
-                name: name.into(),
-                is_load,
-            },
-            Route::Model {
-                name,
-                version,
-                operation: Operation::Infer,
-            } if head.method == Method::Post => match plan_infer(shard, head, name, version) {
-                Ok(infer) => Plan::Infer(infer),
-                Err(answer) => Plan::Answer(answer),
-            },
-            Route::Model {
-                name,
-                version,
-                operation: operation @ (Operation::Generate | Operation::GenerateStream),
-            } if head.method == Method::Post => {
-                let is_stream = operation == Operation::GenerateStream;
-                match Generate::plan(shard, head, name, version, is_stream) {
-                    Ok(generate) => Plan::Generate(Box::new(generate)),
-                    Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
-                }
-            }
-            Route::Ready if head.method == Method::Get => plan_ready(shard),
-            Route::Model {
-                name,
-                version,
-                operation: Operation::Ready,
-            } if head.method == Method::Get => plan_model_ready(shard, name, version),
-            route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
-        }
+        plan_route(shard, head, route, Dialect::Triton)
     }
 
     fn plan_refusal(&self, answer: Answer) -> Plan {
@@ -176,11 +142,58 @@ impl Service for Inference {
     }
 }
 
+/// What a route of this protocol, let through on whichever listener, is answered with.
+pub(crate) fn plan_route(
+    shard: &Rc<Shard>,
+    head: &Head<'_>,
+    route: Granted<Route<'_>>,
+    dialect: Dialect,
+) -> Plan {
+    match route.into_inner() {
+        Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
+        Route::RepositoryControl {
+            name,
+            is_load,
+            names_repository: false,
+        } if head.method == Method::Post => Plan::Control {
+            name: name.into(),
+            is_load,
+        },
+        Route::Model {
+            name,
+            version,
+            operation: Operation::Infer,
+        } if head.method == Method::Post => match plan_infer(shard, head, (name, version), dialect)
+        {
+            Ok(infer) => Plan::Infer(infer),
+            Err(answer) => Plan::Answer(answer),
+        },
+        Route::Model {
+            name,
+            version,
+            operation: operation @ (Operation::Generate | Operation::GenerateStream),
+        } if head.method == Method::Post => {
+            let is_stream = operation == Operation::GenerateStream;
+            match Generate::plan(shard, head, name, version, is_stream) {
+                Ok(generate) => Plan::Generate(Box::new(generate)),
+                Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
+            }
+        }
+        Route::Ready if head.method == Method::Get => plan_ready(shard),
+        Route::Model {
+            name,
+            version,
+            operation: Operation::Ready,
+        } if head.method == Method::Get => plan_model_ready(shard, name, version),
+        route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
+    }
+}
+
 fn plan_infer(
     shard: &Rc<Shard>,
     head: &Head<'_>,
-    name: &str,
-    version: Option<&str>,
+    (name, version): (&str, Option<&str>),
+    dialect: Dialect,
 ) -> Result<Infer, Box<Answer>> {
     let plain = |error: Error| Box::new(Answer::error(&error, ContentType::Plain));
     let version = api::parse_version(version.unwrap_or("")).map_err(plain)?;
@@ -194,6 +207,8 @@ fn plan_infer(
         )));
     }
     let is_packed = match head.content_encoding {
+        // The other dialects have no encodings.
+        _ if dialect != Dialect::Triton => false,
         "" | "identity" => false,
         encoding if Coding::of(encoding.as_bytes()).is_some() => true,
         _ => {
@@ -202,20 +217,21 @@ fn plan_infer(
             return Err(answer);
         }
     };
+    let length_text = dialect.length_text(head).map_err(plain)?;
     let json_length = match head.framing {
         Framing::Length(length) if is_packed => {
             let input_bytes_max = shard.options.http_input_bytes_max;
             if length > packed_bytes_max(input_bytes_max) {
                 return Err(plain(coding::too_large(input_bytes_max)));
             }
-            JsonLength::Later(head.json_length.map(Box::from))
+            JsonLength::Later(length_text.map(Box::from))
         }
         Framing::Length(length) => {
             let length = usize::try_from(length)
                 .map_err(|_| plain(Error::invalid("the request's body is too large")))?;
-            JsonLength::Known(head::parse_json_length(head.json_length, length).map_err(plain)?)
+            JsonLength::Known(dialect.parse(length_text, length).map_err(plain)?)
         }
-        Framing::Chunked => JsonLength::Later(head.json_length.map(Box::from)),
+        Framing::Chunked => JsonLength::Later(length_text.map(Box::from)),
     };
     let options = &shard.options;
     let deadline_ns =
@@ -223,13 +239,18 @@ fn plan_infer(
     Ok(Infer {
         model,
         version,
+        dialect,
         json_length,
         is_packed,
-        answers_in: coding::preferred(head.accept_encoding),
+        answers_in: match dialect {
+            Dialect::Triton => coding::preferred(head.accept_encoding),
+            Dialect::SageMaker | Dialect::VertexAi => None,
+        },
         deadline_ns,
         forwarded: options
             .http_forward
             .as_ref()
+            .filter(|_| dialect == Dialect::Triton)
             .and_then(|pattern| forward(head, pattern)),
     })
 }
@@ -259,7 +280,7 @@ impl Infer {
                         Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
                     };
                 }
-                head::parse_json_length(text.as_deref(), body.len())
+                self.dialect.parse(text.as_deref(), body.len())
             }
         };
         let json_length = match json_length {
@@ -296,12 +317,12 @@ impl Infer {
             Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
         let classes = decoded.classes(&shard.budget);
-        let packing = self.answers_in;
+        let (packing, dialect) = (self.answers_in, self.dialect);
         let is_small = encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES
             && (packing.is_none() || response.byte_size() <= DEFLATE_IN_PLACE_BYTES as u64)
             && !classes.is_long(&response);
         let finish = move || {
-            let answer = encode(response, &decoded, &classes, scratch)?;
+            let answer = dialect.dress(encode(response, &decoded, &classes, scratch)?);
             Ok(match packing {
                 Some(coding) => answer.compressed(coding),
                 None => answer,

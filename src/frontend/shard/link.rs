@@ -14,6 +14,8 @@ pub enum Protocol {
     Http,
     Grpc,
     Metrics,
+    SageMaker,
+    VertexAi,
 }
 
 /// What can be sent to a shard. The mailbox boxes each letter, so the large kind costs the others nothing.

@@ -251,6 +251,12 @@ impl Shard {
             Protocol::Metrics => {
                 self.spawn(crate::metrics::serve(Rc::clone(self), stream, presence))
             }
+            Protocol::SageMaker => {
+                self.spawn(crate::sagemaker::serve(Rc::clone(self), stream, presence))
+            }
+            Protocol::VertexAi => {
+                self.spawn(crate::vertex_ai::serve(Rc::clone(self), stream, presence))
+            }
             Protocol::Grpc => self.spawn(crate::grpc::serve(Rc::clone(self), stream, presence)),
         }
     }
