@@ -88,6 +88,8 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     models: HashMap<Arc<str>, Named>,
+    /// Models of one name may differ in their namespace, which gives names that mean none another error.
+    has_namespaces: bool,
     /// The ready versions whose backends want to be asked about that, by name.
     inspected: Vec<Arc<ModelVersion>>,
 }
@@ -97,7 +99,7 @@ pub struct Snapshot {
 struct Named {
     /// The one that requests mean.
     versions: Versions,
-    /// How many there are that were not unloaded; requests cannot tell several apart.
+    /// How many there are that were not unloaded, nor are about to be; requests cannot tell several apart.
     candidate_count: usize,
     others: Vec<Versions>,
 }
@@ -106,7 +108,7 @@ impl Named {
     fn add(&mut self, versions: Versions) {
         let is_candidate = versions
             .values()
-            .any(|entry| entry.state.reason() != UNLOADED);
+            .any(|entry| entry.state != State::Unloading && entry.state.reason() != UNLOADED);
         let is_first = self.versions.is_empty() || (is_candidate && self.candidate_count == 0);
         self.candidate_count += usize::from(is_candidate);
         let other = if is_first {
@@ -128,6 +130,7 @@ impl Snapshot {
         }
         let mut snapshot = Snapshot {
             models: named,
+            has_namespaces: false,
             inspected: Vec::new(),
         };
         let ready = snapshot.ready_models().into_iter();
@@ -138,12 +141,30 @@ impl Snapshot {
         snapshot
     }
 
+    /// The snapshot of a server whose models have namespaces, or have none.
+    #[must_use]
+    pub fn with_namespaces(mut self, has_namespaces: bool) -> Snapshot {
+        self.has_namespaces = has_namespaces;
+        self
+    }
+
     /// # Errors
-    /// NOT_FOUND for a name that nobody tried to load, INVALID_ARG for one that several models have.
+    /// For a name that nobody tried to load NOT_FOUND, or INVALID_ARG where there are namespaces; INVALID_ARG for a name that several
+    /// models have.
     fn unique(&self, name: &str) -> Result<&Versions, Error> {
         let named = self.models.get(name).ok_or_else(|| {
-            Error::not_found(format!("Request for unknown model: '{name}' is not found"))
+            let message = format!("Request for unknown model: '{name}' is not found");
+            if self.has_namespaces {
+                Error::invalid(message)
+            } else {
+                Error::not_found(message)
+            }
         })?;
+        if self.has_namespaces && named.candidate_count == 0 {
+            return Err(Error::not_found(format!(
+                "Identifier of model '{name}' is not found in global map"
+            )));
+        }
         if named.candidate_count > 1 {
             return Err(Error::invalid(format!(
                 "There are {} identifiers of model '{name}' in global map, model namespace must be provided to resolve ambiguity.",
@@ -337,8 +358,8 @@ mod tests {
             ("s::a", 2, State::Ready),
             ("r::b", 1, gone.clone()),
             ("s::b", 2, State::Ready),
-            ("r::c", 1, gone.clone()),
-            ("s::c", 2, gone),
+            ("r::c", 1, gone),
+            ("s::c", 2, State::Unloading),
         ]);
         let error = snapshot.find("a", Some(1)).unwrap_err();
         assert_eq!(error.code, Code::InvalidArg);
@@ -348,6 +369,19 @@ mod tests {
         );
         assert_eq!(snapshot.find("b", None).unwrap().version, 2);
         assert_eq!(snapshot.find("c", None).unwrap_err().code, Code::NotFound);
+        let snapshot = snapshot.with_namespaces(true);
+        let absent = snapshot.find("c", None).unwrap_err();
+        assert_eq!(absent.code, Code::NotFound);
+        assert_eq!(
+            absent.message,
+            "Identifier of model 'c' is not found in global map"
+        );
+        let unknown = snapshot.find("d", None).unwrap_err();
+        assert_eq!(unknown.code, Code::InvalidArg);
+        assert_eq!(
+            unknown.message,
+            "Request for unknown model: 'd' is not found"
+        );
         let all: Vec<_> = snapshot
             .ready_models()
             .into_iter()

@@ -441,6 +441,27 @@ fn reshape_gives_the_backend_its_shape() {
 }
 
 #[test]
+fn only_a_linear_format_has_a_known_size() {
+    let config = |special: &str| {
+        format!(
+            "platform: 'tensorrt_plan' input [ {{ name: 'a' data_type: TYPE_INT32 dims: [ 3, 1, 2 ] {special} }} ] \
+             output [ {{ name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }} ]"
+        )
+    };
+    let padded = || of(&[("a", Int32, &[3, 1, 2], 128)]);
+    let error = try_admit(&model(&config("")), padded()).err();
+    assert_eq!(
+        error.map(|error| error.message.into_owned()).as_deref(),
+        Some(
+            "[request id: <id_unknown>] input byte size mismatch for input 'a' for model 'm'. Expected 24, got 128"
+        )
+    );
+    let ticket = try_admit(&model(&config("is_non_linear_format_io: true")), padded()).unwrap();
+    let live = ticket.claim(conch_channel::Fate::Execute, None).unwrap();
+    assert_eq!(live.inputs[0].byte_size, 128);
+}
+
+#[test]
 fn signatures_hold_what_batches_must_share() {
     let signature = |config: &str, inputs: &[Input<'_>]| {
         try_admit(&model(config), of(inputs))

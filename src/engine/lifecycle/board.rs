@@ -58,6 +58,7 @@ pub(super) struct Departing {
 pub(super) struct Board {
     models: Mutex<Models>,
     registry: Arc<Registry>,
+    has_namespaces: bool,
     /// What the strict rule says of `models`; kept apart because shards ask.
     is_all_ready: AtomicBool,
     /// Versions that drain or unload.
@@ -137,10 +138,11 @@ impl Entry {
 }
 
 impl Board {
-    pub(super) fn new(registry: Arc<Registry>) -> Arc<Board> {
+    pub(super) fn new(registry: Arc<Registry>, has_namespaces: bool) -> Arc<Board> {
         Arc::new(Board {
             models: Mutex::default(),
             registry,
+            has_namespaces,
             is_all_ready: AtomicBool::new(true),
             departing: Mutex::default(),
             departed: Condvar::new(),
@@ -183,7 +185,8 @@ impl Board {
             });
             shown.insert(id.clone(), entries.collect());
         }
-        self.registry.publish(Snapshot::new(shown));
+        self.registry
+            .publish(Snapshot::new(shown).with_namespaces(self.has_namespaces));
         let is_all_ready = models.values().all(|entry| {
             !matches!(entry.trouble, Some(Trouble::Versionless))
                 && entry

@@ -82,7 +82,7 @@ impl Lifecycle {
                 &options.model_repositories,
                 options.namespacing,
             )),
-            board: Board::new(registry),
+            board: Board::new(registry, options.namespacing),
             turns: Turns::default(),
             permits: Permits::new(options.model_load_thread_count),
             options: options.clone(),

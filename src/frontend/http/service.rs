@@ -133,9 +133,9 @@ impl Service for Inference {
             Plan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
-                Err(error) => {
+                Err((error, content_type)) => {
                     log::verbose!(1, "Infer failed: {}", error.message);
-                    Ok(Answer::error(&error, ContentType::Json))
+                    Ok(Answer::error(&error, content_type))
                 }
             },
         }
@@ -267,7 +267,10 @@ impl Infer {
         mut body: View,
         scratch: Vec<u8>,
         connection: &mut Connection,
-    ) -> Result<Result<Answer, Error>, Closed> {
+    ) -> Result<Result<Answer, (Error, ContentType)>, Closed> {
+        // Upstream names a type for errors of the request; what comes of its response keeps the type of its library.
+        let of_request = |error| Ok(Err((error, ContentType::Json)));
+        let of_response = |error| (error, ContentType::Plain);
         let shard = Rc::clone(&connection.shard);
         let json_length = match self.json_length {
             JsonLength::Known(length) => Ok(length),
@@ -286,7 +289,7 @@ impl Infer {
         let json_length = match json_length {
             Ok(length) => length,
             // Upstream has no request yet, and says nothing about the content.
-            Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
+            Err(error) => return Ok(Err((error, ContentType::Plain))),
         };
         let input_bytes_max = shard.options.http_input_bytes_max;
         let decoded =
@@ -299,18 +302,18 @@ impl Infer {
             };
         let mut decoded = match decoded {
             Ok(decoded) => decoded,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return of_request(error),
         };
         let mut draft = decoded.draft();
         if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
-            return Ok(Err(error));
+            return of_request(error);
         }
         if deadline::is_past(self.deadline_ns) {
             return Ok(Ok(deadline::exceeded()));
         }
         let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
             Ok(reply) => reply,
-            Err(error) => return Ok(Err(error)),
+            Err(error) => return of_request(error),
         };
         let response = match connection.await_reply(reply).await? {
             Ok(response) => response,
@@ -329,10 +332,10 @@ impl Infer {
             })
         };
         if is_small {
-            return Ok(finish());
+            return Ok(finish().map_err(of_response));
         }
         // Boxed, as above: rare, and what they capture would make every connection larger.
-        Ok(Box::pin(shard.offload(finish)).await)
+        Ok(Box::pin(shard.offload(finish)).await.map_err(of_response))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What other threads hold of a shard: its mailbox and a few counters.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -43,6 +43,8 @@ pub(crate) struct Link {
     poke_count: AtomicU64,
     answer_count: AtomicU64,
     in_flight_count: AtomicUsize,
+    /// Something other than a poke was sent since [`Link::is_quiet`] was last asked.
+    is_stirred: AtomicBool,
 }
 
 impl Link {
@@ -56,12 +58,16 @@ impl Link {
             poke_count: AtomicU64::new(0),
             answer_count: AtomicU64::new(0),
             in_flight_count: AtomicUsize::new(0),
+            is_stirred: AtomicBool::new(true),
         };
         (Arc::new(link), receiver)
     }
 
     /// Posts and wakes. A letter to a shard that has ended is dropped; its socket closes.
     pub(crate) fn send(&self, letter: Letter) {
+        if !matches!(letter, Letter::Poke) {
+            self.is_stirred.store(true, Ordering::Relaxed);
+        }
         let is_connection = matches!(letter, Letter::Connection(..));
         if is_connection {
             self.connection_count.fetch_add(1, Ordering::Relaxed);
@@ -98,6 +104,17 @@ impl Link {
             waker.wake_by_ref();
         }
         is_answered
+    }
+
+    /// Whether a poke would find nothing to do: the last one is answered, it told of no requests, and since the last call there was no
+    /// letter and no connection.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let was_stirred = self.is_stirred.swap(false, Ordering::Relaxed);
+        let sent_count = self.poke_count.load(Ordering::Relaxed);
+        !was_stirred
+            && self.connection_count() == 0
+            && self.in_flight_count() == 0
+            && self.answer_count.load(Ordering::Relaxed) >= sent_count
     }
 
     /// The shard's answer to a poke: how many requests it has in flight.
@@ -145,6 +162,29 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn only_what_has_nothing_to_do_is_quiet() {
+        let (link, _receiver) = Link::new();
+        assert!(!link.is_quiet(), "it has only begun");
+        assert!(link.is_quiet());
+        link.send(Letter::Drain);
+        assert!(!link.is_quiet() && link.is_quiet(), "a letter");
+        link.poke();
+        assert!(!link.is_quiet(), "a poke without an answer");
+        link.answer(3);
+        assert!(!link.is_quiet(), "requests in flight");
+        link.poke();
+        link.answer(0);
+        assert!(link.is_quiet());
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        link.send(Letter::Connection(socket.into(), Protocol::Http));
+        for _ in 0..3 {
+            assert!(!link.is_quiet(), "a connection");
+        }
+        link.connection_closed();
+        assert!(link.is_quiet());
     }
 
     #[test]

@@ -1,0 +1,57 @@
+"""What servers are started with: models, and flags of both or of one."""
+
+import collections
+
+import test_errors
+import test_stream
+from repository import identity, tensors
+
+# `is_restricted`: even readiness is asked for with the header `key: value`.
+World = collections.namedtuple("World", "models flags conch triton is_restricted", defaults=(False,))
+LABELLED = ('backend: "identity"\nmax_batch_size: 8\n' + tensors("input", [("INPUT0", "FP32", (-1,))])
+            + 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }\n'
+            + "instance_group [ { count: 1 kind: KIND_CPU } ]\n")
+OPTIONAL = ('backend: "identity"\nmax_batch_size: 0\n'
+            + 'input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+            + 'input { name: "INPUT1" data_type: TYPE_FP32 dims: [ -1 ] optional: true }\n'
+            + 'input { name: "INPUT2" data_type: TYPE_FP32 dims: [ -1 ] optional: true }\n'
+            + tensors("output", [("OUTPUT0", "FP32", (-1,))]) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n")
+TYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "STRING", "BF16")
+
+
+def plain(repository):
+    test_errors.models(repository)
+    repository.model("labelled", LABELLED, files={"labels.txt": b"zero\none\ntwo\nthree\n"})
+    repository.model("choosy", OPTIONAL)
+    repository.model("square", test_stream.square())
+    repository.model("repeat", test_stream.REPEAT)
+    repository.model("parameters", identity([("parameters", "FP32", (-1,))], outputs=[("OUTPUT0", "FP32", (-1,))]))
+    for kind in TYPES:
+        repository.model(f"type_{kind.lower()}", identity([("INPUT0", kind, (-1,))]))
+    for name in ("counted", "counted_too"):  # each is asked by one entry only
+        repository.model(name, identity(batch=8))
+    repository.model("grid", identity([("INPUT0", "FP32", (-1, 2))], batch=4))
+    repository.model("two", identity([("INPUT0", "INT32", (2,))]), versions=("1", "3"))
+
+
+def few(repository):
+    repository.model("identity", identity(batch=8))
+
+
+def namespaces(repository):
+    repository.model("identity", identity(batch=8))
+    repository.model("own", identity(batch=8))
+
+
+QUIET = ("--exit-on-error=false", "--strict-readiness=false")
+WORLDS = {
+    "plain": World(plain, QUIET, (), ()),
+    "control": World(plain, (*QUIET, "--model-control-mode=explicit", "--load-model=identity", "--load-model=fixed"), (), ()),
+    "small": World(few, (), ("--http-max-input-size=4096",), ()),
+    "restricted": World(few, ("--http-restricted-api=health,metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging:key=value",
+                              "--grpc-restricted-protocol=health,metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging:key=value"), (), (), True),
+    "forwarding": World(few, ("--http-header-forward-pattern=(?i)(x-.*|sequence_.*|priority|timeout|headers|binary_data_output|triton_.*)",
+                              "--grpc-header-forward-pattern=(x-.*|sequence_.*|priority|timeout|headers|binary_data_output|triton_.*)"), (), ()),
+    "idle": World(few, (), (), ()),
+    "spaces": World(namespaces, ("--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*"), (), ()),
+}
