@@ -9,6 +9,7 @@ use conch_frontend::{HeaderPattern, Restrictions};
 use crate::access_flags;
 use crate::cloud_flags::{self, Environment};
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
+use crate::grpc_flags::GrpcFlags;
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +44,7 @@ pub struct Arguments {
     pub safe_ports: Option<(u16, u16)>,
     pub vertex_ai: Listener,
     pub vertex_ai_default_model: String,
+    pub grpc_flags: GrpcFlags,
     pub allow_cpu_metrics: bool,
     pub metrics_interval_ms: u64,
     /// The `*_duration_us` counters.
@@ -135,6 +137,7 @@ impl Default for Arguments {
                 ..listener(8080)
             },
             vertex_ai_default_model: String::new(),
+            grpc_flags: GrpcFlags::default(),
             allow_cpu_metrics: true,
             metrics_interval_ms: 2_000,
             counter_latencies: true,
@@ -266,6 +269,9 @@ fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), Stri
 }
 
 fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String> {
+    if let Some(outcome) = arguments.grpc_flags.set(name, value) {
+        return outcome;
+    }
     match name {
         "id" => arguments.server_id = value.into(),
         "exit-timeout-secs" => {
@@ -459,7 +465,7 @@ fn check_safe_ports(arguments: &Arguments, listeners: &[(&str, &Listener)]) -> R
     Ok(())
 }
 
-fn parse_bool(text: &str) -> Result<bool, String> {
+pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "on" | "1" => Ok(true),
         "false" | "off" | "0" => Ok(false),
@@ -467,7 +473,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-fn parse_int(text: &str) -> Result<i64, String> {
+pub(crate) fn parse_int(text: &str) -> Result<i64, String> {
     let text = text.trim();
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -476,7 +482,7 @@ fn parse_int(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| out_of_bound(text))
 }
 
-fn out_of_bound(text: &str) -> String {
+pub(crate) fn out_of_bound(text: &str) -> String {
     format!("Provided option value is out of bound. Got {text}")
 }
 
@@ -799,6 +805,7 @@ mod tests {
                 ("help", _) => continue,
                 ("log-format", _) => "default",
                 ("log-verbose", _) => "1",
+                ("grpc-infer-response-compression-level", _) => "low",
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
                 ("http-restricted-api" | "grpc-restricted-protocol", _) => "health:k=v",

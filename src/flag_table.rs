@@ -5,8 +5,6 @@ use crate::flags::Takes::{Bool, Int, Nothing, Text};
 use crate::flags::{Flag, flag};
 
 const SHARDS: &str = "network threads are set by --shards";
-const KEEPALIVE: &str =
-    "an idle connection gets a ping after 7200 s and 20 s to answer, the defaults";
 const NO_GPU: &str = "this version drives no GPU";
 
 /// Every flag, by group in the order of `--help`.
@@ -310,64 +308,66 @@ pub static FLAGS: &[Flag] = &[
         "GRPC",
         "grpc-infer-response-compression-level",
         Text("none|low|medium|high"),
-        Only("none"),
-        "Compression of inference responses.",
+        Served,
+        "Compression of inference responses, for clients that accept it. Default: none.",
     ),
     flag(
         "GRPC",
         "grpc-keepalive-time",
         Int,
-        Inert(KEEPALIVE),
-        "Milliseconds between keepalive pings.",
+        Served,
+        "Milliseconds without a byte from a client that has a call open after which it gets a ping. Default: 7200000.",
     ),
     flag(
         "GRPC",
         "grpc-keepalive-timeout",
         Int,
-        Inert(KEEPALIVE),
-        "Milliseconds to wait for a ping's answer.",
+        Served,
+        "Milliseconds that the client has to answer it, or be left. Default: 20000.",
     ),
     flag(
         "GRPC",
         "grpc-keepalive-permit-without-calls",
         Bool,
-        Inert(KEEPALIVE),
-        "Ping without calls in flight.",
+        Served,
+        "Send pings, and accept them at the same pace, also while no call is open. Default: false.",
     ),
     flag(
         "GRPC",
         "grpc-http2-max-pings-without-data",
         Int,
-        Inert(KEEPALIVE),
+        Inert(
+            "it bounds the pings of clients; servers, upstream's too, send theirs whatever it says",
+        ),
         "Pings between data frames.",
     ),
     flag(
         "GRPC",
         "grpc-http2-min-recv-ping-interval-without-data",
         Int,
-        Inert("pings are answered whenever they come"),
-        "Least milliseconds between a client's pings.",
+        Served,
+        "Least milliseconds between a client's pings while nothing is sent to it. Default: 300000.",
     ),
     flag(
         "GRPC",
         "grpc-http2-max-ping-strikes",
         Int,
-        Inert("pings are answered whenever they come"),
-        "Bad pings tolerated.",
+        Served,
+        "Pings sooner than that which are borne; 0: any number. Default: 2.",
     ),
     flag(
         "GRPC",
         "grpc-max-connection-age",
         Int,
-        Only("0"),
-        "Milliseconds that a connection may live.",
+        Served,
+        "Milliseconds after which a connection is asked to end, give or take a tenth; 0: never. Default: 0.",
     ),
     flag(
         "GRPC",
         "grpc-max-connection-age-grace",
         Int,
-        Inert("it matters only with --grpc-max-connection-age"),
-        "Milliseconds of grace after that age.",
+        Served,
+        "Milliseconds after that in which its calls may end; 0: any number. Default: 0.",
     ),
     flag(
         "GRPC",

@@ -9,6 +9,7 @@ mod cli;
 mod cloud_flags;
 mod flag_table;
 mod flags;
+mod grpc_flags;
 mod machine;
 mod poll;
 
@@ -200,6 +201,8 @@ fn frontend_options(
         metrics: endpoint(&arguments.metrics),
         sagemaker: cloud_flags::sagemaker(arguments, &environment)?,
         vertex_ai: cloud_flags::vertex_ai(arguments, &environment)?,
+        grpc_compression: arguments.grpc_flags.compression,
+        grpc_connections: arguments.grpc_flags.connections.clone(),
         shard_cpus: machine.shard_cpus.clone(),
         shards_spin: machine.has_spare_cpus,
         connections_max: machine.connections_max,

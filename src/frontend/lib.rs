@@ -37,7 +37,7 @@ use watchdog::Watchdog;
 
 pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
-pub use options::{Endpoint, Options};
+pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options};
 pub use sagemaker::{InferenceType, SageMaker};
 pub use vertex_ai::VertexAi;
 

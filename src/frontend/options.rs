@@ -18,6 +18,49 @@ pub struct Endpoint {
     pub reuse_port: bool,
 }
 
+/// How inference responses over gRPC are compressed, where the client accepts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompressionLevel {
+    #[default]
+    None,
+    Low,
+    Medium,
+    High,
+}
+
+/// What keeps gRPC connections honest, and ends them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcConnections {
+    /// A connection on which nothing came for so long gets a ping; none: never.
+    pub keepalive_time: Option<Duration>,
+    /// And is closed if nothing comes for this much longer.
+    pub keepalive_timeout: Duration,
+    /// Both also while no call is open, for our pings and for the client's.
+    pub pings_without_calls: bool,
+    /// A client's pings that come sooner after one another, while we send it nothing, are bad.
+    pub ping_interval_min: Duration,
+    /// Bad pings that are borne; 0: any number.
+    pub ping_strikes_max: u32,
+    /// The age at which a connection is asked to end, give or take a tenth.
+    pub age_max: Option<Duration>,
+    /// And how much later it is ended.
+    pub age_grace: Option<Duration>,
+}
+
+impl Default for GrpcConnections {
+    fn default() -> GrpcConnections {
+        GrpcConnections {
+            keepalive_time: Some(Duration::from_secs(7200)),
+            keepalive_timeout: Duration::from_secs(20),
+            pings_without_calls: false,
+            ping_interval_min: Duration::from_secs(300),
+            ping_strikes_max: 2,
+            age_max: None,
+            age_grace: None,
+        }
+    }
+}
+
 /// Every listener, bound and limit. The defaults are those of the command line; no endpoint is served unless given.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -35,6 +78,8 @@ pub struct Options {
     pub grpc_forward: Option<HeaderPattern>,
     /// The header by which HTTP clients set a deadline, if they may.
     pub http_timeout_header: Option<Box<str>>,
+    pub grpc_compression: CompressionLevel,
+    pub grpc_connections: GrpcConnections,
     /// One shard per entry, pinned to that CPU.
     pub shard_cpus: Vec<usize>,
     /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
@@ -70,6 +115,8 @@ impl Default for Options {
             http_forward: None,
             grpc_forward: None,
             http_timeout_header: None,
+            grpc_compression: CompressionLevel::None,
+            grpc_connections: GrpcConnections::default(),
             shard_cpus: vec![0],
             shards_spin: false,
             connections_max: 65_536,

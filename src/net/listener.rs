@@ -55,6 +55,8 @@ impl Listener {
         let socket = unsafe { OwnedFd::from_raw_fd(raw) };
         // Restarting on the same port must not wait for connections in TIME_WAIT.
         set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        // Connections inherit it: a peer that is gone without a word is noticed after some two hours, be it asked by a protocol or not.
+        set_flag(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
         if reuse_port {
             set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
         }

@@ -1,13 +1,21 @@
 //! Compiles the `.proto` files without any installed compiler: protox makes the descriptors, prost-build the Rust types.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use prost_build::Config;
 use protox::prost::Message;
+use protox::prost_reflect::prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
 fn main() {
     let root = PathBuf::from("../../proto");
-    let files = ["model_config.proto", "grpc_service.proto", "health.proto"];
+    let files = [
+        "model_config.proto",
+        "grpc_service.proto",
+        "health.proto",
+        "reflection.proto",
+        "reflection_v1alpha.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={}", root.join(file).display());
     }
@@ -20,6 +28,7 @@ fn main() {
     }
     std::fs::write(output.join("descriptors.bin"), plain.encode_to_vec())
         .expect("OUT_DIR is writable");
+    write_catalog(&plain, &output);
     Config::new()
         // Deterministic order in everything that is printed.
         .btree_map(["."])
@@ -30,4 +39,78 @@ fn main() {
         ])
         .compile_fds(descriptors)
         .expect("the descriptors make Rust types");
+}
+
+/// Writes the tables of `catalog.rs`, so that nothing of it is left to do at run time.
+fn write_catalog(set: &FileDescriptorSet, output: &Path) {
+    let position = |name: &str| {
+        let found = set.file.iter().position(|file| file.name() == name);
+        found.expect("imports are part of the set")
+    };
+    let mut symbols: Vec<(String, usize)> = Vec::new();
+    let mut messages = Vec::new();
+    let mut services = Vec::new();
+    let mut text = String::from("pub static FILES: &[File] = &[\n");
+    for (index, file) in set.file.iter().enumerate() {
+        let bytes = format!("catalog-{index}.bin");
+        std::fs::write(output.join(&bytes), file.encode_to_vec()).expect("OUT_DIR is writable");
+        let imports: Vec<usize> = file.dependency.iter().map(|name| position(name)).collect();
+        let name = file.name();
+        writeln!(
+            text,
+            "File {{ name: {name:?}, descriptor: include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{bytes}\")), imports: &{imports:?} }},"
+        )
+        .expect("writing to a string cannot fail");
+        let mut names = Vec::new();
+        for message in &file.message_type {
+            name_message(file.package(), message, &mut names, &mut messages);
+        }
+        for kind in &file.enum_type {
+            name_enum(file.package(), kind, &mut names);
+        }
+        for service in &file.service {
+            let service_name = format!("{}.{}", file.package(), service.name());
+            let methods = service.method.iter();
+            names.extend(methods.map(|method| format!("{service_name}.{}", method.name())));
+            services.push(service_name.clone());
+            names.push(service_name);
+        }
+        symbols.extend(names.into_iter().map(|name| (name, index)));
+    }
+    symbols.sort();
+    messages.sort();
+    write!(
+        text,
+        "];\npub static SYMBOLS: &[(&str, usize)] = &{symbols:?};\npub static MESSAGES: &[&str] = &{messages:?};\npub static SERVICES: &[&str] = &{services:?};\n"
+    )
+    .expect("writing to a string cannot fail");
+    std::fs::write(output.join("catalog.rs"), text).expect("OUT_DIR is writable");
+}
+
+fn name_message(
+    scope: &str,
+    message: &DescriptorProto,
+    names: &mut Vec<String>,
+    messages: &mut Vec<String>,
+) {
+    let own = format!("{scope}.{}", message.name());
+    for nested in &message.nested_type {
+        name_message(&own, nested, names, messages);
+    }
+    for kind in &message.enum_type {
+        name_enum(&own, kind, names);
+    }
+    let fields = message.field.iter();
+    names.extend(fields.map(|field| format!("{own}.{}", field.name())));
+    let choices = message.oneof_decl.iter();
+    names.extend(choices.map(|choice| format!("{own}.{}", choice.name())));
+    messages.push(own.clone());
+    names.push(own);
+}
+
+/// Values are named beside their type, not within it.
+fn name_enum(scope: &str, kind: &EnumDescriptorProto, names: &mut Vec<String>) {
+    names.push(format!("{scope}.{}", kind.name()));
+    let values = kind.value.iter();
+    names.extend(values.map(|value| format!("{scope}.{}", value.name())));
 }

@@ -10,6 +10,8 @@
     rustdoc::all
 )]
 
+pub mod catalog;
+
 /// What encodes and decodes the messages; crates that use them need no prost of their own.
 pub use prost::Message;
 
@@ -21,6 +23,11 @@ pub mod inference {
 /// The messages of `health.proto`.
 pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+}
+
+/// The messages of `reflection.proto`; those of `reflection_v1alpha.proto` are the same on the wire.
+pub mod reflection {
+    include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }
 
 /// The serialised `FileDescriptorSet` of all the files, for code that works by field name.

@@ -349,7 +349,8 @@ class Frames(GrpcCase):
         yield "content_type_missing", self.head(te), {":status": "415", "grpc-status": None}
         yield "content_type_of_json", self.head(te, ("content-type", "application/json")), {":status": "415"}
         yield "verb", self.head(te, kind, verb="PUT"), {":status": "405"}
-        yield "header_list_too_long", call("ModelInfer", *((f"x{i}", "y" * 900) for i in range(20))), {":status": "431"}
+        yield "metadata_too_long", call("ModelInfer", *((f"x{i}", "y" * 900) for i in range(20))), {":status": "200", "grpc-status": "8"}
+        yield "header_list_too_long", call("ModelInfer", *((f"x{i}", "y" * 900) for i in range(80))), {":status": "431"}
         yield "compressor_unknown", call("ModelInfer", ("grpc-encoding", "snappy")), {":status": "200", "grpc-status": "12"}
         yield "compressor_none", call("ModelInfer", ("grpc-encoding", "identity")), served
         yield "metadata", call("ModelInfer", ("x-trace-bin", "AAEC"), ("user-agent", "by hand")), served

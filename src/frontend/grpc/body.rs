@@ -6,10 +6,12 @@ use bytes::Bytes;
 use conch_memory::Charge;
 use h2::{RecvStream, SendStream};
 
-use super::frame::{PREFIX_BYTES, Prefix, put_prefix};
+use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, Prefix, put_prefix};
 use super::infer::{Arrived, Pieces, Reader};
+use super::packing::Unpacking;
 use super::patience::Patience;
 use super::status::Status;
+use crate::coding::Coding;
 use crate::shard::Shard;
 
 /// Why a call ends without an answer of its own.
@@ -53,11 +55,12 @@ pub(super) fn release(body: &mut RecvStream, length: usize) {
     let _ = body.flow_control().release_capacity(length);
 }
 
-/// Receives the single message of a ModelInfer call, tensor by tensor.
+/// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be compressed with.
 pub(super) async fn receive_tensors(
     shard: &Shard,
     body: &mut RecvStream,
     patience: &mut Patience,
+    coding: Option<Coding>,
 ) -> Result<Arrived, Failure> {
     let mut prefix = Prefix::default();
     let mut reader: Option<Reader> = None;
@@ -68,8 +71,20 @@ pub(super) async fn receive_tensors(
         patience.note_progress();
         let mut bytes: &[u8] = &data;
         if reader.is_none() {
-            let (length, rest) = prefix.take(bytes, super::frame::MESSAGE_BYTES_MAX)?;
+            let (length, rest) = prefix.take(bytes, MESSAGE_BYTES_MAX, coding)?;
             bytes = rest;
+            if let (Some(length), Some(coding)) = (length, prefix.packed()) {
+                let first = data.slice(data.len() - rest.len()..);
+                release(body, data.len());
+                let mut pile = Pile::new(shard, length, Some(coding));
+                // Boxed: most calls are not compressed, and its state would make each larger.
+                return Box::pin(async {
+                    pile.push(first)?;
+                    pile.receive(body, patience).await?;
+                    Ok(pile.unpack_tensors(shard).await?)
+                })
+                .await;
+            }
             reader = length.map(|length| Reader::new(&shard.pool, &shard.budget, length));
         }
         let Some(open) = &mut reader else {
@@ -89,11 +104,12 @@ pub(super) async fn receive_tensors(
     }
 }
 
-/// Receives the single message of any other call, of at most `length_max` bytes.
+/// Receives the single message of any other call, of at most `length_max` bytes, also when they are inflated.
 pub(super) async fn receive_message(
     body: &mut RecvStream,
     patience: &mut Patience,
     length_max: usize,
+    coding: Option<Coding>,
 ) -> Result<Vec<u8>, Failure> {
     let mut prefix = Prefix::default();
     let mut wanted = None;
@@ -105,7 +121,7 @@ pub(super) async fn receive_message(
         patience.note_progress();
         let mut bytes: &[u8] = &data;
         if wanted.is_none() {
-            let (length, rest) = prefix.take(bytes, length_max)?;
+            let (length, rest) = prefix.take(bytes, length_max, coding)?;
             wanted = length;
             bytes = rest;
         }
@@ -115,9 +131,15 @@ pub(super) async fn receive_message(
         if message.len() > wanted {
             return Err(surplus().into());
         }
-        if message.len() == wanted {
-            return Ok(message);
+        if message.len() < wanted {
+            continue;
         }
+        let Some(coding) = prefix.packed() else {
+            return Ok(message);
+        };
+        let pieces = vec![Bytes::from(message)];
+        let unpacking = Unpacking::new(pieces, coding, length_max, Vec::new());
+        return Ok(Box::pin(unpacking.finish_in_slices()).await?);
     }
 }
 
@@ -125,23 +147,122 @@ pub(super) async fn receive_message(
 pub(super) struct Pile {
     pieces: Vec<Bytes>,
     length: usize,
+    length_max: usize,
+    /// How it is compressed.
+    coding: Option<Coding>,
     /// Given back with the pieces.
     charge: Charge,
 }
 
 impl Pile {
-    /// The message in one piece, and what it is charged with. Copies it: not for shards, as it may be large.
-    pub(super) fn join(self) -> (Vec<u8>, Charge) {
+    /// For a message of `length_max` bytes as they are on the wire.
+    pub(super) fn new(shard: &Shard, length_max: usize, coding: Option<Coding>) -> Pile {
+        Pile {
+            pieces: Vec::new(),
+            length: 0,
+            length_max,
+            coding,
+            charge: Charge::empty(&shard.budget),
+        }
+    }
+
+    /// Bytes that are still to come.
+    pub(super) fn left(&self) -> usize {
+        self.length_max - self.length
+    }
+
+    /// Takes the next bytes.
+    pub(super) fn push(&mut self, mut data: Bytes) -> Result<(), Status> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if data.len() > self.left() {
+            return Err(surplus());
+        }
+        self.length += data.len();
+        if data.len() < SHARED_BYTES_MIN {
+            data = Bytes::copy_from_slice(&data);
+        }
+        let held_bytes = self.length + (self.pieces.len() + 1) * PIECE_BYTES;
+        let charged = self.charge.cover(held_bytes as u64);
+        charged.map_err(super::infer::exhausted)?;
+        self.pieces.push(data);
+        Ok(())
+    }
+
+    /// Receives the rest of a call's only message.
+    async fn receive(
+        &mut self,
+        body: &mut RecvStream,
+        patience: &mut Patience,
+    ) -> Result<(), Failure> {
+        while self.left() > 0 {
+            let Some(data) = next_frame(body, patience).await? else {
+                return Err(Status::unparsable().into());
+            };
+            patience.note_progress();
+            let frame_bytes = data.len();
+            self.push(data)?;
+            release(body, frame_bytes);
+        }
+        Ok(())
+    }
+
+    /// Inflates a request for inference on its way into tensors.
+    pub(super) async fn unpack_tensors(self, shard: &Shard) -> Result<Arrived, Status> {
+        let Pile {
+            pieces,
+            coding,
+            charge,
+            ..
+        } = self;
+        let coding = coding.expect("only compressed messages are unpacked");
+        let reader = Reader::new(&shard.pool, &shard.budget, MESSAGE_BYTES_MAX);
+        let unpacking = Unpacking::new(pieces, coding, MESSAGE_BYTES_MAX, reader);
+        let reader = unpacking.finish_on(shard).await?;
+        drop(charge);
+        Ok(reader.end()?)
+    }
+
+    /// The message in one piece, inflated, and what it is charged with. Copies it: not for shards, as it may be large.
+    pub(super) fn join(self) -> Result<(Vec<u8>, Charge), Status> {
         let Pile {
             pieces,
             length,
+            coding,
             charge,
+            ..
         } = self;
+        if let Some(coding) = coding {
+            let plain = Charged {
+                bytes: Vec::new(),
+                charge,
+            };
+            let plain = Unpacking::new(pieces, coding, MESSAGE_BYTES_MAX, plain).finish()?;
+            return Ok((plain.bytes, plain.charge));
+        }
         let mut message = Vec::with_capacity(length);
         for piece in pieces {
             message.extend_from_slice(&piece);
         }
-        (message, charge)
+        Ok((message, charge))
+    }
+}
+
+/// Inflated bytes that are charged as they come.
+struct Charged {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl super::packing::Sink for Charged {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let held_bytes = (self.bytes.len() + bytes.len()) as u64;
+        self.charge
+            .cover(held_bytes)
+            .map_err(super::infer::exhausted)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
     }
 }
 
@@ -150,43 +271,25 @@ pub(super) async fn receive_pile(
     shard: &Shard,
     body: &mut RecvStream,
     patience: &mut Patience,
+    coding: Option<Coding>,
 ) -> Result<Pile, Failure> {
     let mut prefix = Prefix::default();
-    let mut wanted = None;
-    let mut pile = Pile {
-        pieces: Vec::new(),
-        length: 0,
-        charge: Charge::empty(&shard.budget),
-    };
     loop {
-        let Some(mut data) = next_frame(body, patience).await? else {
+        let Some(data) = next_frame(body, patience).await? else {
             return Err(Status::unparsable().into());
         };
         patience.note_progress();
-        let frame_bytes = data.len();
-        if wanted.is_none() {
-            let (length, rest) = prefix.take(&data, super::frame::MESSAGE_BYTES_MAX)?;
-            wanted = length;
-            data = data.slice(frame_bytes - rest.len()..);
-        }
-        if !data.is_empty() {
-            pile.length += data.len();
-            if data.len() < SHARED_BYTES_MIN {
-                data = Bytes::copy_from_slice(&data);
-            }
-            let held_bytes = pile.length + pile.pieces.len() * PIECE_BYTES;
-            let charged = pile.charge.cover(held_bytes as u64);
-            charged.map_err(super::infer::exhausted)?;
-            pile.pieces.push(data);
-        }
-        release(body, frame_bytes);
-        let Some(wanted) = wanted else { continue };
-        if pile.length > wanted {
-            return Err(surplus().into());
-        }
-        if pile.length == wanted {
-            return Ok(pile);
-        }
+        let (length, rest) = prefix.take(&data, MESSAGE_BYTES_MAX, coding)?;
+        let rest = data.slice(data.len() - rest.len()..);
+        let Some(length) = length else {
+            release(body, data.len());
+            continue;
+        };
+        let mut pile = Pile::new(shard, length, prefix.packed());
+        pile.push(rest)?;
+        release(body, data.len());
+        pile.receive(body, patience).await?;
+        return Ok(pile);
     }
 }
 

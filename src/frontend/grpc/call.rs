@@ -19,11 +19,13 @@ use smallvec::smallvec;
 use super::body::{Failure, framed, receive_message, receive_pile, receive_tensors, send_pieces};
 use super::infer::{self, Pieces};
 use super::method::Method;
+use super::packing::{Packing, pack};
 use super::patience::Patience;
-use super::settings::{CONTROL_MESSAGE_BYTES_MAX, WATCH_PERIOD};
+use super::settings::{CONTROL_MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::{control, forward, readiness, repository, stream, timeout};
+use super::{control, forward, readiness, reflection, repository, stream, timeout};
 use crate::access::Granted;
+use crate::coding::Coding;
 use crate::forward::Forwarded;
 use crate::shard::{Shard, Timer};
 
@@ -80,6 +82,7 @@ struct Begun {
     /// `triton_grpc_error`: the first failed inference ends a stream.
     ends_at_error: bool,
     forwarded: Forwarded,
+    packing: Packing,
 }
 
 /// Why a call is not let in.
@@ -99,6 +102,7 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
     if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
         return Err(Refusal::Transport(refusal));
     }
+    check_metadata(&head.headers)?;
     let Some(method) = Method::of(head.uri.path()) else {
         return Err(Status::new(Code::Unimplemented, "unknown method").into());
     };
@@ -112,7 +116,7 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
         );
         Status::new(Code::Unavailable, message)
     })?;
-    check_encoding(&head.headers)?;
+    let packing = Packing::agree(&head.headers, shard.options.grpc_compression)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
         return Err(Status::shutting_down().into());
@@ -130,6 +134,7 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
         deadline_ns,
         ends_at_error,
         forwarded,
+        packing,
     })
 }
 
@@ -144,6 +149,7 @@ async fn answer(
         deadline_ns,
         ends_at_error,
         forwarded,
+        packing,
     } = match begun {
         Ok(begun) => begun,
         Err(Refusal::Transport(refusal)) => {
@@ -160,14 +166,19 @@ async fn answer(
     let mut patience = Patience::new(deadline_ns);
     match method.into_inner() {
         Method::ModelInfer => {
-            let arrived = receive_tensors(shard, &mut body, &mut patience).await?;
+            let arrived =
+                receive_tensors(shard, &mut body, &mut patience, packing.incoming).await?;
             let typed = infer::convert(shard, &arrived).await;
             let submitted = infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns)?;
-            let pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
+            let mut pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
                 infer::Encoded::Ready(pieces) => pieces,
                 infer::Encoded::Later(pieces) => pieces.await?,
             };
-            send(respond, pieces, &mut patience).await
+            if let Some(coding) = packing.outgoing {
+                // Boxed, as below.
+                pieces = Box::pin(pack(shard, pieces, coding)).await;
+            }
+            send(respond, pieces, packing.outgoing, &mut patience).await
         }
         Method::ModelStreamInfer => {
             // Boxed, as below.
@@ -175,11 +186,30 @@ async fn answer(
                 deadline_ns: patience.deadline_ns,
                 ends_at_error,
                 forwarded,
+                packing,
             };
             Box::pin(stream::serve(shard, terms, body, respond)).await
         }
+        Method::Reflection => {
+            // Boxed, as above.
+            let coding = packing.incoming;
+            Box::pin(reflection::serve(
+                shard,
+                body,
+                coding,
+                patience.deadline_ns,
+                respond,
+            ))
+            .await
+        }
         Method::HealthWatch => {
-            receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            receive_message(
+                &mut body,
+                &mut patience,
+                CONTROL_MESSAGE_BYTES_MAX,
+                packing.incoming,
+            )
+            .await?;
             // Boxed: rare, and its state would make every call larger.
             Box::pin(watch(shard, respond, patience.deadline_ns)).await
         }
@@ -188,8 +218,13 @@ async fn answer(
             Err(Status::new(Code::Unimplemented, message).into())
         }
         method @ (Method::ServerReady | Method::ModelReady | Method::HealthCheck) => {
-            let message =
-                receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            let message = receive_message(
+                &mut body,
+                &mut patience,
+                CONTROL_MESSAGE_BYTES_MAX,
+                packing.incoming,
+            )
+            .await?;
             // Boxed, as above.
             let answer = Box::pin(readiness::answer(
                 shard,
@@ -199,13 +234,19 @@ async fn answer(
                 respond,
             ))
             .await?;
-            send(respond, smallvec![answer], &mut patience).await
+            send(respond, smallvec![answer], None, &mut patience).await
         }
         method @ (Method::RepositoryIndex
         | Method::RepositoryModelLoad
         | Method::RepositoryModelUnload) => {
             // A model's files may come with the call.
-            let message = Box::pin(receive_pile(shard, &mut body, &mut patience)).await?;
+            let message = Box::pin(receive_pile(
+                shard,
+                &mut body,
+                &mut patience,
+                packing.incoming,
+            ))
+            .await?;
             // Boxed, as above.
             let answer = Box::pin(repository::answer(
                 shard,
@@ -215,13 +256,18 @@ async fn answer(
                 respond,
             ))
             .await?;
-            send(respond, smallvec![answer], &mut patience).await
+            send(respond, smallvec![answer], None, &mut patience).await
         }
         method => {
-            let message =
-                receive_message(&mut body, &mut patience, CONTROL_MESSAGE_BYTES_MAX).await?;
+            let message = receive_message(
+                &mut body,
+                &mut patience,
+                CONTROL_MESSAGE_BYTES_MAX,
+                packing.incoming,
+            )
+            .await?;
             let answer = control::answer(shard, method, &message)?;
-            send(respond, smallvec![answer], &mut patience).await
+            send(respond, smallvec![answer], None, &mut patience).await
         }
     }
 }
@@ -260,9 +306,10 @@ async fn outcome(
 async fn send(
     respond: &mut SendResponse<Bytes>,
     pieces: Pieces,
+    coding: Option<Coding>,
     patience: &mut Patience,
 ) -> Result<(), Failure> {
-    let mut stream = respond.send_response(status::response_head(), false)?;
+    let mut stream = respond.send_response(status::response_head(coding), false)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     patience.deadline_ns = None;
     if let Err(failure) = send_pieces(&mut stream, pieces, patience).await {
@@ -279,7 +326,7 @@ async fn watch(
     respond: &mut SendResponse<Bytes>,
     deadline_ns: Option<u64>,
 ) -> Result<(), Failure> {
-    let mut stream = respond.send_response(status::response_head(), false)?;
+    let mut stream = respond.send_response(status::response_head(None), false)?;
     let mut told = None;
     loop {
         let health = readiness::health(shard).await;
@@ -336,17 +383,18 @@ fn refuse_transport(verb: &Verb, headers: &HeaderMap) -> Option<StatusCode> {
     }
 }
 
-fn check_encoding(headers: &HeaderMap) -> Result<(), Status> {
-    match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
-        None | Some(b"identity") => Ok(()),
-        Some(other) => {
-            let other = String::from_utf8_lossy(other);
-            Err(Status::new(
-                Code::Unimplemented,
-                format!("Compression algorithm '{other}' is not supported."),
-            ))
-        }
+/// What a client may say about a call. A field costs 32 bytes beside its own, as HTTP/2 counts.
+fn check_metadata(headers: &HeaderMap) -> Result<(), Status> {
+    let bytes: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 32)
+        .sum();
+    if bytes <= METADATA_BYTES_MAX {
+        return Ok(());
     }
+    let message =
+        format!("received metadata size exceeds limit ({bytes} vs. {METADATA_BYTES_MAX})");
+    Err(Status::new(Code::ResourceExhausted, message))
 }
 
 /// The client's deadline on our clock.
@@ -408,25 +456,6 @@ mod tests {
             refuse_transport(&Verb::POST, &headers(&[])),
             Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
         );
-    }
-
-    #[test]
-    fn unknown_compressors_are_unimplemented() {
-        assert_eq!(check_encoding(&headers(&[])), Ok(()));
-        assert_eq!(
-            check_encoding(&headers(&[("grpc-encoding", "identity")])),
-            Ok(())
-        );
-        for name in ["gzip", "snappy", ""] {
-            let pairs = http::HeaderValue::from_str(name).unwrap();
-            let mut map = HeaderMap::new();
-            map.insert("grpc-encoding", pairs);
-            assert_eq!(
-                check_encoding(&map).unwrap_err().code,
-                Code::Unimplemented,
-                "{name:?}"
-            );
-        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One connection: h2, the calls on it, and the clock hands that end it.
 
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,10 +15,10 @@ use h2::{Ping, PingPong, Reason};
 use super::call::{self, Withdrawals};
 use super::calls::Calls;
 use super::settings::{
-    FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, RESET_WINDOW,
-    RESETS_MAX, STALL_TIMEOUT, builder,
+    FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, RESET_WINDOW, RESETS_MAX, STALL_TIMEOUT, builder,
 };
 use super::transport::{Transport, Vitals};
+use crate::options::GrpcConnections;
 use crate::shard::{Presence, Shard, Stream, Timer};
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
@@ -43,17 +44,18 @@ async fn serve_calls(mut connection: Box<Connection>) {
     std::future::poll_fn(|context| {
         connection.poll_farewell(&mut calls, drained.as_mut(), context);
         let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
-        if over.is_ready() {
-            return over;
+        if over.is_ready() || connection.age.poll_grace(context).is_ready() {
+            return Poll::Ready(());
         }
-        connection.watch.poll(context)
+        let options = &shard.options.grpc_connections;
+        connection.watch.poll(options, context)
     })
     .await;
 }
 
 /// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
 async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>> {
-    let (transport, vitals) = Transport::new(stream);
+    let (transport, vitals) = Transport::new(stream, &shard.options.grpc_connections);
     let mut drained = std::pin::pin!(shard.drained());
     let mut handshake = std::pin::pin!(builder().handshake::<_, Bytes>(transport));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
@@ -78,10 +80,11 @@ struct Connection {
     /// When their count was last 0.
     withdrawals_since_ns: u64,
     watch: Watch,
+    age: Age,
     farewell: Farewell,
 }
 
-/// How far the connection is on its way to its end, once the shard drains.
+/// How far the connection is on its way to its end, once the shard drains or it is old enough.
 ///
 /// None -> Announced -> Due -> Said. An announced GOAWAY still lets calls in that the peer sent before it learnt; the peer's answer to a
 /// ping shows that it has, and then h2 names the last call that is served and ends the connection behind it. Not every peer answers
@@ -102,8 +105,10 @@ impl Connection {
         vitals: Rc<Vitals>,
     ) -> Box<Connection> {
         let ping_pong = http2.ping_pong();
+        let age = Age::new(&shard.options.grpc_connections);
         Box::new(Connection {
             shard,
+            age,
             http2,
             withdrawals: Rc::new(Withdrawals::default()),
             withdrawals_since_ns: clock::monotonic_ns(),
@@ -112,13 +117,14 @@ impl Connection {
                 ping_pong,
                 idle: None,
                 blocked: None,
-                is_pinging: false,
+                pinged_ns: 0,
+                rested_ns: 0,
             },
             farewell: Farewell::None,
         })
     }
 
-    /// Moves on towards the end, if the shard drains.
+    /// Moves on towards the end, if the shard drains or the connection is old enough.
     fn poll_farewell(
         &mut self,
         calls: &mut Calls,
@@ -126,7 +132,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) {
         if let Farewell::None = self.farewell
-            && drained.poll(context).is_ready()
+            && (drained.poll(context).is_ready() || self.age.poll(context).is_ready())
         {
             self.http2.graceful_shutdown();
             self.farewell = Farewell::Announced(Timer::after(FAREWELL_TIMEOUT));
@@ -161,9 +167,11 @@ impl Connection {
                     self.farewell = Farewell::Said;
                     self.http2.abrupt_shutdown(Reason::NO_ERROR);
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => break,
             }
         }
+        self.watch.vitals.has_calls.set(self.http2.has_streams());
+        Poll::Pending
     }
 
     /// Whether the peer opens and withdraws calls without end: each costs us more than it.
@@ -179,23 +187,73 @@ impl Connection {
     }
 }
 
-/// The clock hands: a peer that sends nothing for hours is pinged, and one that takes nothing for long is left.
+/// When the connection is to end whatever happens on it.
+struct Age {
+    /// Until it is asked to end.
+    whole: Option<Timer>,
+    grace_time: Option<Duration>,
+    /// Until it is ended.
+    grace: Option<Timer>,
+}
+
+impl Age {
+    fn new(options: &GrpcConnections) -> Age {
+        Age {
+            whole: options.age_max.map(|age| Timer::after(about(age))),
+            grace_time: options.age_grace,
+            grace: None,
+        }
+    }
+
+    /// Ready when the connection is to be asked to end: once.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(timer) = &mut self.whole else {
+            return Poll::Pending;
+        };
+        std::task::ready!(Pin::new(timer).poll(context));
+        self.whole = None;
+        self.grace = self.grace_time.map(Timer::after);
+        Poll::Ready(())
+    }
+
+    /// Ready when the connection is to be dropped, with the calls on it.
+    fn poll_grace(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.grace {
+            Some(timer) => Pin::new(timer).poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// `age`, a tenth more or less: connections that began together should not all come back at once.
+fn about(age: Duration) -> Duration {
+    let noise = RandomState::new().hash_one(()) % 201;
+    let permille = u32::try_from(900 + noise).unwrap_or(1000);
+    age.saturating_mul(permille) / 1000
+}
+
+/// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long is left.
 struct Watch {
     vitals: Rc<Vitals>,
     ping_pong: Option<PingPong>,
     idle: Option<Timer>,
     blocked: Option<Timer>,
-    /// A ping is out and no byte has come since.
-    is_pinging: bool,
+    /// When the ping that is out was sent; 0 for none.
+    pinged_ns: u64,
+    /// When it was last let be, because no call was open.
+    rested_ns: u64,
 }
 
 impl Watch {
     /// Ready when the connection is to be dropped.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
         if self.poll_blocked(context).is_ready() {
             return Poll::Ready(());
         }
-        self.poll_idle(context)
+        match options.keepalive_time {
+            Some(time) => self.poll_idle(time, options, context),
+            None => Poll::Pending,
+        }
     }
 
     fn poll_blocked(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -217,30 +275,42 @@ impl Watch {
         }
     }
 
-    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_idle(
+        &mut self,
+        time: Duration,
+        options: &GrpcConnections,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         loop {
-            let patience = if self.is_pinging {
-                KEEPALIVE_TIMEOUT
-            } else {
-                KEEPALIVE_TIME
+            if self.pinged_ns != 0 && self.poll_pong(context).is_ready() {
+                self.pinged_ns = 0;
+                self.idle = None;
+            }
+            // Whatever comes shows that the peer is there.
+            let (since_ns, patience) = match self.pinged_ns {
+                0 => (self.rested_ns, time),
+                pinged_ns => (pinged_ns, options.keepalive_timeout),
             };
-            let received_ns = self.vitals.received_ns.get();
-            let timer = self.idle.get_or_insert_with(|| Timer::after(patience));
+            let since_ns = since_ns.max(self.vitals.received_ns.get());
+            let until_ns = since_ns.saturating_add(nanoseconds(patience));
+            let timer = self.idle.get_or_insert_with(|| Timer::at(until_ns));
             if Pin::new(timer).poll(context).is_pending() {
                 return Poll::Pending;
             }
             self.idle = None;
-            let silence = Duration::from_nanos(clock::monotonic_ns().saturating_sub(received_ns));
-            if silence < patience {
+            let now_ns = clock::monotonic_ns();
+            if now_ns < until_ns {
                 // Something came meanwhile: measure again from there.
-                self.is_pinging = false;
-                self.idle = Some(Timer::after(KEEPALIVE_TIME.saturating_sub(silence)));
                 continue;
             }
-            if self.is_pinging {
+            if self.pinged_ns != 0 {
                 return Poll::Ready(());
             }
-            self.is_pinging = true;
+            if !options.pings_without_calls && !self.vitals.has_calls.get() {
+                self.rested_ns = now_ns;
+                continue;
+            }
+            self.pinged_ns = now_ns;
             let sent = self
                 .ping_pong
                 .as_mut()
@@ -250,4 +320,15 @@ impl Watch {
             }
         }
     }
+
+    fn poll_pong(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.ping_pong {
+            Some(ping_pong) => ping_pong.poll_pong(context).map(|_| ()),
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -54,6 +54,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         | Method::ModelInfer
         | Method::ModelStreamInfer
         | Method::HealthWatch
+        | Method::Reflection
         | Method::Later(..) => {
             unreachable!("answered elsewhere")
         }

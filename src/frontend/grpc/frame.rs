@@ -1,5 +1,6 @@
 //! gRPC's message framing: a compressed flag, a 32-bit length, the message.
 
+use crate::coding::Coding;
 use crate::grpc::status::{Code, Status};
 
 /// What upstream accepts and sends: the largest int32.
@@ -12,6 +13,7 @@ pub(super) const PREFIX_BYTES: usize = 5;
 pub(super) struct Prefix {
     bytes: [u8; PREFIX_BYTES],
     len: usize,
+    packed: Option<Coding>,
 }
 
 impl Prefix {
@@ -20,14 +22,21 @@ impl Prefix {
         self.len == 0
     }
 
-    /// Takes what it needs from the start of `bytes`; returns the message's length once it is known, and the rest.
+    /// How the message is compressed, once its length is known.
+    pub(super) fn packed(&self) -> Option<Coding> {
+        self.packed
+    }
+
+    /// Takes what it needs from the start of `bytes`; returns the message's length once it is known, and the rest. `coding` is what the
+    /// call's messages are compressed with if they say so.
     ///
     /// # Errors
-    /// A message that says it is compressed (nothing was negotiated), or that is longer than `length_max`.
+    /// A message that says it is compressed where nothing was agreed on, or that is longer than `length_max`.
     pub(super) fn take<'a>(
         &mut self,
         bytes: &'a [u8],
         length_max: usize,
+        coding: Option<Coding>,
     ) -> Result<(Option<usize>, &'a [u8]), Status> {
         let (own, rest) = bytes.split_at(bytes.len().min(PREFIX_BYTES - self.len));
         for byte in own {
@@ -42,6 +51,7 @@ impl Prefix {
         let [flag, length @ ..] = self.bytes;
         match flag {
             0 => {}
+            1 if coding.is_some() => self.packed = coding,
             1 => {
                 let message = "message is compressed, but the call has no grpc-encoding";
                 return Err(Status::new(Code::Internal, message));
@@ -82,10 +92,13 @@ mod tests {
         for first in 0..=wire.len() {
             let (a, b) = wire.split_at(first);
             let mut prefix = Prefix::default();
-            let (length, rest) = prefix.take(a, 1000).unwrap();
+            let (length, rest) = prefix.take(a, 1000, None).unwrap();
             if first < PREFIX_BYTES {
                 assert_eq!((length, rest.len()), (None, 0));
-                assert_eq!(prefix.take(b, 1000).unwrap(), (Some(258), &[9, 9][..]));
+                assert_eq!(
+                    prefix.take(b, 1000, None).unwrap(),
+                    (Some(258), &[9, 9][..])
+                );
             } else {
                 assert_eq!((length, rest), (Some(258), &wire[5..first]));
             }
@@ -102,17 +115,27 @@ mod tests {
         ];
         for (wire, code) in table {
             let status = Prefix::default()
-                .take(&wire, MESSAGE_BYTES_MAX)
+                .take(&wire, MESSAGE_BYTES_MAX, None)
                 .unwrap_err();
             assert_eq!(status.code, code, "{wire:?}");
         }
         let largest = [0, 0x7f, 0xff, 0xff, 0xff];
         assert_eq!(
             Prefix::default()
-                .take(&largest, MESSAGE_BYTES_MAX)
+                .take(&largest, MESSAGE_BYTES_MAX, None)
                 .unwrap()
                 .0,
             Some(MESSAGE_BYTES_MAX)
         );
+    }
+
+    #[test]
+    fn compressed_messages_say_so() {
+        let gzip = Some(Coding::Gzip);
+        for (wire, expected) in [([1, 0, 0, 0, 5], gzip), ([0, 0, 0, 0, 5], None)] {
+            let mut prefix = Prefix::default();
+            assert_eq!(prefix.take(&wire, 1000, gzip).unwrap().0, Some(5));
+            assert_eq!(prefix.packed(), expected);
+        }
     }
 }

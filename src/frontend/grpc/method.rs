@@ -18,6 +18,8 @@ pub(super) enum Method {
     ModelStreamInfer,
     HealthCheck,
     HealthWatch,
+    /// ServerReflectionInfo, of either version: their messages are the same.
+    Reflection,
     /// Defined by the protocol, served by later work.
     Later(&'static str, Category),
 }
@@ -42,7 +44,9 @@ impl Guarded for Method {
             | Method::ModelReady
             | Method::HealthCheck
             | Method::HealthWatch => Category::Health,
-            Method::ServerMetadata | Method::ModelMetadata => Category::Metadata,
+            Method::ServerMetadata | Method::ModelMetadata | Method::Reflection => {
+                Category::Metadata
+            }
             Method::ModelConfig => Category::ModelConfig,
             Method::ModelStatistics => Category::Statistics,
             Method::RepositoryIndex
@@ -80,6 +84,10 @@ impl Method {
         match path {
             "/grpc.health.v1.Health/Check" => Some(Method::HealthCheck),
             "/grpc.health.v1.Health/Watch" => Some(Method::HealthWatch),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
+                Some(Method::Reflection)
+            }
             _ => None,
         }
     }

@@ -33,8 +33,11 @@ pub(super) async fn answer(
     let server = Arc::clone(&shard.server);
     let work = aside(move || {
         // Charged until the files are where they belong.
-        let (message, _charge) = message.join();
-        Ok(run(&server, method, message))
+        Ok(message.join().and_then(|(message, charge)| {
+            let outcome = run(&server, method, message);
+            drop(charge);
+            outcome
+        }))
     })
     .map_err(Status::from)?;
     let mut work = pin!(work);

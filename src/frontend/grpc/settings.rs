@@ -12,7 +12,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// connections is memory that nothing charges.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
 const STREAMS_MAX: u32 = 1024;
-const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
+/// What h2 reads before it answers with HTTP's 431, which gRPC clients take for an unknown error. What is longer than a call may have but
+/// not as long gets a status of gRPC.
+const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
+/// Metadata of a call, counted as HTTP/2 counts it; upstream's limit.
+pub(super) const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Streams reset by the peer before they were accepted: "rapid reset".
 const RESET_BEFORE_ACCEPT_MAX: usize = 200;
 /// Streams that we had to reset because of the peer's errors: "made you reset". Unbounded if left out.
@@ -29,10 +33,6 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest pause within a request's message, and while a peer takes no bytes of a response.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// A connection on which nothing came for so long gets a ping; upstream's default of `--grpc-keepalive-time`.
-pub(super) const KEEPALIVE_TIME: Duration = Duration::from_secs(7200);
-/// And is closed if nothing comes for this much longer; upstream's default of `--grpc-keepalive-timeout`.
-pub(super) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Calls that a peer may withdraw within [`RESET_WINDOW`] before it is told to calm down. A client that gives up on every call after
 /// a millisecond stays below.
 pub(super) const RESETS_MAX: u32 = 20_000;
@@ -73,15 +73,15 @@ mod tests {
             "reset_stream_max: 100",
             "reset_stream_duration: 1s",
             "max_concurrent_streams: Some(1024)",
-            "max_header_list_size: Some(16384)",
+            "max_header_list_size: Some(65536)",
         ] {
             let flat = text.replace("StreamId(", "").replace(
                 "max_concurrent_streams: 1024",
                 "max_concurrent_streams: Some(1024)",
             );
             let flat = flat.replace(
-                "max_header_list_size: 16384",
-                "max_header_list_size: Some(16384)",
+                "max_header_list_size: 65536",
+                "max_header_list_size: Some(65536)",
             );
             assert!(flat.contains(expected), "{expected} in {text}");
         }

@@ -7,6 +7,8 @@ use conch_engine::{Code as EngineCode, Error};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
+use crate::coding::Coding;
+
 /// gRPC status codes that this server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,17 +78,21 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const ACCEPTED_ENCODINGS: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");
 
 /// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8 or 16 KiB.
 const MESSAGE_BYTES_MAX: usize = 6 << 10;
 
-/// The head of a response that carries a message.
-pub(super) fn response_head() -> Response<()> {
+/// The head of a response that carries messages, compressed with `coding` where they say so.
+pub(super) fn response_head(coding: Option<Coding>) -> Response<()> {
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, APPLICATION_GRPC);
-    headers.insert(GRPC_ACCEPT_ENCODING, IDENTITY);
+    headers.insert(GRPC_ACCEPT_ENCODING, ACCEPTED_ENCODINGS);
+    if let Some(coding) = coding {
+        headers.insert(GRPC_ENCODING, HeaderValue::from_static(coding.name()));
+    }
     response
 }
 
@@ -106,7 +112,7 @@ pub(super) fn error_trailers(status: &Status) -> HeaderMap {
 
 /// The whole answer of a call that failed before it sent anything ("trailers-only").
 pub(super) fn trailers_only(status: &Status) -> Response<()> {
-    let mut response = response_head();
+    let mut response = response_head(None);
     put_status(response.headers_mut(), status);
     response
 }

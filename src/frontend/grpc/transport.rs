@@ -1,7 +1,7 @@
 //! The connection's socket in the form that h2 wants.
 //!
 //! Reads take small requests through a buffer on the stack (the runtime wants initialised memory) and go straight into h2's
-//! memory as soon as more is there than fits. Writes note since when the peer takes nothing, so that a peer that never does can be
+//! memory as soon as more is there than fits. Both directions are followed frame by frame, for the sake of pings. Writes note since when the peer takes nothing, so that a peer that never does can be
 //! shown the door.
 
 use std::cell::Cell;
@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 use conch_engine::clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::pings::{Frames, PREFACE_BYTES, Strikes, too_many_pings};
+use crate::options::GrpcConnections;
 use crate::shard::Stream;
 
 /// Some thirty small requests.
@@ -25,6 +27,8 @@ pub(super) struct Vitals {
     pub(super) received_ns: Cell<u64>,
     /// Since when the socket takes no more bytes; 0 if it does.
     pub(super) blocked_since_ns: Cell<u64>,
+    /// Whether a call is open; kept by the connection, and set here by a head that may open one.
+    pub(super) has_calls: Cell<bool>,
 }
 
 pub(super) struct Transport {
@@ -32,10 +36,15 @@ pub(super) struct Transport {
     vitals: Rc<Vitals>,
     /// The last read filled all its room, so more is probably there.
     expects_more: bool,
+    incoming: Frames,
+    outgoing: Frames,
+    strikes: Strikes,
+    /// The highest that the peer has opened, or tried to.
+    last_stream: u32,
 }
 
 impl Transport {
-    pub(super) fn new(stream: Stream) -> (Transport, Rc<Vitals>) {
+    pub(super) fn new(stream: Stream, options: &GrpcConnections) -> (Transport, Rc<Vitals>) {
         let vitals = Rc::new(Vitals::default());
         vitals.received_ns.set(clock::monotonic_ns());
         (
@@ -43,9 +52,60 @@ impl Transport {
                 stream,
                 vitals: Rc::clone(&vitals),
                 expects_more: false,
+                incoming: Frames::new(PREFACE_BYTES),
+                outgoing: Frames::new(0),
+                strikes: Strikes::new(options),
+                last_stream: 0,
             },
             vitals,
         )
+    }
+
+    /// Looks at bytes that came.
+    ///
+    /// # Errors
+    /// The peer pings too often: it has been told, and the connection is to end.
+    fn note_received(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let now_ns = clock::monotonic_ns();
+        self.vitals.received_ns.set(now_ns);
+        let (strikes, vitals, last_stream) =
+            (&mut self.strikes, &self.vitals, &mut self.last_stream);
+        let mut has_too_many = false;
+        self.incoming.follow(bytes, |frame| {
+            if let Some(stream) = frame.opens() {
+                *last_stream = stream.max(*last_stream);
+                vitals.has_calls.set(true);
+            } else if frame.is_ping() {
+                has_too_many |= strikes.note_ping(now_ns, vitals.has_calls.get());
+            }
+        });
+        if !has_too_many {
+            return Ok(());
+        }
+        if self.outgoing.is_between() {
+            // If the socket takes it: the connection ends in any case.
+            let farewell = too_many_pings(self.last_stream);
+            let _ = conch_net::send_vectored(self.stream.socket(), &[IoSlice::new(&farewell)]);
+        }
+        conch_net::finish_sending(self.stream.socket());
+        Err(io::Error::other("too many pings"))
+    }
+
+    /// Looks at the first `count` bytes of `pieces`, which have been sent.
+    fn note_sent(&mut self, pieces: &[IoSlice<'_>], mut count: usize) {
+        let strikes = &mut self.strikes;
+        for piece in pieces {
+            let own = piece.get(..count.min(piece.len())).unwrap_or(&[]);
+            count -= own.len();
+            self.outgoing.follow(own, |frame| {
+                if frame.excuses_pings() {
+                    strikes.excuse();
+                }
+            });
+            if count == 0 {
+                break;
+            }
+        }
     }
 
     fn note_send(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -72,8 +132,9 @@ impl AsyncRead for Transport {
             match conch_net::receive(this.stream.socket(), target) {
                 Ok(received) => {
                     this.expects_more = received == room && room > 0;
-                    this.vitals.received_ns.set(clock::monotonic_ns());
-                    return Poll::Ready(Ok(()));
+                    let filled = target.filled();
+                    let fresh = filled.get(filled.len() - received..).unwrap_or(&[]);
+                    return Poll::Ready(this.note_received(fresh));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -83,10 +144,10 @@ impl AsyncRead for Transport {
         let room = target.remaining().min(STACK_BYTES);
         let place = stack.get_mut(..room).unwrap_or_default();
         let received = ready!(this.stream.poll_receive(context, place))?;
-        target.put_slice(place.get(..received).unwrap_or_default());
+        let fresh = place.get(..received).unwrap_or_default();
+        target.put_slice(fresh);
         this.expects_more = received == room && room > 0;
-        this.vitals.received_ns.set(clock::monotonic_ns());
-        Poll::Ready(Ok(()))
+        Poll::Ready(this.note_received(fresh))
     }
 }
 
@@ -98,6 +159,9 @@ impl AsyncWrite for Transport {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let outcome = this.stream.poll_send(context, source);
+        if let Poll::Ready(Ok(count)) = outcome {
+            this.note_sent(&[IoSlice::new(source)], count);
+        }
         this.note_send(outcome)
     }
 
@@ -124,6 +188,9 @@ impl AsyncWrite for Transport {
         }
         let this = self.get_mut();
         let outcome = this.stream.poll_send_vectored(context, pieces);
+        if let Poll::Ready(Ok(count)) = outcome {
+            this.note_sent(pieces, count);
+        }
         this.note_send(outcome)
     }
 }

@@ -156,8 +156,15 @@ impl Reader {
 
     /// The whole message, once [`Reader::left`] is 0.
     pub(in crate::grpc) fn finish(self) -> Result<Arrived, Fault> {
-        let is_whole = self.left == 0
-            && self.partial.is_empty()
+        if self.left > 0 {
+            return Err(Fault::Malformed);
+        }
+        self.end()
+    }
+
+    /// The message, where its length was only a bound: it ends here.
+    pub(in crate::grpc) fn end(self) -> Result<Arrived, Fault> {
+        let is_whole = self.partial.is_empty()
             && self.groups.is_empty()
             && matches!(self.place, Place::FieldHeader);
         if !is_whole {

@@ -9,8 +9,9 @@ use h2::RecvStream;
 
 use super::MESSAGES_PER_TURN;
 use super::traffic::Traffic;
+use crate::coding::Coding;
 use crate::forward::Forwarded;
-use crate::grpc::body::{Failure, release};
+use crate::grpc::body::{Failure, Pile, release};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
 use crate::grpc::infer::{self, Arrived, Reader};
 use crate::grpc::patience::Patience;
@@ -24,8 +25,9 @@ pub(super) async fn take_in(
     forwarded: &Forwarded,
     traffic: &RefCell<Traffic<Flight>>,
     tray: &Rc<Tray>,
+    coding: Option<Coding>,
 ) -> Result<(), Failure> {
-    let mut messages = Messages::new(body);
+    let mut messages = Messages::new(body, coding);
     // Since there was last nothing to read.
     let mut count = 0;
     loop {
@@ -52,24 +54,43 @@ pub(super) async fn take_in(
     }
 }
 
+/// A message that has not come in full.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are of the large kind"
+)]
+enum Open {
+    Plain(Reader),
+    Packed(Pile),
+}
+
+/// What was cut off at the end of a message.
+enum Cut {
+    Arrived(Arrived),
+    Packed(Pile),
+}
+
 /// Cuts the stream's bytes into messages.
 struct Messages {
     body: RecvStream,
     /// What is left of the last frame.
     rest: Bytes,
     prefix: Prefix,
-    reader: Option<Reader>,
+    /// What messages are compressed with that say they are.
+    coding: Option<Coding>,
+    open: Option<Open>,
     /// There was nothing to read since the last look.
     has_paused: bool,
 }
 
 impl Messages {
-    fn new(body: RecvStream) -> Messages {
+    fn new(body: RecvStream, coding: Option<Coding>) -> Messages {
         Messages {
             body,
             rest: Bytes::new(),
             prefix: Prefix::default(),
-            reader: None,
+            coding,
+            open: None,
             has_paused: false,
         }
     }
@@ -82,11 +103,16 @@ impl Messages {
     async fn next(&mut self, shard: &Shard) -> Result<Option<Arrived>, Failure> {
         let mut patience = Patience::new(None);
         loop {
-            if let Some(arrived) = self.cut(shard)? {
-                return Ok(Some(arrived));
+            match self.cut(shard)? {
+                Some(Cut::Arrived(arrived)) => return Ok(Some(arrived)),
+                // Boxed: most streams have none, and its state would make each larger.
+                Some(Cut::Packed(pile)) => {
+                    return Ok(Some(Box::pin(pile.unpack_tensors(shard)).await?));
+                }
+                None => {}
             }
             // Between messages a client may stay silent for as long as it likes.
-            let is_between = self.reader.is_none() && self.prefix.is_empty();
+            let is_between = self.open.is_none() && self.prefix.is_empty();
             let (body, has_paused) = (&mut self.body, &mut self.has_paused);
             let frame = std::future::poll_fn(|context| match body.poll_data(context) {
                 Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
@@ -114,26 +140,43 @@ impl Messages {
     }
 
     /// Takes from the last frame up to the end of a message.
-    fn cut(&mut self, shard: &Shard) -> Result<Option<Arrived>, Status> {
-        let reader = match &mut self.reader {
-            Some(reader) => reader,
+    fn cut(&mut self, shard: &Shard) -> Result<Option<Cut>, Status> {
+        let open = match &mut self.open {
+            Some(open) => open,
             none => {
-                let (length, rest) = self.prefix.take(&self.rest, MESSAGE_BYTES_MAX)?;
+                let taken = self
+                    .prefix
+                    .take(&self.rest, MESSAGE_BYTES_MAX, self.coding)?;
+                let (length, rest) = taken;
                 let used_bytes = self.rest.len() - rest.len();
                 self.rest.advance(used_bytes);
                 let Some(length) = length else {
                     return Ok(None);
                 };
-                self.prefix = Prefix::default();
-                none.insert(Reader::new(&shard.pool, &shard.budget, length))
+                let prefix = std::mem::take(&mut self.prefix);
+                none.insert(match prefix.packed() {
+                    Some(coding) => Open::Packed(Pile::new(shard, length, Some(coding))),
+                    None => Open::Plain(Reader::new(&shard.pool, &shard.budget, length)),
+                })
             }
         };
-        let own = self.rest.split_to(self.rest.len().min(reader.left()));
-        reader.feed(&own)?;
-        if reader.left() > 0 {
+        let left = match open {
+            Open::Plain(reader) => reader.left(),
+            Open::Packed(pile) => pile.left(),
+        };
+        let own = self.rest.split_to(self.rest.len().min(left));
+        let is_whole = own.len() == left;
+        match open {
+            Open::Plain(reader) => reader.feed(&own)?,
+            Open::Packed(pile) => pile.push(own)?,
+        }
+        if !is_whole {
             return Ok(None);
         }
-        let reader = self.reader.take();
-        Ok(reader.map(Reader::finish).transpose()?)
+        Ok(match self.open.take() {
+            Some(Open::Plain(reader)) => Some(Cut::Arrived(reader.finish()?)),
+            Some(Open::Packed(pile)) => Some(Cut::Packed(pile)),
+            None => None,
+        })
     }
 }

@@ -18,8 +18,10 @@ use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
 use super::body::{Failure, send_pieces};
+use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::status::{self, Status};
+use crate::coding::Coding;
 use crate::forward::Forwarded;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
 use message::Rendering;
@@ -36,6 +38,7 @@ pub(super) struct Terms {
     pub(super) ends_at_error: bool,
     /// Of each of its requests.
     pub(super) forwarded: Forwarded,
+    pub(super) packing: Packing,
 }
 
 /// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
@@ -46,7 +49,7 @@ pub(super) async fn serve(
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), Failure> {
-    let mut stream = respond.send_response(status::response_head(), false)?;
+    let mut stream = respond.send_response(status::response_head(terms.packing.outgoing), false)?;
     let trailers = match run(shard, terms, body, &mut stream).await {
         Ok(()) => status::ok_trailers(),
         Err(Failure::Status(status)) => status::error_trailers(&status),
@@ -69,9 +72,10 @@ async fn run(
         body,
         &terms.forwarded,
         &traffic,
-        &tray
+        &tray,
+        terms.packing.incoming
     ));
-    let mut outlet = pin!(give_out(shard, &traffic, stream));
+    let mut outlet = pin!(give_out(shard, &traffic, stream, terms.packing.outgoing));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -111,6 +115,7 @@ async fn give_out(
     shard: &Shard,
     traffic: &RefCell<Traffic<Flight>>,
     stream: &mut SendStream<Bytes>,
+    coding: Option<Coding>,
 ) -> Result<(), Failure> {
     let mut patience = Patience::new(None);
     // Since there was last nothing to write.
@@ -135,7 +140,7 @@ async fn give_out(
         let Some(Outgoing { message, receipt }) = next else {
             return Ok(());
         };
-        let pieces = match message {
+        let mut pieces = match message {
             Rendering::Ready(rendered) => rendered?,
             Rendering::Long(long) => {
                 // The others of the stream wait for it; taking in and booking go on.
@@ -144,6 +149,9 @@ async fn give_out(
                 pieces
             }
         };
+        if let Some(coding) = coding {
+            pieces = Box::pin(pack(shard, pieces, coding)).await;
+        }
         send_pieces(stream, pieces, &mut patience).await?;
         if let Some(receipt) = receipt {
             receipt.refund();

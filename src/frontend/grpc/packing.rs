@@ -1,0 +1,340 @@
+//! Compression of messages, one by one: what the client may send, what it is sent.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use smallvec::smallvec;
+
+use super::frame::{PREFIX_BYTES, put_prefix};
+use super::infer::{Pieces, Reader};
+use super::status::{Code, Status};
+use crate::coding::{
+    Coding, DEFLATE_IN_PLACE_BYTES, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into,
+};
+use crate::options::CompressionLevel;
+use crate::shard::{Shard, breathe};
+
+/// What a call's head says about compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Packing {
+    /// How messages are compressed that say they are.
+    pub(super) incoming: Option<Coding>,
+    /// How inference responses are to be compressed.
+    pub(super) outgoing: Option<Coding>,
+}
+
+impl Packing {
+    /// Reads `headers`.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED for a compressor that is not known; the answer's head says which are.
+    pub(super) fn agree(headers: &HeaderMap, level: CompressionLevel) -> Result<Packing, Status> {
+        let incoming = match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
+            None | Some(b"identity") => None,
+            Some(name) => Some(Coding::of(name).ok_or_else(|| {
+                let name = String::from_utf8_lossy(name);
+                let message = format!("Compression algorithm '{name}' is not supported.");
+                Status::new(Code::Unimplemented, message)
+            })?),
+        };
+        let outgoing = match level {
+            CompressionLevel::None => None,
+            level => headers
+                .get("grpc-accept-encoding")
+                .and_then(|accepted| choose(accepted.as_bytes(), level)),
+        };
+        Ok(Packing { incoming, outgoing })
+    }
+}
+
+/// The compressor for `level` among those that the client accepts, ranked as upstream's library does: gzip below deflate.
+fn choose(accepted: &[u8], level: CompressionLevel) -> Option<Coding> {
+    let is_accepted = |coding: &Coding| {
+        accepted
+            .split(|byte| *byte == b',')
+            .any(|name| name.trim_ascii() == coding.name().as_bytes())
+    };
+    let mut ranked = [Coding::Gzip, Coding::Deflate]
+        .into_iter()
+        .filter(is_accepted);
+    match level {
+        CompressionLevel::None => None,
+        CompressionLevel::Low => ranked.next(),
+        // Of two the second, as upstream's library rounds.
+        CompressionLevel::Medium | CompressionLevel::High => ranked.next_back(),
+    }
+}
+
+/// Where an inflated message goes.
+pub(super) trait Sink: Send + 'static {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status>;
+}
+
+impl Sink for Reader {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        Ok(self.feed(bytes)?)
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Of inflated bytes at a time.
+const PLACE_BYTES: usize = 16 << 10;
+
+/// A compressed message on its way into its sink.
+pub(super) struct Unpacking<S> {
+    pieces: Vec<Bytes>,
+    index: usize,
+    at: usize,
+    inflater: Inflater,
+    length: usize,
+    length_max: usize,
+    sink: S,
+}
+
+impl<S: Sink> Unpacking<S> {
+    /// `sink` takes at most `length_max` bytes.
+    pub(super) fn new(pieces: Vec<Bytes>, coding: Coding, length_max: usize, sink: S) -> Self {
+        Unpacking {
+            pieces,
+            index: 0,
+            at: 0,
+            inflater: Inflater::new(coding),
+            length: 0,
+            length_max,
+            sink,
+        }
+    }
+
+    /// Inflates in place as long as that is short, then on the shard's offload thread.
+    pub(super) async fn finish_on(mut self, shard: &Shard) -> Result<S, Status> {
+        let packed_bytes: usize = self.pieces.iter().map(Bytes::len).sum();
+        if packed_bytes <= INFLATE_IN_PLACE_BYTES && self.run(INFLATE_IN_PLACE_BYTES)? {
+            return Ok(self.sink);
+        }
+        shard.offload(move || self.finish()).await
+    }
+
+    /// Inflates in slices, between which the shard breathes: for messages with a small bound.
+    pub(super) async fn finish_in_slices(mut self) -> Result<S, Status> {
+        while !self.run(INFLATE_IN_PLACE_BYTES)? {
+            breathe().await;
+        }
+        Ok(self.sink)
+    }
+
+    /// Inflates all of it. Not for shards.
+    pub(super) fn finish(mut self) -> Result<S, Status> {
+        while !self.run(usize::MAX)? {}
+        Ok(self.sink)
+    }
+
+    /// Inflates until the end or until about `work_bytes` have come out; says whether that was the end.
+    fn run(&mut self, work_bytes: usize) -> Result<bool, Status> {
+        let mut place = [0; PLACE_BYTES];
+        let mut done_bytes = 0;
+        if self.packed().is_empty() {
+            // Upstream's library takes nothing for the compressed form of nothing.
+            return Ok(true);
+        }
+        while done_bytes < work_bytes {
+            let input = rest(&self.pieces, self.index, self.at);
+            let step = self.inflater.step(input, &mut place);
+            let step = step.map_err(|_| self.corrupt())?;
+            self.at += step.read_count;
+            done_bytes += step.written_count;
+            self.length += step.written_count;
+            if self.length > self.length_max {
+                let (length, length_max) = (self.length, self.length_max);
+                let message =
+                    format!("Received message larger than max ({length} vs. {length_max})");
+                return Err(Status::new(Code::ResourceExhausted, message));
+            }
+            self.sink
+                .take(place.get(..step.written_count).unwrap_or_default())?;
+            let has_more = !self.packed().is_empty();
+            if step.has_ended {
+                return if has_more {
+                    Err(self.corrupt())
+                } else {
+                    Ok(true)
+                };
+            }
+            if step.read_count == 0 && step.written_count == 0 {
+                return Err(self.corrupt());
+            }
+        }
+        Ok(false)
+    }
+
+    /// The next compressed bytes; none at the end.
+    fn packed(&mut self) -> &[u8] {
+        while self
+            .pieces
+            .get(self.index)
+            .is_some_and(|piece| self.at == piece.len())
+        {
+            self.index += 1;
+            self.at = 0;
+        }
+        rest(&self.pieces, self.index, self.at)
+    }
+
+    fn corrupt(&self) -> Status {
+        let name = self.inflater.coding.name();
+        let message = format!("Unexpected error decompressing data for algorithm {name}");
+        Status::new(Code::Internal, message)
+    }
+}
+
+/// What is left of the piece at `index`.
+fn rest(pieces: &[Bytes], index: usize, at: usize) -> &[u8] {
+    let piece = pieces.get(index).and_then(|piece| piece.get(at..));
+    piece.unwrap_or_default()
+}
+
+/// `pieces` as one compressed message if that is shorter, as upstream's library decides. What is large is compressed on the shard's
+/// offload thread.
+pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: Coding) -> Pieces {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if length <= DEFLATE_IN_PLACE_BYTES {
+        return packed(pieces, length, coding);
+    }
+    shard.offload(move || packed(pieces, length, coding)).await
+}
+
+fn packed(pieces: Pieces, length: usize, coding: Coding) -> Pieces {
+    let mut out = vec![0; PREFIX_BYTES];
+    let mut prefix_bytes = PREFIX_BYTES;
+    let contents = pieces.iter().map(|piece| {
+        let own_bytes = piece.len().min(prefix_bytes);
+        prefix_bytes -= own_bytes;
+        piece.get(own_bytes..).unwrap_or_default()
+    });
+    deflate_into(coding, contents, &mut out);
+    if out.len() >= length {
+        return pieces;
+    }
+    let packed_bytes = out.len() - PREFIX_BYTES;
+    put_prefix(&mut out, packed_bytes);
+    if let Some(flag) = out.first_mut() {
+        *flag = 1;
+    }
+    smallvec![Bytes::from(out)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                let value = http::HeaderValue::from_static(value);
+                (http::HeaderName::from_static(name), value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn compressors_are_agreed_on() {
+        let (gzip, deflate) = (Some(Coding::Gzip), Some(Coding::Deflate));
+        use CompressionLevel::{High, Low, Medium, None as Never};
+        for (accepted, level, expected) in [
+            ("identity,deflate,gzip", Never, None),
+            ("identity,deflate,gzip", Low, gzip),
+            ("identity, deflate, gzip", Medium, deflate),
+            ("gzip,deflate", High, deflate),
+            ("gzip", Low, gzip),
+            ("gzip", Medium, gzip),
+            ("gzip", High, gzip),
+            ("deflate", Low, deflate),
+            ("identity", High, None),
+            ("snappy", Low, None),
+            ("", Low, None),
+        ] {
+            let agreed = Packing::agree(&headers(&[("grpc-accept-encoding", accepted)]), level);
+            let expected = Packing {
+                incoming: None,
+                outgoing: expected,
+            };
+            assert_eq!(agreed, Ok(expected), "{accepted} {level:?}");
+        }
+        assert_eq!(Packing::agree(&headers(&[]), High), Ok(Packing::default()));
+        for (name, expected) in [("gzip", gzip), ("deflate", deflate), ("identity", None)] {
+            let agreed = Packing::agree(&headers(&[("grpc-encoding", name)]), Never);
+            assert_eq!(agreed.map(|packing| packing.incoming), Ok(expected));
+        }
+        for name in ["snappy", "", "GZIP", "stream/gzip"] {
+            let refused = Packing::agree(&headers(&[("grpc-encoding", name)]), Never);
+            assert_eq!(refused.unwrap_err().code, Code::Unimplemented, "{name}");
+        }
+    }
+
+    fn framed(message: &[u8]) -> Pieces {
+        let mut prefix = vec![0; PREFIX_BYTES];
+        put_prefix(&mut prefix, message.len());
+        prefix.extend_from_slice(&message[..message.len() / 3]);
+        smallvec![
+            Bytes::from(prefix),
+            Bytes::copy_from_slice(&message[message.len() / 3..])
+        ]
+    }
+
+    fn unpacked(
+        packed: &[u8],
+        cut: usize,
+        coding: Coding,
+        length_max: usize,
+    ) -> Result<Vec<u8>, Status> {
+        let pieces = packed.chunks(cut).map(Bytes::copy_from_slice).collect();
+        Unpacking::new(pieces, coding, length_max, Vec::new()).finish()
+    }
+
+    #[test]
+    fn messages_come_back_in_any_pieces() {
+        let message: Vec<u8> = (0..20_000u32).flat_map(|n| (n / 9).to_le_bytes()).collect();
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            let wire = packed(framed(&message), message.len() + PREFIX_BYTES, coding).concat();
+            let (prefix, body) = wire.split_at(PREFIX_BYTES);
+            assert_eq!(
+                (prefix[0], &prefix[1..]),
+                (1, &(body.len() as u32).to_be_bytes()[..])
+            );
+            for cut in [1, 7, 5000, body.len()] {
+                assert_eq!(
+                    unpacked(body, cut, coding, message.len()),
+                    Ok(message.clone())
+                );
+            }
+            let large = unpacked(body, 5000, coding, message.len() - 1).unwrap_err();
+            assert_eq!(large.code, Code::ResourceExhausted);
+            for bad in [
+                &body[..body.len() - 1],
+                &[body, b"x"].concat(),
+                &[body, body].concat(),
+                &message,
+            ] {
+                let refused = unpacked(bad, 100, coding, usize::MAX).unwrap_err();
+                assert_eq!(refused.code, Code::Internal);
+            }
+            assert_eq!(unpacked(&[], 1, coding, 0), Ok(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn what_would_not_shrink_stays_as_it_is() {
+        for message in [&b""[..], b"abc", b"\x01\xf3\x77"] {
+            let pieces = framed(message);
+            assert_eq!(
+                packed(pieces.clone(), message.len() + PREFIX_BYTES, Coding::Gzip),
+                pieces
+            );
+        }
+    }
+}
