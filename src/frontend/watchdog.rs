@@ -37,7 +37,7 @@ impl Watchdog {
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                     round = round.wrapping_add(1);
                     for (index, (link, missed_count)) in links.iter().zip(&mut missed_counts).enumerate() {
-                        if link.is_quiet() && round % QUIET_EVERY != 0 {
+                        if link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
                             continue;
                         }
                         if link.poke() {
