@@ -287,7 +287,7 @@ class Security(ServerCase):
         body = json.dumps({"inputs": [tensor()]}).encode()
         for value in ("abc", "-1", "1.5", "99999999999999999999", "2147483648", "0x10", "", " ", "+5", "1,1", "NaN"):
             status = self.exchange(wire.post(INFER, body, f"Inference-Header-Content-Length: {value}"))[0]
-            self.assertIn(status, (200,) if value.strip() == "" else (400, 500), value)  # a number followed by more counts as that number
+            self.assertIn(status, (400, 500), value)  # what begins with a number counts as that number: of too few bytes
         for name in ("Accept-Encoding", "Content-Encoding", "Endpoint-Load-Metrics-Format", "Expect", "Content-Type"):
             for value in ("x" * 1000, ";;;", "gzip;q=-1", "gzip;q=1e400", "\xff"):
                 self.assertLess(self.exchange(wire.post(INFER, body, f"{name}: {value}"))[0], 502)
