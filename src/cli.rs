@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 
 use conch_engine::{ControlMode, HostPolicies};
-use conch_frontend::{HeaderPattern, Restrictions};
+use conch_frontend::{HeaderPattern, Restrictions, TraceOptions};
 
 use crate::access_flags;
 use crate::cloud_flags::{self, Environment};
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 use crate::grpc_flags::GrpcFlags;
+use crate::trace_flags::TraceFlags;
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +69,9 @@ pub struct Arguments {
     pub connections_max: Option<usize>,
     pub queue_requests_max: u64,
     pub lowers_core_priority: bool,
+    /// As the options below settle it.
+    pub trace: TraceOptions,
+    trace_flags: TraceFlags,
     /// To be logged once the log is set up.
     pub warnings: Vec<String>,
 }
@@ -158,6 +162,8 @@ impl Default for Arguments {
             connections_max: None,
             queue_requests_max: 65_536,
             lowers_core_priority: true,
+            trace: TraceOptions::default(),
+            trace_flags: TraceFlags::default(),
             warnings: Vec::new(),
         }
     }
@@ -382,6 +388,10 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
             let bytes = parse_int(value)?;
             arguments.cache_config = vec![("local".into(), "size".into(), bytes.to_string())];
         }
+        "trace-config" => {
+            let warning = arguments.trace_flags.set_config(value)?;
+            arguments.warnings.extend(warning);
+        }
         "shards" => arguments.shard_count = Some(parse_count(value, 1)?),
         "memory-limit-bytes" => {
             let bytes = u64::try_from(parse_int(value)?)
@@ -392,6 +402,10 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "connections-max" => arguments.connections_max = Some(parse_count(value, 1)?),
         "queue-requests-max" => arguments.queue_requests_max = parse_count(value, 1)? as u64,
         "lower-core-priority" => arguments.lowers_core_priority = parse_bool(value)?,
+        deprecated if deprecated.starts_with("trace-") => {
+            let name = deprecated.trim_start_matches("trace-");
+            arguments.trace_flags.set_deprecated(name, value)?;
+        }
         unlisted => unreachable!("the flag table serves --{unlisted} but nothing sets it"),
     }
     Ok(())
@@ -417,6 +431,10 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     arguments.startup_models.dedup();
     arguments.model_repositories.sort();
     arguments.model_repositories.dedup();
+    arguments.trace = arguments.trace_flags.settle().map_err(|reason| Stop::Bad {
+        flag: String::from("trace-config"),
+        reason,
+    })?;
     if arguments.metrics.address.is_empty() {
         arguments.metrics.address = arguments.http.address.clone();
     }
@@ -808,6 +826,8 @@ mod tests {
                 ("grpc-infer-response-compression-level", _) => "low",
                 ("model-control-mode", _) => "explicit",
                 ("backend-config" | "metrics-config", _) => "a=b",
+                ("trace-config", _) => "rate=5",
+                ("trace-level", _) => "TENSORS",
                 ("http-restricted-api" | "grpc-restricted-protocol", _) => "health:k=v",
                 ("sagemaker-safe-port-range", _) => "1-2",
                 ("host-policy", _) => "p,cpu-cores=0-1,3-3",

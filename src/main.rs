@@ -12,6 +12,7 @@ mod flags;
 mod grpc_flags;
 mod machine;
 mod poll;
+mod trace_flags;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -212,6 +213,7 @@ fn frontend_options(
         http_forward: arguments.http_forward.clone(),
         grpc_forward: arguments.grpc_forward.clone(),
         http_timeout_header: arguments.http_timeout_header.clone(),
+        trace: arguments.trace.clone(),
         ..conch_frontend::Options::default()
     })
 }

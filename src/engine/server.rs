@@ -434,8 +434,7 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 pub const VERSION: &str = "2.73.0";
 
 /// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
-/// `sequence`, `system_shared_memory`, `cuda_shared_memory`, `trace` and
-/// `logging`; each joins the list with its service.
+/// `sequence`, `system_shared_memory` and `cuda_shared_memory`; each joins the list with its service.
 pub const EXTENSIONS: &[&str] = &[
     "classification",
     "model_repository",
@@ -445,4 +444,6 @@ pub const EXTENSIONS: &[&str] = &[
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 ];

@@ -17,6 +17,7 @@ mod metrics;
 mod options;
 mod sagemaker;
 mod shard;
+mod trace;
 #[cfg(test)]
 mod trial;
 mod vertex_ai;
@@ -33,12 +34,14 @@ use conch_net::Listener;
 use acceptor::Acceptor;
 use shard::Running;
 use shard::link::{Letter, Link, Protocol};
+use trace::Tracing;
 use watchdog::Watchdog;
 
 pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
 pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options};
 pub use sagemaker::{InferenceType, SageMaker};
+pub use trace::{Levels, TraceOptions};
 pub use vertex_ai::VertexAi;
 
 /// Single steps of a request's walk, for the micro-benches.
@@ -61,12 +64,14 @@ pub struct Addresses {
     pub vertex_ai: Option<SocketAddr>,
 }
 
-/// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of the process.
+/// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of the process, but for the one that
+/// writes traces: what has been traced is in its files then.
 pub struct Frontend {
     addresses: Addresses,
     acceptors: Vec<(Protocol, Acceptor)>,
     shards: Vec<Running>,
     watchdog: Option<Watchdog>,
+    tracing: Arc<Tracing>,
 }
 
 /// Binds and serves. Blocks only while sockets and threads are made.
@@ -123,10 +128,11 @@ pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Erro
         }
         listeners.push((protocol, listener));
     }
+    let tracing = Tracing::start(&options.trace)?;
     let options = Arc::new(options);
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        shards.push(Running::start(index, *cpu, &options, &server)?);
+        shards.push(Running::start(index, *cpu, &options, &server, &tracing)?);
     }
     let links: Vec<Arc<Link>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     let watchdog = Watchdog::start(links.clone())?;
@@ -140,6 +146,7 @@ pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Erro
         acceptors,
         shards,
         watchdog: Some(watchdog),
+        tracing,
     })
 }
 
@@ -196,5 +203,11 @@ impl Frontend {
             outcome = outcome.and(shard.stop());
         }
         outcome
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        self.tracing.finish();
     }
 }

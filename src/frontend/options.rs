@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::access::Restrictions;
 use crate::forward::HeaderPattern;
 use crate::sagemaker::SageMaker;
+use crate::trace::TraceOptions;
 use crate::vertex_ai::VertexAi;
 
 /// An address to listen on.
@@ -100,6 +101,8 @@ pub struct Options {
     pub http_idle_timeout: Duration,
     /// The longest pause within a request's body, and while a client takes no bytes of a response.
     pub http_stall_timeout: Duration,
+    /// What is traced, and into which file.
+    pub trace: TraceOptions,
 }
 
 impl Default for Options {
@@ -127,6 +130,7 @@ impl Default for Options {
             http_head_timeout: Duration::from_secs(30),
             http_idle_timeout: Duration::from_secs(300),
             http_stall_timeout: Duration::from_secs(60),
+            trace: TraceOptions::default(),
         }
     }
 }

@@ -222,12 +222,14 @@ fn control_operations() {
         status == 200
             && body.starts_with(b"{\"model_stats\":[{\"name\":\"double\",\"version\":\"1\"")
     );
-    for path in [
-        "/v2/logging",
-        "/v2/trace/setting",
-        "/v2/systemsharedmemory/status",
+    for (path, status) in [
+        ("/v2/logging", 200),
+        ("/v2/trace/setting", 200),
+        ("/v2/models/echo/trace/setting", 200),
+        ("/v2/models/none/trace/setting", 404),
+        ("/v2/systemsharedmemory/status", 501),
     ] {
-        assert_eq!(exchange(&get(path)).0, 501, "{path}");
+        assert_eq!(exchange(&get(path)).0, status, "{path}");
     }
     assert_eq!(
         exchange(&post("/v2/repository/models/echo/load", None, b"{}")).0,

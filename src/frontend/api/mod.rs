@@ -3,13 +3,19 @@
 //! Called on a shard; nothing here blocks.
 
 mod classes;
+mod logging;
 mod readiness;
+mod tracing;
 
 use conch_engine::Error;
 
 pub(crate) use classes::Classes;
 pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
+pub(crate) use logging::{LogChanges, log_file_refusal};
 pub(crate) use readiness::Patient;
+pub(crate) use tracing::{
+    level_names, parse_count, parse_levels, parse_unsigned, trace_file_refusal,
+};
 
 /// A version as clients write it: empty for the highest ready one.
 ///

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -23,6 +23,7 @@ use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
+use super::trace::{RESPONSE_COMPLETE, SEND_END, SEND_START, Wait, note};
 use super::{control, forward, readiness, reflection, repository, stream, timeout};
 use crate::access::Granted;
 use crate::coding::Coding;
@@ -162,14 +163,16 @@ async fn answer(
         return Err(Status::deadline_exceeded().into());
     }
     // Kept there alone: each call in flight has room for what lives on.
-    // Kept there alone: each call in flight has room for what lives on.
     let mut patience = Patience::new(deadline_ns);
     match method.into_inner() {
         Method::ModelInfer => {
+            let wait = Wait::begin(shard);
             let arrived =
                 receive_tensors(shard, &mut body, &mut patience, packing.incoming).await?;
+            let wait = wait.end();
             let typed = infer::convert(shard, &arrived).await;
-            let submitted = infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns)?;
+            let (submitted, stations) =
+                infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns, wait)?;
             let mut pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
                 infer::Encoded::Ready(pieces) => pieces,
                 infer::Encoded::Later(pieces) => pieces.await?,
@@ -178,7 +181,10 @@ async fn answer(
                 // Boxed, as below.
                 pieces = Box::pin(pack(shard, pieces, coding)).await;
             }
-            send(respond, pieces, packing.outgoing, &mut patience).await
+            note(stations.as_ref(), SEND_START);
+            let sent = send(respond, pieces, packing.outgoing, &mut patience).await;
+            note(stations.as_ref(), SEND_END);
+            sent
         }
         Method::ModelStreamInfer => {
             // Boxed, as below.
@@ -272,34 +278,36 @@ async fn answer(
     }
 }
 
-/// Waits for one inference; withdraws it if the client does.
-async fn outcome(
-    shard: &Rc<Shard>,
-    submitted: infer::Submitted,
+/// Waits for one inference; withdraws it if the client does. No `async fn`: what it is given would take up room twice.
+fn outcome<'a>(
+    shard: &'a Rc<Shard>,
+    mut submitted: infer::Submitted,
     deadline_ns: Option<u64>,
-    respond: &mut SendResponse<Bytes>,
-) -> Result<infer::Encoded, Failure> {
-    let infer::Submitted { reply, id, classes } = submitted;
-    let mut reply = pin!(reply);
-    let outcome = std::future::poll_fn(|context| {
-        if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
-            return Poll::Ready(Some(outcome));
-        }
-        respond.poll_reset(context).map(|_| None)
-    })
-    .await
-    .ok_or(Failure::Gone)?;
-    match outcome {
-        Ok(response) => Ok(infer::answer(shard, response, id, classes)?),
-        Err(error) => {
-            let is_late =
-                deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());
-            if is_late && error.code == conch_engine::Code::Cancelled {
-                return Err(Status::deadline_exceeded().into());
+    respond: &'a mut SendResponse<Bytes>,
+) -> impl Future<Output = Result<infer::Encoded, Failure>> + 'a {
+    std::future::poll_fn(move |context| {
+        let Poll::Ready(outcome) = Pin::new(&mut submitted.reply).poll(context) else {
+            return respond.poll_reset(context).map(|_| Err(Failure::Gone));
+        };
+        note(submitted.stations.as_ref(), RESPONSE_COMPLETE);
+        Poll::Ready(match outcome {
+            Ok(response) => {
+                let id = std::mem::take(&mut submitted.id);
+                let classes = std::mem::take(&mut submitted.classes);
+                infer::answer(shard, response, id, classes).map_err(Failure::from)
             }
-            Err(Status::from(error).into())
-        }
+            Err(error) => Err(refusal(error, deadline_ns).into()),
+        })
+    })
+}
+
+/// The status of a failed inference; one that was withdrawn at its deadline failed by that.
+fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> Status {
+    let is_late = deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());
+    if is_late && error.code == conch_engine::Code::Cancelled {
+        return Status::deadline_exceeded();
     }
+    Status::from(error)
 }
 
 /// Sends a complete answer.

@@ -10,6 +10,7 @@ use conch_proto::inference::model_metadata_response::TensorMetadata;
 use super::body::framed;
 use super::method::Method;
 use super::status::Status;
+use super::{logging, trace};
 use crate::api;
 use crate::shard::Shard;
 
@@ -45,6 +46,8 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
             })
         }
         Method::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
+        Method::TraceSetting => framed(&trace::answer(shard, &decode(message)?)?),
+        Method::LogSettings => framed(&logging::answer(&decode(message)?)?),
         Method::RepositoryIndex
         | Method::RepositoryModelLoad
         | Method::RepositoryModelUnload

@@ -16,6 +16,8 @@ pub(super) enum Method {
     RepositoryModelUnload,
     ModelInfer,
     ModelStreamInfer,
+    TraceSetting,
+    LogSettings,
     HealthCheck,
     HealthWatch,
     /// ServerReflectionInfo, of either version: their messages are the same.
@@ -25,15 +27,13 @@ pub(super) enum Method {
 }
 
 /// The rest of the protocol's methods.
-const LATER: [(&str, Category); 8] = [
+const LATER: [(&str, Category); 6] = [
     ("SystemSharedMemoryStatus", Category::SharedMemory),
     ("SystemSharedMemoryRegister", Category::SharedMemory),
     ("SystemSharedMemoryUnregister", Category::SharedMemory),
     ("CudaSharedMemoryStatus", Category::SharedMemory),
     ("CudaSharedMemoryRegister", Category::SharedMemory),
     ("CudaSharedMemoryUnregister", Category::SharedMemory),
-    ("TraceSetting", Category::Trace),
-    ("LogSettings", Category::Logging),
 ];
 
 impl Guarded for Method {
@@ -53,6 +53,8 @@ impl Guarded for Method {
             | Method::RepositoryModelLoad
             | Method::RepositoryModelUnload => Category::ModelRepository,
             Method::ModelInfer | Method::ModelStreamInfer => Category::Inference,
+            Method::TraceSetting => Category::Trace,
+            Method::LogSettings => Category::Logging,
             Method::Later(_, category) => *category,
         })
     }
@@ -75,6 +77,8 @@ impl Method {
                 "RepositoryIndex" => Method::RepositoryIndex,
                 "RepositoryModelLoad" => Method::RepositoryModelLoad,
                 "RepositoryModelUnload" => Method::RepositoryModelUnload,
+                "TraceSetting" => Method::TraceSetting,
+                "LogSettings" => Method::LogSettings,
                 _ => {
                     let (name, category) = LATER.into_iter().find(|(known, _)| *known == name)?;
                     Method::Later(name, category)
@@ -117,8 +121,15 @@ mod tests {
                 Some(Method::ModelInfer),
             ),
             (
+                "/inference.GRPCInferenceService/CudaSharedMemoryStatus",
+                Some(Method::Later(
+                    "CudaSharedMemoryStatus",
+                    Category::SharedMemory,
+                )),
+            ),
+            (
                 "/inference.GRPCInferenceService/LogSettings",
-                Some(Method::Later("LogSettings", Category::Logging)),
+                Some(Method::LogSettings),
             ),
             ("/grpc.health.v1.Health/Check", Some(Method::HealthCheck)),
             ("/grpc.health.v1.Health/List", None),

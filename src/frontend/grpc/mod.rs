@@ -12,6 +12,7 @@ mod control;
 mod forward;
 mod frame;
 mod infer;
+mod logging;
 pub(crate) mod measure;
 mod method;
 mod packing;
@@ -24,6 +25,7 @@ mod settings;
 mod status;
 mod stream;
 mod timeout;
+mod trace;
 mod transport;
 mod wire;
 

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io::IoSlice;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use super::head::{self, Framing, Head, Refusal};
 use super::input::Input;
 use crate::access::{Granted, Guarded};
 use crate::shard::{Presence, Shard, Stream, Waiting};
+use crate::trace::Traced;
 pub(crate) use streaming::Source;
 
 /// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
@@ -100,6 +102,8 @@ pub(crate) struct Connection {
     scratch: Vec<u8>,
     /// The body of the next answer comes from here, piece by piece.
     source: Option<Box<dyn Source>>,
+    /// Whom the answer that is sent next, or on its way, is traced for.
+    traced: Option<Arc<Traced>>,
 }
 
 /// What of a head is still needed after its bytes are gone.
@@ -125,6 +129,7 @@ pub(crate) async fn serve(
         out: Vec::new(),
         scratch: Vec::new(),
         source: None,
+        traced: None,
     };
     // However it ends, dropping the stream closes the socket.
     let _ = connection.run(&service).await;
@@ -478,6 +483,27 @@ impl Connection {
         .await
     }
 
+    /// A traced request has its response; what is sent next is its answer.
+    pub(crate) fn note_traced(&mut self, traced: Arc<Traced>) {
+        traced.reach("INFER_RESPONSE_COMPLETE");
+        // An earlier one of a pipeline waits for this one, to be sent together.
+        self.note_sent();
+        self.traced = Some(traced);
+    }
+
+    /// The answer's first bytes are written next.
+    fn note_sending(&self) {
+        if let Some(traced) = &self.traced {
+            traced.reach("HTTP_SEND_START");
+        }
+    }
+
+    fn note_sent(&mut self) {
+        if let Some(traced) = self.traced.take() {
+            traced.reach("HTTP_SEND_END");
+        }
+    }
+
     /// Sends an answer, or collects it if more requests are waiting.
     async fn send(
         &mut self,
@@ -490,6 +516,7 @@ impl Connection {
             (false, true) => Some("keep-alive"),
             (false, false) => None,
         };
+        self.note_sending();
         answer.write_head(&mut self.out, connection);
         if outline.is_head {
             return Ok(());
@@ -514,6 +541,7 @@ impl Connection {
         self.presence.wait(Waiting::Busy, 0);
         self.out = out;
         self.out.clear();
+        self.note_sent();
         outcome
     }
 
@@ -542,6 +570,7 @@ impl Connection {
         }
         let out = std::mem::take(&mut self.out);
         let outcome = self.send_bytes(&out).await;
+        self.note_sent();
         self.out = out;
         self.out.clear();
         if self.out.capacity() > COLLECTED_BYTES_MAX {

@@ -89,12 +89,24 @@ fn read_unload_dependents(root: Value<'_>) -> Result<bool, Error> {
     Ok(wanted.is_some_and(|wanted| wanted.as_bool().unwrap_or(false)))
 }
 
-/// What `read` makes of the body's JSON; none if there is no body. A large one is parsed off the shard.
+/// What `read` makes of the body's JSON; none if there is no body.
 pub(crate) async fn with_json<T: Send + 'static>(
     shard: &Rc<Shard>,
     body: View,
     read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
 ) -> Result<Option<T>, Error> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    parse_json(shard, body, read).await.map(Some)
+}
+
+/// What `read` makes of the body's JSON, which must be there. A large one is parsed off the shard.
+pub(super) async fn parse_json<T: Send + 'static>(
+    shard: &Rc<Shard>,
+    body: View,
+    read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let limit_bytes = shard.options.http_input_bytes_max;
     if body.len() as u64 > limit_bytes {
         return Err(Error::invalid(format!(
@@ -102,11 +114,8 @@ pub(crate) async fn with_json<T: Send + 'static>(
             body.len()
         )));
     }
-    if body.is_empty() {
-        return Ok(None);
-    }
     let is_large = body.len() >= OFFLOAD_FROM_BYTES;
-    let parse = move || read(Document::parse(body)?.root()).map(Some);
+    let parse = move || read(Document::parse(body)?.root());
     if is_large {
         Box::pin(shard.offload(parse)).await
     } else {

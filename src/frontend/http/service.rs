@@ -18,11 +18,13 @@ use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
 use super::repository;
 use super::route::{Operation, Route, route};
+use super::{logging, trace};
 use crate::access::Granted;
 use crate::api;
 use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
 use crate::forward::{self, Collector, Forwarded, HeaderPattern};
 use crate::shard::Shard;
+use crate::trace::Traced;
 
 pub(crate) struct Inference;
 
@@ -39,8 +41,17 @@ pub(crate) enum Plan {
         name: Box<str>,
         is_load: bool,
     },
+    /// Settings that a body changes.
+    Settings(Settings),
     Infer(Infer),
     Generate(Box<Generate>),
+}
+
+/// Which settings.
+pub(crate) enum Settings {
+    Logging,
+    /// Of a model, or of the server.
+    Trace(Option<Box<str>>),
 }
 
 /// Whose readiness is asked for.
@@ -63,6 +74,7 @@ pub(crate) struct Infer {
     /// By the client's own clock hand, if it may set one.
     deadline_ns: Option<u64>,
     forwarded: Forwarded,
+    traced: Option<Arc<Traced>>,
 }
 
 /// Where the JSON of the body ends.
@@ -92,7 +104,7 @@ impl Service for Inference {
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Answer(_) | Plan::Ready { .. } => None,
-            Plan::Index | Plan::Control { .. } | Plan::Generate(_) => {
+            Plan::Index | Plan::Control { .. } | Plan::Generate(_) | Plan::Settings(_) => {
                 Some(Placement { json_length: 0 })
             }
             Plan::Infer(infer) => Some(Placement {
@@ -131,6 +143,9 @@ impl Service for Inference {
                     .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
             }
             Plan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
+            Plan::Settings(settings) => Ok(Box::pin(change(&connection.shard, body, settings))
+                .await
+                .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
                 Err((error, content_type)) => {
@@ -179,6 +194,13 @@ pub(crate) fn plan_route(
                 Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
             }
         }
+        Route::Logging if head.method == Method::Post => Plan::Settings(Settings::Logging),
+        Route::TraceSetting if head.method == Method::Post => Plan::Settings(Settings::Trace(None)),
+        Route::Model {
+            name,
+            operation: Operation::TraceSetting,
+            ..
+        } if head.method == Method::Post => Plan::Settings(Settings::Trace(Some(name.into()))),
         Route::Ready if head.method == Method::Get => plan_ready(shard),
         Route::Model {
             name,
@@ -186,6 +208,13 @@ pub(crate) fn plan_route(
             operation: Operation::Ready,
         } if head.method == Method::Get => plan_model_ready(shard, name, version),
         route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
+    }
+}
+
+async fn change(shard: &Rc<Shard>, body: View, settings: Settings) -> Result<Answer, Error> {
+    match settings {
+        Settings::Logging => logging::update(shard, body).await,
+        Settings::Trace(model) => trace::update(shard, body, model).await,
     }
 }
 
@@ -205,6 +234,10 @@ fn plan_infer(
         return Err(plain(Error::unsupported(
             "HTTP end point doesn't support models with decoupled transaction policy",
         )));
+    }
+    let traced = shard.tracing.sample(name);
+    if let Some(traced) = &traced {
+        traced.reach("HTTP_RECV_START");
     }
     let is_packed = match head.content_encoding {
         // The other dialects have no encodings.
@@ -252,6 +285,7 @@ fn plan_infer(
             .as_ref()
             .filter(|_| dialect == Dialect::Triton)
             .and_then(|pattern| forward(head, pattern)),
+        traced,
     })
 }
 
@@ -272,6 +306,9 @@ impl Infer {
         let of_request = |error| Ok(Err((error, ContentType::Json)));
         let of_response = |error| (error, ContentType::Plain);
         let shard = Rc::clone(&connection.shard);
+        if let Some(traced) = &self.traced {
+            traced.reach("HTTP_RECV_END");
+        }
         let json_length = match self.json_length {
             JsonLength::Known(length) => Ok(length),
             JsonLength::Later(text) => {
@@ -311,11 +348,18 @@ impl Infer {
         if deadline::is_past(self.deadline_ns) {
             return Ok(Ok(deadline::exceeded()));
         }
+        if let Some(traced) = &self.traced {
+            draft.asker = Some(traced.asker(&self.model, draft.id));
+        }
         let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
             Ok(reply) => reply,
             Err(error) => return of_request(error),
         };
-        let response = match connection.await_reply(reply).await? {
+        let outcome = connection.await_reply(reply).await?;
+        if let Some(traced) = self.traced {
+            connection.note_traced(traced);
+        }
+        let response = match outcome {
             Ok(response) => response,
             Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
@@ -373,7 +417,8 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
                     model(shard, name, version, operation)
                         .unwrap_or_else(|error| Answer::error(&error, type_of_errors))
                 }
-                Operation::TraceSetting => later("trace"),
+                Operation::TraceSetting if is_get => trace::show(shard, name)
+                    .unwrap_or_else(|error| Answer::error(&error, type_of_errors)),
                 _ => wrong_verb(),
             };
         }
@@ -382,8 +427,11 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
             Err(api::repository_name_refusal())
         }
         Route::SharedMemory => return later("shared memory"),
-        Route::TraceSetting => return later("trace"),
-        Route::Logging => return later("logging"),
+        Route::TraceSetting if is_get => {
+            return trace::show(shard, "")
+                .unwrap_or_else(|error| Answer::error(&error, type_of_errors));
+        }
+        Route::Logging if is_get => return logging::show(),
         _ => return wrong_verb(),
     };
     match outcome {

@@ -35,6 +35,7 @@ use futures_lite::FutureExt;
 use glommio::{LocalExecutorBuilder, Placement, Task};
 
 use crate::Options;
+use crate::trace::Tracing;
 use connections::Connections;
 use courtesy::Courtesy;
 use drain::{Drain, Drained};
@@ -73,6 +74,7 @@ pub struct Shard {
     pub options: Arc<Options>,
     pub pool: Arc<Pool>,
     pub budget: Arc<Budget>,
+    pub(crate) tracing: Arc<Tracing>,
     reader: RefCell<Reader>,
     in_flight: RefCell<InFlight>,
     connections: RefCell<Connections>,
@@ -101,6 +103,7 @@ impl Running {
         cpu: usize,
         options: &Arc<Options>,
         server: &Arc<Server>,
+        tracing: &Arc<Tracing>,
     ) -> Result<Running, Error> {
         let (link, receiver) = Link::new();
         let spin = if options.shards_spin {
@@ -110,13 +113,14 @@ impl Running {
         };
         let (own_link, own_options, own_server) =
             (Arc::clone(&link), Arc::clone(options), Arc::clone(server));
+        let own_tracing = Arc::clone(tracing);
         let thread = LocalExecutorBuilder::new(Placement::Fixed(cpu))
             .name(&format!("shard-{index}"))
             .io_memory(IO_MEMORY_BYTES)
             .ring_depth(RING_DEPTH)
             .preempt_timer(PREEMPT_AFTER)
             .spin_before_park(spin)
-            .spawn(move || Shard::run(own_link, receiver, own_options, own_server))
+            .spawn(move || Shard::run(own_link, receiver, own_options, own_server, own_tracing))
             .map_err(|error| {
                 Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
             })?;
@@ -138,6 +142,7 @@ impl Shard {
         mut receiver: Receiver<Letter>,
         options: Arc<Options>,
         server: Arc<Server>,
+        tracing: Arc<Tracing>,
     ) {
         let completion: Arc<dyn Completion> = Arc::clone(&link) as Arc<dyn Completion>;
         let shard = Rc::new(Shard {
@@ -152,6 +157,7 @@ impl Shard {
             pump_waker: RefCell::new(None),
             drain: Drain::new(),
             server,
+            tracing,
             options,
             link,
         });

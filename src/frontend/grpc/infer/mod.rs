@@ -21,6 +21,7 @@ use message::{Message, Target};
 use smallvec::SmallVec;
 
 use super::status::{Code, Status};
+use super::trace::{Stations, Wait};
 use crate::api::Classes;
 use crate::forward::{self, Forwarded};
 use crate::shard::{Flight, Reply, Shard, Tray};
@@ -37,6 +38,7 @@ pub(super) struct Submitted {
     /// To be repeated in the response.
     pub(super) id: Box<str>,
     pub(super) classes: Classes,
+    pub(super) stations: Option<Rc<Stations>>,
 }
 
 /// Tensors made of typed contents, in order; the last may be the reason why there are no more.
@@ -78,14 +80,16 @@ fn read<'a>(
     Ok((target, model, message))
 }
 
-/// Checks the request and hands it to the engine. `typed` comes from [`convert`].
+/// Checks the request and hands it to the engine. `typed` comes from [`convert`]. The stations are those of the request, for who sends its
+/// response.
 pub(super) fn submit(
     shard: &Rc<Shard>,
     arrived: Arrived,
     typed: Typed,
     forwarded: Forwarded,
     deadline_ns: Option<u64>,
-) -> Result<Submitted, Status> {
+    wait: Wait,
+) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
     let Arrived { head, charge, raws } = arrived;
     let (target, model, message) = read(shard, &head)?;
     if model.config.is_decoupled {
@@ -94,15 +98,31 @@ pub(super) fn submit(
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
+    let stations = trace(shard, &model, wait);
     let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
     forward::attach(forwarded, &mut draft.parameters)?;
+    if let Some(stations) = &stations {
+        draft.asker = Some(stations.traced().asker(&model, target.id));
+    }
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = target.id.into();
     drop(charge);
     let classes = Classes::new(class_counts, &shard.budget);
-    Ok(Submitted { reply, id, classes })
+    let submitted = Submitted {
+        reply,
+        id,
+        classes,
+        stations: stations.clone(),
+    };
+    Ok((submitted, stations))
+}
+
+/// The stations of a request to `model`, if it is to be traced.
+fn trace(shard: &Rc<Shard>, model: &ModelVersion, wait: Wait) -> Option<Rc<Stations>> {
+    let traced = shard.tracing.sample(&model.name)?;
+    Some(Stations::new(traced, wait))
 }
 
 /// An encoded response, or what will be one.
@@ -145,6 +165,7 @@ pub(super) struct Streamed<F = Flight> {
     /// `triton_enable_empty_final_response`.
     pub(super) wants_empty_final: bool,
     pub(super) classes: Classes,
+    pub(super) stations: Option<Rc<Stations>>,
 }
 
 /// [`submit`] for a request of a stream; what is delivered for it goes to `tray`.
@@ -157,6 +178,7 @@ pub(super) fn submit_streamed(
     typed: Typed,
     forwarded: &Forwarded,
     tray: &Rc<Tray>,
+    wait: Wait,
 ) -> Result<Streamed, Status> {
     let Arrived { head, charge, raws } = arrived;
     let target = Target::read(&head).map_err(|_| Status::unparsable())?;
@@ -169,8 +191,10 @@ pub(super) fn submit_streamed(
         is_ordered: false,
         wants_empty_final: false,
         classes: Classes::default(),
+        stations: None,
     };
-    streamed.flight = begin_streamed(shard, &head, (raws, typed), forwarded, tray, &mut streamed);
+    let given = (raws, typed, wait);
+    streamed.flight = begin_streamed(shard, &head, given, forwarded, tray, &mut streamed);
     drop(charge);
     Ok(streamed)
 }
@@ -178,7 +202,7 @@ pub(super) fn submit_streamed(
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed): (SmallVec<[View; 2]>, Typed),
+    (raws, typed, wait): (SmallVec<[View; 2]>, Typed, Wait),
     forwarded: &Forwarded,
     tray: &Rc<Tray>,
     streamed: &mut Streamed,
@@ -190,8 +214,12 @@ fn begin_streamed(
     streamed.is_decoupled = model.config.is_decoupled;
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
+    streamed.stations = trace(shard, &model, wait);
     let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
     forward::attach(forwarded.clone(), &mut draft.parameters)?;
+    if let Some(stations) = &streamed.stations {
+        draft.asker = Some(stations.traced().asker(&model, target.id));
+    }
     streamed.classes = Classes::new(class_counts, &shard.budget);
     if model.config.is_decoupled {
         draft.credits = Some(Arc::new(Credits::default()));

@@ -16,6 +16,7 @@ use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
 use crate::grpc::infer::{self, Arrived, Reader};
 use crate::grpc::patience::Patience;
 use crate::grpc::status::Status;
+use crate::grpc::trace::Wait;
 use crate::shard::{Flight, Shard, Tray, breathe};
 
 /// Reads requests and submits them until the client has sent its last.
@@ -37,14 +38,16 @@ pub(super) async fn take_in(
             false => Poll::Pending,
         })
         .await;
+        let wait = Wait::begin(shard);
         let Some(arrived) = messages.next(shard).await? else {
             return Ok(());
         };
         if messages.take_pause() {
             count = 0;
         }
+        let wait = wait.end();
         let typed = infer::convert(shard, &arrived).await;
-        let streamed = infer::submit_streamed(shard, arrived, typed, forwarded, tray)?;
+        let streamed = infer::submit_streamed(shard, arrived, typed, forwarded, tray, wait)?;
         traffic.borrow_mut().add(streamed);
         count += 1;
         if count == MESSAGES_PER_TURN {

@@ -21,6 +21,7 @@ use super::body::{Failure, send_pieces};
 use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::status::{self, Status};
+use super::trace::{SEND_END, SEND_START, note};
 use crate::coding::Coding;
 use crate::forward::Forwarded;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
@@ -137,9 +138,14 @@ async fn give_out(
             }
         })
         .await?;
-        let Some(Outgoing { message, receipt }) = next else {
+        let Some(outgoing) = next else {
             return Ok(());
         };
+        let Outgoing {
+            message,
+            receipt,
+            stations,
+        } = outgoing;
         let mut pieces = match message {
             Rendering::Ready(rendered) => rendered?,
             Rendering::Long(long) => {
@@ -152,7 +158,9 @@ async fn give_out(
         if let Some(coding) = coding {
             pieces = Box::pin(pack(shard, pieces, coding)).await;
         }
+        note(stations.as_ref(), SEND_START);
         send_pieces(stream, pieces, &mut patience).await?;
+        note(stations.as_ref(), SEND_END);
         if let Some(receipt) = receipt {
             receipt.refund();
         }

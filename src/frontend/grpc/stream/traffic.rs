@@ -6,6 +6,7 @@
 //! whose responses leave in the order in which the engine delivers them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Credits, Delivery, Error, Response};
@@ -13,6 +14,7 @@ use conch_engine::{Credits, Delivery, Error, Response};
 use super::message::{Caption, Item, Rendering};
 use crate::grpc::infer::Streamed;
 use crate::grpc::status::Status;
+use crate::grpc::trace::{RESPONSE_COMPLETE, Stations, note};
 use crate::shard::Flight;
 
 /// Requests of one stream that are not answered to the end. More stay with the client, by way of its window.
@@ -52,6 +54,7 @@ struct Flow<F> {
     wants_empty_final: bool,
     items: VecDeque<Item>,
     response_count: u32,
+    stations: Option<Rc<Stations>>,
 }
 
 /// Requests in the engine's hands by their slot, the others by a number of ours.
@@ -77,6 +80,7 @@ pub(super) struct Outgoing {
     pub(super) message: Rendering,
     /// For when it is written.
     pub(super) receipt: Option<Receipt>,
+    pub(super) stations: Option<Rc<Stations>>,
 }
 
 /// What a response was paid with.
@@ -162,6 +166,7 @@ impl<F: Airborne> Traffic<F> {
             wants_empty_final: streamed.wants_empty_final,
             items: VecDeque::new(),
             response_count: 0,
+            stations: streamed.stations,
         };
         let key = match streamed.flight {
             Ok(flight) => {
@@ -199,6 +204,9 @@ impl<F: Airborne> Traffic<F> {
             return;
         };
         self.has_changed = true;
+        if outcome.is_some() {
+            note(flow.stations.as_ref(), RESPONSE_COMPLETE);
+        }
         if is_final && let Some(mut flight) = flow.flight.take() {
             flight.note_final();
         }
@@ -279,6 +287,7 @@ impl<F: Airborne> Traffic<F> {
                 return Some(Outgoing {
                     message: Rendering::Ready(Err(status)),
                     receipt: None,
+                    stations: None,
                 });
             }
             Lane::Line => {
@@ -324,6 +333,7 @@ impl<F: Airborne> Flow<F> {
         Outgoing {
             message: self.caption.message(item, ends_at_error),
             receipt,
+            stations: self.stations.clone(),
         }
     }
 }
@@ -370,6 +380,7 @@ mod tests {
             is_ordered: false,
             wants_empty_final: false,
             classes: Default::default(),
+            stations: None,
         }
     }
 

@@ -49,6 +49,7 @@ impl Connection {
             true => (Delimiting::Close, false),
             false => (Delimiting::Chunked, true),
         };
+        self.note_sending();
         answer.write_head_as(&mut self.out, closes.then_some("close"), delimiting);
         let mut piece = Vec::new();
         loop {

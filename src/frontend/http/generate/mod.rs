@@ -23,6 +23,7 @@ use super::infer::decode::OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES;
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
 use crate::shard::{Flight, Shard, Tray};
+use crate::trace::Traced;
 use decode::Decoded;
 use events::Events;
 use load_metrics::Format;
@@ -38,6 +39,7 @@ pub(crate) struct Generate {
     is_stream: bool,
     deadline_ns: Option<u64>,
     load_metrics: Option<Format>,
+    traced: Option<Arc<Traced>>,
 }
 
 impl Generate {
@@ -62,6 +64,10 @@ impl Generate {
                 "Unsupported content-encoding, only 'identity' is supported.",
             ));
         }
+        let traced = shard.tracing.sample(name);
+        if let Some(traced) = &traced {
+            traced.reach("HTTP_RECV_START");
+        }
         let timeout_header = shard.options.http_timeout_header.as_deref();
         Ok(Generate {
             model,
@@ -69,6 +75,7 @@ impl Generate {
             is_stream,
             deadline_ns: deadline::deadline_of(head, timeout_header)?,
             load_metrics: head.find(load_metrics::WISH).and_then(Format::from_name),
+            traced,
         })
     }
 
@@ -79,6 +86,9 @@ impl Generate {
         connection: &mut Connection,
     ) -> Result<Answer, Closed> {
         let shard = Rc::clone(&connection.shard);
+        if let Some(traced) = &self.traced {
+            traced.reach("HTTP_RECV_END");
+        }
         let tray = Rc::new(Tray::default());
         let (flight, id) = match self.submit(&shard, body, &tray).await {
             Ok(submitted) => submitted,
@@ -94,12 +104,21 @@ impl Generate {
             let Some(code) = connection.await_reply(begun).await? else {
                 return Ok(deadline::exceeded());
             };
+            // What is sent first is what a trace shows of the sending.
+            if let Some(traced) = self.traced {
+                connection.note_traced(traced);
+            }
             connection.stream_from(events.until(deadline_ns));
             Answer::new(code.map_or(200, status_of), ContentType::Events, Vec::new())
         } else {
             let whole = deadline::within(deadline_ns, Whole::collect(flight, &tray));
             match connection.await_reply(whole).await? {
-                Some(whole) => whole.answer(&shard, id).await,
+                Some(whole) => {
+                    if let Some(traced) = self.traced {
+                        connection.note_traced(traced);
+                    }
+                    whole.answer(&shard, id).await
+                }
                 None => return Ok(deadline::exceeded()),
             }
         };
@@ -127,6 +146,9 @@ impl Generate {
         let mut draft = decoded.draft();
         if self.model.config.is_decoupled {
             draft.credits = Some(Arc::new(Credits::default()));
+        }
+        if let Some(traced) = &self.traced {
+            draft.asker = Some(traced.asker(&self.model, draft.id));
         }
         let flight = shard.infer_into(tray, &self.model, self.version, draft)?;
         Ok((flight, decoded.into_id()))

@@ -229,6 +229,10 @@ impl<'d> Value<'d> {
         }
     }
 
+    pub(crate) fn is_null(self) -> bool {
+        self.node().kind == Kind::Null
+    }
+
     pub(crate) fn is_string(self) -> bool {
         matches!(self.node().kind, Kind::Plain | Kind::Escaped)
     }

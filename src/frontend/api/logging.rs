@@ -1,0 +1,51 @@
+//! The logging extension: the switches of the process' log, read and set at run time.
+//!
+//! They are atomics that every thread looks at for each line, so a change counts at once and everywhere. A request is checked as a whole
+//! before anything is set. The file cannot be changed over the network: that would let a client write where the server may.
+
+use conch_engine::log::{self, Format};
+use conch_engine::{Error, log::Settings};
+
+/// What a request sets; the rest stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogChanges {
+    pub(crate) shows_info: Option<bool>,
+    pub(crate) shows_warning: Option<bool>,
+    pub(crate) shows_error: Option<bool>,
+    pub(crate) verbose_level: Option<u32>,
+    pub(crate) format: Option<Format>,
+}
+
+impl LogChanges {
+    /// Sets what is to be set, and returns what is in force then.
+    pub(crate) fn apply(self) -> Settings {
+        let LogChanges {
+            shows_info,
+            shows_warning,
+            shows_error,
+            verbose_level,
+            format,
+        } = self;
+        if let Some(shows) = shows_info {
+            log::show_info(shows);
+        }
+        if let Some(shows) = shows_warning {
+            log::show_warning(shows);
+        }
+        if let Some(shows) = shows_error {
+            log::show_error(shows);
+        }
+        if let Some(level) = verbose_level {
+            log::set_verbose_level(level);
+        }
+        if let Some(format) = format {
+            log::set_format(format);
+        }
+        log::settings()
+    }
+}
+
+/// The refusal to write the log elsewhere.
+pub(crate) fn log_file_refusal() -> Error {
+    Error::unsupported("log file location can not be updated through network protocol")
+}

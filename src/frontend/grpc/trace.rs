@@ -1,0 +1,171 @@
+//! TraceSetting: what is traced, read and set. And the stations of a traced call.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::{Error, clock};
+use conch_proto::inference as proto;
+use smallvec::SmallVec;
+
+use super::status::{Code, Status};
+use crate::api;
+use crate::shard::Shard;
+use crate::trace::{Change, Traced, Update};
+
+type Given = BTreeMap<String, proto::trace_setting_request::SettingValue>;
+
+/// Sets what the request names, and tells what is in force then.
+///
+/// # Errors
+/// In upstream's words. Other than upstream, which says nothing about it, NOT_FOUND for a model that is not there.
+pub(super) fn answer(
+    shard: &Shard,
+    request: &proto::TraceSettingRequest,
+) -> Result<proto::TraceSettingResponse, Status> {
+    let model = &*request.model_name;
+    if !model.is_empty() {
+        shard.find(model, None)?;
+    }
+    let tracing = &shard.tracing;
+    if !request.settings.is_empty() {
+        tracing.update(model, &read(&request.settings)?)?;
+    }
+    let values = tracing.values(model);
+    let levels = api::level_names(values.levels);
+    let rows = [
+        (
+            "trace_level",
+            levels.into_iter().map(str::to_owned).collect(),
+        ),
+        ("trace_rate", vec![values.rate.to_string()]),
+        ("trace_count", vec![values.count.to_string()]),
+        ("log_frequency", vec![values.log_frequency.to_string()]),
+        ("trace_file", vec![tracing.file().to_owned()]),
+        ("trace_mode", vec!["triton".to_owned()]),
+    ];
+    Ok(proto::TraceSettingResponse {
+        settings: rows
+            .into_iter()
+            .map(|(name, value)| {
+                let value = proto::trace_setting_response::SettingValue { value };
+                (name.to_owned(), value)
+            })
+            .collect(),
+    })
+}
+
+/// No value clears a field, what is not named stays.
+fn read(settings: &Given) -> Result<Update, Status> {
+    if settings.contains_key("trace_file") {
+        return Err(api::trace_file_refusal().into());
+    }
+    let levels = match settings.get("trace_level").map(|given| &*given.value) {
+        None => Change::Keep,
+        Some([]) => Change::Clear,
+        Some(names) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            api::parse_levels(&names)?
+        }
+    };
+    Ok(Update {
+        levels,
+        rate: field(settings, "trace_rate", |text| {
+            api::parse_unsigned("trace_rate", text)
+        })?,
+        count: field(settings, "trace_count", |text| api::parse_count(text, " "))?,
+        log_frequency: field(settings, "log_frequency", |text| {
+            api::parse_unsigned("log_frequency", text)
+        })?,
+    })
+}
+
+fn field<T>(
+    settings: &Given,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, Error>,
+) -> Result<Change<T>, Status> {
+    match settings.get(name).map(|given| &*given.value) {
+        None => Ok(Change::Keep),
+        Some([]) => Ok(Change::Clear),
+        Some([text]) => Ok(Change::Set(parse(text)?)),
+        Some(_) => Err(Status::new(
+            Code::InvalidArgument,
+            format!("expect only 1 value for '{name}'"),
+        )),
+    }
+}
+
+/// When the server began to wait for a request, and when that was there; nothing while tracing is off. Boxed: every call has room for it.
+pub(super) struct Wait(Option<Box<(u64, u64)>>);
+
+impl Wait {
+    pub(super) fn begin(shard: &Shard) -> Wait {
+        Wait(shard.tracing.is_on().then(|| {
+            let now_ns = clock::monotonic_ns();
+            Box::new((now_ns, now_ns))
+        }))
+    }
+
+    /// By value: what is borrowed takes up room for as long as its scope lasts.
+    pub(super) fn end(mut self) -> Wait {
+        if let Wait(Some(wait)) = &mut self {
+            wait.1 = clock::monotonic_ns();
+        }
+        self
+    }
+}
+
+/// A traced request of a call. Its stations are reported when it is over, behind those of the engine, as upstream.
+pub(super) struct Stations {
+    traced: Arc<Traced>,
+    reached: RefCell<SmallVec<[(&'static str, u64); 6]>>,
+}
+
+impl Stations {
+    pub(super) fn new(traced: Arc<Traced>, wait: Wait) -> Rc<Stations> {
+        let mut reached = SmallVec::new();
+        // Tracing may have been switched on in between.
+        if let Wait(Some(wait)) = wait {
+            let (from_ns, until_ns) = *wait;
+            reached.push(("GRPC_WAITREAD_START", from_ns));
+            reached.push(("GRPC_WAITREAD_END", until_ns));
+        }
+        let reached = RefCell::new(reached);
+        Rc::new(Stations { traced, reached })
+    }
+
+    pub(super) fn traced(&self) -> &Arc<Traced> {
+        &self.traced
+    }
+
+    pub(super) fn reach(&self, station: &'static str) {
+        let mut reached = self.reached.borrow_mut();
+        if reached.len() < STATIONS_MAX {
+            reached.push((station, clock::monotonic_ns()));
+        }
+    }
+}
+
+/// Of one request: a decoupled one may have any number of responses.
+const STATIONS_MAX: usize = 1_024;
+
+pub(super) const RESPONSE_COMPLETE: &str = "INFER_RESPONSE_COMPLETE";
+pub(super) const SEND_START: &str = "GRPC_SEND_START";
+pub(super) const SEND_END: &str = "GRPC_SEND_END";
+
+/// [`Stations::reach`] for a request that may not be traced.
+pub(super) fn note(stations: Option<&Rc<Stations>>, station: &'static str) {
+    if let Some(stations) = stations {
+        stations.reach(station);
+    }
+}
+
+impl Drop for Stations {
+    fn drop(&mut self) {
+        for (station, timestamp_ns) in self.reached.get_mut().drain(..) {
+            self.traced.reached_at(station, timestamp_ns);
+        }
+    }
+}

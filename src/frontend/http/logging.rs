@@ -1,0 +1,69 @@
+//! `/v2/logging`: the log's switches, read and set.
+
+use std::rc::Rc;
+
+use conch_engine::log::{Format, Settings};
+use conch_engine::{Error, log};
+use conch_memory::View;
+
+use super::answer::Answer;
+use super::json::{Value, write};
+use super::repository::parse_json;
+use crate::api::{LogChanges, log_file_refusal};
+use crate::shard::Shard;
+
+/// What is in force.
+pub(super) fn show() -> Answer {
+    answer(&log::settings())
+}
+
+/// Sets what the body names, and tells what is in force then.
+pub(super) async fn update(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+    let changes = parse_json(shard, body, read).await?;
+    Ok(answer(&changes.apply()))
+}
+
+/// Nulls and names that mean nothing here are ignored, as upstream.
+fn read(root: Value<'_>) -> Result<LogChanges, Error> {
+    let find = |name: &str| root.find(name).filter(|value| !value.is_null());
+    let switch = |name: &str| find(name).map(Value::as_bool).transpose();
+    if find("log_file").is_some() {
+        return Err(log_file_refusal());
+    }
+    Ok(LogChanges {
+        shows_info: switch("log_info")?,
+        shows_warning: switch("log_warning")?,
+        shows_error: switch("log_error")?,
+        verbose_level: find("log_verbose_level")
+            .map(Value::as_unsigned)
+            .transpose()?
+            .map(|level| u32::try_from(level).unwrap_or(u32::MAX)),
+        format: find("log_format").map(read_format).transpose()?,
+    })
+}
+
+fn read_format(value: Value<'_>) -> Result<Format, Error> {
+    let name = value.as_str()?;
+    // The code is upstream's, as the text is.
+    Format::from_name(name).ok_or_else(|| {
+        Error::unavailable(format!("invalid argument for --log_format, got: {name}"))
+    })
+}
+
+fn answer(settings: &Settings) -> Answer {
+    let mut body = b"{\"log_file\":".to_vec();
+    write::string(&mut body, settings.file.as_bytes());
+    for (name, is_on) in [
+        ("log_info", settings.shows_info),
+        ("log_warning", settings.shows_warning),
+        ("log_error", settings.shows_error),
+    ] {
+        body.extend_from_slice(format!(",\"{name}\":{is_on}").as_bytes());
+    }
+    body.extend_from_slice(b",\"log_verbose_level\":");
+    write::unsigned(&mut body, settings.verbose_level.into());
+    body.extend_from_slice(b",\"log_format\":");
+    write::string(&mut body, settings.format.name().as_bytes());
+    body.push(b'}');
+    Answer::json(body)
+}

@@ -1,0 +1,90 @@
+//! `/v2/trace/setting` and `/v2/models/<name>/trace/setting`: what is traced, read and set.
+
+use std::rc::Rc;
+
+use conch_engine::Error;
+use conch_memory::View;
+
+use super::answer::Answer;
+use super::json::{Value, write};
+use super::repository::parse_json;
+use crate::api;
+use crate::shard::Shard;
+use crate::trace::{Change, Update};
+
+/// What is in force; `model` is empty for the server's own settings.
+pub(super) fn show(shard: &Shard, model: &str) -> Result<Answer, Error> {
+    if !model.is_empty() {
+        shard.find(model, None)?;
+    }
+    let tracing = &shard.tracing;
+    let values = tracing.values(model);
+    let mut body = b"{\"trace_level\":[".to_vec();
+    for (index, name) in api::level_names(values.levels).into_iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        body.extend_from_slice(format!("{comma}\"{name}\"").as_bytes());
+    }
+    let numbers = format!(
+        "],\"trace_rate\":\"{}\",\"trace_count\":\"{}\",\"log_frequency\":\"{}\",\"trace_file\":",
+        values.rate, values.count, values.log_frequency
+    );
+    body.extend_from_slice(numbers.as_bytes());
+    write::string(&mut body, tracing.file().as_bytes());
+    body.extend_from_slice(b",\"trace_mode\":\"triton\"}");
+    Ok(Answer::json(body))
+}
+
+/// Sets what the body names, and tells what is in force then.
+pub(super) async fn update(
+    shard: &Rc<Shard>,
+    body: View,
+    model: Option<Box<str>>,
+) -> Result<Answer, Error> {
+    let model = model.unwrap_or_default();
+    if !model.is_empty() {
+        shard.find(&model, None)?;
+    }
+    let update = parse_json(shard, body, read).await?;
+    shard.tracing.update(&model, &update)?;
+    show(shard, &model)
+}
+
+/// A null clears a field, what is not named stays.
+fn read(root: Value<'_>) -> Result<Update, Error> {
+    if root.find("trace_file").is_some() {
+        return Err(api::trace_file_refusal());
+    }
+    let levels = match root.find("trace_level") {
+        None => Change::Keep,
+        Some(value) if value.is_null() => Change::Clear,
+        Some(value) => {
+            let names: Vec<&str> = value
+                .as_array()?
+                .map(Value::as_str)
+                .collect::<Result<_, _>>()?;
+            api::parse_levels(&names)?
+        }
+    };
+    Ok(Update {
+        levels,
+        rate: field(root, "trace_rate", |text| {
+            api::parse_unsigned("trace_rate", text)
+        })?,
+        count: field(root, "trace_count", |text| api::parse_count(text, ""))?,
+        log_frequency: field(root, "log_frequency", |text| {
+            api::parse_unsigned("log_frequency", text)
+        })?,
+    })
+}
+
+fn field<T>(
+    root: Value<'_>,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, Error>,
+) -> Result<Change<T>, Error> {
+    match root.find(name) {
+        None => Ok(Change::Keep),
+        Some(value) if value.is_null() => Ok(Change::Clear),
+        Some(value) => parse(value.as_str()?).map(Change::Set),
+    }
+}

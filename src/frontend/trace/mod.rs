@@ -1,0 +1,217 @@
+//! Traces of requests, into files: upstream's `triton` mode.
+//!
+//! Which requests are traced is decided where they come in ([`Tracing::sample`]: one load while tracing is off). A traced request carries
+//! a [`Traced`], which the front end and the engine report to; when all have let go of it, it is handed to the thread that writes.
+
+mod queue;
+mod record;
+mod settings;
+mod text;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+use conch_engine::Error;
+
+use queue::{Message, Queue};
+use settings::{Own, Setting};
+
+pub(crate) use record::Traced;
+pub use settings::Levels;
+pub(crate) use settings::{Change, Update, Values};
+
+/// Models with settings of their own. Each was there when they were made, but may have gone.
+const MODELS_MAX: usize = 65_536;
+
+/// What tracing is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    pub levels: Levels,
+    pub rate: u32,
+    /// -1: no bound.
+    pub count: i32,
+    pub log_frequency: u32,
+    /// Empty: nothing can be traced, nor can that be changed.
+    pub file: String,
+}
+
+impl Default for TraceOptions {
+    fn default() -> TraceOptions {
+        TraceOptions {
+            levels: Levels::default(),
+            rate: 1_000,
+            count: -1,
+            log_frequency: 0,
+            file: String::new(),
+        }
+    }
+}
+
+/// The settings, and the way to the file. One per front end.
+pub(crate) struct Tracing {
+    /// Whether anything may be traced at all.
+    is_on: AtomicBool,
+    /// Read by shards for a few instructions per request while tracing is on; written when a setting changes.
+    settings: RwLock<Settings>,
+    /// Of the start.
+    defaults: Values,
+    queue: Arc<Queue>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// One change at a time.
+    changing: Mutex<()>,
+}
+
+struct Settings {
+    global: Arc<Setting>,
+    models: HashMap<Box<str>, Arc<Setting>>,
+}
+
+impl Tracing {
+    /// Starts the writer, if there is a file to write.
+    ///
+    /// # Errors
+    /// INTERNAL if there is no thread to be had.
+    pub(crate) fn start(options: &TraceOptions) -> Result<Arc<Tracing>, Error> {
+        let queue = Arc::new(Queue::new(&options.file));
+        let writer = match queue.has_file() {
+            true => Some(writer::start(&queue)?),
+            false => None,
+        };
+        let defaults = Values {
+            levels: options.levels,
+            rate: options.rate,
+            count: options.count,
+            log_frequency: options.log_frequency,
+        };
+        let global = Arc::new(Setting::new(defaults, Own::default(), &queue));
+        Ok(Arc::new(Tracing {
+            is_on: AtomicBool::new(global.is_valid()),
+            settings: RwLock::new(Settings {
+                global,
+                models: HashMap::new(),
+            }),
+            defaults,
+            queue,
+            writer: Mutex::new(writer),
+            changing: Mutex::new(()),
+        }))
+    }
+
+    /// The trace of a request to `model`, if it is to be traced.
+    #[inline]
+    pub(crate) fn sample(&self, model: &str) -> Option<Arc<Traced>> {
+        if !self.is_on() {
+            return None;
+        }
+        let setting = self.setting(model);
+        setting.samples().then(|| Arc::new(Traced::new(&setting)))
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        // Relaxed: a request that comes at the moment of the change may be on either side of it.
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// What is in force for `model`; for an empty name, for models without settings of their own.
+    pub(crate) fn values(&self, model: &str) -> Values {
+        self.setting(model).current()
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        self.queue.file()
+    }
+
+    /// Changes the settings of `model`; with an empty name those of the server, and with them what models have not set themselves.
+    ///
+    /// # Errors
+    /// INVALID_ARG, in upstream's words, for settings that cannot trace but are not off either.
+    pub(crate) fn update(&self, model: &str, update: &Update) -> Result<(), Error> {
+        let _one = lock(&self.changing);
+        let mut outcome = self.change(model, update);
+        if model.is_empty() && outcome.is_ok() {
+            let names: Vec<Box<str>> = self.read().models.keys().cloned().collect();
+            for name in names {
+                outcome = outcome.and(self.change(&name, &Update::default()));
+            }
+        }
+        let settings = self.read();
+        let is_on =
+            settings.global.is_valid() || settings.models.values().any(|own| own.is_valid());
+        self.is_on.store(is_on, Ordering::Relaxed);
+        outcome
+    }
+
+    fn change(&self, model: &str, update: &Update) -> Result<(), Error> {
+        let (own, fallback) = {
+            let settings = self.read();
+            match model {
+                "" => (settings.global.own(), self.defaults),
+                model => {
+                    let own = settings.models.get(model).map(|setting| setting.own());
+                    if own.is_none() && settings.models.len() >= MODELS_MAX {
+                        return Err(Error::unavailable(
+                            "too many models have trace settings of their own",
+                        ));
+                    }
+                    (own.unwrap_or_default(), settings.global.current())
+                }
+            }
+        };
+        let own = own.updated(update);
+        if !model.is_empty() && own.is_none() {
+            // Its setting, if it had one, is dropped when nobody holds the lock.
+            let _gone = self.write().models.remove(model);
+            return Ok(());
+        }
+        let setting = Setting::new(own.over(fallback), own, &self.queue);
+        if !setting.is_valid() && !setting.values.levels.is_off() {
+            return Err(Error::invalid(format!(
+                "Attempting to set invalid trace setting :{}",
+                setting.trouble()
+            )));
+        }
+        let setting = Arc::new(setting);
+        let _gone = match model {
+            "" => Some(std::mem::replace(&mut self.write().global, setting)),
+            model => self.write().models.insert(model.into(), setting),
+        };
+        Ok(())
+    }
+
+    fn setting(&self, model: &str) -> Arc<Setting> {
+        let settings = self.read();
+        Arc::clone(settings.models.get(model).unwrap_or(&settings.global))
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Settings> {
+        self.settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes and closes everything. What ends later is not written. Blocks.
+    pub(crate) fn finish(&self) {
+        self.is_on.store(false, Ordering::Relaxed);
+        let Some(writer) = lock(&self.writer).take() else {
+            return;
+        };
+        self.queue.push(Message::End);
+        // A panic of it has been reported.
+        let _ = writer.join();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

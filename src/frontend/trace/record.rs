@@ -1,0 +1,166 @@
+//! One trace while it is taken: what its request reached, and when.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use conch_config::DataType;
+use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
+use conch_engine::{Asker, ModelVersion, Shape, clock};
+
+use super::queue::{Message, Room};
+use super::settings::Setting;
+
+/// What one trace holds. A stream of many responses is recorded up to here.
+const ENTRIES_MAX: usize = 4_096;
+
+/// One report.
+pub(super) enum Entry {
+    Time(&'static str, u64),
+    Tensor(Box<KeptTensor>),
+}
+
+pub(super) struct KeptTensor {
+    pub(super) activity: &'static str,
+    pub(super) name: Box<str>,
+    pub(super) data_type: DataType,
+    pub(super) shape: Shape,
+    pub(super) data: Vec<u8>,
+    _room: Room,
+}
+
+/// Whom a trace is about.
+pub(super) struct Subject {
+    pub(super) model: Arc<ModelVersion>,
+    pub(super) request_id: Box<str>,
+}
+
+/// A finished trace.
+pub(super) struct Record {
+    pub(super) id: u64,
+    pub(super) setting: Arc<Setting>,
+    pub(super) subject: Option<Subject>,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// A trace that is being taken. It ends when the last who knows it lets go.
+pub(crate) struct Traced {
+    id: u64,
+    setting: Arc<Setting>,
+    subject: OnceLock<Subject>,
+    entries: Mutex<Vec<Entry>>,
+}
+
+impl Traced {
+    pub(super) fn new(setting: &Arc<Setting>) -> Traced {
+        Traced {
+            id: next_id(),
+            setting: Arc::clone(setting),
+            subject: OnceLock::new(),
+            entries: Mutex::new(Vec::with_capacity(16)),
+        }
+    }
+
+    /// Says whom it is about, and gives what the engine reports to.
+    pub(crate) fn asker(
+        self: &Arc<Traced>,
+        model: &Arc<ModelVersion>,
+        request_id: &str,
+    ) -> Arc<dyn Asker> {
+        self.subject.get_or_init(|| Subject {
+            model: Arc::clone(model),
+            request_id: request_id.into(),
+        });
+        Arc::new(Reporting(Arc::clone(self)))
+    }
+
+    /// A station of the front end, now.
+    pub(crate) fn reach(&self, station: &'static str) {
+        self.reached_at(station, clock::monotonic_ns());
+    }
+
+    pub(crate) fn reached_at(&self, station: &'static str, timestamp_ns: u64) {
+        if self.setting.values.levels.timestamps {
+            self.add(Entry::Time(station, timestamp_ns));
+        }
+    }
+
+    fn add(&self, entry: Entry) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() < ENTRIES_MAX {
+            entries.push(entry);
+        }
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        let entries = self
+            .entries
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let record = Record {
+            id: self.id,
+            setting: Arc::clone(&self.setting),
+            subject: self.subject.take(),
+            entries: std::mem::take(entries),
+        };
+        self.setting.queue().push(Message::Trace(Box::new(record)));
+    }
+}
+
+/// What the engine knows of it.
+struct Reporting(Arc<Traced>);
+
+impl Asker for Reporting {
+    fn trace(&self) -> Option<Trace> {
+        Some(Trace::new(Arc::clone(&self.0) as Arc<dyn TraceSink>))
+    }
+
+    fn released(&self) {}
+}
+
+impl TraceSink for Traced {
+    fn reached(&self, activity: Activity, timestamp_ns: u64) {
+        self.reached_at(name_of(activity), timestamp_ns);
+    }
+
+    fn wants_tensors(&self) -> bool {
+        self.setting.values.levels.tensors
+    }
+
+    fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+        let Some(bytes) = tensor.data.as_slice() else {
+            return;
+        };
+        let Some(room) = self.setting.queue().room(bytes.len() as u64) else {
+            return;
+        };
+        self.add(Entry::Tensor(Box::new(KeptTensor {
+            activity: name_of(activity),
+            name: tensor.name.into(),
+            data_type: tensor.data_type,
+            shape: Shape::from_slice(tensor.shape),
+            data: bytes.to_vec(),
+            _room: room,
+        })));
+    }
+}
+
+/// As upstream writes them.
+pub(super) fn name_of(activity: Activity) -> &'static str {
+    match activity {
+        Activity::RequestStart => REQUEST_START,
+        Activity::QueueStart => "QUEUE_START",
+        Activity::ComputeStart => "COMPUTE_START",
+        Activity::ComputeInputEnd => "COMPUTE_INPUT_END",
+        Activity::ComputeOutputStart => "COMPUTE_OUTPUT_START",
+        Activity::ComputeEnd => "COMPUTE_END",
+        Activity::RequestEnd => "REQUEST_END",
+        Activity::TensorQueueInput => "TENSOR_QUEUE_INPUT",
+        Activity::TensorBackendInput => "TENSOR_BACKEND_INPUT",
+        Activity::TensorBackendOutput => "TENSOR_BACKEND_OUTPUT",
+        Activity::Custom => "CUSTOM_ACTIVITY",
+    }
+}
+
+/// The one in front of which stands whom the trace is about.
+pub(super) const REQUEST_START: &str = "REQUEST_START";

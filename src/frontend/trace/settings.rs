@@ -1,0 +1,283 @@
+//! What is traced: the settings of the server, and what models have of their own.
+//!
+//! A field that nobody set for a model follows the server's; one that nobody set for the server is as at the start. A change makes new
+//! [`Setting`]s: a trace keeps to the one under which it was sampled, and counts begin anew, as upstream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use super::queue::{Message, Queue};
+
+/// What a trace holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    pub timestamps: bool,
+    pub tensors: bool,
+}
+
+impl Levels {
+    pub fn is_off(self) -> bool {
+        self == Levels::default()
+    }
+}
+
+/// The values in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Values {
+    pub(crate) levels: Levels,
+    /// One request in so many; 0: none.
+    pub(crate) rate: u32,
+    /// How many more; -1: no bound.
+    pub(crate) count: i32,
+    /// Traces per file; 0: all in one.
+    pub(crate) log_frequency: u32,
+}
+
+/// What becomes of one field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Change<T> {
+    #[default]
+    Keep,
+    /// Back to what it is by default.
+    Clear,
+    Set(T),
+}
+
+/// What a request changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Update {
+    pub(crate) levels: Change<Levels>,
+    pub(crate) rate: Change<u32>,
+    pub(crate) count: Change<i32>,
+    pub(crate) log_frequency: Change<u32>,
+}
+
+/// The fields that were set, the others follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    levels: Option<Levels>,
+    rate: Option<u32>,
+    count: Option<i32>,
+    log_frequency: Option<u32>,
+}
+
+impl Own {
+    pub(super) fn is_none(self) -> bool {
+        self == Own::default()
+    }
+
+    pub(super) fn updated(self, update: &Update) -> Own {
+        fn field<T: Copy>(own: Option<T>, change: Change<T>) -> Option<T> {
+            match change {
+                Change::Keep => own,
+                Change::Clear => None,
+                Change::Set(value) => Some(value),
+            }
+        }
+        Own {
+            levels: field(self.levels, update.levels),
+            rate: field(self.rate, update.rate),
+            count: field(self.count, update.count),
+            log_frequency: field(self.log_frequency, update.log_frequency),
+        }
+    }
+
+    pub(super) fn over(self, fallback: Values) -> Values {
+        Values {
+            levels: self.levels.unwrap_or(fallback.levels),
+            rate: self.rate.unwrap_or(fallback.rate),
+            count: self.count.unwrap_or(fallback.count),
+            log_frequency: self.log_frequency.unwrap_or(fallback.log_frequency),
+        }
+    }
+}
+
+/// One set of values, and the requests counted under it.
+pub(crate) struct Setting {
+    /// Its traces are collected under this number.
+    pub(super) id: u64,
+    pub(super) values: Values,
+    own: Own,
+    /// Requests that could have been traced.
+    seen: AtomicU64,
+    /// What is left of the count; -1: no bound.
+    left: AtomicI32,
+    queue: Arc<Queue>,
+}
+
+impl Setting {
+    pub(super) fn new(values: Values, own: Own, queue: &Arc<Queue>) -> Setting {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Setting {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            values,
+            own,
+            seen: AtomicU64::new(0),
+            left: AtomicI32::new(values.count),
+            queue: Arc::clone(queue),
+        }
+    }
+
+    /// Why no request can be traced under it, in upstream's words; empty if one can, or could but for the count.
+    pub(super) fn trouble(&self) -> &'static str {
+        if self.values.levels.is_off() {
+            "tracing is disabled"
+        } else if self.values.rate == 0 {
+            "sample rate must be non-zero"
+        } else if !self.queue.has_file() {
+            "trace file name is not given"
+        } else {
+            ""
+        }
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.trouble().is_empty() && self.left() != 0
+    }
+
+    /// The values with what is left of the count.
+    pub(super) fn current(&self) -> Values {
+        Values {
+            count: self.left(),
+            ..self.values
+        }
+    }
+
+    /// What was set of it, with what is left of the count.
+    pub(super) fn own(&self) -> Own {
+        Own {
+            count: self.own.count.map(|_| self.left()),
+            ..self.own
+        }
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Counts a request, and says whether it is to be traced.
+    pub(super) fn samples(&self) -> bool {
+        if !self.is_valid() {
+            return false;
+        }
+        let number = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
+        if !number.is_multiple_of(u64::from(self.values.rate)) {
+            return false;
+        }
+        let take = |left: i32| match left {
+            0 => None,
+            left if left > 0 => Some(left - 1),
+            unbounded => Some(unbounded),
+        };
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+    }
+
+    fn left(&self) -> i32 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// The count is used up, and `collected` traces were all requests that counted: none will follow.
+    pub(super) fn is_complete(&self, collected: u64) -> bool {
+        self.left() == 0 && self.seen.load(Ordering::Relaxed) == collected
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        self.queue.push(Message::Over(self.id));
+    }
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setting")
+            .field("values", &self.current())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(rate: u32, count: i32) -> Setting {
+        let values = Values {
+            levels: Levels {
+                timestamps: true,
+                tensors: false,
+            },
+            rate,
+            count,
+            log_frequency: 0,
+        };
+        Setting::new(values, Own::default(), &Arc::new(Queue::new("file")))
+    }
+
+    #[test]
+    fn one_request_in_so_many_until_the_count_is_used_up() {
+        for (rate, count, expected) in [
+            (1, -1, "xxxxxxxxx"),
+            (3, -1, "..x..x..x"),
+            (2, 2, ".x.x....."),
+            (1, 0, "........."),
+            (0, -1, "........."),
+        ] {
+            let setting = setting(rate, count);
+            let sampled: String = (0..9)
+                .map(|_| if setting.samples() { 'x' } else { '.' })
+                .collect();
+            assert_eq!(sampled, expected, "rate {rate} count {count}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_set_follows() {
+        let fallback = setting(5, 7).values;
+        let mut own = Own::default().updated(&Update {
+            rate: Change::Set(2),
+            count: Change::Set(1),
+            ..Update::default()
+        });
+        assert_eq!(
+            own.over(fallback),
+            Values {
+                rate: 2,
+                count: 1,
+                ..fallback
+            }
+        );
+        own = own.updated(&Update {
+            rate: Change::Clear,
+            ..Update::default()
+        });
+        assert_eq!(
+            own.over(fallback),
+            Values {
+                count: 1,
+                ..fallback
+            }
+        );
+        own = own.updated(&Update {
+            count: Change::Clear,
+            ..Update::default()
+        });
+        assert!(own.is_none());
+    }
+
+    #[test]
+    fn what_is_left_of_a_count_that_was_set_stays() {
+        let own = Own::default().updated(&Update {
+            count: Change::Set(3),
+            ..Update::default()
+        });
+        let setting = Setting::new(
+            own.over(setting(1, -1).values),
+            own,
+            &Arc::new(Queue::new("f")),
+        );
+        assert!(setting.samples());
+        assert_eq!((setting.current().count, setting.own().count), (2, Some(2)));
+    }
+}

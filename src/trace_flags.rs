@@ -1,0 +1,278 @@
+//! `--trace-config` and the five deprecated options that it replaces.
+
+use conch_frontend::{Levels, TraceOptions};
+
+/// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up, and `OFF` anywhere is off.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TraceFlags {
+    levels: Levels,
+    is_off: bool,
+    is_opentelemetry: bool,
+    deprecated: Given,
+    config: Given,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Given {
+    file: Option<String>,
+    rate: Option<u32>,
+    count: Option<i32>,
+    log_frequency: Option<u32>,
+}
+
+impl TraceFlags {
+    /// One of the deprecated options, without its `trace-`.
+    ///
+    /// # Errors
+    /// Why the value is none.
+    pub fn set_deprecated(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "level" => self.add_level(value),
+            name => self.deprecated.set(name, value).map(|_| ()),
+        }
+    }
+
+    /// `[<mode>,]<setting>=<value>`. Returns a warning if it has no effect.
+    ///
+    /// # Errors
+    /// Upstream's texts for what is not of that form.
+    pub fn set_config(&mut self, text: &str) -> Result<Option<String>, String> {
+        let (mode, rest) = match text.split_once(',') {
+            None => ("", text),
+            Some(("", _)) => {
+                return Err(format!(
+                    "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or \
+                     <setting>=<value>. Got {text}"
+                ));
+            }
+            Some(parts) => parts,
+        };
+        let is_opentelemetry = match mode {
+            "" => false,
+            mode => is_opentelemetry(mode)?,
+        };
+        let parts = rest.split_once('=');
+        let (setting, value) = parts
+            .filter(|(setting, value)| !setting.is_empty() && !value.is_empty())
+            .ok_or_else(|| {
+                format!(
+                    "--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}"
+                )
+            })?;
+        let is_known = match (mode, setting) {
+            ("", "mode") => {
+                self.is_opentelemetry = self::is_opentelemetry(value)?;
+                true
+            }
+            ("", "level") => {
+                self.add_level(value)?;
+                true
+            }
+            ("", "rate" | "count") => self.config.set(setting, value)?,
+            ("", _) => false,
+            _ if is_opentelemetry => false,
+            (_, "file" | "log-frequency") => self.config.set(setting, value)?,
+            _ => false,
+        };
+        Ok((!is_known).then(|| format!("--trace-config={text} has no effect")))
+    }
+
+    /// What tracing is to be started with.
+    ///
+    /// # Errors
+    /// The mode is one that this version does not have.
+    pub fn settle(&self) -> Result<TraceOptions, String> {
+        if self.is_opentelemetry {
+            return Err(String::from(
+                "this version of conch does not serve --trace-config=mode=opentelemetry; remove the option, or trace to a file \
+                 with --trace-config=triton,file=<path>",
+            ));
+        }
+        let defaults = TraceOptions::default();
+        let (old, new) = (&self.deprecated, &self.config);
+        let file = new.file.as_ref().or(old.file.as_ref());
+        Ok(TraceOptions {
+            levels: match self.is_off {
+                true => Levels::default(),
+                false => self.levels,
+            },
+            rate: new.rate.or(old.rate).unwrap_or(defaults.rate),
+            count: new.count.or(old.count).unwrap_or(defaults.count),
+            log_frequency: new
+                .log_frequency
+                .or(old.log_frequency)
+                .unwrap_or(defaults.log_frequency),
+            file: file.cloned().unwrap_or_default(),
+        })
+    }
+
+    fn add_level(&mut self, value: &str) -> Result<(), String> {
+        match value.to_ascii_lowercase().as_str() {
+            "false" | "off" => self.is_off = true,
+            "true" | "on" | "min" | "max" | "timestamps" => self.levels.timestamps = true,
+            "tensors" => self.levels.tensors = true,
+            other => return Err(format!("invalid value for trace level option: {other}")),
+        }
+        Ok(())
+    }
+}
+
+impl Given {
+    /// False for a setting that there is not.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match name {
+            "file" => self.file = Some(value.to_owned()),
+            "rate" => self.rate = Some(number(value)?),
+            "count" => self.count = Some(number::<i32>(value).and_then(at_least_minus_one)?),
+            "log-frequency" => self.log_frequency = Some(number(value)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn number<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
+    T::try_from(crate::cli::parse_int(value)?).map_err(|_| crate::cli::out_of_bound(value))
+}
+
+fn at_least_minus_one(count: i32) -> Result<i32, String> {
+    if count < -1 {
+        return Err(crate::cli::out_of_bound(&count.to_string()));
+    }
+    Ok(count)
+}
+
+fn is_opentelemetry(mode: &str) -> Result<bool, String> {
+    match mode.to_ascii_lowercase().as_str() {
+        "triton" => Ok(false),
+        "opentelemetry" => Ok(true),
+        other => Err(format!(
+            "invalid value for trace mode option: {other}. Available options are \"triton\" and \"opentelemetry\""
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(config: &[&str], deprecated: &[(&str, &str)]) -> Result<TraceOptions, String> {
+        let mut flags = TraceFlags::default();
+        for text in config {
+            flags.set_config(text)?;
+        }
+        for (name, value) in deprecated {
+            flags.set_deprecated(name, value)?;
+        }
+        flags.settle()
+    }
+
+    fn options(timestamps: bool, tensors: bool, rate: u32, count: i32) -> TraceOptions {
+        TraceOptions {
+            levels: Levels {
+                timestamps,
+                tensors,
+            },
+            rate,
+            count,
+            ..TraceOptions::default()
+        }
+    }
+
+    #[test]
+    fn settings_of_both_kinds() {
+        for (config, deprecated, expected) in [
+            (&[][..], &[][..], options(false, false, 1000, -1)),
+            (
+                &[
+                    "level=TIMESTAMPS",
+                    "level=tensors",
+                    "rate=2",
+                    "count=5",
+                    "mode=Triton",
+                ],
+                &[],
+                options(true, true, 2, 5),
+            ),
+            (
+                &["rate=7"],
+                &[("level", "max"), ("rate", "3")],
+                options(true, false, 7, -1),
+            ),
+            (
+                &["level=TIMESTAMPS"],
+                &[("level", "OFF")],
+                options(false, false, 1000, -1),
+            ),
+            (
+                &["level=off", "level=tensors"],
+                &[("count", "-1")],
+                options(false, false, 1000, -1),
+            ),
+            (
+                &["triton,log-frequency=3", "TRITON,file=a,b=c"],
+                &[("file", "old"), ("log-frequency", "9")],
+                TraceOptions {
+                    log_frequency: 3,
+                    file: "a,b=c".to_owned(),
+                    ..TraceOptions::default()
+                },
+            ),
+        ] {
+            assert_eq!(settled(config, deprecated), Ok(expected), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_warned_of() {
+        let mut flags = TraceFlags::default();
+        for (text, has_effect) in [
+            ("triton,file=x", true),
+            ("level=OFF", true),
+            ("colour=red", false),
+            ("triton,colour=red", false),
+            ("triton,rate=1", false),
+            ("opentelemetry,url=localhost:4318", false),
+        ] {
+            let warning = flags.set_config(text).unwrap();
+            let expected = (!has_effect).then(|| format!("--trace-config={text} has no effect"));
+            assert_eq!(warning, expected);
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        for (text, expected) in [
+            (
+                "level",
+                "--trace-config option format is '<trace mode>,<setting>=<value>'. Got level",
+            ),
+            ("triton,file=", "--trace-config option format is"),
+            ("triton,=x", "--trace-config option format is"),
+            (
+                ",file=x",
+                "No trace mode specified. --trace-config option format is",
+            ),
+            (
+                "jaeger,url=x",
+                "invalid value for trace mode option: jaeger. Available options",
+            ),
+            (
+                "mode=zipkin",
+                "invalid value for trace mode option: zipkin.",
+            ),
+            (
+                "mode=opentelemetry",
+                "does not serve --trace-config=mode=opentelemetry",
+            ),
+            ("level=loud", "invalid value for trace level option: loud"),
+            ("rate=x", "Invalid option value. Got x"),
+            ("rate=-1", "Provided option value is out of bound. Got -1"),
+            ("count=-2", "Provided option value is out of bound. Got -2"),
+            ("count=2147483648", "Provided option value is out of bound."),
+        ] {
+            let refused = settled(&[text], &[]).unwrap_err();
+            assert!(refused.contains(expected), "{text}: {refused}");
+        }
+    }
+}
