@@ -2,14 +2,17 @@
 //!
 //! [`Block`] is an owned, 64-byte-aligned piece of memory; [`View`] a cheap shared window onto a frozen block or onto foreign memory;
 //! [`Pool`] recycles blocks by size class; [`Budget`] is the process-wide bound on bytes that requests may hold; [`Sparse`] is an
-//! allocator that saves memory on buffers that are not used.
+//! allocator that saves memory on buffers that are not used. [`Shared`] maps memory of other processes, and [`fault`] keeps what they do
+//! to it from ending this one.
 //! All are usable from every thread; nothing here blocks or does I/O. GPU memory enters through `cuda` in later work: until then a
 //! [`Place`] of kind GPU can be described but not allocated.
 
 mod block;
 mod budget;
+pub mod fault;
 mod place;
 mod pool;
+mod shared;
 mod sparse;
 mod view;
 
@@ -17,6 +20,7 @@ pub use block::Block;
 pub use budget::{Budget, Charge, Exhausted};
 pub use place::{Kind, Place};
 pub use pool::Pool;
+pub use shared::{MapError, Shared};
 pub use sparse::Sparse;
 pub use view::View;
 

@@ -1,4 +1,7 @@
-//! A shared, read-only window onto bytes that something else owns.
+//! A window onto bytes that something else owns, cloned at no cost.
+//!
+//! The bytes stay as they are while the view lives, with one exception: those of a view of memory that is shared with other processes
+//! may change at any moment. Such a view shows no slice; see `shared`.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -12,10 +15,13 @@ pub struct View {
     base: NonNull<u8>,
     len: usize,
     place: Place,
+    /// Other processes may write there.
+    is_shared: bool,
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: a view only reads, and its owner keeps the bytes alive and unchanged on whatever thread (contract of the constructors).
+// SAFETY: the owner keeps the bytes alive and (unless they are shared, when none are borrowed) unchanged on whatever thread: contract of
+// the constructors.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -27,6 +33,7 @@ impl View {
             base: NonNull::dangling(),
             len: 0,
             place: Place::CPU,
+            is_shared: false,
             owner: None,
         }
     }
@@ -46,6 +53,7 @@ impl View {
             base: NonNull::from(bytes).cast(),
             len: bytes.len(),
             place: Place::CPU,
+            is_shared: false,
             owner: None,
         }
     }
@@ -66,8 +74,43 @@ impl View {
             base,
             len,
             place,
+            is_shared: false,
             owner,
         }
+    }
+
+    /// Bytes in memory that other processes may write at any time.
+    ///
+    /// # Safety
+    /// `base..base+len` stays readable and writable on every thread until `owner` is dropped, and is never borrowed as a reference.
+    pub(crate) unsafe fn shared(
+        base: NonNull<u8>,
+        len: usize,
+        place: Place,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> View {
+        View {
+            base,
+            len,
+            place,
+            is_shared: true,
+            owner: Some(owner),
+        }
+    }
+
+    /// Whether other processes may change the bytes at any time.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// The same bytes in memory of their own, if they are shared with other processes. One copy, however long that takes.
+    pub fn to_private(&self) -> View {
+        if !self.is_shared {
+            return self.clone();
+        }
+        let mut block = Block::with_capacity(self.len);
+        self.read(0, &mut block);
+        View::from(block)
     }
 
     pub fn len(&self) -> usize {
@@ -92,9 +135,9 @@ impl View {
         self.base.as_ptr()
     }
 
-    /// The bytes, if the CPU can read them; none for GPU memory.
+    /// The bytes, if the CPU can read them and nobody changes them; none for GPU memory, and for memory shared with other processes.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        if !self.place.is_host() {
+        if !self.place.is_host() || self.is_shared {
             return None;
         }
         // SAFETY: valid, unchanged host memory while `self` keeps the owner alive.
@@ -112,6 +155,7 @@ impl View {
             base,
             len: end - start,
             place: self.place,
+            is_shared: self.is_shared,
             owner: self.owner.clone(),
         })
     }
@@ -131,13 +175,14 @@ impl From<Arc<Block>> for View {
             base,
             len: block.len(),
             place: Place::CPU,
+            is_shared: false,
             owner: Some(block),
         }
     }
 }
 
 impl AsRef<[u8]> for View {
-    /// The bytes; empty for GPU memory, which has none to show.
+    /// The bytes; empty for GPU memory and for memory shared with other processes, which have none to show.
     fn as_ref(&self) -> &[u8] {
         self.as_slice().unwrap_or(&[])
     }

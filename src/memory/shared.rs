@@ -1,0 +1,190 @@
+//! Memory shared with other processes: a named POSIX shared memory object, mapped.
+//!
+//! Its bytes may change at any moment, whatever anybody here does. Rust's references promise that this does not happen, so none is ever
+//! made into such memory: it is handed to backends by address, as C does, and code of ours copies out of it (or into it) by [`Shared::read`]
+//! and [`Shared::write`], and looks at the copy. A copy made while the other process writes may hold any mixture; whoever checks
+//! it uses the same copy afterwards.
+
+use std::any::Any;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::fault::{Watch, page_bytes};
+use crate::{Block, Place, View};
+
+/// Why an object could not be mapped.
+#[derive(Debug)]
+pub enum MapError {
+    /// It cannot be opened for reading and writing.
+    Open(io::Error),
+    /// It is no regular file, or says nothing about itself.
+    Unusable,
+    /// It belongs to this user, who is not the one that this process runs as.
+    Foreign(u32),
+    /// The part that was asked for does not lie within it.
+    OutOfBounds,
+    /// The system refuses the mapping.
+    Map(io::Error),
+    /// Too many objects are mapped.
+    TooMany,
+}
+
+/// A mapped part of a shared memory object together with what its user keeps beside it.
+pub struct Shared<T> {
+    base: NonNull<u8>,
+    len: usize,
+    /// Before the mapping goes: what is mapped at the same place afterwards is none of the watch's business.
+    watch: Option<Watch>,
+    pub facts: T,
+}
+
+// SAFETY: the mapping belongs to this value and has no thread affinity.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: through a shared reference bytes are only copied, or their address handed on; other processes change them at any time anyway, and
+// nobody relies on their staying the same (see the module).
+unsafe impl<T: Sync> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Maps `len` bytes from `offset` on of the object called `key`. The object must belong to the user that this process runs as: who
+    /// may only talk to this process over a network shall not borrow its right to other users' memory. Blocks as long as the kernel does.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn open(key: &CStr, offset: u64, len: u64, facts: T) -> Result<Shared<T>, MapError> {
+        // SAFETY: `key` ends with NUL. The C library refuses names that lead out of its directory, does not follow links and sets CLOEXEC.
+        let raw = unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR, 0) };
+        if raw < 0 {
+            return Err(MapError::Open(io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor was just opened and nobody else owns it.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        let end = offset.checked_add(len).ok_or(MapError::OutOfBounds)?;
+        let (owner, size) = facts_of(&file)?;
+        // SAFETY: no arguments, cannot fail.
+        if owner != unsafe { libc::geteuid() } {
+            return Err(MapError::Foreign(owner));
+        }
+        if end > size {
+            return Err(MapError::OutOfBounds);
+        }
+        let (Ok(position), Ok(len)) = (libc::off_t::try_from(offset), usize::try_from(len)) else {
+            return Err(MapError::OutOfBounds);
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                position,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(MapError::Map(io::Error::last_os_error()));
+        }
+        let mut shared = Shared {
+            base: NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED"),
+            len,
+            watch: None,
+            facts,
+        };
+        let start = shared.base.as_ptr().addr();
+        // The kernel maps whole pages, so the end of the last one is an address.
+        let end = start + len.next_multiple_of(page_bytes());
+        shared.watch = Some(Watch::over(start, end).ok_or(MapError::TooMany)?);
+        Ok(shared)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the object shrank, or the system had no memory for it, and somebody stumbled over that: since then here are zeros, which
+    /// nobody else sees.
+    pub fn is_lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_lost)
+    }
+}
+
+impl<T: Send + Sync + 'static> Shared<T> {
+    /// The bytes `start..start + len`, which the view keeps mapped; `keeper` lives as long as the view. None if they do not lie inside.
+    pub fn view<K: Any + Send + Sync>(
+        self: &Arc<Self>,
+        start: usize,
+        len: usize,
+        keeper: K,
+    ) -> Option<View> {
+        start.checked_add(len).filter(|end| *end <= self.len)?;
+        // SAFETY: `start` lies inside the mapping or at its end.
+        let base = unsafe { self.base.add(start) };
+        // The keeper goes first, so that it sees the mapping to the end.
+        let owner = Arc::new((keeper, Arc::clone(self)));
+        // SAFETY: the mapping stays at its place, readable and writable, for as long as the owner lives.
+        Some(unsafe { View::shared(base, len, Place::CPU, owner) })
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        drop(self.watch.take());
+        // SAFETY: base and length describe a mapping that this value owns; views keep the value alive.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Copies out of and into views of shared memory. Each copies the bytes once, in no particular order.
+impl View {
+    /// Appends the bytes from `start` on to `target`, as many as it has room for.
+    pub fn read(&self, start: usize, target: &mut Block) {
+        let spare = target.spare_mut();
+        let count = self.len().saturating_sub(start).min(spare.len());
+        if !self.place().is_host() || count == 0 {
+            return;
+        }
+        // SAFETY: `start + count` bytes are inside the view, `count` inside the spare capacity, which is exclusively borrowed. Another
+        // process may write the source meanwhile: memcpy then gives some bytes or other, of which nothing is assumed.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.as_ptr().add(start), spare.as_mut_ptr(), count)
+        };
+        target.advance(count);
+    }
+
+    /// Copies `bytes` to the beginning of shared memory. False if the view is not of such memory, or too short.
+    pub fn write(&self, bytes: &[u8]) -> bool {
+        if !self.is_shared() || bytes.len() > self.len() {
+            return false;
+        }
+        // SAFETY: the bytes fit, and shared memory is writable and never borrowed; what others write at the same time is their business.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().cast_mut(), bytes.len())
+        };
+        true
+    }
+}
+
+fn facts_of(file: &OwnedFd) -> Result<(u32, u64), MapError> {
+    // SAFETY: all-zero bytes are a valid `stat`.
+    let mut facts: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `facts` writable.
+    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut facts) } != 0 {
+        return Err(MapError::Unusable);
+    }
+    if facts.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(MapError::Unusable);
+    }
+    let size = u64::try_from(facts.st_size).map_err(|_| MapError::Unusable)?;
+    Ok((facts.st_uid, size))
+}
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+pub(crate) mod tests;
