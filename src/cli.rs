@@ -37,6 +37,7 @@ pub struct Arguments {
     pub repository_poll_secs: u64,
     pub startup_models: Vec<String>,
     pub namespacing: bool,
+    pub allow_client_shm: bool,
     pub http: Listener,
     pub grpc: Listener,
     pub metrics: Listener,
@@ -125,6 +126,7 @@ impl Default for Arguments {
             repository_poll_secs: 15,
             startup_models: Vec::new(),
             namespacing: false,
+            allow_client_shm: false,
             http: listener(8000),
             grpc: listener(8001),
             metrics: Listener {
@@ -331,6 +333,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         }
         "load-model" => arguments.startup_models.push(value.into()),
         "model-namespacing" => arguments.namespacing = parse_bool(value)?,
+        "allow-client-shm" => arguments.allow_client_shm = parse_bool(value)?,
         "allow-http" => arguments.http.is_enabled = parse_bool(value)?,
         "http-address" => arguments.http.address = value.into(),
         "http-port" => arguments.http.port = parse_port(value)?,
@@ -846,10 +849,10 @@ mod tests {
     fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
         let arguments = parsed(
             "--model-repository=m --http-thread-count=4 --grpc-use-ssl=false --model-control-mode=NONE --strict-model-config=true \
-             --allow-client-shm=true --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
+             --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
         )
         .unwrap();
-        assert_eq!(arguments.warnings.len(), 4);
+        assert_eq!(arguments.warnings.len(), 3);
         assert!(!arguments.auto_complete);
     }
 }

@@ -590,8 +590,8 @@ pub static FLAGS: &[Flag] = &[
         "Shared Memory",
         "allow-client-shm",
         Bool,
-        Inert("registering shared memory is refused"),
-        "Let clients register shared memory.",
+        Served,
+        "Let clients register shared memory of their own for the tensors of their requests (default false). They must run as the same user.",
     ),
     flag(
         "conch",

@@ -180,6 +180,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         model_control_mode: arguments.model_control_mode,
         startup_models: arguments.startup_models.clone(),
         namespacing: arguments.namespacing,
+        allow_client_shm: arguments.allow_client_shm,
         allow_metrics: arguments.metrics.is_enabled,
         allow_cpu_metrics: arguments.allow_cpu_metrics,
         counter_latencies: arguments.counter_latencies,

@@ -31,6 +31,7 @@ mod model;
 mod order;
 mod queue;
 pub mod readiness;
+pub mod regions;
 pub mod registry;
 mod repositories;
 mod repository;
@@ -64,6 +65,7 @@ pub use error::{Code, Error};
 pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};
 pub use queue::{Place, withdraw};
+pub use regions::Regions;
 pub use registry::{Reader, Registry, Snapshot};
 pub use request::{
     CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,

@@ -251,6 +251,10 @@ pub fn withdraw(ticket: &Ticket) -> Option<Error> {
         .statistics
         .report_failure(Failure::Canceled, duration_ns);
     drop(live);
+    if let Some(usage) = &ticket.shared().usage {
+        // The queue still holds the ticket.
+        usage.release();
+    }
     Some(Error::new(Code::Cancelled, ""))
 }
 
@@ -361,7 +365,8 @@ impl ModelVersion {
     /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
     /// the first is counted, as rejected.
     pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
-        let submitted = match self.cache.get() {
+        let member = self.cache.get();
+        let submitted = match member.filter(|_| ticket.shared().deposit.is_some()) {
             Some(member) => member.submit(self, ticket),
             None => self.enqueue(ticket),
         };

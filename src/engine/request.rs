@@ -18,6 +18,7 @@ use crate::credits::Credits;
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
+use crate::regions::Usage;
 use crate::scheduler::Facts;
 use crate::states::States;
 
@@ -81,6 +82,8 @@ pub struct Draft<'a> {
     pub asker: Option<Arc<dyn Asker>>,
     /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
     pub credits: Option<Arc<Credits>>,
+    /// The registered memory that its inputs lie in and its outputs are wanted in, if any.
+    pub usage: Option<Arc<Usage>>,
 }
 
 /// One input of a [`Draft`].
@@ -103,6 +106,8 @@ pub struct Origin {
     pub slot: u64,
     /// What each response but the final one is paid with.
     pub credits: Option<Arc<Credits>>,
+    /// Where outputs are wanted in registered memory, until the final response has left.
+    pub usage: Option<Arc<Usage>>,
     /// What the scheduler goes by.
     pub(crate) facts: Facts,
     /// In front of the receiver, under preserve-ordering.

@@ -29,10 +29,11 @@ pub struct Response {
 }
 
 impl Response {
-    /// Bytes of its outputs.
+    /// Bytes of its outputs that are left to be sent: those in shared memory are where they are wanted.
     pub fn byte_size(&self) -> u64 {
         self.outputs
             .iter()
+            .filter(|output| !output.data.is_shared())
             .map(|output| output.data.len() as u64)
             .sum()
     }

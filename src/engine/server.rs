@@ -18,6 +18,7 @@ use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
 use crate::readiness::{Inquiry, Readiness};
+use crate::regions::Regions;
 use crate::registry::{Registry, State};
 use crate::stats::ModelStatistics;
 use crate::timekeeper::Timekeeper;
@@ -59,6 +60,8 @@ pub struct Options {
     pub startup_models: Vec<String>,
     /// Tell models of the same name in different repositories apart.
     pub namespacing: bool,
+    /// Let clients register shared memory.
+    pub allow_client_shm: bool,
     /// Serve metrics at all, and those of process and CPU.
     pub allow_metrics: bool,
     pub allow_cpu_metrics: bool,
@@ -89,6 +92,7 @@ impl Default for Options {
             model_control_mode: ControlMode::None,
             startup_models: Vec::new(),
             namespacing: false,
+            allow_client_shm: false,
             allow_metrics: true,
             allow_cpu_metrics: true,
             counter_latencies: true,
@@ -136,6 +140,7 @@ pub struct Server {
     registry: Arc<Registry>,
     lifecycle: Lifecycle,
     timekeeper: Arc<Timekeeper>,
+    regions: Arc<Regions>,
     phase: AtomicU8,
     cpu_meter: CpuMeter,
 }
@@ -162,6 +167,8 @@ impl Server {
             Arc::clone(&budget),
             Arc::clone(&timekeeper),
         );
+        // Before backends have threads, so that those see our handler.
+        let regions = Regions::start(options.allow_client_shm)?;
         if let Some(cache) = host.open_cache(&budget)? {
             lifecycle.use_cache(cache)?;
         }
@@ -177,6 +184,7 @@ impl Server {
             registry,
             lifecycle,
             timekeeper,
+            regions,
             phase: AtomicU8::new(Phase::Serving as u8),
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
@@ -227,6 +235,11 @@ impl Server {
     /// Deadlines of requests that have no shard.
     pub fn timekeeper(&self) -> &Arc<Timekeeper> {
         &self.timekeeper
+    }
+
+    /// Memory that clients share with the server.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
     }
 
     pub fn metadata(&self) -> &Metadata {
@@ -434,13 +447,15 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 pub const VERSION: &str = "2.73.0";
 
 /// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
-/// `sequence`, `system_shared_memory` and `cuda_shared_memory`; each joins the list with its service.
+/// `sequence`, which joins the list with its service.
 pub const EXTENSIONS: &[&str] = &[
     "classification",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",

@@ -85,11 +85,16 @@ impl Trace {
             let whole;
             let data = match input.chunks.as_slice() {
                 [] => continue,
+                // Shown as it is now; what the backend finds there may be different.
+                [only] if only.is_shared() => {
+                    whole = only.to_private();
+                    &whole
+                }
                 [only] => only,
                 chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
                     let bytes: Vec<u8> = chunks
                         .iter()
-                        .flat_map(|chunk| chunk.as_ref().iter().copied())
+                        .flat_map(|chunk| chunk.to_private().as_ref().to_vec())
                         .collect();
                     whole = View::copy_of(&bytes);
                     &whole
@@ -113,13 +118,14 @@ impl Trace {
             return;
         }
         for output in outputs {
+            let data = output.data.to_private();
             self.sink.showed(
                 activity,
                 &TracedTensor {
                     name: &output.name,
                     data_type: output.data_type,
                     shape: &output.shape,
-                    data: &output.data,
+                    data: &data,
                 },
             );
         }

@@ -12,6 +12,7 @@ use conch_engine::{Error, log};
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::access::{Access, Category, Granted, Guarded};
+use crate::api::regions::RegionAction;
 use crate::http::answer::Answer;
 use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
 use crate::http::dialect::Dialect;
@@ -175,10 +176,11 @@ fn redirect(target: &str) -> Route<'_> {
             }
         },
         TritonRoute::RepositoryIndex => Route::Redirect(route, Method::Post),
-        TritonRoute::SharedMemory if target.ends_with("/status") => {
-            Route::Redirect(route, Method::Get)
-        }
-        TritonRoute::SharedMemory | TritonRoute::RepositoryControl { .. } => Route::Blocked,
+        TritonRoute::SharedMemory {
+            action: RegionAction::Status,
+            ..
+        } => Route::Redirect(route, Method::Get),
+        TritonRoute::SharedMemory { .. } | TritonRoute::RepositoryControl { .. } => Route::Blocked,
         TritonRoute::Logging | TritonRoute::TraceSetting | TritonRoute::Unknown => Route::Unknown,
     }
 }

@@ -116,7 +116,8 @@ impl<T> Shared<T> {
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {
-    /// The bytes `start..start + len`, which the view keeps mapped; `keeper` lives as long as the view. None if they do not lie inside.
+    /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the view, after it has let go of the mapping. None
+    /// if they do not lie inside.
     pub fn view<K: Any + Send + Sync>(
         self: &Arc<Self>,
         start: usize,
@@ -126,8 +127,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
         start.checked_add(len).filter(|end| *end <= self.len)?;
         // SAFETY: `start` lies inside the mapping or at its end.
         let base = unsafe { self.base.add(start) };
-        // The keeper goes first, so that it sees the mapping to the end.
-        let owner = Arc::new((keeper, Arc::clone(self)));
+        // In this order: a keeper with a reference of its own decides where the last one is dropped.
+        let owner = Arc::new((Arc::clone(self), keeper));
         // SAFETY: the mapping stays at its place, readable and writable, for as long as the owner lives.
         Some(unsafe { View::shared(base, len, Place::CPU, owner) })
     }
@@ -168,6 +169,14 @@ impl View {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().cast_mut(), bytes.len())
         };
         true
+    }
+}
+
+impl<T> std::fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

@@ -56,7 +56,8 @@ class Endpoints(ServerCase):
         if not IS_TRITON:
             self.assertEqual(meta["extensions"], [
                 "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
-                "model_configuration", "binary_tensor_data", "parameters", "statistics", "trace", "logging"])
+                "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters",
+                "statistics", "trace", "logging"])
 
     def test_model_metadata(self):
         expected = {"name": "identity", "versions": ["1"], "platform": "identity",

@@ -21,12 +21,14 @@ use crate::clock::monotonic_ns;
 use crate::model::{NoPlace, Reservation};
 use crate::order::Turn;
 use crate::queue::Place;
+use crate::regions::Landing;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
 use crate::trace::Activity;
 use crate::{Completion, Error, ModelVersion};
 
 pub(crate) use plan::Plan;
+pub use tensor::is_content_checked;
 
 /// The longest textual correlation id, as upstream.
 const CORRELATION_ID_CHARACTERS_MAX: usize = 128;
@@ -105,8 +107,9 @@ pub fn admit_reserved(
             .plan
             .signature(config, &matched.indices, &inputs, batch_size > 0),
     };
-    // What the response cache answers needs no place in the queue.
-    let member = model.cache.get();
+    // What the response cache answers needs no place in the queue. It must not keep answers of requests in shared memory: between the
+    // look at a key and the execution, or between the execution and the copy, the client could plant anything there for others.
+    let member = model.cache.get().filter(|_| draft.usage.is_none());
     let place = match member {
         Some(_) => None,
         None => Some(Place::enter(model, draft.id, level)?),
@@ -123,12 +126,16 @@ pub fn admit_reserved(
     if let Some(deposit) = &deposit {
         completion = Arc::clone(deposit) as Arc<dyn Completion>;
     }
+    if let Some(usage) = &draft.usage {
+        completion = Arc::new(Landing::new(&completion, usage));
+    }
     let origin = Origin {
         model: reservation,
         id: draft.id.into(),
         completion,
         slot,
         credits: draft.credits,
+        usage: draft.usage,
         facts,
         turn,
         deposit,

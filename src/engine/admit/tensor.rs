@@ -22,9 +22,15 @@ pub(super) fn check(
     spec: &TensorSpec,
     label: &str,
     batch_size: u32,
-    input: DraftInput<'_>,
+    mut input: DraftInput<'_>,
 ) -> Result<Input, Error> {
     let model = request.model;
+    if is_content_checked(spec.data_type, spec.is_shape_tensor) {
+        // What is checked must be what the backend gets. Frontends copy in slices before; this is for what they left.
+        for chunk in input.chunks.iter_mut().filter(|chunk| chunk.is_shared()) {
+            *chunk = chunk.to_private();
+        }
+    }
     if input.data_type != spec.data_type {
         return Err(request.invalid(format_args!(
             "inference input '{label}' data-type is '{}', but model '{model}' expects '{}'",
@@ -87,6 +93,11 @@ pub(super) fn check(
         chunks: input.chunks,
         byte_size,
     })
+}
+
+/// Whether admission looks at an input's bytes, and not only at how many there are.
+pub fn is_content_checked(data_type: DataType, is_shape_tensor: bool) -> bool {
+    data_type == DataType::Bytes || is_shape_tensor
 }
 
 fn check_dims(

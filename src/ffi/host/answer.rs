@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_config::DataType;
+use conch_engine::regions::Usage;
 use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
 use conch_memory::{Block, Charge, Kind, View};
@@ -64,6 +65,8 @@ pub(crate) struct AnswerOutput {
     attributes: BufferAttributes,
     /// Whose buffers to use: the embedder's, if one asked.
     allocator: Option<Allocator>,
+    /// Where the client may want it.
+    usage: Option<Arc<Usage>>,
 }
 
 /// An output's name in C's form.
@@ -77,6 +80,8 @@ enum OutputName {
 enum Buffer {
     Pooled(Block),
     Placed(Arc<Placed>),
+    /// In memory that the client shares.
+    Shared(View),
 }
 
 /// A buffer as the backend gets it.
@@ -146,6 +151,7 @@ impl Answer {
             buffer: None,
             attributes: BufferAttributes::default(),
             allocator: sender.loan().asked().map(|asked| *asked.allocator()),
+            usage: sender.loan().origin()?.usage.clone(),
         };
         let place = self.output_count;
         match self.outputs.get_mut(place) {
@@ -198,6 +204,7 @@ impl Answer {
         for output in &mut self.outputs {
             output.tag = Tag::none();
             output.buffer = None;
+            output.usage = None;
         }
         self.output_count = 0;
     }
@@ -226,11 +233,11 @@ impl AnswerOutput {
         &self.attributes
     }
 
-    /// Allocates the output's bytes, from the pool or by the embedder's allocator (to which `wanted` is a wish); the backend writes them
-    /// before it sends.
+    /// Gives memory for the output's bytes: the client's own if it shares some, from the pool, or by the embedder's allocator (to which
+    /// `wanted` is a wish). The backend writes them before it sends.
     ///
     /// # Errors
-    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room; the allocator's own.
+    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room, INTERNAL if the client's memory has none; the allocator's own.
     pub(crate) fn allocate(&mut self, bytes: u64, wanted: (u32, i64)) -> Result<Granted, Error> {
         if self.buffer.is_some() {
             let message = format!("allocated buffer for output '{}' already exists", self.name);
@@ -253,6 +260,19 @@ impl AnswerOutput {
             };
             self.buffer = Some(Buffer::Placed(placed));
             return Ok(granted);
+        }
+        if let Some(usage) = &self.usage {
+            let alignment = self.data_type.element_bytes().unwrap_or(1);
+            if let Some(place) = usage.place(&self.name, size, alignment)? {
+                self.attributes = BufferAttributes::of_view(&place);
+                let granted = Granted {
+                    address: place.as_ptr().cast_mut().cast(),
+                    memory_type: self.attributes.memory_type,
+                    memory_type_id: self.attributes.memory_type_id,
+                };
+                self.buffer = Some(Buffer::Shared(place));
+                return Ok(granted);
+            }
         }
         let mut charge = Charge::empty(&self.facts.budget);
         charge.cover(bytes).map_err(|_| refused())?;
@@ -279,6 +299,7 @@ impl AnswerOutput {
             None => View::empty(),
             Some(Buffer::Pooled(block)) => View::from(block),
             Some(Buffer::Placed(placed)) => Placed::freeze(placed),
+            Some(Buffer::Shared(view)) => view,
         };
         Output {
             name: Arc::clone(&self.name),

@@ -5,6 +5,7 @@
 mod classes;
 mod logging;
 mod readiness;
+pub(crate) mod regions;
 mod tracing;
 
 use conch_engine::Error;

@@ -24,7 +24,7 @@ use super::patience::Patience;
 use super::settings::{CONTROL_MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
 use super::trace::{RESPONSE_COMPLETE, SEND_END, SEND_START, Wait, note};
-use super::{control, forward, readiness, reflection, repository, stream, timeout};
+use super::{control, forward, readiness, reflection, repository, shared_memory, stream, timeout};
 use crate::access::Granted;
 use crate::coding::Coding;
 use crate::forward::Forwarded;
@@ -219,10 +219,6 @@ async fn answer(
             // Boxed: rare, and its state would make every call larger.
             Box::pin(watch(shard, respond, patience.deadline_ns)).await
         }
-        Method::Later(name, _) => {
-            let message = format!("{name} is not supported by this server yet");
-            Err(Status::new(Code::Unimplemented, message).into())
-        }
         method @ (Method::ServerReady | Method::ModelReady | Method::HealthCheck) => {
             let message = receive_message(
                 &mut body,
@@ -262,6 +258,18 @@ async fn answer(
                 respond,
             ))
             .await?;
+            send(respond, smallvec![answer], None, &mut patience).await
+        }
+        Method::SharedMemory(kind, action) => {
+            let message = receive_message(
+                &mut body,
+                &mut patience,
+                CONTROL_MESSAGE_BYTES_MAX,
+                packing.incoming,
+            )
+            .await?;
+            // Boxed, as above.
+            let answer = Box::pin(shared_memory::answer(shard, kind, action, message)).await?;
             send(respond, smallvec![answer], None, &mut patience).await
         }
         method => {

@@ -55,10 +55,10 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
         | Method::ModelReady
         | Method::HealthCheck
         | Method::ModelInfer
+        | Method::SharedMemory(..)
         | Method::ModelStreamInfer
         | Method::HealthWatch
-        | Method::Reflection
-        | Method::Later(..) => {
+        | Method::Reflection => {
             unreachable!("answered elsewhere")
         }
     })

@@ -1,6 +1,9 @@
 //! The methods that this server knows, by their paths.
 
+use conch_engine::regions::Kind;
+
 use crate::access::{Access, Category, Guarded};
+use crate::api::regions::RegionAction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -18,23 +21,12 @@ pub(super) enum Method {
     ModelStreamInfer,
     TraceSetting,
     LogSettings,
+    SharedMemory(Kind, RegionAction),
     HealthCheck,
     HealthWatch,
     /// ServerReflectionInfo, of either version: their messages are the same.
     Reflection,
-    /// Defined by the protocol, served by later work.
-    Later(&'static str, Category),
 }
-
-/// The rest of the protocol's methods.
-const LATER: [(&str, Category); 6] = [
-    ("SystemSharedMemoryStatus", Category::SharedMemory),
-    ("SystemSharedMemoryRegister", Category::SharedMemory),
-    ("SystemSharedMemoryUnregister", Category::SharedMemory),
-    ("CudaSharedMemoryStatus", Category::SharedMemory),
-    ("CudaSharedMemoryRegister", Category::SharedMemory),
-    ("CudaSharedMemoryUnregister", Category::SharedMemory),
-];
 
 impl Guarded for Method {
     fn access(&self) -> Access {
@@ -55,7 +47,7 @@ impl Guarded for Method {
             Method::ModelInfer | Method::ModelStreamInfer => Category::Inference,
             Method::TraceSetting => Category::Trace,
             Method::LogSettings => Category::Logging,
-            Method::Later(_, category) => *category,
+            Method::SharedMemory(..) => Category::SharedMemory,
         })
     }
 }
@@ -79,10 +71,23 @@ impl Method {
                 "RepositoryModelUnload" => Method::RepositoryModelUnload,
                 "TraceSetting" => Method::TraceSetting,
                 "LogSettings" => Method::LogSettings,
-                _ => {
-                    let (name, category) = LATER.into_iter().find(|(known, _)| *known == name)?;
-                    Method::Later(name, category)
+                "SystemSharedMemoryStatus" => {
+                    Method::SharedMemory(Kind::System, RegionAction::Status)
                 }
+                "SystemSharedMemoryRegister" => {
+                    Method::SharedMemory(Kind::System, RegionAction::Register)
+                }
+                "SystemSharedMemoryUnregister" => {
+                    Method::SharedMemory(Kind::System, RegionAction::Unregister)
+                }
+                "CudaSharedMemoryStatus" => Method::SharedMemory(Kind::Cuda, RegionAction::Status),
+                "CudaSharedMemoryRegister" => {
+                    Method::SharedMemory(Kind::Cuda, RegionAction::Register)
+                }
+                "CudaSharedMemoryUnregister" => {
+                    Method::SharedMemory(Kind::Cuda, RegionAction::Unregister)
+                }
+                _ => return None,
             });
         }
         match path {
@@ -121,15 +126,12 @@ mod tests {
                 Some(Method::ModelInfer),
             ),
             (
-                "/inference.GRPCInferenceService/CudaSharedMemoryStatus",
-                Some(Method::Later(
-                    "CudaSharedMemoryStatus",
-                    Category::SharedMemory,
-                )),
-            ),
-            (
                 "/inference.GRPCInferenceService/LogSettings",
                 Some(Method::LogSettings),
+            ),
+            (
+                "/inference.GRPCInferenceService/CudaSharedMemoryRegister",
+                Some(Method::SharedMemory(Kind::Cuda, RegionAction::Register)),
             ),
             ("/grpc.health.v1.Health/Check", Some(Method::HealthCheck)),
             ("/grpc.health.v1.Health/List", None),

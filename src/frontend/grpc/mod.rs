@@ -22,6 +22,7 @@ mod readiness;
 mod reflection;
 mod repository;
 mod settings;
+mod shared_memory;
 mod status;
 mod stream;
 mod timeout;

@@ -1,6 +1,6 @@
 //! Single steps of a request's walk, for the micro-benches in `bench/`. Nothing else calls this.
 
-use conch_engine::Error;
+use conch_engine::{Error, Regions};
 use conch_memory::View;
 
 use super::json::Document;
@@ -16,7 +16,8 @@ pub fn http_head(bytes: &[u8]) -> bool {
 /// # Errors
 /// Those of a request that a client sent.
 pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
-    let mut decoded = infer::decode::decode(body, json_length, "identity", 64 << 20)?;
+    let regions = Regions::default();
+    let mut decoded = infer::decode::decode(body, json_length, "identity", 64 << 20, &regions)?;
     Ok(decoded.draft().inputs.len())
 }
 

@@ -1,6 +1,9 @@
 //! From path to operation, as upstream's patterns have it.
 
+use conch_engine::regions::Kind;
+
 use crate::access::{Access, Category, Guarded};
+use crate::api::regions::RegionAction;
 
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +26,12 @@ pub(crate) enum Route<'a> {
         /// The path names a repository, not only a model.
         names_repository: bool,
     },
-    SharedMemory,
+    SharedMemory {
+        kind: Kind,
+        /// Empty for all.
+        region: &'a str,
+        action: RegionAction,
+    },
     Unknown,
 }
 
@@ -50,7 +58,7 @@ impl Guarded for Route<'_> {
             Route::Logging => Category::Logging,
             Route::TraceSetting => Category::Trace,
             Route::RepositoryIndex | Route::RepositoryControl { .. } => Category::ModelRepository,
-            Route::SharedMemory => Category::SharedMemory,
+            Route::SharedMemory { .. } => Category::SharedMemory,
             Route::Unknown => return Access::Open,
         })
     }
@@ -125,19 +133,28 @@ pub(crate) fn below_root(path: &str) -> Route<'_> {
             is_load: *action == "load",
             names_repository: true,
         },
-        [
-            "v2",
-            "systemsharedmemory" | "cudasharedmemory",
-            "status" | "register" | "unregister",
-        ]
-        | [
-            "v2",
-            "systemsharedmemory" | "cudasharedmemory",
-            "region",
-            _,
-            "status" | "register" | "unregister",
-        ] => Route::SharedMemory,
+        ["v2", memory, action] => shared_memory(memory, "", action),
+        ["v2", memory, "region", region, action] => shared_memory(memory, region, action),
         _ => Route::Unknown,
+    }
+}
+
+fn shared_memory<'a>(memory: &str, region: &'a str, action: &str) -> Route<'a> {
+    let kind = match memory {
+        "systemsharedmemory" => Kind::System,
+        "cudasharedmemory" => Kind::Cuda,
+        _ => return Route::Unknown,
+    };
+    let action = match action {
+        "status" => RegionAction::Status,
+        "register" => RegionAction::Register,
+        "unregister" => RegionAction::Unregister,
+        _ => return Route::Unknown,
+    };
+    Route::SharedMemory {
+        kind,
+        region,
+        action,
     }
 }
 
@@ -243,11 +260,25 @@ mod tests {
             ),
             ("/v2/repository/models/m/reload", Route::Unknown),
             ("/v2/repository/models/m/reload", Route::Unknown),
-            ("/v2/systemsharedmemory/status", Route::SharedMemory),
+            (
+                "/v2/systemsharedmemory/status",
+                Route::SharedMemory {
+                    kind: Kind::System,
+                    region: "",
+                    action: RegionAction::Status,
+                },
+            ),
             (
                 "/v2/cudasharedmemory/region/r/register",
-                Route::SharedMemory,
+                Route::SharedMemory {
+                    kind: Kind::Cuda,
+                    region: "r",
+                    action: RegionAction::Register,
+                },
             ),
+            ("/v2/systemsharedmemory/list", Route::Unknown),
+            ("/v2/sharedmemory/status", Route::Unknown),
+            ("/v2/systemsharedmemory/region/r/s/status", Route::Unknown),
             ("/v2/systemsharedmemory/region/r", Route::Unknown),
             ("/v2/logging", Route::Logging),
             ("/v2/trace/setting", Route::TraceSetting),

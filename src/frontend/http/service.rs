@@ -18,9 +18,10 @@ use super::infer::decode::{self, decode};
 use super::infer::encode::{self, encode};
 use super::repository;
 use super::route::{Operation, Route, route};
-use super::{logging, trace};
+use super::{logging, shared_memory, trace};
 use crate::access::Granted;
 use crate::api;
+use crate::api::regions::{self, RegionAction};
 use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
 use crate::forward::{self, Collector, Forwarded, HeaderPattern};
 use crate::shard::Shard;
@@ -45,6 +46,7 @@ pub(crate) enum Plan {
     Settings(Settings),
     Infer(Infer),
     Generate(Box<Generate>),
+    SharedMemory(shared_memory::Request),
 }
 
 /// Which settings.
@@ -104,9 +106,11 @@ impl Service for Inference {
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Answer(_) | Plan::Ready { .. } => None,
-            Plan::Index | Plan::Control { .. } | Plan::Generate(_) | Plan::Settings(_) => {
-                Some(Placement { json_length: 0 })
-            }
+            Plan::Index
+            | Plan::Control { .. }
+            | Plan::Generate(_)
+            | Plan::Settings(_)
+            | Plan::SharedMemory(_) => Some(Placement { json_length: 0 }),
             Plan::Infer(infer) => Some(Placement {
                 json_length: match &infer.json_length {
                     JsonLength::Known(length) => *length,
@@ -146,6 +150,12 @@ impl Service for Inference {
             Plan::Settings(settings) => Ok(Box::pin(change(&connection.shard, body, settings))
                 .await
                 .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
+            Plan::SharedMemory(request) => {
+                let answer = shared_memory::answer(&connection.shard, body, request);
+                Ok(Box::pin(answer)
+                    .await
+                    .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
+            }
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
                 Err((error, content_type)) => {
@@ -193,6 +203,19 @@ pub(crate) fn plan_route(
                 Ok(generate) => Plan::Generate(Box::new(generate)),
                 Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
             }
+        }
+        Route::SharedMemory {
+            kind,
+            region,
+            action,
+        } if (head.method == Method::Get) == (action == RegionAction::Status)
+            && matches!(head.method, Method::Get | Method::Post) =>
+        {
+            Plan::SharedMemory(shared_memory::Request {
+                kind,
+                action,
+                name: region.into(),
+            })
         }
         Route::Logging if head.method == Method::Post => Plan::Settings(Settings::Logging),
         Route::TraceSetting if head.method == Method::Post => Plan::Settings(Settings::Trace(None)),
@@ -329,18 +352,32 @@ impl Infer {
             Err(error) => return Ok(Err((error, ContentType::Plain))),
         };
         let input_bytes_max = shard.options.http_input_bytes_max;
+        let regions = regions::of(&shard);
         let decoded =
             if json_length < decode::OFFLOAD_FROM_BYTES || json_length as u64 > input_bytes_max {
-                decode(&body, json_length, &self.model.name, input_bytes_max)
+                decode(
+                    &body,
+                    json_length,
+                    &self.model.name,
+                    input_bytes_max,
+                    regions,
+                )
             } else {
-                let name = Arc::clone(&self.model.name);
-                Box::pin(shard.offload(move || decode(&body, json_length, &name, input_bytes_max)))
-                    .await
+                let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions));
+                let decode = move || decode(&body, json_length, &name, input_bytes_max, &regions);
+                Box::pin(shard.offload(decode)).await
             };
         let mut decoded = match decoded {
             Ok(decoded) => decoded,
             Err(error) => return of_request(error),
         };
+        if decoded.uses_regions() {
+            // Boxed, as below.
+            let settled = Box::pin(decoded.settle_regions(&shard, &self.model)).await;
+            if let Err(error) = settled {
+                return of_request(error);
+            }
+        }
         let mut draft = decoded.draft();
         if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
             return of_request(error);
@@ -426,7 +463,6 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
         Route::RepositoryControl { .. } if head.method == Method::Post => {
             Err(api::repository_name_refusal())
         }
-        Route::SharedMemory => return later("shared memory"),
         Route::TraceSetting if is_get => {
             return trace::show(shard, "")
                 .unwrap_or_else(|error| Answer::error(&error, type_of_errors));
@@ -438,15 +474,6 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
         Ok(body) => Answer::json(body),
         Err(error) => Answer::error(&error, type_of_errors),
     }
-}
-
-fn later(extension: &str) -> Answer {
-    Answer::error(
-        &Error::unsupported(format!(
-            "this server does not serve the {extension} extension yet"
-        )),
-        ContentType::Json,
-    )
 }
 
 fn live(shard: &Rc<Shard>) -> Answer {

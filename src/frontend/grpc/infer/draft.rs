@@ -2,14 +2,21 @@
 //!
 //! What depends on the model (names, shapes, sizes) is checked later, by `admit`.
 
+use std::sync::Arc;
+
 use conch_config::DataType;
-use conch_engine::{CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue};
+use conch_engine::regions::{Usage, Window};
+use conch_engine::{
+    CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions,
+};
 use conch_memory::View;
 use smallvec::{SmallVec, smallvec};
 
 use super::Typed;
 use super::contents::{self, Subject};
 use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, Target};
+use super::region::Part;
+use crate::api::regions;
 use crate::grpc::status::{Code, Status};
 use crate::shard::{Shard, breathe};
 
@@ -19,18 +26,36 @@ pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
 
-fn invalid(message: String) -> Status {
+pub(super) fn invalid(message: String) -> Status {
     Status::new(Code::InvalidArgument, message)
 }
 
-/// Converts the typed contents of each input that has some, in order, up to the first that cannot be. Yields between slices.
-pub(super) async fn convert(shard: &Shard, target: &Target<'_>, message: &Message<'_>) -> Typed {
+/// Converts the typed contents of each input that has some (unless `has_raws`, which is an error told later), and copies what must not be
+/// read in registered memory, in order, up to the first that cannot be. Yields between slices.
+pub(super) async fn convert(
+    shard: &Shard,
+    model: &ModelVersion,
+    target: &Target<'_>,
+    message: &Message<'_>,
+    has_raws: bool,
+) -> Typed {
     let mut converted = Typed::new();
-    for input in message
-        .inputs
-        .iter()
-        .filter(|input| !input.contents.is_empty())
-    {
+    for input in &message.inputs {
+        if input.contents.is_empty() {
+            let Ok(Some((_, view))) = copied_from(input, model, regions::of(shard)) else {
+                continue;
+            };
+            let copy = regions::copy(shard, &view).await;
+            let is_last = copy.is_err();
+            converted.push(copy.map_err(Status::from));
+            if is_last {
+                break;
+            }
+            continue;
+        }
+        if has_raws {
+            break;
+        }
         let subject = Subject {
             input: input.name,
             model: target.model_name,
@@ -53,11 +78,28 @@ pub(super) async fn convert(shard: &Shard, target: &Target<'_>, message: &Messag
     converted
 }
 
+/// The registered memory of an input that must be copied, if it is one.
+fn copied_from(
+    input: &InputTensor<'_>,
+    model: &ModelVersion,
+    regions: &Regions,
+) -> Result<Option<(Window, View)>, Status> {
+    let Some(part) = Part::read(&input.parameters, input.name)? else {
+        return Ok(None);
+    };
+    let window = part.window(regions)?;
+    let view = window.view().clone();
+    let data_type = DataType::from_name(input.data_type).unwrap_or(DataType::Uint8);
+    let must_copy = regions::must_copy(model, input.name, data_type, &view);
+    Ok(must_copy.then_some((window, view)))
+}
+
 /// Builds the draft of `message` for `model`; `raws` are the raw contents in order, `typed` what [`convert`] made of the others.
 ///
 /// What comes with it are the outputs that are wanted as classes, and how many of them.
 pub(super) fn build<'a>(
     model: &ModelVersion,
+    regions: &Regions,
     target: &Target<'a>,
     message: Message<'a>,
     raws: SmallVec<[View; 2]>,
@@ -72,6 +114,7 @@ pub(super) fn build<'a>(
     let mut raws = raws.into_iter();
     let mut typed = typed.into_iter();
     let mut unknown_type = None;
+    let mut usage: Option<Usage> = None;
     for input in message.inputs {
         let data_type = DataType::from_name(input.data_type);
         let subject = Subject {
@@ -82,6 +125,17 @@ pub(super) fn build<'a>(
         let data = match source_of(&input, has_raws, &subject)? {
             Source::Contents => typed.next().ok_or_else(|| no_data(&subject))??,
             Source::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
+            Source::Region(part) => {
+                let view = usage
+                    .get_or_insert_default()
+                    .add_input(part.window(regions)?);
+                let kind = data_type.unwrap_or(DataType::Uint8);
+                if regions::must_copy(model, input.name, kind, &view) {
+                    typed.next().ok_or_else(|| no_data(&subject))??
+                } else {
+                    view
+                }
+            }
         };
         if data_type.is_none() && unknown_type.is_none() {
             unknown_type = Some(input.name);
@@ -103,36 +157,43 @@ pub(super) fn build<'a>(
     }
     let mut class_counts = ClassCounts::new();
     for output in &message.outputs {
-        if let Some(count) = check_output(output)? {
-            class_counts.push((output.name.into(), count));
+        match check_output(output)? {
+            Wish::Nothing => {}
+            Wish::Classes(count) => class_counts.push((output.name.into(), count)),
+            Wish::Region(part) => {
+                let usage = usage.get_or_insert_default();
+                usage.add_output(output.name, part.window(regions)?);
+            }
         }
         draft.requested_outputs.push(output.name);
     }
+    draft.usage = usage.map(Arc::new);
     Ok((draft, class_counts))
 }
 
 /// Where an input's data is.
-enum Source {
+enum Source<'a> {
     Contents,
     Raw,
+    Region(Part<'a>),
 }
 
-fn source_of(
-    input: &InputTensor<'_>,
+fn source_of<'a>(
+    input: &InputTensor<'a>,
     has_raws: bool,
     subject: &Subject<'_>,
-) -> Result<Source, Status> {
+) -> Result<Source<'a>, Status> {
     let Subject {
         input: name, model, ..
     } = subject;
     let has_contents = !input.contents.is_empty();
-    if let Some(region) = region_of(&input.parameters, name)? {
+    if let Some(part) = Part::read(&input.parameters, name)? {
         if has_contents {
             return Err(invalid(format!(
                 "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
             )));
         }
-        return Err(unknown_region(region));
+        return Ok(Source::Region(part));
     }
     match (has_contents, has_raws) {
         (true, true) => Err(invalid(format!(
@@ -171,58 +232,25 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) ->
     ))
 }
 
-/// No region can be registered yet, so none is ever found.
-fn unknown_region(region: &str) -> Status {
-    Status::new(
-        Code::NotFound,
-        format!("Unable to find shared memory region: '{region}'"),
-    )
-}
-
-fn find<'a>(parameters: &Parameters<'a>, name: &str) -> Option<Choice<'a>> {
+pub(super) fn find<'a>(parameters: &Parameters<'a>, name: &str) -> Option<Choice<'a>> {
     parameters
         .iter()
         .find(|(known, _)| *known == name)
         .map(|(_, choice)| *choice)
 }
 
-/// The shared-memory region that a tensor's parameters name, if any.
-fn region_of<'a>(parameters: &Parameters<'a>, tensor: &str) -> Result<Option<&'a str>, Status> {
-    let region = match find(parameters, "shared_memory_region") {
-        None => None,
-        Some(Choice::Text(region)) => Some(region),
-        Some(_) => {
-            return Err(invalid(format!(
-                "invalid value type for 'shared_memory_region' parameter for tensor '{tensor}', expected string_param."
-            )));
-        }
-    };
-    for name in ["shared_memory_offset", "shared_memory_byte_size"] {
-        match (find(parameters, name), region) {
-            (None, Some(_)) if name == "shared_memory_byte_size" => {
-                return Err(invalid(format!(
-                    "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
-                )));
-            }
-            (None, _) | (Some(Choice::Int(_)), Some(_)) => {}
-            (Some(_), None) => {
-                return Err(invalid(format!(
-                    "'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
-                )));
-            }
-            (Some(_), Some(_)) => {
-                return Err(invalid(format!(
-                    "invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
-                )));
-            }
-        }
-    }
-    Ok(region)
+/// What is wanted of an output beside its bytes in the answer.
+#[derive(Debug, PartialEq)]
+enum Wish<'a> {
+    Nothing,
+    /// So many classes.
+    Classes(u32),
+    /// In registered memory.
+    Region(Part<'a>),
 }
 
-/// As how many classes the output is wanted, if so.
-fn check_output(output: &RequestedOutput<'_>) -> Result<Option<u32>, Status> {
-    let region = region_of(&output.parameters, output.name)?;
+fn check_output<'a>(output: &RequestedOutput<'a>) -> Result<Wish<'a>, Status> {
+    let part = Part::read(&output.parameters, output.name)?;
     let class_count = match find(&output.parameters, "classification") {
         None => None,
         // More than there are elements is all of them.
@@ -238,12 +266,13 @@ fn check_output(output: &RequestedOutput<'_>) -> Result<Option<u32>, Status> {
             ));
         }
     };
-    match (region, class_count) {
+    match (part, class_count) {
         (Some(_), Some(_)) => Err(invalid(
             "output can't set both 'shared_memory_region' and 'classification'".into(),
         )),
-        (Some(region), None) => Err(unknown_region(region)),
-        (None, class_count) => Ok(class_count),
+        (Some(part), None) => Ok(Wish::Region(part)),
+        (None, Some(count)) => Ok(Wish::Classes(count)),
+        (None, None) => Ok(Wish::Nothing),
     }
 }
 
@@ -430,6 +459,11 @@ mod tests {
                 name: "OUT",
                 parameters,
             })
+            .map(|wish| match wish {
+                Wish::Nothing => (None, None),
+                Wish::Classes(count) => (Some(count), None),
+                Wish::Region(part) => (None, Some(part.region)),
+            })
             .map_err(|status| (status.code, status.message.into_owned()))
         };
         let region = ("shared_memory_region", Choice::Text("r"));
@@ -450,11 +484,6 @@ mod tests {
                 &[region, size, ("classification", Choice::Int(1))],
                 Code::InvalidArgument,
                 "output can't set both 'shared_memory_region' and 'classification'",
-            ),
-            (
-                &[region, size],
-                Code::NotFound,
-                "Unable to find shared memory region: 'r'",
             ),
             (
                 &[region],
@@ -485,10 +514,11 @@ mod tests {
         for (parameters, code, message) in table {
             assert_eq!(check(parameters), Err((*code, (*message).to_owned())));
         }
-        assert_eq!(check(&[("other", Choice::Int(1))]), Ok(None));
+        assert_eq!(check(&[("other", Choice::Int(1))]), Ok((None, None)));
         let three = [("classification", Choice::Int(3))];
-        assert_eq!(check(&three), Ok(Some(3)));
+        assert_eq!(check(&three), Ok((Some(3), None)));
         let huge = [("classification", Choice::Int(i64::MAX))];
-        assert_eq!(check(&huge), Ok(Some(u32::MAX)));
+        assert_eq!(check(&huge), Ok((Some(u32::MAX), None)));
+        assert_eq!(check(&[region, size]), Ok((None, Some("r"))));
     }
 }

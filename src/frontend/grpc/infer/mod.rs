@@ -7,6 +7,7 @@ mod contents;
 mod draft;
 mod message;
 mod reader;
+mod region;
 mod response;
 
 use std::future::Future;
@@ -23,6 +24,7 @@ use smallvec::SmallVec;
 use super::status::{Code, Status};
 use super::trace::{Stations, Wait};
 use crate::api::Classes;
+use crate::api::regions;
 use crate::forward::{self, Forwarded};
 use crate::shard::{Flight, Reply, Shard, Tray};
 
@@ -41,22 +43,26 @@ pub(super) struct Submitted {
     pub(super) stations: Option<Rc<Stations>>,
 }
 
-/// Tensors made of typed contents, in order; the last may be the reason why there are no more.
+/// Tensors made of typed contents, or copied from registered memory, in order; the last may be the reason why there are no more.
 pub(super) type Typed = Vec<Result<View, Status>>;
 
-/// Converts the inputs' typed contents, if there are any. Yields between slices.
+/// Converts the inputs' typed contents and copies what must not be read in registered memory, if there is any. Yields between slices.
 ///
 /// A step of its own because only this one may have to wait: what is read from the head is large, and no call keeps it. What else is
 /// wrong with the message is for [`submit`] to tell, which reads it again.
 pub(super) async fn convert(shard: &Rc<Shard>, arrived: &Arrived) -> Typed {
-    if !arrived.raws.is_empty() {
+    let has_raws = !arrived.raws.is_empty();
+    let may_use_regions = regions::of(shard).is_enabled() && region::is_mentioned(&arrived.head);
+    if has_raws && !may_use_regions {
         // Typed contents beside raw ones are an error, whatever they hold.
         return Typed::new();
     }
     // Boxed: its state is large, and most calls never need it.
-    Box::pin(async {
+    Box::pin(async move {
         match read(shard, &arrived.head) {
-            Ok((target, _, message)) => draft::convert(shard, &target, &message).await,
+            Ok((target, model, message)) => {
+                draft::convert(shard, &model, &target, &message, has_raws).await
+            }
             Err(_) => Typed::new(),
         }
     })
@@ -99,7 +105,8 @@ pub(super) fn submit(
         ));
     }
     let stations = trace(shard, &model, wait);
-    let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
+    let (mut draft, class_counts) =
+        draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     forward::attach(forwarded, &mut draft.parameters)?;
     if let Some(stations) = &stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
@@ -215,7 +222,8 @@ fn begin_streamed(
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
     streamed.stations = trace(shard, &model, wait);
-    let (mut draft, class_counts) = draft::build(&model, &target, message, raws, typed)?;
+    let (mut draft, class_counts) =
+        draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     forward::attach(forwarded.clone(), &mut draft.parameters)?;
     if let Some(stations) = &streamed.stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));

@@ -6,12 +6,18 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::{CorrelationId, Draft, DraftInput, Error, Parameter, ParameterValue, Shape};
+use conch_engine::regions::Usage;
+use conch_engine::{
+    CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter, ParameterValue, Regions,
+    Shape,
+};
 use conch_memory::{Block, Budget, View};
 use smallvec::SmallVec;
 
-use crate::api::Classes;
+use super::region::read_window;
+use crate::api::{Classes, regions};
 use crate::http::json::{Document, Value, tensor, within};
+use crate::shard::Shard;
 
 /// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
 pub(crate) const OFFLOAD_FROM_BYTES: usize = 64 << 10;
@@ -21,6 +27,8 @@ pub(crate) const OFFLOAD_FROM_BYTES: usize = 64 << 10;
 pub(crate) enum OutputForm {
     Json,
     Binary,
+    /// Where the client wants it in registered memory: it is not sent.
+    Region,
 }
 
 /// What the client wants of one output. The name is an index into the document.
@@ -53,6 +61,15 @@ pub(crate) struct Decoded {
     wanted: SmallVec<[Wanted; 4]>,
     default_form: OutputForm,
     raw: Option<View>,
+    /// The registered memory that inputs and outputs are in.
+    usage: Option<Box<Usage>>,
+}
+
+/// What reading goes by.
+struct Bounds<'a> {
+    model_name: &'a str,
+    input_bytes_max: u64,
+    regions: &'a Regions,
 }
 
 const SEQUENCE_START: u32 = 1;
@@ -67,6 +84,7 @@ pub(crate) fn decode(
     json_length: usize,
     model_name: &str,
     input_bytes_max: u64,
+    regions: &Regions,
 ) -> Result<Box<Decoded>, Error> {
     if json_length == 0 {
         return decode_raw(body, input_bytes_max);
@@ -97,13 +115,18 @@ pub(crate) fn decode(
     if let Some(parameters) = root.find("parameters") {
         decoded.read_parameters(parameters)?;
     }
-    decoded.read_inputs(root, &tail, model_name, input_bytes_max)?;
+    let bounds = Bounds {
+        model_name,
+        input_bytes_max,
+        regions,
+    };
+    decoded.read_inputs(root, &tail, &bounds)?;
     if let Some(outputs) = root.find("outputs") {
         for output in outputs
             .as_array()
             .map_err(within("Unable to parse 'outputs'"))?
         {
-            let wanted = read_output(output)?;
+            let wanted = decoded.read_output(output, regions)?;
             decoded.wanted.push(wanted);
         }
     }
@@ -138,7 +161,31 @@ impl Decoded {
             wanted: SmallVec::new(),
             default_form: OutputForm::Json,
             raw: None,
+            usage: None,
         })
+    }
+
+    /// Whether any tensor is in registered memory.
+    pub(crate) fn uses_regions(&self) -> bool {
+        self.usage.is_some()
+    }
+
+    /// Copies what must not be read in registered memory. Yields between slices.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the budget has no room for a copy.
+    pub(crate) async fn settle_regions(
+        &mut self,
+        shard: &Shard,
+        model: &ModelVersion,
+    ) -> Result<(), Error> {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        for given in &mut inputs {
+            let name = self.text(given.name);
+            regions::settle(shard, model, name, given.data_type, &mut given.chunks).await?;
+        }
+        self.inputs = inputs;
+        Ok(())
     }
 
     fn text(&self, index: usize) -> &str {
@@ -172,6 +219,7 @@ impl Decoded {
         let parameters = std::mem::take(&mut self.parameters);
         let correlation_id = std::mem::take(&mut self.correlation_id);
         let raw = self.raw.take();
+        let usage = self.usage.take().map(Arc::from);
         let this = &*self;
         let mut draft = Draft {
             id: this.id(),
@@ -181,6 +229,7 @@ impl Decoded {
             timeout_us: this.timeout_us,
             parameters,
             is_raw: raw.is_some(),
+            usage,
             ..Draft::default()
         };
         if let Some(raw) = raw {
@@ -280,16 +329,16 @@ impl Decoded {
         &mut self,
         root: Value<'_>,
         tail: &View,
-        model_name: &str,
-        input_bytes_max: u64,
+        bounds: &Bounds<'_>,
     ) -> Result<(), Error> {
+        let model_name = bounds.model_name;
         let inputs = root
             .member("inputs")
             .and_then(Value::as_array)
             .map_err(within("Unable to parse 'inputs'"))?;
         let mut used = 0;
         for input in inputs {
-            let given = read_input(input, tail, &mut used, model_name, input_bytes_max)?;
+            let given = read_input(input, tail, &mut used, bounds, &mut self.usage)?;
             self.inputs.push(given);
         }
         if used != tail.len() {
@@ -298,6 +347,66 @@ impl Decoded {
             )));
         }
         Ok(())
+    }
+
+    fn read_output(&mut self, output: Value<'_>, regions: &Regions) -> Result<Wanted, Error> {
+        let parameters = output.find("parameters");
+        let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
+        if parameter("shared_memory_region").is_some() {
+            if parameter("classification").is_some() {
+                return Err(Error::invalid(
+                    "Output can't set both 'shared_memory_region' and 'classification'",
+                ));
+            }
+            if let Some(binary) = parameter("binary_data")
+                && binary
+                    .as_bool()
+                    .map_err(within("Unable to set 'binary_data'"))?
+            {
+                return Err(Error::invalid(
+                    "Output can't set both 'shared_memory_region' and 'binary_data'",
+                ));
+            }
+        }
+        let name = output
+            .member("name")
+            .map_err(within("Unable to parse 'name'"))?;
+        let name_index = name
+            .as_string_index()
+            .map_err(within("Unable to parse 'name'"))?;
+        let class_count = match parameter("classification") {
+            Some(classes) => classes
+                .as_unsigned()
+                .map_err(within("Unable to set 'classification'"))?,
+            None => 0,
+        };
+        if let Some(parameters) = parameters
+            && let Some(window) = read_window(parameters, regions)?
+        {
+            let usage = self.usage.get_or_insert_default();
+            usage.add_output(name.as_str()?, window);
+            return Ok(Wanted {
+                name: name_index,
+                form: OutputForm::Region,
+                class_count: 0,
+            });
+        }
+        let is_binary = match parameter("binary_data") {
+            Some(binary) => binary
+                .as_bool()
+                .map_err(within("Unable to parse 'binary_data'"))?,
+            None => false,
+        };
+        Ok(Wanted {
+            name: name_index,
+            form: if is_binary {
+                OutputForm::Binary
+            } else {
+                OutputForm::Json
+            },
+            // More than there are elements is all of them.
+            class_count: u32::try_from(class_count).unwrap_or(u32::MAX),
+        })
     }
 }
 
@@ -349,8 +458,8 @@ fn read_input(
     input: Value<'_>,
     tail: &View,
     used: &mut usize,
-    model_name: &str,
-    input_bytes_max: u64,
+    bounds: &Bounds<'_>,
+    usage: &mut Option<Box<Usage>>,
 ) -> Result<Given, Error> {
     check_source(input)?;
     let name = input
@@ -384,14 +493,13 @@ fn read_input(
         let size = size
             .as_unsigned()
             .map_err(within("Unable to parse 'binary_data_size'"))?;
-        take_tail(tail, used, size, data_type, name, model_name)?
-    } else if let Some(region) = parameter("shared_memory_region") {
-        let region = region
-            .as_str()
-            .map_err(within("Unable to parse 'shared_memory_region'"))?;
-        return Err(unknown_region(region));
+        take_tail(tail, used, size, data_type, name, bounds.model_name)?
+    } else if let Some(parameters) = parameters
+        && let Some(window) = read_window(parameters, bounds.regions)?
+    {
+        usage.get_or_insert_default().add_input(window)
     } else {
-        read_json(input, &shape, data_type, name, input_bytes_max)?
+        read_json(input, &shape, data_type, name, bounds.input_bytes_max)?
     };
     Ok(Given {
         name: name_index,
@@ -399,11 +507,6 @@ fn read_input(
         shape,
         chunks: SmallVec::from_iter([view]),
     })
-}
-
-/// No region can be registered yet, so none is known.
-fn unknown_region(region: &str) -> Error {
-    Error::not_found(format!("Unable to find shared memory region: '{region}'"))
 }
 
 /// The next `size` bytes behind the JSON. Copied if they are not aligned to their elements: backends read them as arrays.
@@ -517,59 +620,4 @@ fn element_count(shape: &Shape, name: &str) -> Result<u64, Error> {
 fn shape_text(shape: &Shape) -> String {
     let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
     format!("[{}]", dims.join(","))
-}
-
-fn read_output(output: Value<'_>) -> Result<Wanted, Error> {
-    let parameters = output.find("parameters");
-    let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
-    let region = parameter("shared_memory_region");
-    if region.is_some() {
-        if parameter("classification").is_some() {
-            return Err(Error::invalid(
-                "Output can't set both 'shared_memory_region' and 'classification'",
-            ));
-        }
-        if let Some(binary) = parameter("binary_data")
-            && binary
-                .as_bool()
-                .map_err(within("Unable to set 'binary_data'"))?
-        {
-            return Err(Error::invalid(
-                "Output can't set both 'shared_memory_region' and 'binary_data'",
-            ));
-        }
-    }
-    let name = output
-        .member("name")
-        .and_then(Value::as_string_index)
-        .map_err(within("Unable to parse 'name'"))?;
-    let class_count = match parameter("classification") {
-        Some(classes) => classes
-            .as_unsigned()
-            .map_err(within("Unable to set 'classification'"))?,
-        None => 0,
-    };
-    if let Some(region) = region {
-        return Err(unknown_region(
-            region
-                .as_str()
-                .map_err(within("Unable to parse 'shared_memory_region'"))?,
-        ));
-    }
-    let is_binary = match parameter("binary_data") {
-        Some(binary) => binary
-            .as_bool()
-            .map_err(within("Unable to parse 'binary_data'"))?,
-        None => false,
-    };
-    Ok(Wanted {
-        name,
-        form: if is_binary {
-            OutputForm::Binary
-        } else {
-            OutputForm::Json
-        },
-        // More than there are elements is all of them.
-        class_count: u32::try_from(class_count).unwrap_or(u32::MAX),
-    })
 }

@@ -110,6 +110,7 @@ fn write_output(body: &mut Vec<u8>, output: &Output, form: OutputForm) -> Result
             write::unsigned(body, output.data.len() as u64);
             body.push(b'}');
         }
+        OutputForm::Region => {}
         OutputForm::Json => {
             body.extend_from_slice(b",\"data\":[");
             write_data(body, output)?;
@@ -257,7 +258,14 @@ mod tests {
         conch_config::normalize(&mut message);
         let config = conch_config::Model::from_message(message).expect("it is valid, too");
         let request = View::copy_of(br#"{"inputs":[]}"#);
-        let request = decode(&request, request.len(), "m", 100).expect("a sound request");
+        let request = decode(
+            &request,
+            request.len(),
+            "m",
+            100,
+            &conch_engine::Regions::default(),
+        )
+        .expect("a sound request");
         let output = Output {
             name: "O".into(),
             data_type,

@@ -1,0 +1,155 @@
+//! Tensors in registered memory, and the calls that register it.
+
+use std::sync::Arc;
+
+use conch_config::DataType;
+use conch_engine::regions::{Kind, RegionStatus, Regions};
+use conch_engine::{Error, ModelVersion, admit};
+use conch_memory::{Charge, View};
+use smallvec::SmallVec;
+
+use crate::shard::{Shard, breathe};
+
+/// Bytes of registered memory copied before the rest of the shard gets its turn: some 50 us, pages that must be found included.
+const SLICE_BYTES: usize = 256 << 10;
+
+/// What is asked of the regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegionAction {
+    Status,
+    Register,
+    Unregister,
+}
+
+/// Where a system region lies, as a client says it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) key: String,
+    pub(crate) offset: u64,
+    pub(crate) byte_size: u64,
+}
+
+/// Registers a region. There are no GPUs yet whose memory could be shared. Blocks.
+///
+/// # Errors
+/// In upstream's words.
+pub(crate) fn register(
+    regions: &Regions,
+    kind: Kind,
+    name: &str,
+    location: impl FnOnce() -> Result<Location, Error>,
+) -> Result<(), Error> {
+    regions.check_enabled()?;
+    match kind {
+        Kind::System => {
+            let Location {
+                key,
+                offset,
+                byte_size,
+            } = location()?;
+            regions.register(name, &key, offset, byte_size)
+        }
+        Kind::Cuda => {
+            location()?;
+            Err(Error::invalid(format!(
+                "failed to register CUDA shared memory region: '{name}', GPUs not supported"
+            )))
+        }
+    }
+}
+
+/// Gives up one region, or all of a kind for an empty name. Blocks.
+///
+/// # Errors
+/// UNSUPPORTED unless clients may register regions.
+pub(crate) fn unregister(regions: &Regions, kind: Kind, name: &str) -> Result<(), Error> {
+    match (kind, name) {
+        // None can be registered.
+        (Kind::Cuda, _) => regions.check_enabled(),
+        (Kind::System, "") => regions.unregister_all(),
+        (Kind::System, name) => regions.unregister(name),
+    }
+}
+
+/// The region called `name`, or all of a kind for an empty name. Blocks.
+///
+/// # Errors
+/// NOT_FOUND in upstream's words.
+pub(crate) fn status(
+    regions: &Regions,
+    kind: Kind,
+    name: &str,
+) -> Result<Vec<RegionStatus>, Error> {
+    match kind {
+        Kind::System => regions.status(name),
+        Kind::Cuda => regions.cuda_status(name).map(|()| Vec::new()),
+    }
+}
+
+/// Whether an input in registered memory must be copied before it is used: admission looks at its bytes, which must not change afterwards,
+/// or it is not aligned to its elements.
+pub(crate) fn must_copy(
+    model: &ModelVersion,
+    name: &str,
+    data_type: DataType,
+    view: &View,
+) -> bool {
+    let is_shape_tensor = model
+        .config
+        .input(name)
+        .is_some_and(|(_, spec)| spec.is_shape_tensor);
+    let is_aligned = data_type
+        .element_bytes()
+        .is_none_or(|bytes| view.as_ptr().addr().is_multiple_of(bytes));
+    view.is_shared() && (!is_aligned || admit::is_content_checked(data_type, is_shape_tensor))
+}
+
+/// Copies the bytes of an input in registered memory where that must be. Yields between slices.
+///
+/// # Errors
+/// UNAVAILABLE if the budget has no room.
+pub(crate) async fn settle(
+    shard: &Shard,
+    model: &ModelVersion,
+    name: &str,
+    data_type: DataType,
+    chunks: &mut SmallVec<[View; 1]>,
+) -> Result<(), Error> {
+    for chunk in chunks {
+        if must_copy(model, name, data_type, chunk) {
+            *chunk = copy(shard, chunk).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A copy of `view`, charged to the budget. Yields between slices.
+///
+/// # Errors
+/// UNAVAILABLE if the budget has no room.
+pub(crate) async fn copy(shard: &Shard, view: &View) -> Result<View, Error> {
+    let mut charge = Charge::empty(&shard.budget);
+    charge.cover(view.len() as u64).map_err(|exhausted| {
+        Error::unavailable(format!(
+            "the server has no memory left for the request: the limit is {} bytes",
+            exhausted.limit_bytes
+        ))
+    })?;
+    let mut block = shard.pool.take(view.len());
+    block.set_charge(charge);
+    while block.len() < view.len() {
+        let start = block.len();
+        let end = view.len().min(start + SLICE_BYTES);
+        let slice = view.slice(start, end).unwrap_or_else(View::empty);
+        slice.read(0, &mut block);
+        if end < view.len() {
+            breathe().await;
+        }
+    }
+    Ok(View::from(block))
+}
+
+/// The regions of the server that a shard belongs to.
+pub(crate) fn of(shard: &Shard) -> &Arc<Regions> {
+    shard.server.regions()
+}

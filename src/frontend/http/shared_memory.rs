@@ -1,0 +1,242 @@
+//! The shared-memory extension over HTTP: register, unregister, status.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::Error;
+use conch_engine::regions::{Kind, RegionStatus};
+use conch_memory::View;
+
+use super::answer::Answer;
+use super::base64;
+use super::json::{Document, Value, write};
+use crate::api::regions::{self, Location, RegionAction};
+use crate::shard::Shard;
+
+/// What is asked; an empty name means all regions of a kind.
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    pub(crate) action: RegionAction,
+    pub(crate) name: Box<str>,
+}
+
+/// Bytes of a `cudaIpcMemHandle_t`.
+const CUDA_HANDLE_BYTES: usize = 64;
+
+/// Answers off the shard: the kernel maps and unmaps, others may be at it, and there may be many regions.
+pub(super) async fn answer(
+    shard: &Rc<Shard>,
+    body: View,
+    request: Request,
+) -> Result<Answer, Error> {
+    let limit_bytes = shard.options.http_input_bytes_max;
+    let regions = Arc::clone(regions::of(shard));
+    shard
+        .offload(move || {
+            let Request { kind, action, name } = request;
+            match action {
+                RegionAction::Status => {
+                    let rows = regions::status(&regions, kind, &name)?;
+                    return Ok(Answer::json(list(&rows)));
+                }
+                RegionAction::Register => {
+                    let location = || locate(kind, &name, body, limit_bytes);
+                    regions::register(&regions, kind, &name, location)?;
+                }
+                RegionAction::Unregister => regions::unregister(&regions, kind, &name)?,
+            }
+            Ok(Answer::json(Vec::new()))
+        })
+        .await
+}
+
+fn list(rows: &[RegionStatus]) -> Vec<u8> {
+    let mut body = vec![b'['];
+    for (index, row) in rows.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(b"{\"name\":");
+        write::string(&mut body, row.name.as_bytes());
+        body.extend_from_slice(b",\"key\":");
+        write::string(&mut body, row.key.as_bytes());
+        body.extend_from_slice(b",\"offset\":");
+        write::unsigned(&mut body, row.offset);
+        body.extend_from_slice(b",\"byte_size\":");
+        write::unsigned(&mut body, row.byte_size);
+        body.push(b'}');
+    }
+    body.push(b']');
+    body
+}
+
+/// What the body of a registration says.
+fn locate(kind: Kind, name: &str, body: View, limit_bytes: u64) -> Result<Location, Error> {
+    if name.is_empty() {
+        let kind = match kind {
+            Kind::System => "system",
+            Kind::Cuda => "cuda",
+        };
+        return Err(Error::invalid(format!(
+            "'region name' is necessary to register {kind} shared memory region"
+        )));
+    }
+    if body.len() as u64 > limit_bytes {
+        return Err(Error::invalid(format!(
+            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit.",
+            body.len()
+        )));
+    }
+    let document = Document::parse(body)?;
+    let root = document.root();
+    match kind {
+        Kind::System => read_system(root),
+        Kind::Cuda => read_cuda(root),
+    }
+}
+
+fn missing(field: &str) -> Error {
+    Error::invalid(format!(
+        "Shared memory register request has no '{field}' field"
+    ))
+}
+
+fn read_system(root: Value<'_>) -> Result<Location, Error> {
+    let key = root.find("key").ok_or_else(|| missing("key"))?.as_str()?;
+    let offset = root.find("offset").map_or(Ok(0), Value::as_unsigned)?;
+    let byte_size = root
+        .find("byte_size")
+        .ok_or_else(|| missing("byte_size"))?
+        .as_unsigned()?;
+    Ok(Location {
+        key: key.to_owned(),
+        offset,
+        byte_size,
+    })
+}
+
+/// Checks what is said of memory on a GPU; there is no use for it yet.
+fn read_cuda(root: Value<'_>) -> Result<Location, Error> {
+    let handle = root
+        .find("raw_handle")
+        .ok_or_else(|| missing("raw_handle"))?;
+    let text = handle.member("b64")?.as_str()?;
+    let byte_size = root.member("byte_size")?.as_unsigned()?;
+    root.member("device_id")?.as_unsigned()?;
+    if base64::decode(text.as_bytes()).len() != CUDA_HANDLE_BYTES {
+        return Err(Error::invalid(
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        ));
+    }
+    Ok(Location {
+        byte_size,
+        ..Location::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn located(kind: Kind, text: &str) -> Result<Location, String> {
+        let body = View::copy_of(text.as_bytes());
+        locate(kind, "r", body, 1000).map_err(|error| error.message.into_owned())
+    }
+
+    #[test]
+    fn bodies_of_registrations() {
+        let empty = "failed to parse the request JSON buffer: The document is empty. at 0";
+        let no_key = "Shared memory register request has no 'key' field";
+        let number = "attempt to access JSON non-unsigned-integer as unsigned-integer";
+        let long = format!(r#"{{"key":"{}"}}"#, "k".repeat(1000));
+        for (text, expected) in [
+            ("", empty),
+            ("{}", no_key),
+            ("[]", no_key),
+            ("1", no_key),
+            (
+                r#"{"key":1}"#,
+                "attempt to access JSON non-string as string",
+            ),
+            (
+                r#"{"key":"/x"}"#,
+                "Shared memory register request has no 'byte_size' field",
+            ),
+            (r#"{"key":"/x","offset":"a"}"#, number),
+            (r#"{"key":"/x","offset":-1,"byte_size":1}"#, number),
+            (r#"{"key":"/x","byte_size":1.5}"#, number),
+            (
+                &long,
+                "request JSON size of 1010 bytes exceeds the maximum allowed input size of 1000 bytes. Use --http-max-input-size to increase the limit.",
+            ),
+        ] {
+            assert_eq!(
+                located(Kind::System, text),
+                Err(expected.to_owned()),
+                "{text}"
+            );
+        }
+        let location = |offset| Location {
+            key: "/x".to_owned(),
+            offset,
+            byte_size: 7,
+        };
+        assert_eq!(
+            located(Kind::System, r#"{"key":"/x","byte_size":7}"#),
+            Ok(location(0))
+        );
+        let largest = format!(r#"{{"key":"/x","offset":{},"byte_size":7}}"#, u64::MAX);
+        assert_eq!(located(Kind::System, &largest), Ok(location(u64::MAX)));
+    }
+
+    #[test]
+    fn bodies_of_cuda_registrations() {
+        let wrong = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
+        let whole = |handle: &str| {
+            format!(r#"{{"raw_handle":{{"b64":"{handle}"}},"byte_size":7,"device_id":0}}"#)
+        };
+        let handle = format!("{}AA==", "AAAA".repeat(21));
+        for (text, expected) in [
+            (
+                "{}".to_owned(),
+                "Shared memory register request has no 'raw_handle' field",
+            ),
+            (
+                r#"{"raw_handle":{}}"#.to_owned(),
+                "attempt to access non-existing object member 'b64'",
+            ),
+            (
+                r#"{"raw_handle":{"b64":""}}"#.to_owned(),
+                "attempt to access non-existing object member 'byte_size'",
+            ),
+            (
+                r#"{"raw_handle":{"b64":""},"byte_size":1}"#.to_owned(),
+                "attempt to access non-existing object member 'device_id'",
+            ),
+            (whole(""), wrong),
+            (whole("AAAA"), wrong),
+        ] {
+            assert_eq!(
+                located(Kind::Cuda, &text),
+                Err(expected.to_owned()),
+                "{text}"
+            );
+        }
+        assert!(located(Kind::Cuda, &whole(&handle)).is_ok());
+    }
+
+    #[test]
+    fn lists() {
+        let row = |name: &str, offset| RegionStatus {
+            name: Arc::from(name),
+            key: "/k\"".into(),
+            offset,
+            byte_size: 8,
+        };
+        assert_eq!(list(&[]), b"[]");
+        assert_eq!(
+            String::from_utf8(list(&[row("a", 0), row("b\n", u64::MAX)])).unwrap(),
+            r#"[{"name":"a","key":"/k\"","offset":0,"byte_size":8},{"name":"b\n","key":"/k\"","offset":18446744073709551615,"byte_size":8}]"#
+        );
+    }
+}
