@@ -4,8 +4,10 @@ import gzip
 import json
 import zlib
 
+import grpc
+
 from . import outcome
-from .entry import entry, post
+from .entry import call, entry, infer_message, post
 from .sound import BINARY, BYTES, ONE
 
 ENTRIES = []
@@ -44,3 +46,5 @@ add("answer", "http-gzip-out", *[inflated(BODY, Accept_Encoding=value) for value
                                  ("gzip", "deflate", "identity", "gzip, deflate", "deflate, gzip", "gzip;q=0.5, deflate;q=0.8", "gzip;q=0", "br", "*", "gzip;q=x", "identity;q=1, gzip;q=0.5", "")],
     inflated(BOTH, Accept_Encoding="gzip", Inference_Header_Content_Length=str(len(BINARY_HEAD))), inflated(b"{}", Accept_Encoding="gzip"),
     inflated(None, "/v2/models/identity", "GET", Accept_Encoding="gzip"))
+add("g_compressed", "grpc-compress", *[call("ModelInfer", infer_message(raw=BYTES), compression=coding)
+                                       for coding in (grpc.Compression.Gzip, grpc.Compression.Deflate, grpc.Compression.NoCompression)])

@@ -63,11 +63,12 @@ def post(path, body=b"", **headers):
     return send("POST", path, body, **headers)
 
 
-def call(method, message, metadata=()):
+def call(method, message, metadata=(), compression=None):
     """A unary gRPC call."""
     def step(side):
         try:
-            return {"code": "OK", **outcome.message(getattr(side.stub, method)(message, timeout=TIMEOUT, metadata=metadata))}
+            answer = getattr(side.stub, method)(message, timeout=TIMEOUT, metadata=metadata, compression=compression)
+            return {"code": "OK", **outcome.message(answer)}
         except grpc.RpcError as error:
             return outcome.failure(error)
     return step

@@ -52,6 +52,8 @@ WORLDS = {
                               "--grpc-restricted-protocol=health,metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging:key=value"), (), (), True),
     "forwarding": World(few, ("--http-header-forward-pattern=(?i)(x-.*|sequence_.*|priority|timeout|headers|binary_data_output|triton_.*)",
                               "--grpc-header-forward-pattern=(x-.*|sequence_.*|priority|timeout|headers|binary_data_output|triton_.*)"), (), ()),
+    "traced": World(few, ("--trace-config=triton,file=/dev/null", "--trace-config=rate=1000", "--trace-config=level=TIMESTAMPS"), (), ()),
+    "sharing": World(few, (), ("--allow-client-shm=true",), ()),
     "idle": World(few, (), (), ()),
     "spaces": World(namespaces, ("--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*"), (), ()),
 }
