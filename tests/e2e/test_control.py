@@ -282,7 +282,7 @@ class Traffic(Asking, ServerCase):
         repository.model("steady", identity(batch=8))
         repository.model("m", identity(batch=8, count=2))
         repository.model("slow", identity(batch=8, parameters={"creation_delay_sec": "3"}))
-        repository.model("held", identity(batch=8, parameters={"execute_delay_ms": "1500"}))
+        repository.model("held", identity(batch=8, parameters={"execute_delay_ms": "3000"}))
 
     def test_no_request_fails_while_its_model_is_reloaded(self):
         is_over, problems, counts = threading.Event(), [], []
@@ -360,9 +360,8 @@ class Traffic(Asking, ServerCase):
         wait_until(lambda: self.server.metrics()['nv_inference_pending_request_count{model="held",version="1"}'] == 0
                    and self.server.get("/v2/models/held/ready")[0] == 200, "it never began")
         time.sleep(0.3)
-        before = time.monotonic()
         self.assertEqual(self.unload("held"), (200, ""))
-        self.assertLess(time.monotonic() - before, 0.7, "an unload does not wait for requests")
+        self.assertEqual(answers, [], "an unload does not wait for requests")
         status, reply = self.server.post_json("/v2/models/held/infer", value)
         self.assertIn(status, (404, 503), reply)
         asking.join()
