@@ -1,8 +1,10 @@
-//! The flags that say how gRPC connections are kept and ended, and how its responses are compressed.
+//! The flags that say how gRPC connections are secured, kept and ended, and how its responses are compressed.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use conch_frontend::{CompressionLevel, GrpcConnections};
+use conch_engine::Error;
+use conch_frontend::{CompressionLevel, GrpcConnections, Tls, TlsFiles};
 
 use crate::cli::{out_of_bound, parse_bool, parse_int};
 
@@ -11,6 +13,9 @@ use crate::cli::{out_of_bound, parse_bool, parse_int};
 pub struct GrpcFlags {
     pub compression: CompressionLevel,
     pub connections: GrpcConnections,
+    uses_tls: bool,
+    verifies_clients: bool,
+    tls_files: TlsFiles,
 }
 
 impl GrpcFlags {
@@ -54,9 +59,42 @@ impl GrpcFlags {
                 flags.connections.age_grace = parse_age(value)?;
                 Ok(())
             },
+            "grpc-use-ssl" => |flags, value| {
+                flags.uses_tls = parse_bool(value)?;
+                Ok(())
+            },
+            // As upstream has it, whatever the value: nobody's calls are to go in the clear here that did not there.
+            "grpc-use-ssl-mutual" => |flags, value| {
+                flags.verifies_clients = parse_bool(value)?;
+                flags.uses_tls = true;
+                Ok(())
+            },
+            "grpc-server-cert" => |flags, value| {
+                flags.tls_files.certificate = PathBuf::from(value);
+                Ok(())
+            },
+            "grpc-server-key" => |flags, value| {
+                flags.tls_files.key = PathBuf::from(value);
+                Ok(())
+            },
+            "grpc-root-cert" => |flags, value| {
+                flags.tls_files.roots = PathBuf::from(value);
+                Ok(())
+            },
             _ => return None,
         };
         Some(set(self, value))
+    }
+
+    /// Reads the files that TLS takes, if gRPC is served and over TLS.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, and which flag named it.
+    pub fn load_tls(&self, is_served: bool) -> Result<Option<Tls>, Error> {
+        if !is_served || !self.uses_tls {
+            return Ok(None);
+        }
+        Tls::load(&self.tls_files, self.verifies_clients).map(Some)
     }
 }
 
@@ -102,6 +140,10 @@ mod tests {
             ("grpc-http2-max-ping-strikes", "7"),
             ("grpc-max-connection-age", "60000"),
             ("grpc-max-connection-age-grace", "5000"),
+            ("grpc-use-ssl-mutual", "true"),
+            ("grpc-server-cert", "c.pem"),
+            ("grpc-server-key", "k.pem"),
+            ("grpc-root-cert", "r.pem"),
         ] {
             assert_eq!(flags.set(name, value), Some(Ok(())), "{name}");
         }
@@ -116,8 +158,26 @@ mod tests {
                 age_max: Some(Duration::from_secs(60)),
                 age_grace: Some(Duration::from_secs(5)),
             },
+            uses_tls: true,
+            verifies_clients: true,
+            tls_files: TlsFiles {
+                certificate: "c.pem".into(),
+                key: "k.pem".into(),
+                roots: "r.pem".into(),
+            },
         };
         assert_eq!(flags, expected);
+        assert!(flags.load_tls(true).is_err());
+        assert!(matches!(flags.load_tls(false), Ok(None)));
+        let mut flags = GrpcFlags::default();
+        for (name, value, expected) in [
+            ("grpc-use-ssl", "true", (true, false)),
+            ("grpc-use-ssl", "false", (false, false)),
+            ("grpc-use-ssl-mutual", "false", (true, false)),
+        ] {
+            assert_eq!(flags.set(name, value), Some(Ok(())), "{name}");
+            assert_eq!((flags.uses_tls, flags.verifies_clients), expected);
+        }
         assert_eq!(flags.set("grpc-keepalive-time", "2147483647"), Some(Ok(())));
         assert_eq!(flags.set("grpc-max-connection-age", "0"), Some(Ok(())));
         assert_eq!(

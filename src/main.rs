@@ -205,6 +205,7 @@ fn frontend_options(
         vertex_ai: cloud_flags::vertex_ai(arguments, &environment)?,
         grpc_compression: arguments.grpc_flags.compression,
         grpc_connections: arguments.grpc_flags.connections.clone(),
+        grpc_tls: arguments.grpc_flags.load_tls(arguments.grpc.is_enabled)?,
         shard_cpus: machine.shard_cpus.clone(),
         shards_spin: machine.has_spare_cpus,
         connections_max: machine.connections_max,

@@ -17,6 +17,7 @@ mod metrics;
 mod options;
 mod sagemaker;
 mod shard;
+mod tls;
 mod trace;
 #[cfg(test)]
 mod trial;
@@ -41,6 +42,7 @@ pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
 pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options};
 pub use sagemaker::{InferenceType, SageMaker};
+pub use tls::{Tls, TlsFiles};
 pub use trace::{Levels, TraceOptions};
 pub use vertex_ai::VertexAi;
 

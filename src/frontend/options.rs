@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::access::Restrictions;
 use crate::forward::HeaderPattern;
 use crate::sagemaker::SageMaker;
+use crate::tls::Tls;
 use crate::trace::TraceOptions;
 use crate::vertex_ai::VertexAi;
 
@@ -81,6 +82,8 @@ pub struct Options {
     pub http_timeout_header: Option<Box<str>>,
     pub grpc_compression: CompressionLevel,
     pub grpc_connections: GrpcConnections,
+    /// gRPC is served over TLS only.
+    pub grpc_tls: Option<Tls>,
     /// One shard per entry, pinned to that CPU.
     pub shard_cpus: Vec<usize>,
     /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
@@ -120,6 +123,7 @@ impl Default for Options {
             http_timeout_header: None,
             grpc_compression: CompressionLevel::None,
             grpc_connections: GrpcConnections::default(),
+            grpc_tls: None,
             shard_cpus: vec![0],
             shards_spin: false,
             connections_max: 65_536,

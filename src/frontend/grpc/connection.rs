@@ -20,6 +20,7 @@ use super::settings::{
 use super::transport::{Transport, Vitals};
 use crate::options::GrpcConnections;
 use crate::shard::{Presence, Shard, Stream, Timer};
+use crate::tls;
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
 pub(super) fn serve(
@@ -55,13 +56,12 @@ async fn serve_calls(mut connection: Box<Connection>) {
 
 /// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
 async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>> {
-    let (transport, vitals) = Transport::new(stream, &shard.options.grpc_connections);
     let mut drained = std::pin::pin!(shard.drained());
-    let mut handshake = std::pin::pin!(builder().handshake::<_, Bytes>(transport));
+    let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
-    let http2 = std::future::poll_fn(|context| {
-        if let Poll::Ready(outcome) = handshake.as_mut().poll(context) {
-            return Poll::Ready(outcome.ok());
+    let (http2, vitals) = std::future::poll_fn(|context| {
+        if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
+            return Poll::Ready(outcome);
         }
         // A peer that has not introduced itself yet has nothing here to lose.
         if drained.as_mut().poll(context).is_ready() {
@@ -71,6 +71,19 @@ async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>
     })
     .await?;
     Some(Connection::new(Rc::clone(&shard), http2, vitals))
+}
+
+async fn introduce(
+    shard: &Shard,
+    mut stream: Stream,
+) -> Option<(Http2<Transport, Bytes>, Rc<Vitals>)> {
+    let session = match &shard.options.grpc_tls {
+        Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
+        None => None,
+    };
+    let (transport, vitals) = Transport::new(stream, session, &shard.options.grpc_connections);
+    let http2 = builder().handshake::<_, Bytes>(transport).await.ok()?;
+    Some((http2, vitals))
 }
 
 struct Connection {

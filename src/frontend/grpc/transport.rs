@@ -2,7 +2,7 @@
 //!
 //! Reads take small requests through a buffer on the stack (the runtime wants initialised memory) and go straight into h2's
 //! memory as soon as more is there than fits. Both directions are followed frame by frame, for the sake of pings. Writes note since when the peer takes nothing, so that a peer that never does can be
-//! shown the door.
+//! shown the door. With TLS in between all of this is said of the plain bytes.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::pings::{Frames, PREFACE_BYTES, Strikes, too_many_pings};
 use crate::options::GrpcConnections;
 use crate::shard::Stream;
+use crate::tls::Session;
 
 /// Some thirty small requests.
 const STACK_BYTES: usize = 8 << 10;
@@ -33,6 +34,7 @@ pub(super) struct Vitals {
 
 pub(super) struct Transport {
     stream: Stream,
+    session: Option<Box<Session>>,
     vitals: Rc<Vitals>,
     /// The last read filled all its room, so more is probably there.
     expects_more: bool,
@@ -44,12 +46,17 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    pub(super) fn new(stream: Stream, options: &GrpcConnections) -> (Transport, Rc<Vitals>) {
+    pub(super) fn new(
+        stream: Stream,
+        session: Option<Box<Session>>,
+        options: &GrpcConnections,
+    ) -> (Transport, Rc<Vitals>) {
         let vitals = Rc::new(Vitals::default());
         vitals.received_ns.set(clock::monotonic_ns());
         (
             Transport {
                 stream,
+                session,
                 vitals: Rc::clone(&vitals),
                 expects_more: false,
                 incoming: Frames::new(PREFACE_BYTES),
@@ -85,7 +92,13 @@ impl Transport {
         if self.outgoing.is_between() {
             // If the socket takes it: the connection ends in any case.
             let farewell = too_many_pings(self.last_stream);
-            let _ = conch_net::send_vectored(self.stream.socket(), &[IoSlice::new(&farewell)]);
+            let socket = self.stream.socket();
+            match &mut self.session {
+                Some(session) => session.send_last(socket, &farewell),
+                None => {
+                    let _ = conch_net::send_vectored(socket, &[IoSlice::new(&farewell)]);
+                }
+            }
         }
         conch_net::finish_sending(self.stream.socket());
         Err(io::Error::other("too many pings"))
@@ -108,7 +121,7 @@ impl Transport {
         }
     }
 
-    fn note_send(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn note_send<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match &outcome {
             Poll::Ready(_) => self.vitals.blocked_since_ns.set(0),
             Poll::Pending if self.vitals.blocked_since_ns.get() == 0 => {
@@ -117,6 +130,25 @@ impl Transport {
             Poll::Pending => {}
         }
         outcome
+    }
+
+    /// The way of [`AsyncWrite::poll_write_vectored`] through TLS.
+    fn poll_encrypt(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Option<Poll<io::Result<usize>>> {
+        let session = self.session.as_mut()?;
+        let outcome = session.poll_send_vectored(&mut self.stream, context, pieces);
+        let is_blocked = session.has_unsent();
+        if let Poll::Ready(Ok(count)) = outcome {
+            self.note_sent(pieces, count);
+        }
+        let outcome = self.note_send(outcome);
+        if is_blocked {
+            let _ = self.note_send::<()>(Poll::Pending);
+        }
+        Some(outcome)
     }
 }
 
@@ -127,6 +159,12 @@ impl AsyncRead for Transport {
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if let Some(session) = &mut this.session {
+            let received = ready!(session.poll_receive(&mut this.stream, context, target))?;
+            let filled = target.filled();
+            let fresh = filled.get(filled.len() - received..).unwrap_or(&[]);
+            return Poll::Ready(this.note_received(fresh));
+        }
         if std::mem::take(&mut this.expects_more) {
             let room = target.remaining();
             match conch_net::receive(this.stream.socket(), target) {
@@ -158,6 +196,9 @@ impl AsyncWrite for Transport {
         source: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if let Some(outcome) = this.poll_encrypt(context, &[IoSlice::new(source)]) {
+            return outcome;
+        }
         let outcome = this.stream.poll_send(context, source);
         if let Poll::Ready(Ok(count)) = outcome {
             this.note_sent(&[IoSlice::new(source)], count);
@@ -165,11 +206,21 @@ impl AsyncWrite for Transport {
         this.note_send(outcome)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Some(session) = &mut this.session else {
+            return Poll::Ready(Ok(()));
+        };
+        let outcome = session.poll_flush(&mut this.stream, context);
+        this.note_send(outcome)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(session) = &mut this.session {
+            let outcome = session.poll_close(&mut this.stream, context);
+            ready!(this.note_send(outcome))?;
+        }
         conch_net::finish_sending(self.stream.socket());
         Poll::Ready(Ok(()))
     }
@@ -187,6 +238,9 @@ impl AsyncWrite for Transport {
             return Poll::Ready(Ok(0));
         }
         let this = self.get_mut();
+        if let Some(outcome) = this.poll_encrypt(context, pieces) {
+            return outcome;
+        }
         let outcome = this.stream.poll_send_vectored(context, pieces);
         if let Poll::Ready(Ok(count)) = outcome {
             this.note_sent(pieces, count);

@@ -1,0 +1,57 @@
+"""Keys and certificates for tests of TLS, made by the openssl program: nothing secret lies in the tree, and nothing in it expires."""
+
+import functools
+import pathlib
+import subprocess
+import tempfile
+
+CONFIG = """
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = {subject}
+[root]
+basicConstraints = critical,CA:true
+keyUsage = critical,keyCertSign
+[leaf]
+basicConstraints = critical,CA:false
+subjectAltName = DNS:localhost,IP:127.0.0.1
+"""
+KEYS = {"rsa": ("-newkey", "rsa:2048"), "ec": ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")}
+
+
+class Certificates:
+    """`root` vouches for `server` (RSA, as upstream's own test has it) and `client`; `stranger` only for `impostor`."""
+
+    def __init__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="certificates-")
+        self.path = pathlib.Path(self._folder.name)
+        self.root, self.root_key = self.make("root", "ec", extensions="root")
+        self.stranger, self.stranger_key = self.make("stranger", "ec", extensions="root")
+        self.server, self.server_key = self.make("server", "rsa", issuer="root")
+        self.client, self.client_key = self.make("client", "ec", issuer="root")
+        self.impostor, self.impostor_key = self.make("impostor", "ec", issuer="stranger")
+
+    def openssl(self, *arguments):
+        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+    def make(self, name, key, extensions="leaf", issuer=None):
+        """(certificate, key), both PEM."""
+        config, certificate, own = (self.path / f"{name}.{kind}" for kind in ("cnf", "pem", "key"))
+        config.write_text(CONFIG.format(subject=name))
+        signer = ("-CA", self.path / f"{issuer}.pem", "-CAkey", self.path / f"{issuer}.key") if issuer else ()
+        self.openssl("req", "-x509", "-nodes", "-days", 2, "-config", config, "-extensions", extensions, *KEYS[key], *signer,
+                     "-keyout", own, "-out", certificate)
+        return certificate, own
+
+    def write(self, name, content):
+        path = self.path / name
+        path.write_bytes(content)
+        return path
+
+
+@functools.cache
+def shared():
+    """The same ones for all tests of a run."""
+    return Certificates()
