@@ -21,11 +21,13 @@ from region import FLAG, listed
 from repository import identity
 from test_stream import square
 
-REQUESTS = 200
+REQUESTS = 1000
 COUNTED = f"--request-count={REQUESTS}"
 # Short windows that are never too unsteady.
 WINDOWS = ("--measurement-interval=300", "--stability-percentage=999", "--max-trials=8")
 VALUES = [index / 2 for index in range(16)]
+PARTS = re.compile(r"Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec \+ compute input (\d+) usec"
+                   r" \+ compute infer (\d+) usec \+ compute output (\d+) usec\)")
 WORDS = ["", "a b", "words of some length", "\u00e4\u20ac"]
 
 
@@ -46,9 +48,7 @@ class Report:
         self.loads = [float(row.get("Concurrency") or row["Request Rate"]) for row in rows]
         self.sections = [{name: float(value) for name, value in re.findall(r"^ +([A-Z][A-Za-z ]+): ([0-9.]+)(?: |$)", section, re.MULTILINE)}
                          for section in sections]
-        self.parts = [[int(value) for value in re.search(
-            r"Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec \+ compute input (\d+) usec \+ compute infer (\d+) usec"
-            r" \+ compute output (\d+) usec\)", section).groups()] for section in sections]
+        self.parts = [[int(value) for value in PARTS.search(section).groups()] for section in sections]
 
 
 class Analyzing(ServerCase):
@@ -80,29 +80,37 @@ class Analyzing(ServerCase):
             return Report(done.stdout, list(csv.DictReader(file))), [new - old for new, old in zip(self.figures(model), before)]
 
     def assert_adds_up(self, report, grown, load, batch=1):
-        """Client and server count the same, but for what is sent between the moments in which it asks the server and those in which its
-        window begins and ends; times add up to their sum."""
+        """What it shows of the server goes together, and with what the server counted."""
         self.assertEqual(len(report.rows), len(report.sections))
         for row, section, parts in zip(report.rows, report.sections, report.parts):
             self.assertGreater(section["Request count"], 0)
             self.assertGreater(float(row["Inferences/Second"]), 0)
-            self.assertAlmostEqual(section["Successful request count"], section["Request count"],
-                                   delta=2 * load + 2 + section["Request count"] / 5)
+            self.assertGreater(section["Successful request count"], 0)
             # The real Triton may be asked in the middle of a count.
             self.assertAlmostEqual(section["Inference count"], section["Successful request count"] * batch, delta=(load + 2) * batch)
             self.assertTrue(0 < section["Execution count"] <= section["Successful request count"] + load + 2)
             self.assertAlmostEqual(parts[0], sum(parts[1:]), delta=5)
-            self.assertLessEqual(parts[0], section["Avg latency"])
             self.assertEqual([int(row[f"Server {name}"]) for name in ("Queue", "Compute Input", "Compute Infer", "Compute Output")], parts[2:])
         self.assertLessEqual(sum(section["Successful request count"] for section in report.sections), grown[0])
 
+    def assert_same_windows(self, report, load):
+        """Client and server count the same, but for what is sent between the moments in which it asks the server and those in which its
+        window begins and ends."""
+        for section in report.sections:
+            self.assertAlmostEqual(section["Successful request count"], section["Request count"],
+                                   delta=2 * load + 2 + section["Request count"] / 4)
+
     def check(self, *words, batch=1, **more):
-        """A run of so many requests: exactly these were sent, answered and counted by the server. (What it shows as the server's can lack
-        the first ones: it sends them while it asks for the figures that it begins with.)"""
+        """A run of so many requests: exactly these were sent, answered and counted by the server. (What it shows as the server's lacks the
+        first ones: it sends them while it asks for the figures that it begins with.)"""
         report, grown = self.analyze(*words, COUNTED, "-b", str(batch), **more)
         self.assertEqual(grown[:2], [REQUESTS, REQUESTS * batch])
         section, = report.sections
         self.assertEqual(section["Request count"], REQUESTS)
+        if "Response Throughput" not in section:  # else its client measures up to the first response
+            # What the server spent lies within what the client waited.
+            spent = report.parts[0][0] * section["Successful request count"]
+            self.assertLessEqual(spent, (section["Avg latency"] + 1) * REQUESTS)
         self.assert_adds_up(report, grown, 0, batch)
         return report
 
@@ -159,6 +167,7 @@ class Modes(Analyzing):
                 report, grown = self.analyze("--request-rate-range=100:300:200", f"--request-distribution={kind}", *WINDOWS, protocol=protocol)
                 self.assertEqual(report.loads, [100, 300])
                 self.assert_adds_up(report, grown, 4)
+                self.assert_same_windows(report, 4)
                 for rate, section in zip(report.loads, report.sections):
                     self.assertAlmostEqual(section["Throughput"], rate, delta=rate * (0.1 if kind == "constant" else 0.4))
 
@@ -166,6 +175,7 @@ class Modes(Analyzing):
         intervals = self.write("intervals", b"5000\n")
         report, grown = self.analyze("--request-intervals", str(intervals), *WINDOWS)
         self.assert_adds_up(report, grown, 4)
+        self.assert_same_windows(report, 4)
         self.assertAlmostEqual(report.sections[0]["Throughput"], 200, delta=20)
 
     def test_binary_search(self):
@@ -174,9 +184,11 @@ class Modes(Analyzing):
             report, grown = self.analyze("--concurrency-range=1:8:2", "--binary-search", "--latency-threshold=1000", *WINDOWS, protocol=protocol)
             self.assertEqual((report.loads[0], report.loads[-1]), (1, 8))
             self.assert_adds_up(report, grown, 8)
+            self.assert_same_windows(report, 8)
         report, grown = self.analyze("--request-rate-range=50:250:50", "--binary-search", "--latency-threshold=1000", *WINDOWS)
         self.assertEqual((report.loads[0], report.loads[-1]), (50, 250))
         self.assert_adds_up(report, grown, 4)
+        self.assert_same_windows(report, 4)
 
     def test_metrics(self):
         """It reads the metrics page beside the load; the figures that it looks for are those of GPUs, and there is none here."""
@@ -184,6 +196,7 @@ class Modes(Analyzing):
             report, grown = self.analyze("--collect-metrics", "--metrics-url", self.server.address("metrics") + "/metrics",
                                          "--metrics-interval=50", *WINDOWS, protocol=protocol)
             self.assert_adds_up(report, grown, 1)
+            self.assert_same_windows(report, 1)
             self.assertIn("Server Prometheus Metrics", report.printed)
             self.assertIn("Avg GPU Utilization", report.rows[0])
         self.assertEqual(self.server.metrics()['nv_inference_request_success{model="identity",version="1"}'], self.figures("identity")[0])
