@@ -41,12 +41,13 @@ PARTS = {"request_id": "7", "sequence_id": 5, "sequence_start": True, "sequence_
 CLASSES = public_classes([httpclient, httpaio, grpcclient, grpcaio, tritonclient.utils, shm, httpclient.auth, grpcclient.auth], LIBRARY)
 CLASSES["tritonclient.grpc.CallContext"] = CallContext
 
-TLS = "needs TLS, which a proxy does"
+PLAIN = "HTTP has no TLS, as upstream's server has none"
+ELSEWHERE = "test_grpc_tls has clients with certificates, of the synchronous kind"
 MADE = "is made by the client, not by its user"
 EXCUSED = {
-    **{f"tritonclient.http.InferenceServerClient({name})": TLS for name in ("ssl", "ssl_options", "ssl_context_factory", "insecure")},
-    **{f"tritonclient.http.aio.InferenceServerClient({name})": TLS for name in ("ssl", "ssl_context")},
-    **{f"tritonclient.grpc{form}.InferenceServerClient({name})": TLS for form in ("", ".aio")
+    **{f"tritonclient.http.InferenceServerClient({name})": PLAIN for name in ("ssl", "ssl_options", "ssl_context_factory", "insecure")},
+    **{f"tritonclient.http.aio.InferenceServerClient({name})": PLAIN for name in ("ssl", "ssl_context")},
+    **{f"tritonclient.grpc{form}.InferenceServerClient({name})": ELSEWHERE for form in ("", ".aio")
        for name in ("ssl", "root_certificates", "private_key", "certificate_chain", "creds")},
     **{f"tritonclient.{name}": MADE for name in (
         "http.InferResult", "http.InferResult(response)", "http.InferResult(verbose)", "http.InferAsyncRequest",
