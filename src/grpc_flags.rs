@@ -6,7 +6,7 @@ use std::time::Duration;
 use conch_engine::Error;
 use conch_frontend::{CompressionLevel, GrpcConnections, Tls, TlsFiles};
 
-use crate::cli::{out_of_bound, parse_bool, parse_int};
+use crate::flag_values::{out_of_bound, parse_bool, parse_int};
 
 /// What the flags of this page set.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -8,6 +8,7 @@ mod access_flags;
 mod cli;
 mod cloud_flags;
 mod flag_table;
+mod flag_values;
 mod flags;
 mod grpc_flags;
 mod machine;

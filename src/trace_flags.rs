@@ -2,6 +2,8 @@
 
 use conch_frontend::{Levels, TraceOptions};
 
+use crate::flag_values::{out_of_bound, parse_int};
+
 /// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up, and `OFF` anywhere is off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceFlags {
@@ -132,12 +134,12 @@ impl Given {
 }
 
 fn number<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
-    T::try_from(crate::cli::parse_int(value)?).map_err(|_| crate::cli::out_of_bound(value))
+    T::try_from(parse_int(value)?).map_err(|_| out_of_bound(value))
 }
 
 fn at_least_minus_one(count: i32) -> Result<i32, String> {
     if count < -1 {
-        return Err(crate::cli::out_of_bound(&count.to_string()));
+        return Err(out_of_bound(&count.to_string()));
     }
     Ok(count)
 }

@@ -1,0 +1,84 @@
+//! The values of single options: numbers, switches, and the texts with parts of their own.
+
+use conch_engine::HostPolicies;
+
+/// Upstream's spellings of yes and no.
+pub fn parse_bool(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Ok(true),
+        "false" | "off" | "0" => Ok(false),
+        _ => Err(format!("invalid value for bool option: {text}")),
+    }
+}
+
+/// A whole number, with blanks around it as upstream takes them.
+pub fn parse_int(text: &str) -> Result<i64, String> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("Invalid option value. Got {text}"));
+    }
+    text.parse().map_err(|_| out_of_bound(text))
+}
+
+pub fn out_of_bound(text: &str) -> String {
+    format!("Provided option value is out of bound. Got {text}")
+}
+
+pub fn parse_port(text: &str) -> Result<u16, String> {
+    u16::try_from(parse_int(text)?).map_err(|_| out_of_bound(text))
+}
+
+/// A number of things, at least `least`.
+pub fn parse_count(text: &str, least: usize) -> Result<usize, String> {
+    usize::try_from(parse_int(text)?)
+        .ok()
+        .filter(|count| *count >= least)
+        .ok_or_else(|| out_of_bound(text))
+}
+
+/// `<cache>,<setting>=<value>`, with upstream's refusals.
+pub fn parse_cache_config(text: &str) -> Result<(String, String, String), String> {
+    let (name, rest) = text
+        .split_once(',')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| {
+            format!(
+                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+            )
+        })?;
+    let (setting, value) = rest
+        .split_once('=')
+        .filter(|(setting, value)| !setting.is_empty() && !value.is_empty())
+        .ok_or_else(|| {
+            format!("--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}")
+        })?;
+    Ok((name.into(), setting.into(), value.into()))
+}
+
+/// `[<backend>,]<setting>=<value>`: backend (empty for all), setting, value.
+pub fn parse_backend_config(text: &str) -> Result<(String, String, String), String> {
+    let (head, value) = text
+        .split_once('=')
+        .ok_or("--backend-config option format is '<backend name>,<setting>=<value>' or '<setting>=<value>'")?;
+    let (backend, setting) = head.split_once(',').unwrap_or(("", head));
+    if setting.is_empty() || value.is_empty() {
+        return Err(String::from("--backend-config needs a setting and a value"));
+    }
+    Ok((backend.into(), setting.into(), value.into()))
+}
+
+/// `<policy>,<setting>=<value>`; the value may have commas.
+pub fn set_host_policy(policies: &mut HostPolicies, text: &str) -> Result<(), String> {
+    let parts = text.split_once(',').and_then(|(policy, rest)| {
+        let (setting, value) = rest.split_once('=')?;
+        let is_whole = [policy, setting, value].iter().all(|part| !part.is_empty());
+        is_whole.then_some((policy, setting, value))
+    });
+    let (policy, setting, value) = parts.ok_or_else(|| {
+        format!("--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}")
+    })?;
+    policies
+        .set(policy, setting, value)
+        .map_err(|error| error.message.into_owned())
+}
