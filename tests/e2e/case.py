@@ -1,13 +1,15 @@
 """What every end-to-end test class shares: one server per class, requests that must work, and plain skips."""
 
+import json
 import os
 import pathlib
 import struct
+import time
 import unittest
 
 import server as servers
 import wire
-from repository import Repository
+from repository import Repository, identity
 
 KIND = os.environ.get("CONCH_TEST_SERVER", "conch")
 IS_TRITON = KIND == "triton"
@@ -61,7 +63,6 @@ class ServerCase(unittest.TestCase):
 
     def infer(self, value, tail=b"", model="identity", headers=None):
         """An HTTP inference: (status, headers, body)."""
-        import json
         text = value if isinstance(value, bytes) else json.dumps(value).encode()
         more = dict(headers or {})
         if tail:
@@ -70,7 +71,6 @@ class ServerCase(unittest.TestCase):
 
     def assert_serves(self, model="identity", shape=(1, 4)):
         """A good request right now must be answered well: the sign that an earlier bad one did no harm."""
-        import json
         count = 1
         for dim in shape:
             count *= dim
@@ -81,3 +81,47 @@ class ServerCase(unittest.TestCase):
 
     def exchange(self, raw, **more):
         return wire.exchange(self.server, raw, **more)
+
+
+class Cancelling:
+    """For cases of models whose backends report each response (`square`): whether a request was cancelled shows in its statistics."""
+
+    def figures(self, model):
+        """What the model's statistics say of its responses, all indices together: counts by kind."""
+        counts = dict.fromkeys(("success", "cancel"), 0)
+        for response in self.server.statistics(model).get("response_stats", {}).values():
+            for kind in counts:
+                counts[kind] += response[kind]["count"]
+        return counts
+
+    def assert_cancelled(self, model, before, within=5):
+        """One request more was cancelled while it executed, and no response is made for it any more."""
+        deadline = time.monotonic() + within
+        while self.figures(model)["cancel"] == before["cancel"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        after = self.figures(model)
+        self.assertEqual(after["cancel"], before["cancel"] + 1)
+        time.sleep(0.2)
+        self.assertEqual(self.figures(model), after)
+
+
+class ListenerCase(ServerCase):
+    """A further HTTP listener: `port` is its name, `port_flags` gives the flags that open it, `find_port` reads its port from the log."""
+
+    port = port_flags = find_port = None
+    more_flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.flags = (*cls.port_flags(), *cls.more_flags)
+        super().setUpClass()
+        cls.find_port(cls.server)
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("identity", identity())
+        repository.model("other", identity())
+
+    def ask(self, method, path, body=None, headers=None):
+        body = json.dumps(body) if isinstance(body, (dict, list)) else body
+        return self.server.request(method, path, body, headers, port=self.port)

@@ -71,3 +71,20 @@ def mapping_count(server, target):
     """How often the server has the object mapped."""
     with open(f"/proc/{server.pid}/maps") as file:
         return sum(target.path in row for row in file)
+
+
+class Sharing:
+    """For cases that share objects with the server: what a test registers and makes is gone after it."""
+
+    def setUp(self):
+        self.addCleanup(lambda: self.assertEqual(unregister(self.server)[0], 200))
+
+    def object(self, byte_size=4096, content=b""):
+        made = Object(byte_size, content)
+        self.addCleanup(made.close)
+        return made
+
+    def registered(self, name="r", byte_size=4096, content=b""):
+        made = self.object(byte_size, content)
+        self.assertEqual(register(self.server, name, made.key, byte_size), (200, b""))
+        return made

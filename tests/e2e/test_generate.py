@@ -16,7 +16,7 @@ import aiohttp
 
 import server as servers
 import wire
-from case import ServerCase, conch_only, needs_library, needs_peer
+from case import Cancelling, ServerCase, conch_only, needs_library, needs_peer
 from repository import identity
 from test_python_backend import DIRECTORY, ENVIRONMENT, python
 from test_stream import REPEAT, square
@@ -107,7 +107,7 @@ class Events:
         return list(iter(self.next, None))
 
 
-class GenerateCase(ServerCase):
+class GenerateCase(Cancelling, ServerCase):
     models = staticmethod(models)
 
     def post(self, model, value, stream=False, headers=None):
@@ -131,23 +131,6 @@ class GenerateCase(ServerCase):
         self.addCleanup(link.close)
         link.sendall(wire.post(path(model, True), json.dumps(value).encode(), *headers))
         return Events(link)
-
-    def figures(self, model):
-        counts = dict.fromkeys(("success", "cancel"), 0)
-        for response in self.server.statistics(model).get("response_stats", {}).values():
-            for kind in counts:
-                counts[kind] += response[kind]["count"]
-        return counts
-
-    def assert_cancelled(self, model, before, within=5):
-        """One request more was cancelled while it executed, and no response is made for it any more."""
-        deadline = time.monotonic() + within
-        while self.figures(model)["cancel"] == before["cancel"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        after = self.figures(model)
-        self.assertEqual(after["cancel"], before["cancel"] + 1)
-        time.sleep(0.2)
-        self.assertEqual(self.figures(model), after)
 
 
 @needs_library("repeat")

@@ -10,7 +10,7 @@ import uuid
 
 import server as servers
 import wire
-from case import IS_TRITON, KIND, ServerCase, conch_only, pack
+from case import IS_TRITON, KIND, ListenerCase, conch_only, pack
 from repository import identity
 
 MIME = "application/vnd.sagemaker-triton.binary+json;json-header-size="
@@ -30,24 +30,10 @@ def find_port(server):
     server.ports["sagemaker"] = int(server.wait_for_line(r"Started Sagemaker HTTPService at [0-9.]+:(\d+)")[1])
 
 
-class SageMakerCase(ServerCase):
+class SageMakerCase(ListenerCase):
     environment = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "identity"}
-    more_flags = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.flags = (*port_flags(), *cls.more_flags)
-        super().setUpClass()
-        find_port(cls.server)
-
-    @classmethod
-    def models(cls, repository):
-        repository.model("identity", identity())
-        repository.model("other", identity())
-
-    def ask(self, method, path, body=None, headers=None):
-        body = json.dumps(body) if isinstance(body, (dict, list)) else body
-        return self.server.request(method, path, body, headers, port="sagemaker")
+    port = "sagemaker"
+    port_flags, find_port = staticmethod(port_flags), staticmethod(find_port)
 
 
 class Single(SageMakerCase):

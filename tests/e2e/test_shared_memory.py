@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import IS_TRITON, ServerCase, conch_only, needs_library, needs_peer, pack
-from region import FLAG, Object, clients, listed, mapping_count, part, path, register, unregister
+from region import FLAG, Sharing, clients, listed, mapping_count, part, path, register, unregister
 from repository import identity, tensors
 
 CODE = grpcio.StatusCode
@@ -42,22 +42,9 @@ def models(repository):
     repository.model("square", SQUARE)
 
 
-class Case(ServerCase):
+class Case(Sharing, ServerCase):
     flags = FLAGS
     models = staticmethod(models)
-
-    def setUp(self):
-        self.addCleanup(lambda: self.assertEqual(unregister(self.server)[0], 200))
-
-    def object(self, byte_size=4096, content=b""):
-        made = Object(byte_size, content)
-        self.addCleanup(made.close)
-        return made
-
-    def registered(self, name, byte_size=4096, content=b""):
-        made = self.object(byte_size, content)
-        self.assertEqual(register(self.server, name, made.key, byte_size), (200, b""))
-        return made
 
     def ask(self, source, target=None, model="identity", shape=(1, 4), datatype="FP32", **more):
         """An HTTP inference with an input in shared memory, and its output there, too, if `target` is given: (status, value)."""

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 import server as servers
 import wire
 from case import ServerCase, conch_only, pack
-from region import FLAG, Object, listed, mapping_count, part, path, register, unregister
+from region import FLAG, Object, Sharing, listed, mapping_count, part, path, register, unregister
 from repository import Repository, identity, tensors
 
 VALUES = [1.0, 2.0, 3.0, 4.0]
@@ -39,22 +39,9 @@ def models(repository):
     repository.model("controlled", identity([("INPUT0", "FP32", (-1,))], count=2, parameters={"enable_request_controls": "true"}))
 
 
-class Case(ServerCase):
+class Case(Sharing, ServerCase):
     flags = (FLAG, "--cache-config=local,size=1048576")
     models = staticmethod(models)
-
-    def setUp(self):
-        self.addCleanup(lambda: self.assertEqual(unregister(self.server)[0], 200))
-
-    def object(self, byte_size=4096, content=b""):
-        made = Object(byte_size, content)
-        self.addCleanup(made.close)
-        return made
-
-    def registered(self, name="r", byte_size=4096, content=b""):
-        made = self.object(byte_size, content)
-        self.assertEqual(register(self.server, name, made.key, byte_size), (200, b""))
-        return made
 
     def ask(self, source, target=None, model="identity", count=4, **more):
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [count], "parameters": source}], **more}

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
-from case import ServerCase, conch_only, needs_library, needs_peer
+from case import Cancelling, ServerCase, conch_only, needs_library, needs_peer
 from repository import identity, tensors
 
 CODE = grpcio.StatusCode
@@ -121,7 +121,7 @@ class Call:
         raise AssertionError(f"the call ended well after {rows}")
 
 
-class StreamCase(ServerCase):
+class StreamCase(Cancelling, ServerCase):
     models = staticmethod(models)
 
     def setUp(self):
@@ -133,24 +133,6 @@ class StreamCase(ServerCase):
         self.addCleanup(call.end)
         self.addCleanup(call.call.cancel)
         return call
-
-    def figures(self, model):
-        """What the model's statistics say of its responses, all indices together: counts by kind."""
-        counts = dict.fromkeys(("success", "cancel"), 0)
-        for response in self.server.statistics(model).get("response_stats", {}).values():
-            for kind in counts:
-                counts[kind] += response[kind]["count"]
-        return counts
-
-    def assert_cancelled(self, model, before, within=5):
-        """One request more was cancelled while it executed, and no response is made for it any more."""
-        deadline = time.monotonic() + within
-        while self.figures(model)["cancel"] == before["cancel"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        after = self.figures(model)
-        self.assertEqual(after["cancel"], before["cancel"] + 1)
-        time.sleep(0.2)
-        self.assertEqual(self.figures(model), after)
 
     def assert_answer(self, message, request_id, values, is_final, output="OUT", code=numpy.int32, model=None):
         self.assertEqual(message.error_message, "")

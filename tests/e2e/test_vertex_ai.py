@@ -6,7 +6,7 @@ import unittest.mock
 
 import server as servers
 import wire
-from case import IS_TRITON, KIND, ServerCase, conch_only, pack
+from case import IS_TRITON, KIND, ListenerCase, conch_only, pack
 from repository import Repository, identity
 
 MIME = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
@@ -25,24 +25,11 @@ def find_port(server):
     server.ports["vertex"] = int(server.wait_for_line(r"Started Vertex AI HTTPService at [0-9.]+:(\d+)")[1])
 
 
-class VertexCase(ServerCase):
+class VertexCase(ListenerCase):
     environment = ROUTES
     more_flags = ("--vertex-ai-default-model=identity",)
-
-    @classmethod
-    def setUpClass(cls):
-        cls.flags = (*port_flags(), *cls.more_flags)
-        super().setUpClass()
-        find_port(cls.server)
-
-    @classmethod
-    def models(cls, repository):
-        repository.model("identity", identity())
-        repository.model("other", identity())
-
-    def ask(self, method, path, body=None, headers=None):
-        body = json.dumps(body) if isinstance(body, (dict, list)) else body
-        return self.server.request(method, path, body, headers, port="vertex")
+    port = "vertex"
+    port_flags, find_port = staticmethod(port_flags), staticmethod(find_port)
 
     def redirect(self, target, body=None, method="POST", headers=None):
         status, _, reply = self.ask(method, "/predict", body, {REDIRECT: target, **(headers or {})})
