@@ -41,6 +41,8 @@ mod scheduler;
 mod scratch;
 pub mod server;
 mod shown;
+#[cfg(test)]
+mod simulation;
 pub mod states;
 pub mod stats;
 pub mod tables;

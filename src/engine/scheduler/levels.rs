@@ -217,13 +217,17 @@ pub(crate) fn policy_of(
         .map_or(default, |(_, policy)| *policy)
 }
 
-/// When `policy` is done waiting for a request; [`NEVER_NS`] for never. A request may shorten its level's timeout, never lengthen it; without one
-/// there is nothing to shorten (as upstream).
+/// When `policy` is done waiting for a request; [`NEVER_NS`] for never. Where the policy allows it, a request may shorten its level's timeout,
+/// or set one where there is none (upstream ignores it there); it never lengthens one.
 fn expires_ns(policy: &QueuePolicy, facts: &Facts) -> u64 {
-    let timeout_us = if policy.allow_timeout_override && facts.timeout_us != 0 {
-        policy.default_timeout_us.min(facts.timeout_us)
+    let own_us = if policy.allow_timeout_override {
+        facts.timeout_us
     } else {
-        policy.default_timeout_us
+        0
+    };
+    let timeout_us = match (policy.default_timeout_us, own_us) {
+        (0, only) | (only, 0) => only,
+        (default, own) => default.min(own),
     };
     match timeout_us {
         0 => NEVER_NS,

@@ -272,10 +272,11 @@ fn policy(action: TimeoutAction, timeout_us: u64, allow_override: bool) -> Queue
     }
 }
 
-/// Action, override allowed, the second request's own timeout (us), now (us) -> batch, expired, deadline (us).
+/// Action, override allowed, default timeout and the second request's own (us), now (us) -> batch, expired, deadline (us).
 type TimeoutCase = (
     TimeoutAction,
     bool,
+    u64,
     u64,
     u64,
     &'static [usize],
@@ -285,18 +286,47 @@ type TimeoutCase = (
 
 #[test]
 fn timeouts_reject_or_delay() {
-    let cases: [TimeoutCase; 7] = [
-        (TimeoutAction::Reject, false, 0, 49, &[], &[], Some(50)),
-        (TimeoutAction::Reject, false, 0, 50, &[], &[0, 1, 2], None),
-        (TimeoutAction::Reject, false, 10, 20, &[], &[], Some(50)),
-        (TimeoutAction::Reject, true, 10, 20, &[], &[1], Some(50)),
-        (TimeoutAction::Reject, true, 90, 60, &[], &[0, 1, 2], None),
-        (TimeoutAction::Delay, true, 10, 20, &[], &[], Some(50)),
-        (TimeoutAction::Delay, true, 10, 100, &[1, 0, 2], &[], None),
+    let cases: [TimeoutCase; 9] = [
+        (TimeoutAction::Reject, false, 50, 0, 49, &[], &[], Some(50)),
+        (
+            TimeoutAction::Reject,
+            false,
+            50,
+            0,
+            50,
+            &[],
+            &[0, 1, 2],
+            None,
+        ),
+        (TimeoutAction::Reject, false, 50, 10, 20, &[], &[], Some(50)),
+        (TimeoutAction::Reject, true, 50, 10, 20, &[], &[1], Some(50)),
+        (
+            TimeoutAction::Reject,
+            true,
+            50,
+            90,
+            60,
+            &[],
+            &[0, 1, 2],
+            None,
+        ),
+        (TimeoutAction::Reject, true, 0, 10, 20, &[], &[1], Some(100)),
+        (TimeoutAction::Reject, false, 0, 10, 20, &[], &[], Some(100)),
+        (TimeoutAction::Delay, true, 50, 10, 20, &[], &[], Some(50)),
+        (
+            TimeoutAction::Delay,
+            true,
+            50,
+            10,
+            100,
+            &[1, 0, 2],
+            &[],
+            None,
+        ),
     ];
-    for (action, allow_override, own_us, now_us, batch, expired, deadline_us) in cases {
+    for (action, allow_override, default_us, own_us, now_us, batch, expired, deadline_us) in cases {
         let mut settings = settings(&[8], 100);
-        settings.default_policy = policy(action, 50, allow_override);
+        settings.default_policy = policy(action, default_us, allow_override);
         let mut dynamic = Dynamic::new(&settings, 8, None);
         for number in 0..3 {
             let timeout_us = if number == 1 { own_us } else { 0 };
@@ -314,7 +344,9 @@ fn timeouts_reject_or_delay() {
         if now_us > 20 {
             outlook = dynamic.form(now_us * 1_000, &mut harvest);
         }
-        let label = format!("{action:?} override {allow_override} own {own_us} now {now_us}");
+        let label = format!(
+            "{action:?} override {allow_override} default {default_us} own {own_us} now {now_us}"
+        );
         harvest.expired.sort_unstable();
         assert_eq!(
             (&harvest.batch[..], &harvest.expired[..]),
@@ -364,240 +396,4 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
         batches.push(harvest.batch);
     }
     assert_eq!(batches, [vec![2, 1, 3], vec![0, 5]]);
-}
-
-/// Numbers from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
-/// The specification, said plainly: one list, sorted anew for each look.
-struct Plain {
-    settings: DynamicBatching,
-    max: u32,
-    waiting: Vec<(Rc<Fake>, bool)>,
-}
-
-impl Plain {
-    fn policy(&self, level: u64) -> QueuePolicy {
-        super::policy_of(
-            &self.settings.priority_policies,
-            self.settings.default_policy,
-            level,
-        )
-    }
-
-    fn expires_ns(&self, facts: &Facts) -> u64 {
-        let policy = self.policy(facts.level);
-        let mut timeout_us = policy.default_timeout_us;
-        if policy.allow_timeout_override && facts.timeout_us != 0 && facts.timeout_us < timeout_us {
-            timeout_us = facts.timeout_us;
-        }
-        if timeout_us == 0 {
-            NEVER_NS
-        } else {
-            facts.queued_ns + timeout_us * 1_000
-        }
-    }
-
-    fn form(&mut self, now_ns: u64) -> (Vec<usize>, Vec<usize>) {
-        self.waiting.retain(|(entry, _)| entry.is_waiting());
-        let (mut expired, mut kept) = (Vec::new(), Vec::new());
-        for (entry, is_delayed) in std::mem::take(&mut self.waiting) {
-            let is_late = !is_delayed && self.expires_ns(&entry.facts) <= now_ns;
-            match self.policy(entry.facts.level).timeout_action {
-                TimeoutAction::Reject if is_late => expired.push(entry.number),
-                _ => kept.push((entry, is_delayed)),
-            }
-        }
-        self.waiting = kept;
-        // Delayed when examined: the look below reports how far it came.
-        let preferred_max = *self.settings.preferred_batch_sizes.last().unwrap();
-        let (mut batch, mut size, mut mark, mut is_full) = (Vec::<usize>::new(), 0, None, false);
-        let mut template = None;
-        let mut oldest_ns = NEVER_NS;
-        let mut seen: Vec<usize> = Vec::new();
-        loop {
-            // The next in order: level, then in time before delayed, then as they came (delayed: as they were delayed).
-            let mut best: Option<usize> = None;
-            for index in 0..self.waiting.len() {
-                let (entry, is_delayed) = &self.waiting[index];
-                if seen.contains(&entry.number) {
-                    continue;
-                }
-                let key = |index: usize| {
-                    (
-                        self.waiting[index].0.facts.level,
-                        self.waiting[index].1,
-                        index,
-                    )
-                };
-                let _ = is_delayed;
-                if best.is_none_or(|best| key(index) < key(best)) {
-                    best = Some(index);
-                }
-            }
-            let Some(index) = best else { break };
-            let (entry, is_delayed) = self.waiting[index].clone();
-            if !is_delayed && self.expires_ns(&entry.facts) <= now_ns {
-                self.waiting.remove(index);
-                self.waiting.push((entry, true));
-                continue;
-            }
-            let next = size + entry.facts.batch_count;
-            if !batch.is_empty() {
-                if next > preferred_max && mark.is_none() {
-                    mark = Some(batch.len());
-                }
-                if next > self.max || template.as_ref() != Some(&entry.facts.signature) {
-                    is_full = true;
-                    break;
-                }
-            }
-            template.get_or_insert_with(|| entry.facts.signature.clone());
-            seen.push(entry.number);
-            batch.push(entry.number);
-            size = next;
-            oldest_ns = oldest_ns.min(entry.facts.queued_ns);
-            if self.settings.preferred_batch_sizes.contains(&size) {
-                mark = Some(batch.len());
-            }
-        }
-        let delay_ns = self.settings.max_queue_delay_us * 1_000;
-        let is_overdue = delay_ns != 0 && oldest_ns != NEVER_NS && now_ns - oldest_ns >= delay_ns;
-        if let (Some(mark), false) = (mark, is_overdue) {
-            batch.truncate(mark);
-        } else if !(is_full || size >= preferred_max || is_overdue || delay_ns == 0) {
-            batch.clear();
-        }
-        self.waiting
-            .retain(|(entry, _)| !batch.contains(&entry.number));
-        (batch, expired)
-    }
-}
-
-#[test]
-fn random_runs_agree_with_the_plain_model() {
-    for seed in 0..400 {
-        let mut random = Random(seed);
-        let max = 1 + random.below(12) as u32;
-        let mut preferred: Vec<u32> = (0..random.below(3))
-            .map(|_| 1 + random.below(u64::from(max)) as u32)
-            .collect();
-        preferred.sort_unstable();
-        preferred.dedup();
-        if preferred.is_empty() {
-            preferred.push(max);
-        }
-        let mut settings = settings(&preferred, [0, 0, 40, 300][random.below(4) as usize]);
-        settings.priority_levels = random.below(3);
-        let random_policy = |random: &mut Random| {
-            let action = if random.below(2) == 0 {
-                TimeoutAction::Reject
-            } else {
-                TimeoutAction::Delay
-            };
-            policy(
-                action,
-                random.below(2) * (1 + random.below(200)),
-                random.below(2) == 0,
-            )
-        };
-        settings.default_policy = random_policy(&mut random);
-        if settings.priority_levels > 0 {
-            settings
-                .priority_policies
-                .push((1, random_policy(&mut random)));
-        }
-        let shapes = 1 + random.below(2);
-
-        let mut dynamic = Dynamic::new(&settings, max, None);
-        let mut plain = Plain {
-            settings: settings.clone(),
-            max,
-            waiting: Vec::new(),
-        };
-        let mut all: Vec<Rc<Fake>> = Vec::new();
-        let mut now_ns = 1_000_000;
-        let mut answered = 0;
-        for step in 0..300 {
-            match random.below(10) {
-                0..6 => {
-                    let facts = Facts {
-                        batch_count: 1 + random.below(u64::from(max.min(3))) as u32,
-                        level: if settings.priority_levels == 0 {
-                            0
-                        } else {
-                            1 + random.below(settings.priority_levels)
-                        },
-                        queued_ns: now_ns,
-                        timeout_us: random.below(150),
-                        signature: [random.below(shapes) as i64].into_iter().collect(),
-                    };
-                    let number = all.len();
-                    all.push(fake(number, facts));
-                    dynamic.accept(Rc::clone(&all[number]));
-                    plain.waiting.push((Rc::clone(&all[number]), false));
-                }
-                6 if !all.is_empty() => {
-                    let victim = &all[random.below(all.len() as u64) as usize];
-                    if victim.is_waiting() {
-                        victim.fate.set(Some(Fate::Cancel));
-                        answered += 1;
-                    }
-                }
-                6 | 7 => now_ns += random.below(60_000),
-                _ => {
-                    let (batch, mut expired) = plain.form(now_ns);
-                    let mut harvest = Harvest::default();
-                    let outlook = dynamic.form(now_ns, &mut harvest);
-                    harvest.expired.sort_unstable();
-                    expired.sort_unstable();
-                    answered += batch.len() + expired.len();
-                    assert_eq!(
-                        harvest.batch, batch,
-                        "batch of seed {seed} step {step} at {now_ns}"
-                    );
-                    assert_eq!(
-                        harvest.expired, expired,
-                        "expired of seed {seed} step {step} at {now_ns}"
-                    );
-                    assert_eq!(
-                        outlook.is_empty,
-                        plain.waiting.is_empty(),
-                        "seed {seed} step {step}"
-                    );
-                    assert!(
-                        outlook.deadline_ns > now_ns,
-                        "seed {seed} step {step}: a deadline that has passed"
-                    );
-                }
-            }
-        }
-        // Drained by its own deadlines, every request is answered once, and soon.
-        loop {
-            let mut harvest = Harvest::default();
-            let outlook = dynamic.form(now_ns, &mut harvest);
-            answered += harvest.batch.len() + harvest.expired.len();
-            if outlook.is_empty {
-                break;
-            }
-            if harvest.batch.is_empty() {
-                assert!(
-                    outlook.deadline_ns != NEVER_NS,
-                    "seed {seed}: requests wait for nothing"
-                );
-                now_ns = now_ns.max(outlook.deadline_ns);
-            }
-        }
-        assert_eq!(answered, all.len(), "seed {seed}");
-    }
 }

@@ -1,0 +1,116 @@
+//! What a seed makes of a model: its scheduler, its bounds, and how its clients and its backend behave.
+
+use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+
+use super::random::Random;
+
+/// One version of the simulated model.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) kind: Kind,
+    pub(super) batch_size_max: u32,
+    pub(super) core_count: usize,
+    /// How many shapes requests come in.
+    pub(super) shape_count: u64,
+    /// The longest an execution takes.
+    pub(super) execution_us_max: u64,
+    /// So many of 100 executions fail.
+    pub(super) fault_percent: u64,
+    /// Responses beside the last, at most.
+    pub(super) response_count_max: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Default,
+    Dynamic(DynamicBatching),
+}
+
+impl Setup {
+    pub(super) fn random(random: &mut Random) -> Setup {
+        let batch_size_max = 1 + random.below(10) as u32;
+        let kind = match random.below(8) {
+            0 => Kind::Default,
+            _ => Kind::Dynamic(dynamic(random, batch_size_max)),
+        };
+        Setup {
+            kind,
+            batch_size_max,
+            core_count: 1 + random.below(3) as usize,
+            shape_count: 1 + random.below(2),
+            execution_us_max: random.one_of(&[1, 20, 400]),
+            fault_percent: random.one_of(&[0, 0, 10]),
+            response_count_max: random.one_of(&[0, 0, 3]),
+        }
+    }
+
+    pub(super) fn dynamic(&self) -> Option<&DynamicBatching> {
+        match &self.kind {
+            Kind::Dynamic(settings) => Some(settings),
+            Kind::Default => None,
+        }
+    }
+
+    pub(super) fn is_ordered(&self) -> bool {
+        self.dynamic()
+            .is_some_and(|settings| settings.is_preserving_order)
+    }
+
+    /// A level for a request; 0 without levels.
+    pub(super) fn level(&self, random: &mut Random) -> u64 {
+        match self.dynamic() {
+            Some(settings) if settings.priority_levels > 0 => {
+                1 + random.below(settings.priority_levels)
+            }
+            _ => 0,
+        }
+    }
+}
+
+fn dynamic(random: &mut Random, batch_size_max: u32) -> DynamicBatching {
+    let max = u64::from(batch_size_max);
+    let mut preferred: Vec<u32> = (0..random.below(3))
+        .map(|_| 1 + random.below(max) as u32)
+        .collect();
+    if preferred.is_empty() {
+        preferred.push(batch_size_max);
+    }
+    preferred.sort_unstable();
+    preferred.dedup();
+    let is_preserving_order = random.chance(1, 4);
+    let priority_levels = if is_preserving_order {
+        0
+    } else {
+        random.below(4)
+    };
+    let mut settings = DynamicBatching {
+        preferred_batch_sizes: preferred,
+        max_queue_delay_us: random.one_of(&[0, 0, 40, 300]),
+        is_preserving_order,
+        priority_levels,
+        default_priority_level: priority_levels.min(1),
+        default_policy: policy(random, is_preserving_order),
+        priority_policies: Vec::new(),
+    };
+    if priority_levels > 0 && random.chance(1, 2) {
+        let level = 1 + random.below(priority_levels);
+        let policy = policy(random, is_preserving_order);
+        settings.priority_policies.push((level, policy));
+    }
+    settings
+}
+
+/// Delaying and preserving the order exclude each other, as the configuration's rules say.
+fn policy(random: &mut Random, is_preserving_order: bool) -> QueuePolicy {
+    let action = if is_preserving_order || random.chance(1, 2) {
+        TimeoutAction::Reject
+    } else {
+        TimeoutAction::Delay
+    };
+    QueuePolicy {
+        timeout_action: action,
+        default_timeout_us: random.below(2) * (1 + random.below(200)),
+        allow_timeout_override: random.chance(1, 2),
+        queue_size_max: random.one_of(&[0, 0, 5]),
+    }
+}

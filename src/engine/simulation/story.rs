@@ -1,0 +1,36 @@
+//! What happened in a seed, told only when it is wanted: most seeds end well, and nobody reads them.
+
+use std::fmt;
+
+#[derive(Default)]
+pub(super) struct Story {
+    lines: Option<Vec<String>>,
+}
+
+impl Story {
+    pub(super) fn told() -> Story {
+        Story {
+            lines: Some(Vec::new()),
+        }
+    }
+
+    pub(super) fn tell(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!(
+                "{:>9}.{:03} us  {}",
+                now_ns / 1_000,
+                now_ns % 1_000,
+                what()
+            ));
+        }
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.lines.iter().flatten() {
+            writeln!(f, "{line}")?;
+        }
+        Ok(())
+    }
+}

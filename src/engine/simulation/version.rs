@@ -1,0 +1,154 @@
+//! One version of the simulated model: its scheduler, the cores that share it, and the plain model beside it.
+//!
+//! What cores do between two looks is that of `channel::relay`: whoever looks takes the whole inbox, forms one batch, and rings one idle
+//! core if anything is left; one deadline at a time is watched, by an idle core or else by the timekeeper.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use conch_channel::NEVER_NS;
+
+use super::card::{Live, Ticket};
+use super::plain::{Formed, Plain};
+use super::setup::{Kind, Setup};
+use crate::order::Order;
+use crate::scheduler::{Dynamic, Fifo, Scheduler};
+
+pub(super) struct Version {
+    pub(super) setup: Setup,
+    pub(super) scheduler: Scheduler<Ticket>,
+    pub(super) model: Model,
+    pub(super) inbox: Vec<Ticket>,
+    pub(super) cores: Vec<Core>,
+    pub(super) order: Option<Arc<Order>>,
+    /// Numbers in the order in which they were batched, and how many of them have left whole.
+    pub(super) batched: Vec<usize>,
+    pub(super) left_count: usize,
+    /// The deadline that somebody watches.
+    pub(super) watched_ns: u64,
+    /// Requests that were admitted and are not answered.
+    pub(super) live_count: usize,
+    /// Requests that wait, by level.
+    pub(super) pending: BTreeMap<u64, u32>,
+    /// A request was cancelled since the last look. Nobody is rung for that: a batch that it makes possible, as those behind it now fit a
+    /// preferred size, waits for the next look, at the end of its delay at the latest.
+    pub(super) is_disturbed: bool,
+    pub(super) is_retired: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Core {
+    pub(super) executing: Vec<Live>,
+    /// A look is on the agenda.
+    pub(super) is_rung: bool,
+}
+
+impl Core {
+    pub(super) fn is_idle(&self) -> bool {
+        self.executing.is_empty()
+    }
+}
+
+/// What the scheduler is compared with.
+#[derive(Clone, Debug)]
+pub(super) enum Model {
+    /// The default scheduler: first come, first served, one by one.
+    Line(Vec<usize>),
+    Dynamic(Plain),
+}
+
+impl Version {
+    pub(super) fn new(setup: Setup) -> Version {
+        let (scheduler, model) = match &setup.kind {
+            Kind::Default => (Scheduler::Fifo(Fifo::default()), Model::Line(Vec::new())),
+            Kind::Dynamic(settings) => (
+                Scheduler::Dynamic(Dynamic::new(settings, setup.batch_size_max, None)),
+                Model::Dynamic(Plain::new(settings, setup.batch_size_max)),
+            ),
+        };
+        Version {
+            cores: (0..setup.core_count).map(|_| Core::default()).collect(),
+            order: setup.is_ordered().then(Arc::default),
+            setup,
+            scheduler,
+            model,
+            inbox: Vec::new(),
+            batched: Vec::new(),
+            left_count: 0,
+            watched_ns: NEVER_NS,
+            live_count: 0,
+            pending: BTreeMap::new(),
+            is_disturbed: false,
+            is_retired: false,
+        }
+    }
+
+    /// An idle core that nobody has rung, from the first.
+    pub(super) fn idle_core(&self) -> Option<usize> {
+        self.cores
+            .iter()
+            .position(|core| core.is_idle() && !core.is_rung)
+    }
+
+    /// Nobody is about to look.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.inbox.is_empty() && self.cores.iter().all(|core| !core.is_rung)
+    }
+
+    pub(super) fn has_idle_core(&self) -> bool {
+        self.cores.iter().any(Core::is_idle)
+    }
+
+    /// The bound of those that wait at `level`; 0 for none.
+    pub(super) fn pending_max(&self, level: u64) -> u32 {
+        self.setup.dynamic().map_or(0, |settings| {
+            crate::scheduler::policy_of(&settings.priority_policies, settings.default_policy, level)
+                .queue_size_max
+        })
+    }
+}
+
+impl Model {
+    pub(super) fn accept(&mut self, ticket: &Ticket) {
+        // Who was cancelled before the scheduler saw it never waits there.
+        if !ticket.is_queued() {
+            return;
+        }
+        let card = ticket.shared();
+        match self {
+            Model::Line(line) => line.push(card.number),
+            Model::Dynamic(plain) => plain.accept(card.number, card.facts.clone()),
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: usize) {
+        match self {
+            Model::Line(line) => line.retain(|other| *other != number),
+            Model::Dynamic(plain) => plain.remove(number),
+        }
+    }
+
+    pub(super) fn form(&mut self, now_ns: u64) -> Formed {
+        match self {
+            Model::Line(line) => Formed {
+                batch: line.drain(..line.len().min(1)).collect(),
+                expired: Vec::new(),
+            },
+            Model::Dynamic(plain) => plain.form(now_ns),
+        }
+    }
+
+    pub(super) fn expire(&mut self, now_ns: u64) -> Vec<usize> {
+        match self {
+            Model::Line(_) => Vec::new(),
+            Model::Dynamic(plain) => plain.expire(now_ns),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Model::Line(line) => line.is_empty(),
+            Model::Dynamic(plain) => plain.is_empty(),
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! One seed from its first event to its last: clients, cores, a clock, and the rules, looked at after every event.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use conch_channel::{Claim, Fate, NEVER_NS, Outlook};
+
+use super::card::{Card, Errand, Live, Receiver, Ticket};
+use super::random::Random;
+use super::setup::Setup;
+use super::story::Story;
+use super::version::Version;
+use crate::order::Turn;
+use crate::scheduler::{Facts, Harvest, rejection_ns};
+
+/// A rule that did not hold.
+pub(super) type Breach = String;
+pub(super) type Held = Result<(), Breach>;
+
+pub(super) struct World {
+    random: Random,
+    now_ns: u64,
+    /// By time, then in order of planning.
+    agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    planned_count: u64,
+    versions: Vec<Version>,
+    requests: Vec<Record>,
+    receiver: Arc<Receiver>,
+    pub(super) event_count: u64,
+    pub(super) story: Story,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// An admitted request reaches the inbox.
+    Submit {
+        number: usize,
+    },
+    Look {
+        version: usize,
+        core: usize,
+    },
+    Finish {
+        version: usize,
+        core: usize,
+    },
+    /// A deadline that an idle core, or else the timekeeper, watches.
+    Deadline {
+        version: usize,
+    },
+}
+
+/// What the simulator knows of a request.
+struct Record {
+    ticket: Option<Ticket>,
+    version: usize,
+    answer: Option<Answer>,
+    is_final: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Executed,
+    Failed,
+    Expired,
+    Cancelled,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, story: Story) -> World {
+        let mut random = Random(seed);
+        let setup = Setup::random(&mut random);
+        let mut world = World {
+            random,
+            now_ns: 1_000_000,
+            agenda: BinaryHeap::new(),
+            planned_count: 0,
+            versions: Vec::new(),
+            requests: Vec::new(),
+            receiver: Arc::default(),
+            event_count: 0,
+            story,
+        };
+        world.load(setup);
+        world
+    }
+
+    /// Lives through the seed.
+    pub(super) fn live(&mut self) -> Held {
+        let mut burst = 1;
+        for _ in 0..STEP_COUNT {
+            match self.random.below(40) {
+                0..20 => {
+                    for _ in 0..burst {
+                        self.arrive()?;
+                    }
+                }
+                20..24 => self.cancel()?,
+                24 => burst = self.random.one_of(&[1, 1, 2, 6]),
+                25 if self.random.chance(1, 4) => self.reload(),
+                _ => {
+                    let pause_ns = self.random.below(60_000);
+                    self.pass_until(self.now_ns + pause_ns)?;
+                }
+            }
+            self.check()?;
+        }
+        if let Some(current) = self.versions.last_mut() {
+            current.is_retired = true;
+        }
+        self.story
+            .tell(self.now_ns, || "nothing comes any more".into());
+        while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
+            self.pass_until(*at_ns)?;
+        }
+        self.check_end()
+    }
+
+    fn plan(&mut self, at_ns: u64, event: Event) {
+        self.planned_count += 1;
+        self.agenda
+            .push(Reverse((at_ns, self.planned_count, event)));
+    }
+
+    /// What is on the agenda until `end_ns` happens.
+    fn pass_until(&mut self, end_ns: u64) -> Held {
+        while let Some(Reverse((at_ns, _, event))) = self.agenda.peek().copied()
+            && at_ns <= end_ns
+        {
+            self.agenda.pop();
+            self.now_ns = self.now_ns.max(at_ns);
+            self.event_count += 1;
+            if self.event_count > EVENT_COUNT_MAX {
+                return Err("it does not come to rest".into());
+            }
+            match event {
+                Event::Submit { number } => self.submit(number),
+                Event::Look { version, core } => self.look(version, core)?,
+                Event::Finish { version, core } => self.finish(version, core)?,
+                Event::Deadline { version } => self.meet_deadline(version)?,
+            }
+            self.check()?;
+        }
+        self.now_ns = self.now_ns.max(end_ns);
+        Ok(())
+    }
+
+    /// A new version takes the current one's place.
+    fn load(&mut self, setup: Setup) {
+        if let Some(current) = self.versions.last_mut() {
+            current.is_retired = true;
+        }
+        self.story.tell(self.now_ns, || {
+            format!("version {} is {setup:?}", self.versions.len())
+        });
+        self.versions.push(Version::new(setup));
+    }
+
+    fn reload(&mut self) {
+        self.event_count += 1;
+        let setup = Setup::random(&mut self.random);
+        self.load(setup);
+    }
+
+    /// A client sends a request: it is admitted now, and reaches the inbox now or a little later.
+    fn arrive(&mut self) -> Held {
+        self.event_count += 1;
+        let number = self.requests.len();
+        let index = self.versions.len() - 1;
+        let version = &mut self.versions[index];
+        let setup = &version.setup;
+        let rows_max = u64::from(setup.batch_size_max.min(3));
+        let facts = Facts {
+            batch_count: 1 + self.random.below(rows_max) as u32,
+            level: setup.level(&mut self.random),
+            queued_ns: self.now_ns,
+            timeout_us: self.random.below(2) * self.random.below(150),
+            signature: [self.random.below(setup.shape_count) as i64]
+                .into_iter()
+                .collect(),
+        };
+        let level = facts.level;
+        let max = version.pending_max(level);
+        let pending = version.pending.entry(level).or_default();
+        if max != 0 && *pending >= max {
+            return Ok(());
+        }
+        *pending += 1;
+        version.live_count += 1;
+        self.story.tell(self.now_ns, || {
+            format!(
+                "{number} arrives: {} rows, level {level}, timeout {} us, shape {:?}",
+                facts.batch_count, facts.timeout_us, facts.signature
+            )
+        });
+        let completion: Arc<dyn crate::Completion> = self.receiver.clone();
+        let card = Card {
+            number,
+            facts,
+            turn: version
+                .order
+                .as_ref()
+                .map(|order| Turn::new(order, &completion)),
+            receiver: Arc::clone(&self.receiver),
+        };
+        self.requests.push(Record {
+            ticket: Some(Claim::new(card, Errand)),
+            version: index,
+            answer: None,
+            is_final: false,
+        });
+        if self.random.chance(1, 4) {
+            let delay_ns = self.random.below(3_000);
+            self.plan(self.now_ns + delay_ns, Event::Submit { number });
+        } else {
+            self.submit(number);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, number: usize) {
+        let record = &self.requests[number];
+        let Some(ticket) = record.ticket.clone() else {
+            return;
+        };
+        let index = record.version;
+        let version = &mut self.versions[index];
+        let rejection_ns = match version.setup.dynamic() {
+            Some(settings) => rejection_ns(settings, &ticket.shared().facts),
+            None => NEVER_NS,
+        };
+        let was_empty = version.inbox.is_empty();
+        version.inbox.push(ticket);
+        if was_empty {
+            self.ring(index);
+        }
+        self.watch(index, rejection_ns);
+    }
+
+    /// Rings one idle core, if there is one.
+    fn ring(&mut self, index: usize) {
+        if let Some(core) = self.versions[index].idle_core() {
+            self.versions[index].cores[core].is_rung = true;
+            let delay_ns = self.random.below(4) * 500;
+            self.plan(
+                self.now_ns + delay_ns,
+                Event::Look {
+                    version: index,
+                    core,
+                },
+            );
+        }
+    }
+
+    /// Somebody watches `deadline_ns`, unless an earlier one is watched.
+    fn watch(&mut self, index: usize, deadline_ns: u64) {
+        let version = &mut self.versions[index];
+        if deadline_ns < version.watched_ns {
+            version.watched_ns = deadline_ns;
+            self.plan(deadline_ns, Event::Deadline { version: index });
+        }
+    }
+
+    fn meet_deadline(&mut self, index: usize) -> Held {
+        let version = &mut self.versions[index];
+        if version.watched_ns > self.now_ns {
+            // An earlier one came in between.
+            return Ok(());
+        }
+        version.watched_ns = NEVER_NS;
+        if version.has_idle_core() {
+            self.ring(index);
+            return Ok(());
+        }
+        // The timekeeper's visit.
+        for ticket in std::mem::take(&mut version.inbox) {
+            version.model.accept(&ticket);
+            version.scheduler.accept(ticket);
+        }
+        let mut harvest = Harvest::default();
+        let outlook = version.scheduler.expire(self.now_ns, &mut harvest);
+        let expected = version.model.expire(self.now_ns);
+        self.story.tell(self.now_ns, || {
+            format!(
+                "the timekeeper rejects {:?}, deadline {}",
+                numbers(&harvest.expired),
+                outlook.deadline_ns / 1_000
+            )
+        });
+        self.reject(harvest.expired, &expected)?;
+        self.watch(index, outlook.deadline_ns);
+        Ok(())
+    }
+
+    /// A core looks at the scheduler, and executes the batch that it finds.
+    fn look(&mut self, index: usize, core: usize) -> Held {
+        let version = &mut self.versions[index];
+        version.cores[core].is_rung = false;
+        version.is_disturbed = false;
+        if !version.cores[core].is_idle() {
+            return Err(format!("core {core} looks while it executes"));
+        }
+        for ticket in std::mem::take(&mut version.inbox) {
+            version.model.accept(&ticket);
+            version.scheduler.accept(ticket);
+        }
+        let mut harvest = Harvest::default();
+        let outlook = version.scheduler.form(self.now_ns, &mut harvest);
+        let expected = version.model.form(self.now_ns);
+        let batch = numbers(&harvest.batch);
+        self.story.tell(self.now_ns, || {
+            format!(
+                "core {core} of {index} looks: batch {batch:?}, rejected {:?}, {outlook:?}",
+                numbers(&harvest.expired)
+            )
+        });
+        if batch != expected.batch {
+            return Err(format!(
+                "a batch of {batch:?} instead of {:?}",
+                expected.batch
+            ));
+        }
+        self.reject(harvest.expired, &expected.expired)?;
+        let is_work = !batch.is_empty();
+        if is_work {
+            self.begin(index, core, harvest.batch)?;
+        }
+        self.check_outlook(index, outlook)?;
+        if outlook.is_ready {
+            if is_work {
+                self.ring(index);
+            } else {
+                return Err("nothing came of a look, and it is to be repeated".into());
+            }
+        }
+        self.watch(index, outlook.deadline_ns);
+        Ok(())
+    }
+
+    fn begin(&mut self, index: usize, core: usize, batch: Vec<Live>) -> Held {
+        let version = &mut self.versions[index];
+        let rows: u32 = batch
+            .iter()
+            .map(|live| live.shared().facts.batch_count)
+            .sum();
+        let is_default = version.setup.dynamic().is_none();
+        if rows > version.setup.batch_size_max && !(is_default && batch.len() == 1) {
+            return Err(format!("a batch of {rows} rows"));
+        }
+        for live in &batch {
+            let card = live.shared();
+            if let Some(turn) = &card.turn {
+                turn.reserve();
+            }
+            version.batched.push(card.number);
+            leave(version, card);
+        }
+        version.cores[core].executing = batch;
+        let duration_ns = 1 + self.random.below(version.setup.execution_us_max * 1_000);
+        self.plan(
+            self.now_ns + duration_ns,
+            Event::Finish {
+                version: index,
+                core,
+            },
+        );
+        Ok(())
+    }
+
+    fn finish(&mut self, index: usize, core: usize) -> Held {
+        let version = &mut self.versions[index];
+        let batch = std::mem::take(&mut version.cores[core].executing);
+        let is_fault = self.random.chance(version.setup.fault_percent, 100);
+        let response_count = version.setup.response_count_max + 1;
+        self.story.tell(self.now_ns, || {
+            let fate = if is_fault { "fails" } else { "is done" };
+            format!("{:?} {fate}", numbers(&batch))
+        });
+        for live in batch {
+            let ticket = Arc::clone(live.ticket());
+            drop(live);
+            let answer = match is_fault {
+                true => Answer::Failed,
+                false if ticket.is_cancelled() => Answer::Cancelled,
+                false => Answer::Executed,
+            };
+            if answer == Answer::Executed {
+                for _ in 0..self.random.below(response_count) {
+                    ticket.shared().deliver(false);
+                }
+            }
+            self.answer(&ticket, answer)?;
+        }
+        // A core that has executed looks before it sleeps.
+        self.versions[index].cores[core].is_rung = true;
+        self.plan(
+            self.now_ns,
+            Event::Look {
+                version: index,
+                core,
+            },
+        );
+        Ok(())
+    }
+
+    fn reject(&mut self, expired: Vec<Live>, expected: &[usize]) -> Held {
+        let mut found = numbers(&expired);
+        found.sort_unstable();
+        if found != expected {
+            return Err(format!("{found:?} are rejected instead of {expected:?}"));
+        }
+        for live in expired {
+            let ticket = Arc::clone(live.ticket());
+            drop(live);
+            let version = self.requests[ticket.shared().number].version;
+            leave(&mut self.versions[version], ticket.shared());
+            self.answer(&ticket, Answer::Expired)?;
+        }
+        Ok(())
+    }
+
+    /// A client loses patience with one of the requests that have no answer.
+    fn cancel(&mut self) -> Held {
+        self.event_count += 1;
+        if self.requests.is_empty() {
+            return Ok(());
+        }
+        let number = self.random.below(self.requests.len() as u64) as usize;
+        let Some(ticket) = self.requests[number].ticket.clone() else {
+            return Ok(());
+        };
+        let was_waiting = ticket.is_queued();
+        let claimed = Claim::claim(&ticket, Fate::Cancel, None);
+        if was_waiting && claimed.is_none() {
+            return Err(format!("{number} waits, and cannot be cancelled"));
+        }
+        self.story.tell(self.now_ns, || {
+            let when = if claimed.is_some() {
+                "while it waits"
+            } else {
+                "too late"
+            };
+            format!("{number} is cancelled {when}")
+        });
+        if let Some(live) = claimed {
+            drop(live);
+            let index = self.requests[number].version;
+            leave(&mut self.versions[index], ticket.shared());
+            self.versions[index].model.remove(number);
+            self.versions[index].is_disturbed = true;
+            self.answer(&ticket, Answer::Cancelled)?;
+        }
+        Ok(())
+    }
+
+    /// Answers a request for the first and last time.
+    fn answer(&mut self, ticket: &Ticket, answer: Answer) -> Held {
+        let number = ticket.shared().number;
+        let record = &mut self.requests[number];
+        if let Some(before) = record.answer.replace(answer) {
+            return Err(format!(
+                "{number} is answered again: {answer:?} after {before:?}"
+            ));
+        }
+        record.ticket = None;
+        self.versions[record.version].live_count -= 1;
+        ticket.shared().deliver(true);
+        Ok(())
+    }
+}
+
+/// A request waits no longer.
+fn leave(version: &mut Version, card: &Card) {
+    if let Some(pending) = version.pending.get_mut(&card.facts.level) {
+        *pending -= 1;
+    }
+}
+
+fn numbers(batch: &[Live]) -> Vec<usize> {
+    batch.iter().map(|live| live.shared().number).collect()
+}
+
+/// What must hold.
+impl World {
+    /// After every event.
+    fn check(&mut self) -> Held {
+        self.check_deliveries()?;
+        for index in 0..self.versions.len() {
+            self.check_rest(index)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever may execute does: with an idle core and nobody about to look there is no batch to be had, and nobody's timeout has passed.
+    fn check_rest(&mut self, index: usize) -> Held {
+        let version = &self.versions[index];
+        if version.model.is_empty() || !version.is_quiet() {
+            return Ok(());
+        }
+        // What is due just now may be next on the agenda.
+        let before_ns = self.now_ns - 1;
+        let mut model = version.model.clone();
+        let late = model.expire(before_ns);
+        if !late.is_empty() {
+            return Err(format!("{late:?} should have been rejected"));
+        }
+        if version.has_idle_core() && !version.is_disturbed {
+            let formed = model.form(before_ns);
+            if !formed.batch.is_empty() {
+                return Err(format!("{:?} wait beside an idle core", formed.batch));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_outlook(&self, index: usize, outlook: Outlook) -> Held {
+        let version = &self.versions[index];
+        let is_wrong = match version.model.is_empty() {
+            false => outlook.is_empty,
+            // Requests that were cancelled are left until somebody looks again.
+            true => !outlook.is_empty && !outlook.is_ready,
+        };
+        if is_wrong {
+            return Err(format!("{outlook:?} of {:?}", version.model));
+        }
+        if outlook.deadline_ns <= self.now_ns {
+            return Err(format!("a deadline that has passed: {outlook:?}"));
+        }
+        Ok(())
+    }
+
+    /// Responses reach the receiver before the last one, the last one once, and under preserve-ordering in the order of batching.
+    fn check_deliveries(&mut self) -> Held {
+        for (number, is_final) in self.receiver.take() {
+            let record = &mut self.requests[number];
+            if record.is_final {
+                return Err(format!("{number} has a response after its last"));
+            }
+            record.is_final = is_final;
+            let version = &mut self.versions[record.version];
+            if version.order.is_none() || !version.batched.contains(&number) {
+                continue;
+            }
+            let turn = version.batched.get(version.left_count);
+            if turn != Some(&number) {
+                return Err(format!("{number} leaves before {turn:?}"));
+            }
+            version.left_count += usize::from(is_final);
+        }
+        Ok(())
+    }
+
+    fn check_end(&self) -> Held {
+        for (number, record) in self.requests.iter().enumerate() {
+            if record.answer.is_none() {
+                return Err(format!("{number} is lost"));
+            }
+            if !record.is_final {
+                return Err(format!("the answer of {number} is lost"));
+            }
+        }
+        for (index, version) in self.versions.iter().enumerate() {
+            let pending: u32 = version.pending.values().sum();
+            if version.live_count != 0 || pending != 0 {
+                return Err(format!("version {index} is never free"));
+            }
+        }
+        Ok(())
+    }
+}
+
+const STEP_COUNT: usize = 240;
+/// Far beyond what so many steps lead to.
+const EVENT_COUNT_MAX: u64 = 100_000;
