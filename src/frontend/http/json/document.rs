@@ -364,6 +364,29 @@ mod tests {
         }
     }
 
+    /// However digits and exponent share the work of getting beyond the largest double.
+    #[test]
+    fn no_number_is_infinite_unless_it_says_so() {
+        for digits in 1..=400 {
+            for exponent in [-400, -99, 0, 8, 98, 99, 100, 300, 308, 400] {
+                let text = format!("{}e{exponent}", "1".repeat(digits));
+                let is_finite = digits as i32 + exponent <= 309;
+                match parse(text.as_bytes()) {
+                    Ok(document) => {
+                        let value = document.root().as_double().unwrap();
+                        assert!(is_finite && value.is_finite(), "{text}");
+                    }
+                    Err(error) => {
+                        assert!(!is_finite && error.message.contains("too big"), "{text}");
+                    }
+                }
+            }
+        }
+        let value = |text: &[u8]| parse(text).unwrap().root().as_double().unwrap();
+        assert_eq!(value(b"Infinity"), f64::INFINITY);
+        assert!(value(b"-NaN").is_nan());
+    }
+
     #[test]
     fn finds_what_it_noted() {
         let document = parse(

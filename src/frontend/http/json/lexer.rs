@@ -66,6 +66,11 @@ pub(crate) fn literal(text: &[u8], at: usize, literal: &[u8]) -> Result<usize, R
     Ok(at + literal.len())
 }
 
+/// A number with no more digits than these in front of its point and in its exponent is below 10^(200 + 99), and a double reaches 10^308:
+/// whether it fits need not be looked at.
+const INTEGER_DIGITS_SAFE: usize = 200;
+const EXPONENT_DIGITS_SAFE: usize = 2;
+
 /// Checks the number at `at` and returns the offset behind it. `NaN`, `Inf` and `Infinity` count as numbers.
 #[inline]
 pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
@@ -88,7 +93,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
         }
         _ => return Err((Fault::ValueInvalid, at)),
     }
-    let mut may_be_huge = at - integer_start > 300;
+    let mut may_be_huge = at - integer_start > INTEGER_DIGITS_SAFE;
     if text.get(at) == Some(&b'.') {
         let digits = skip_digits(text, at + 1);
         if digits == at + 1 {
@@ -105,7 +110,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
         if digits == at {
             return Err((Fault::MissingExponent, digits));
         }
-        may_be_huge |= digits - at > 2;
+        may_be_huge |= digits - at > EXPONENT_DIGITS_SAFE;
         at = digits;
     }
     if may_be_huge {
