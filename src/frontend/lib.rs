@@ -13,6 +13,7 @@ mod coding;
 mod forward;
 mod grpc;
 mod http;
+mod leading;
 mod metrics;
 mod options;
 mod sagemaker;

@@ -10,6 +10,8 @@ mod tracing;
 
 use conch_engine::Error;
 
+use crate::leading;
+
 pub(crate) use classes::Classes;
 pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
 pub(crate) use logging::{LogChanges, log_file_refusal};
@@ -26,7 +28,7 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let version = leading_number(text).ok_or_else(|| {
+    let version: i64 = leading::number(text).map_err(|_| {
         Error::invalid(format!(
             "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0"
         ))
@@ -42,18 +44,6 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
 /// The refusal of a request that names one of several repositories; comes before any other.
 pub(crate) fn repository_name_refusal() -> Error {
     Error::unsupported("'repository_name' specification is not supported")
-}
-
-/// What C's `strtol` reads, as upstream does: blanks before and anything after the number are ignored. None if there is no number or it
-/// does not fit.
-fn leading_number(text: &str) -> Option<i64> {
-    let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = digits
-        .bytes()
-        .position(|byte| !byte.is_ascii_digit())
-        .unwrap_or(digits.len());
-    text.get(..text.len() - digits.len() + end)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use conch_engine::Error;
 
+use crate::leading::{self, NoNumber};
 use crate::trace::{Change, Levels};
 
 /// The refusal to write traces elsewhere.
@@ -53,9 +54,9 @@ pub(crate) fn level_names(levels: Levels) -> Vec<&'static str> {
 /// # Errors
 /// INVALID_ARG in upstream's words.
 pub(crate) fn parse_unsigned(name: &str, text: &str) -> Result<u32, Error> {
-    leading_integer(text)
+    leading::number(text)
         .map(i32::cast_unsigned)
-        .map_err(|why| why.refuse(name, text, "0, 4294967295"))
+        .map_err(|why| refusal(why, name, text, "0, 4294967295"))
 }
 
 /// `trace_count`; `gap` stands before the value in one of its refusals.
@@ -64,7 +65,8 @@ pub(crate) fn parse_unsigned(name: &str, text: &str) -> Result<u32, Error> {
 /// INVALID_ARG in upstream's words.
 pub(crate) fn parse_count(text: &str, gap: &str) -> Result<i32, Error> {
     let name = "trace_count";
-    let count = leading_integer(text).map_err(|why| why.refuse(name, text, "-1, 2147483647"))?;
+    let count: i32 =
+        leading::number(text).map_err(|why| refusal(why, name, text, "-1, 2147483647"))?;
     if count < -1 {
         return Err(Error::invalid(format!(
             "Unable to parse '{name}'. Expecting value >= -1, got:{gap}{text}"
@@ -73,36 +75,12 @@ pub(crate) fn parse_count(text: &str, gap: &str) -> Result<i32, Error> {
     Ok(count)
 }
 
-/// Why a text is no number.
-#[derive(Debug, PartialEq, Eq)]
-enum NoNumber {
-    Malformed,
-    OutOfRange,
-}
-
-impl NoNumber {
-    fn refuse(self, name: &str, text: &str, range: &str) -> Error {
-        let range = match self {
-            NoNumber::Malformed => String::new(),
-            NoNumber::OutOfRange => format!(", value is out of range [ {range} ]"),
-        };
-        Error::invalid(format!("Unable to parse '{name}'{range}, got: {text}"))
-    }
-}
-
-/// What C++'s `stoi` reads: blanks before and anything after the number are ignored.
-fn leading_integer(text: &str) -> Result<i32, NoNumber> {
-    let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = digits
-        .bytes()
-        .position(|byte| !byte.is_ascii_digit())
-        .unwrap_or(digits.len());
-    if end == 0 {
-        return Err(NoNumber::Malformed);
-    }
-    let number = text.get(..text.len() - digits.len() + end).unwrap_or("");
-    number.parse().map_err(|_| NoNumber::OutOfRange)
+fn refusal(why: NoNumber, name: &str, text: &str, range: &str) -> Error {
+    let range = match why {
+        NoNumber::Missing => String::new(),
+        NoNumber::OutOfRange => format!(", value is out of range [ {range} ]"),
+    };
+    Error::invalid(format!("Unable to parse '{name}'{range}, got: {text}"))
 }
 
 #[cfg(test)]
@@ -110,21 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_stoi_reads_them() {
-        for (text, expected) in [
-            ("1", Ok(1)),
-            (" +7x", Ok(7)),
-            ("-3", Ok(-3)),
-            ("2147483647", Ok(i32::MAX)),
-            ("-2147483648", Ok(i32::MIN)),
-            ("2147483648", Err(NoNumber::OutOfRange)),
-            ("-99999999999999999999", Err(NoNumber::OutOfRange)),
-            ("", Err(NoNumber::Malformed)),
-            ("x1", Err(NoNumber::Malformed)),
-            ("+-1", Err(NoNumber::Malformed)),
-        ] {
-            assert_eq!(leading_integer(text), expected, "{text:?}");
-        }
+    fn negative_numbers_without_a_sign_are_large() {
         assert_eq!(parse_unsigned("trace_rate", "-1"), Ok(u32::MAX));
     }
 

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use conch_engine::Error;
 
 use super::answer::{Answer, ContentType};
-use super::head::{self, Head, NoNumber};
+use super::head::{self, Head};
+use crate::leading::{self, NoNumber};
 
 /// What speaks on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl Dialect {
         let Some(text) = text else {
             return Ok(content_length);
         };
-        let value = head::leading_number(text).map_err(|why| match why {
+        let value = leading::number(text).map_err(|why| match why {
             NoNumber::Missing => no_number(text),
             NoNumber::OutOfRange => Error::invalid(format!(
                 "Unable to parse inference header size, value is out of range, got: {text}"
