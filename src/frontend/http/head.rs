@@ -2,6 +2,8 @@
 
 use conch_engine::Error;
 
+use crate::leading::{self, NoNumber};
+
 /// Headers in one request; each needs at least four bytes.
 const HEADERS_MAX: usize = 128;
 
@@ -35,7 +37,8 @@ pub(crate) struct Head<'a> {
     pub(crate) expects_continue: bool,
     /// Inference-Header-Content-Length as written.
     pub(crate) json_length: Option<&'a str>,
-    pub(crate) content_encoding: &'a str,
+    /// The first Content-Encoding, as upstream takes it.
+    pub(crate) content_encoding: Option<&'a str>,
     pub(crate) accept_encoding: &'a str,
     /// Everything from the first header on.
     lines: &'a [u8],
@@ -140,7 +143,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
         is_version_1_0,
         expects_continue: false,
         json_length: None,
-        content_encoding: "",
+        content_encoding: None,
         accept_encoding: "",
         lines: lines_of(bytes),
     };
@@ -182,8 +185,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             31 if name.eq_ignore_ascii_case("inference-header-content-length") => {
                 head.json_length.get_or_insert(text_of(value)?);
             }
-            16 if name.eq_ignore_ascii_case("content-encoding") => {
-                head.content_encoding = text_of(value)?
+            16 if name.eq_ignore_ascii_case("content-encoding")
+                && head.content_encoding.is_none() =>
+            {
+                head.content_encoding = Some(text_of(value)?);
             }
             15 if name.eq_ignore_ascii_case("accept-encoding")
                 && head.accept_encoding.is_empty() =>
@@ -259,36 +264,13 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
     let Some(text) = text else {
         return Ok(content_length);
     };
-    let value = leading_number(text).map_err(|why| {
+    let value = leading::number(text).map_err(|why| {
         Error::invalid(match why {
             NoNumber::Missing => format!("Unable to parse {HEADER}, got: {text}"),
             NoNumber::OutOfRange => out_of_range(HEADER, text),
         })
     })?;
     json_length_within(value, content_length, text)
-}
-
-/// Why there is no number at the beginning of a text.
-pub(super) enum NoNumber {
-    Missing,
-    OutOfRange,
-}
-
-/// The number at the beginning of `text`, whatever follows it, as upstream's `stoi` reads it.
-pub(super) fn leading_number(text: &str) -> Result<i32, NoNumber> {
-    let trimmed = text.trim_start();
-    let unsigned = trimmed.strip_prefix(['-', '+']).unwrap_or(trimmed);
-    let digits_end = unsigned
-        .find(|character: char| !character.is_ascii_digit())
-        .unwrap_or(unsigned.len());
-    let digits = unsigned.get(..digits_end).unwrap_or("");
-    if digits.is_empty() {
-        return Err(NoNumber::Missing);
-    }
-    let sign = if trimmed.starts_with('-') { "-" } else { "" };
-    format!("{sign}{digits}")
-        .parse()
-        .map_err(|_| NoNumber::OutOfRange)
 }
 
 /// `value` as a length of JSON, if the body is that long; `text` is what the client wrote.
@@ -441,6 +423,23 @@ mod tests {
             "a: b\r\n".repeat(HEADERS_MAX + 1)
         );
         check(&many, Err(431));
+    }
+
+    #[test]
+    fn the_first_encoding_counts() {
+        for (headers, expected) in [
+            ("", None),
+            ("Content-Encoding: gzip\r\n", Some("gzip")),
+            (
+                "Content-Encoding: identity\r\ncontent-encoding: gzip\r\n",
+                Some("identity"),
+            ),
+            ("Content-Encoding:\r\nContent-Encoding: gzip\r\n", Some("")),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\n{headers}\r\n");
+            let head = parse(text.as_bytes()).unwrap();
+            assert_eq!(head.content_encoding, expected, "{headers:?}");
+        }
     }
 
     #[test]

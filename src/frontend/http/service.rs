@@ -262,7 +262,7 @@ fn plan_infer(
     if let Some(traced) = &traced {
         traced.reach("HTTP_RECV_START");
     }
-    let is_packed = match head.content_encoding {
+    let is_packed = match head.content_encoding.unwrap_or("") {
         // The other dialects have no encodings.
         _ if dialect != Dialect::Triton => false,
         "" | "identity" => false,

@@ -59,7 +59,7 @@ impl Generate {
             return Err(Error::unavailable("Server not ready"));
         }
         let model = shard.find(name, version)?;
-        if !matches!(head.content_encoding, "" | "identity") {
+        if !matches!(head.content_encoding, None | Some("" | "identity")) {
             return Err(Error::invalid(
                 "Unsupported content-encoding, only 'identity' is supported.",
             ));
