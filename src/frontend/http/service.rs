@@ -402,8 +402,11 @@ impl Infer {
         };
         let classes = decoded.classes(&shard.budget);
         let (packing, dialect) = (self.answers_in, self.dialect);
-        let is_small = encode::json_work_bytes(&response, &decoded) < encode::OFFLOAD_FROM_BYTES
-            && (packing.is_none() || response.byte_size() <= DEFLATE_IN_PLACE_BYTES as u64)
+        let json_bytes = encode::json_work_bytes(&response, &decoded);
+        let is_small = json_bytes < encode::OFFLOAD_FROM_BYTES
+            && (packing.is_none()
+                || encode::answer_bytes_max(&response, json_bytes)
+                    <= DEFLATE_IN_PLACE_BYTES as u64)
             && !classes.is_long(&response);
         let finish = move || {
             let answer = dialect.dress(encode(response, &decoded, &classes, scratch)?);

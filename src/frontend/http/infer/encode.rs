@@ -24,6 +24,16 @@ pub(crate) fn json_work_bytes(response: &Response, request: &Decoded) -> usize {
         .sum()
 }
 
+/// Text that a byte of an output becomes, at most: a flag `false,`, a control character in a string `\u0001`.
+const TEXT_PER_BYTE: u64 = 6;
+
+/// Bytes of the answer that `response` becomes, of which `json_bytes` are written as JSON, at most; but for its names.
+pub(crate) fn answer_bytes_max(response: &Response, json_bytes: usize) -> u64 {
+    (json_bytes as u64)
+        .saturating_mul(TEXT_PER_BYTE)
+        .saturating_add(response.byte_size())
+}
+
 /// Renders `response`; its JSON goes into `body`. Members stand in upstream's order.
 ///
 /// # Errors
