@@ -71,6 +71,10 @@ impl Service for Metrics {
         Plan::Answer(Box::new(answer))
     }
 
+    fn is_at_once(&self, plan: &Plan) -> bool {
+        matches!(plan, Plan::Answer(_))
+    }
+
     fn placement(&self, _plan: &Plan) -> Option<Placement> {
         None
     }

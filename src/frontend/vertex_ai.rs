@@ -244,6 +244,13 @@ impl Service for Listener {
         Plan::Inference(service::Plan::Answer(Box::new(answer)))
     }
 
+    fn is_at_once(&self, plan: &Plan) -> bool {
+        match plan {
+            Plan::Inference(plan) => Inference.is_at_once(plan),
+            Plan::Metrics => false,
+        }
+    }
+
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Inference(plan) => Inference.placement(plan),

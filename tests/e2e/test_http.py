@@ -34,6 +34,9 @@ def models(repository):
     repository.model("pair", identity([("INPUT0", "INT32", (-1,)), ("INPUT1", "STRING", (-1,))]))
     repository.model("backwards", identity([(f"INPUT{i}", "FP32", (-1,)) for i in (2, 0, 1)]))
     repository.model("raw_bytes", identity([("INPUT0", "STRING", (1,))]))
+    # Waits for a second request; longer than any client here.
+    repository.model("paired", identity(batch=2, extra="dynamic_batching { preferred_batch_size: [ 2 ] "
+                                                       "max_queue_delay_microseconds: 100000000 }\n"))
 
 
 class Endpoints(ServerCase):
@@ -281,6 +284,31 @@ class Protocol(ServerCase):
             for index in range(50):
                 status, _, reply = replies.next()
                 self.assertEqual((status, json.loads(reply)["id"]), (200, str(index)))
+
+    def test_an_answer_does_not_wait_for_the_body_behind_it(self):
+        cut = len(self.BODY) // 2
+        whole = wire.post(self.PATH, self.BODY)
+        chunks = wire.post(self.PATH, b"%x\r\n%s\r\n0\r\n\r\n" % (len(self.BODY), self.BODY), "Transfer-Encoding: chunked", length=False)
+        unwanted = wire.post("/nowhere", self.BODY)
+        for raw, expected in ((whole, 200), (chunks, 200), (unwanted, 404)):
+            for first in (b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n", wire.post(self.PATH, self.BODY)):
+                with self.subTest(raw=raw[:50], first=first[:20]), wire.connect(self.server) as link:
+                    link.sendall(first + raw[:-cut])
+                    replies = wire.Replies(link)
+                    self.assertEqual(replies.next()[0], 200)
+                    link.sendall(raw[-cut:])
+                    self.assertEqual(replies.next()[0], expected)
+
+    def test_an_answer_does_not_wait_for_the_model_behind_it(self):
+        body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
+        half = wire.post("/v2/models/paired/infer", body)
+        for first in (b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n", wire.post(self.PATH, self.BODY)):
+            with wire.connect(self.server) as link, wire.connect(self.server) as other:
+                link.sendall(first + half)
+                replies = wire.Replies(link)
+                self.assertEqual(replies.next()[0], 200)
+                other.sendall(half)
+                self.assertEqual((replies.next()[0], wire.Replies(other).next()[0]), (200, 200))
 
     @conch_only  # the real one answers 404, as its parser loses the path
     def test_pieces_of_one_byte(self):

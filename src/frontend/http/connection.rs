@@ -1,9 +1,11 @@
 //! One HTTP/1.1 connection: requests in, answers out, in order.
 //!
-//! Requests are served one after the other, as upstream does; complete requests that arrived together are answered together. While a
-//! request is with the engine the connection still reads, so that a client that goes away cancels it.
+//! Requests are served one after the other, as upstream does. Of requests that arrived together those are answered together that can be
+//! answered at once; an answer never waits for what may take long behind it. While a request is with the engine the connection still
+//! reads, so that a client that goes away cancels it.
 
 mod streaming;
+mod turn;
 
 use std::future::Future;
 use std::io::IoSlice;
@@ -25,6 +27,7 @@ use crate::access::{Granted, Guarded};
 use crate::shard::{Presence, Shard, Stream, Waiting};
 use crate::trace::Traced;
 pub(crate) use streaming::Source;
+use turn::{REQUEST_BYTES, Turn};
 
 /// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
 /// design's runtime notes.
@@ -37,8 +40,6 @@ const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
 const BODY_FIRST_BYTES: usize = 256 << 10;
 /// One receive: bounds what arrives before it is charged, and the length of a shard turn.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a chunked body taken in before the rest of the shard gets its turn: some 100 us.
-const SLICE_BYTES: usize = 512 << 10;
 /// After a refusal the client may still be sending; if we closed at once, the reset could overtake the answer.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 4 << 20;
@@ -74,6 +75,9 @@ pub(crate) trait Service {
     /// What answers `answer`, whatever was asked for.
     fn plan_refusal(&self, answer: Answer) -> Self::Plan;
 
+    /// Whether the answer needs neither a body nor any waiting.
+    fn is_at_once(&self, plan: &Self::Plan) -> bool;
+
     /// Where the body goes; none if it is of no interest.
     fn placement(&self, plan: &Self::Plan) -> Option<Placement>;
 
@@ -104,6 +108,7 @@ pub(crate) struct Connection {
     source: Option<Box<dyn Source>>,
     /// Whom the answer that is sent next, or on its way, is traced for.
     traced: Option<Arc<Traced>>,
+    turn: Turn,
 }
 
 /// What of a head is still needed after its bytes are gone.
@@ -130,6 +135,7 @@ pub(crate) async fn serve(
         scratch: Vec::new(),
         source: None,
         traced: None,
+        turn: Turn::default(),
     };
     // However it ends, dropping the stream closes the socket.
     let _ = connection.run(&service).await;
@@ -159,6 +165,11 @@ impl Connection {
         loop {
             let (outline, plan) = self.next_head(service).await?;
             let placement = service.placement(&plan);
+            let is_at_once = service.is_at_once(&plan);
+            if outline.framing != Framing::Length(0) || !is_at_once {
+                // Who waits for an earlier answer is not to wait for this body, or this model.
+                self.flush().await?;
+            }
             if outline.expects_continue
                 && placement.is_none()
                 && outline.framing != Framing::Length(0)
@@ -188,6 +199,11 @@ impl Connection {
             self.send(&answer, &outline, closes).await?;
             if closes {
                 return self.flush().await;
+            }
+            if is_at_once {
+                self.turn.spend(REQUEST_BYTES + answer.length()).await;
+            } else {
+                self.turn.begin();
             }
             self.scratch = std::mem::take(&mut answer.body);
             if self.scratch.capacity() > COLLECTED_BYTES_MAX {
@@ -248,9 +264,10 @@ impl Connection {
                         self.presence.wait(Waiting::Receiving, head_deadline_ns);
                     }
                     let bytes_max = self.shard.options.http_head_bytes_max;
+                    let room = self.input.room_mut(bytes_max);
                     let count = self
-                        .stream
-                        .receive(self.input.room_mut(bytes_max))
+                        .turn
+                        .receive(&mut self.stream, room)
                         .await
                         .map_err(|_| Closed)?;
                     self.input.received(count);
@@ -282,7 +299,6 @@ impl Connection {
             && outline.framing != Framing::Length(0)
             && self.input.is_empty()
         {
-            self.flush().await?;
             self.send_bytes(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         let outcome = match (outline.framing, placement) {
@@ -345,14 +361,8 @@ impl Connection {
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let room = spare.get_mut(..wanted).unwrap_or(&mut []);
-            match self.stream.receive(room).await {
-                Ok(count) if count > 0 => {
-                    block.advance(count);
-                    if count == RECEIVE_BYTES_MAX {
-                        // A fast client could go on like this for ever.
-                        self.shard.breathe().await;
-                    }
-                }
+            match self.turn.receive(&mut self.stream, room).await {
+                Ok(count) if count > 0 => block.advance(count),
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(Closed),
             }
@@ -369,7 +379,6 @@ impl Connection {
         let mut block = placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX));
         let mut decoder = Decoder::new();
         let mut received_bytes = 0usize;
-        let mut slice_bytes = 0usize;
         loop {
             let before = self.input.unused();
             let mut unused = before;
@@ -407,17 +416,11 @@ impl Connection {
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
-            match self.stream.receive(self.input.room_mut(bytes_max)).await {
-                Ok(count) if count > 0 => {
-                    self.input.received(count);
-                    slice_bytes += count;
-                }
+            let room = self.input.room_mut(bytes_max);
+            match self.turn.receive(&mut self.stream, room).await {
+                Ok(count) if count > 0 => self.input.received(count),
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(Closed),
-            }
-            if slice_bytes >= SLICE_BYTES {
-                slice_bytes = 0;
-                self.shard.breathe().await;
             }
         }
     }
@@ -445,15 +448,11 @@ impl Connection {
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
-            let count = self
-                .stream
-                .receive(self.input.room_mut(bytes_max))
-                .await
-                .map_err(|_| Closed)?;
-            if count == 0 {
-                return Err(Closed);
+            let room = self.input.room_mut(bytes_max);
+            match self.turn.receive(&mut self.stream, room).await {
+                Ok(count) if count > 0 => self.input.received(count),
+                _ => return Err(Closed),
             }
-            self.input.received(count);
         }
     }
 
@@ -486,8 +485,6 @@ impl Connection {
     /// A traced request has its response; what is sent next is its answer.
     pub(crate) fn note_traced(&mut self, traced: Arc<Traced>) {
         traced.reach("INFER_RESPONSE_COMPLETE");
-        // An earlier one of a pipeline waits for this one, to be sent together.
-        self.note_sent();
         self.traced = Some(traced);
     }
 
@@ -627,9 +624,10 @@ impl Connection {
             self.presence.wait(Waiting::Receiving, deadline_ns);
             // Not what room is there: a large body has had it given back, and no room would look like the client's end.
             let bytes_max = self.shard.options.http_head_bytes_max;
+            let room = self.input.room_mut(bytes_max);
             let count = self
-                .stream
-                .receive(self.input.room_mut(bytes_max))
+                .turn
+                .receive(&mut self.stream, room)
                 .await
                 .map_err(|_| Closed)?;
             if count == 0 {

@@ -103,6 +103,10 @@ impl Service for Inference {
         Plan::Answer(Box::new(answer))
     }
 
+    fn is_at_once(&self, plan: &Plan) -> bool {
+        matches!(plan, Plan::Answer(_))
+    }
+
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Answer(_) | Plan::Ready { .. } => None,

@@ -210,6 +210,13 @@ impl Service for Listener {
         Plan::answer(answer)
     }
 
+    fn is_at_once(&self, plan: &Plan) -> bool {
+        match plan {
+            Plan::Inference { plan, .. } => Inference.is_at_once(plan),
+            Plan::Load { .. } | Plan::Unload { .. } => false,
+        }
+    }
+
     fn placement(&self, plan: &Plan) -> Option<Placement> {
         match plan {
             Plan::Inference { plan, .. } => Inference.placement(plan),

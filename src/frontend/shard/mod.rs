@@ -52,7 +52,7 @@ pub use timer::Timer;
 const SUCCESSORS_MAX: usize = 8;
 /// Letters handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
-/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`Shard::breathe`]), so it is a backstop.
+/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`breathe`]), so it is a backstop.
 ///
 /// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the first task, and if so goes to
 /// sleep with tasks ready to run, as if there were none (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that
@@ -414,15 +414,10 @@ impl Shard {
     pub async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         glommio::executor().spawn_blocking(work).await
     }
-
-    /// Ends the task's turn and lets the whole shard look at its sockets, wake-ups and timers. For work that comes in slices; see
-    /// [`breathe`].
-    pub async fn breathe(&self) {
-        breathe().await;
-    }
 }
 
-/// Ends the task's turn by way of a timer that is due at once.
+/// Ends the task's turn by way of a timer that is due at once, so that the whole shard looks at its sockets, wake-ups and timers. For work
+/// that comes in slices.
 ///
 /// A task that wakes itself instead (as `yield_now` does) is run again in the same turn of the executor, before it looks at anything
 /// else.

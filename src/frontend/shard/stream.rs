@@ -42,10 +42,6 @@ impl Stream {
         Pin::new(&mut self.inner).poll_read(context, target)
     }
 
-    pub async fn receive(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        std::future::poll_fn(|context| self.poll_receive(context, target)).await
-    }
-
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use super::{COPIED_BYTES_MAX, Closed, Connection, Outline, Waiting};
 use crate::http::answer::{Answer, Delimiting};
+use crate::shard::breathe;
 
 /// Collected pieces before they are sent: some 300 us of the shard's time.
 const COLLECTED_BYTES_MAX: usize = 32 << 10;
@@ -71,7 +72,7 @@ impl Connection {
                 return Ok(());
             }
             if !collected.is_all {
-                self.shard.breathe().await;
+                breathe().await;
             }
         }
     }
