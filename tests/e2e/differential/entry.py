@@ -85,11 +85,11 @@ def other_call(path, payload=b"", metadata=()):
     return step
 
 
-def stream(messages, metadata=()):
+def stream(messages, metadata=(), compression=None):
     """ModelStreamInfer with these requests: all responses, then how it ended."""
     def step(side):
         seen = {}
-        answers = side.stub.ModelStreamInfer(iter(messages), timeout=TIMEOUT, metadata=metadata)
+        answers = side.stub.ModelStreamInfer(iter(messages), timeout=TIMEOUT, metadata=metadata, compression=compression)
         try:
             for index, answer in enumerate(answers):
                 seen.update((f"[{index}].{path}", value) for path, value in outcome.message(answer).items())

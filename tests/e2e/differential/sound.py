@@ -219,7 +219,38 @@ def streams():
     add("s_error_mode", "stream/error-ends-the-call grpc-error-mode", stream([infer_message(id="a", raw=BYTES)], mode),
         stream([infer_message("absent", id="x")], mode), stream([infer_message("grid", shape=(1, 4), raw=BYTES)], mode))
     # Not an error of the backend in that mode: the Triton that is compared with ends some moments later.
+    add("s_error_mode_off", "grpc-error-mode", *[stream([failing("error", id="e"), infer_message(id="a", raw=BYTES)], (("triton_grpc_error", value),))
+                                                 for value in ("false", "1", "TRUE", "")])
     add("s_empty", "grpc-stream", stream([]))
+    two = pb.ModelInferRequest(model_name="two", model_version="3", id="t", raw_input_contents=[struct.pack("<2i", 5, 6)])
+    two.inputs.add(name="INPUT0", datatype="INT32", shape=[2])
+    add("s_models", "grpc-stream grpc-stream-order", stream([infer_message(id="a", raw=BYTES), two, infer_message("labelled", id="c"), two, infer_message(id="e")]))
+    add("s_large", "grpc-stream", stream([infer_message(id=str(count), raw=bytes(4 * count), shape=(1, count)) for count in (1, 300_000, 0, 70_000)]))
+    subset = pb.ModelInferRequest(model_name="pair", id="p", raw_input_contents=[BYTES, BYTES])
+    for name in ("INPUT0", "INPUT1"):
+        subset.inputs.add(name=name, datatype="FP32", shape=[1, 4])
+    subset.outputs.add(name="OUTPUT1")
+    unknown = pb.ModelInferRequest()
+    unknown.CopyFrom(subset)
+    unknown.outputs.add(name="OUTPUT7")
+    add("s_outputs", "grpc-stream grpc-numbers-resp", stream([subset, unknown, subset]))
+    both = infer_message(id="both")
+    both.raw_input_contents.append(BYTES)
+    none = pb.ModelInferRequest(model_name="identity", id="none")
+    none.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 4])
+    refused = [both, none, infer_message("two", version="2", id="version"), infer_message("broken", id="broken"),
+               infer_message("identity", name="INPUT9", id="name", raw=BYTES)]
+    add("s_refused", "stream/error-of-one-request grpc-stream", stream(refused), *[stream([one]) for one in refused])
+    kinds = []
+    for name, field, value in (("priority", "string_param", "x"), ("priority", "int64_param", -1), ("triton_other", "int64_param", 1), (flag, "int64_param", 1),
+                               ("sequence_start", "int64_param", 1), ("custom", "uint64_param", 1), ("timeout", "bool_param", True)):
+        made = infer_message(id=f"{name} {field}", raw=BYTES)
+        setattr(made.parameters[name], field, value)
+        kinds.append(made)
+    add("s_parameters", "grpc-infer/parameter-kind grpc-infer/reserved-parameter grpc-infer/empty-final-flag grpc-stream", stream(kinds), stream([square(2, "q", **{flag: False})]))
+    mute = square(2, "m")
+    mute.parameters[flag].string_param = "true"
+    add("s_decoupled_refused", "stream/error-of-one-request grpc-empty-final", stream([mute]), stream([infer_message("square", id="s", raw=BYTES)]))
 
 
 endpoints()

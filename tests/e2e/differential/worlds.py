@@ -55,5 +55,7 @@ WORLDS = {
     "traced": World(few, ("--trace-config=triton,file=/dev/null", "--trace-config=rate=1000", "--trace-config=level=TIMESTAMPS"), (), ()),
     "sharing": World(few, (), ("--allow-client-shm=true",), ()),
     "idle": World(few, (), (), ()),
+    "packed_low": World(few, ("--grpc-infer-response-compression-level=low",), (), ()),
+    "packed_high": World(few, ("--grpc-infer-response-compression-level=high",), (), ()),
     "spaces": World(namespaces, ("--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*"), (), ()),
 }
