@@ -250,7 +250,7 @@ class Bombs(Compressed):
                 else:
                     self.assert_plain(reply, [1.0, 2.0])
 
-    def test_bombs(self):
+    def test_t14_bombs(self):
         """A thousand to one and more, nested, and of many members: refused at the limit, at the cost of the limit."""
         def bomb(kind, count):
             packer = zlib.compressobj(9, zlib.DEFLATED, 31 if kind == "gzip" else 15)

@@ -237,7 +237,7 @@ class Bombs(Base):
         block = bytes(1 << 20)
         return packer.compress(head + prefix) + b"".join(packer.compress(block) for _ in range(megabytes)) + packer.flush()
 
-    def test_bombs(self):
+    def test_t14_bombs(self):
         self.stub.ModelInfer(self.request())
         before_bytes, before_cpu = self.server.resident_bytes(), self.server.cpu_seconds()
         for encoding in PACK:

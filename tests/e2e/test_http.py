@@ -207,6 +207,41 @@ class Infer(ServerCase):
             status, _, reply = self.infer(body)
             self.assertEqual((status, json.loads(reply)["outputs"][0]["data"]), (200, [1, 2, 3, 4]))
 
+    def test_strings_in_json_are_bytes(self):
+        """NUL by its escape only; what is not UTF-8 goes through as it is, both ways."""
+        for data, expected, written in (
+                (rb'"a\u0000b","\u00e9\ud83d\ude00"', [b"a\0b", "\u00e9\U0001f600".encode()], b'"a\\u0000b","\xc3\xa9\xf0\x9f\x98\x80"'),
+                (b'"\xff\xfe",["\x80"]', [b"\xff\xfe", b"\x80"], b'"\xff\xfe","\x80"'),
+                (rb'"",["\"\\\/\n"]', [b"", b'"\\/\n'], rb'"","\"\\/\n"')):
+            text = b'{"inputs":[{"name":"INPUT0","datatype":"BYTES","shape":[2],"data":[%s]}]}' % data
+            with self.subTest(data):
+                status, _, reply = self.infer(text, model="type_BYTES")
+                self.assertEqual(status, 200, reply)
+                self.assertTrue(reply.endswith(b'"data":[%s]}]}' % written), reply)
+                status, headers, reply = self.infer(text[:-1] + b',"parameters":{"binary_data_output":true}}', model="type_BYTES")
+                self.assertEqual(status, 200, reply)
+                self.assertEqual(reply[int(headers["inference-header-content-length"]):], b"".join(map(string, expected)))
+        status, _, reply = self.infer(b'{"inputs":[{"name":"INPUT0","datatype":"BYTES","shape":[1],"data":["a\0b"]}]}', model="type_BYTES")
+        self.assertEqual((status, json.loads(reply)["error"].rsplit(" at ", 1)[0]), (
+            500, "failed to parse the request JSON buffer: Missing a closing quotation mark in string."))
+
+    def test_numbers_at_the_edge(self):
+        largest = "1.7976931348623157e308"
+        # The parser of the real one makes infinity of these.
+        beyond = [] if IS_TRITON else [("1" * 299 + "e99", None), ("2e308", None)]
+        for text, expected in (
+                ("-0", "0.0"), ("-0.0", "-0.0"), ("5e-324", "5e-324"), (largest, largest), ("1e-400", "0.0"), ("0.1", "0.1"),
+                ("1e400", None), *beyond):
+            with self.subTest(text):
+                body = '{"inputs":[{"name":"INPUT0","datatype":"FP64","shape":[1],"data":[%s]}]}' % text
+                status, _, reply = self.infer(body.encode(), model="type_FP64")
+                if expected is None:
+                    self.assertEqual(status, 500, reply)
+                    self.assertIn(b"Number too big to be stored in double.", reply)
+                else:
+                    self.assertEqual(status, 200, reply)
+                    self.assertTrue(reply.endswith(b'"data":[%s]}]}' % expected.encode()), reply)
+
     def test_zero_size_tensor(self):
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [0], "data": []}]}
         status, _, reply = self.infer(body, model="type_FP32")
