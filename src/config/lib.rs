@@ -26,6 +26,7 @@ mod schema;
 mod states;
 mod text;
 mod validate;
+mod warm_up;
 
 pub use complete::complete_backend;
 pub use data_type::DataType;
@@ -43,6 +44,7 @@ pub use prepare::{Preparation, prepare};
 pub use states::{StateSpec, StateStart, states};
 pub use text::{load_file, parse_text};
 pub use validate::{validate, validate_io, validate_name};
+pub use warm_up::{WarmUpInput, WarmUpSource, WarmUpSpec, warm_ups};
 
 /// The message that all of this is about.
 pub use conch_proto::inference::{ModelConfig, ModelParameter};

@@ -15,6 +15,7 @@ use crate::readiness::Inspector;
 use crate::scheduler::Harvest;
 use crate::stats::Failure;
 use crate::topology::Placement;
+use crate::warm_up::WarmUp;
 use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
 
 /// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.
@@ -33,6 +34,16 @@ struct Core {
     _release: mpsc::Sender<()>,
 }
 
+/// The instances to be made, and how.
+pub(crate) struct Lineup {
+    pub(crate) specs: Vec<InstanceSpec>,
+    pub(crate) policy: ExecutionPolicy,
+    /// Instances may be created at the same time.
+    pub(crate) is_parallel: bool,
+    /// What each executes before it counts as created, unless it is passive.
+    pub(crate) warm_up: WarmUp,
+}
+
 /// What one thread is to run.
 struct Roster {
     specs: Vec<InstanceSpec>,
@@ -41,18 +52,23 @@ struct Roster {
 }
 
 /// Starts the threads of a model version and creates its instances, each on its own thread: one thread per instance, or one per GPU under
-/// [`ExecutionPolicy::DeviceBlocking`]. `parallel` lets instances be created at the same time. Blocks until all are there; the version then takes requests.
+/// [`ExecutionPolicy::DeviceBlocking`]. Blocks until all are there and warm; the version then takes requests.
 ///
 /// # Errors
-/// The first failure to create an instance (the others are dropped again), or a configuration that cannot be honoured.
-pub fn start_cores(
+/// The first failure to create an instance or to warm it up (the others are dropped again), or a configuration that cannot be honoured.
+pub(crate) fn start_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
-    specs: Vec<InstanceSpec>,
-    policy: ExecutionPolicy,
-    parallel: bool,
+    lineup: Lineup,
     placement: &Placement,
 ) -> Result<Cores, Error> {
+    let Lineup {
+        specs,
+        policy,
+        is_parallel,
+        warm_up,
+    } = lineup;
+    let warm_up = Arc::new(warm_up);
     let rosters = rosters(specs, policy);
     let active_count = rosters
         .iter()
@@ -80,19 +96,16 @@ pub fn start_cores(
             .specs
             .first()
             .map_or_else(String::new, |spec| spec.name.clone());
-        let (model, queue, placement) = (Arc::clone(model), Arc::clone(&queue), placement.clone());
+        let start = Start {
+            version: Arc::clone(version),
+            model: Arc::clone(model),
+            warm_up: Arc::clone(&warm_up),
+            placement: placement.clone(),
+        };
+        let queue = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name(thread_name(&name))
-            .spawn(move || {
-                run(
-                    &model,
-                    &roster,
-                    &queue,
-                    &placement,
-                    &ready_sender,
-                    &released,
-                )
-            })
+            .spawn(move || run(start, &roster, &queue, &ready_sender, &released))
             .map_err(|error| {
                 Error::internal(format!(
                     "failed to start a thread for instance '{name}': {error}"
@@ -108,7 +121,7 @@ pub fn start_cores(
                 break;
             }
         }
-        if parallel {
+        if is_parallel {
             starting.push(ready);
         } else {
             outcome = wait_ready(&ready, &mut checkups);
@@ -237,15 +250,23 @@ fn wait_ready(
     Ok(())
 }
 
+/// What a core needs to make its instances.
+struct Start {
+    version: Arc<ModelVersion>,
+    model: Arc<dyn backend::Model>,
+    warm_up: Arc<WarmUp>,
+    placement: Placement,
+}
+
 /// The life of a core thread.
 fn run(
-    model: &Arc<dyn backend::Model>,
+    start: Start,
     roster: &Roster,
     queue: &Arc<Queue>,
-    placement: &Placement,
     ready: &mpsc::Sender<Ready>,
     released: &mpsc::Receiver<()>,
 ) {
+    let placement = &start.placement;
     placement.apply();
     // Instances that share a thread are of one device, and with it of one policy.
     let policy = roster.specs.first().map_or("", |spec| &spec.host_policy);
@@ -256,22 +277,16 @@ fn run(
     }
     let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(roster.specs.len());
     for spec in &roster.specs {
-        let created = catch_unwind(AssertUnwindSafe(|| {
-            Arc::clone(model).create_instance(spec.clone())
-        }));
-        match created.unwrap_or_else(|panic| Err(panicked(&*panic))) {
-            Ok(instance) => instances.push(instance),
-            Err(error) => {
-                drop_instances(instances);
-                // Failure: the starter is gone, and with it the interest.
-                let _ = ready.send(Err(error));
-                return;
-            }
+        if let Err(error) = start.create(spec, &mut instances) {
+            drop_instances(instances);
+            // Failure: the starter is gone, and with it the interest.
+            let _ = ready.send(Err(error));
+            return;
         }
     }
     // The runner attaches before the version takes requests.
     let runner = roster.index.map(|index| {
-        let spin = if placement.spins {
+        let spin = if start.placement.spins {
             Spin::up_to(SPIN_MAX_NS)
         } else {
             Spin::OFF
@@ -280,12 +295,39 @@ fn run(
     });
     let checkups = instances.iter().filter_map(|instance| instance.checkup());
     let _ = ready.send(Ok(checkups.collect()));
+    // The samples' bytes are needed no more.
+    drop(start);
     match runner {
         Some(runner) => serve(queue, runner, &mut instances),
         // Passive: kept, never asked. Ends when the sender is dropped.
         None => while released.recv().is_ok() {},
     }
     drop_instances(instances);
+}
+
+impl Start {
+    /// Makes an instance and warms it up.
+    fn create(
+        &self,
+        spec: &InstanceSpec,
+        instances: &mut Vec<Box<dyn Instance>>,
+    ) -> Result<(), Error> {
+        let created = catch_unwind(AssertUnwindSafe(|| {
+            Arc::clone(&self.model).create_instance(spec.clone())
+        }));
+        let mut instance = created.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        let warmed_up = if spec.is_passive {
+            Ok(())
+        } else {
+            let mut departures = Departures::default();
+            self.warm_up.run(&self.version, &spec.name, |batch| {
+                execute(&mut *instance, batch, &mut departures);
+            })
+        };
+        // Kept also if that failed, to be dropped with the others.
+        instances.push(instance);
+        warmed_up
+    }
 }
 
 /// Executes batches until the queue is closed and drained. Several instances take turns.

@@ -206,9 +206,12 @@ impl Bed {
         let cores = Some(start_cores(
             &version,
             &as_model,
-            specs,
-            policy,
-            parallel,
+            Lineup {
+                specs,
+                policy,
+                is_parallel: parallel,
+                warm_up: WarmUp::default(),
+            },
             &placement(),
         )?);
         Ok(Bed {
@@ -286,9 +289,12 @@ fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
     let refused = start_cores(
         &bed.version,
         &as_model,
-        vec![spec(0, InstanceKind::Cpu, 0)],
-        ExecutionPolicy::Blocking,
-        false,
+        Lineup {
+            specs: vec![spec(0, InstanceKind::Cpu, 0)],
+            policy: ExecutionPolicy::Blocking,
+            is_parallel: false,
+            warm_up: WarmUp::default(),
+        },
         &placement(),
     );
     assert!(

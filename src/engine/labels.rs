@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::io::{self, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use conch_config::Model;
 
+use crate::model_file::ModelFile;
 use crate::{Error, ModelVersion};
 
 /// The labels of a model's outputs. They end with NUL for the C API, which lends them out.
@@ -27,28 +27,14 @@ impl Labels {
             if output.label_filename.is_empty() {
                 continue;
             }
-            let path = joined(directory, &output.label_filename);
-            let own = directory.canonicalize().map_err(|cause| {
-                let directory = directory.display();
-                Error::invalid(format!(
-                    "Failed to canonicalize parent path '{directory}': {cause}"
-                ))
-            })?;
-            let resolved = resolved(&path);
-            if !resolved.starts_with(own) {
+            let file = ModelFile::locate(directory, &output.label_filename)?;
+            if !file.is_inside() {
                 return Err(Error::unsupported(format!(
-                    "label file path '{}' for output '{}' in model '{}' is outside model directory",
-                    path.display(),
-                    output.name,
-                    config.name
+                    "label file path '{file}' for output '{}' in model '{}' is outside model directory",
+                    output.name, config.name
                 )));
             }
-            let text = read_bounded(&resolved).map_err(|cause| {
-                Error::internal(format!(
-                    "failed to open text file for read {}: {cause}",
-                    path.display()
-                ))
-            })?;
+            let text = file.read(FILE_BYTES_MAX)?;
             labels
                 .by_output
                 .insert(Arc::clone(&output.name), lines(&text));
@@ -77,50 +63,8 @@ impl ModelVersion {
     }
 }
 
-/// A name that begins with a slash is relative all the same, as upstream.
-fn joined(directory: &Path, name: &str) -> PathBuf {
-    directory.join(name.trim_start_matches('/'))
-}
-
-/// The path without links and dots, as far as it exists; what does not exist can hide no link.
-fn resolved(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for ancestor in absolute.ancestors() {
-        let Ok(mut whole) = ancestor.canonicalize() else {
-            continue;
-        };
-        let rest = absolute.strip_prefix(ancestor).unwrap_or(Path::new(""));
-        for part in rest.components() {
-            match part {
-                Component::ParentDir => {
-                    whole.pop();
-                }
-                part => whole.push(part),
-            }
-        }
-        return whole;
-    }
-    absolute
-}
-
 /// A label file is text that somebody wrote down, or one line per token of a large vocabulary.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    // Asked first: to open a pipe would wait for somebody who writes into it.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let file = std::fs::File::open(path)?;
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!(
-            "it is larger than {FILE_BYTES_MAX} bytes"
-        )));
-    }
-    Ok(text)
-}
 
 /// Lines as upstream splits them: the last may lack its end.
 fn lines(text: &[u8]) -> Vec<CString> {

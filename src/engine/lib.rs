@@ -28,6 +28,7 @@ mod lifecycle;
 pub mod log;
 pub mod metrics;
 mod model;
+mod model_file;
 mod order;
 mod queue;
 pub mod readiness;
@@ -45,10 +46,12 @@ mod shown;
 mod simulation;
 pub mod states;
 pub mod stats;
+mod synthetic;
 pub mod tables;
 pub mod timekeeper;
 pub mod topology;
 pub mod trace;
+mod warm_up;
 
 /// A backend's wish for instance groups, as [`conch_config`] resolves it.
 pub use conch_config::PreferredGroup;

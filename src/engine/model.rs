@@ -219,6 +219,14 @@ impl Reservation {
         Ok(reservation)
     }
 
+    /// No place at all, for a request that nobody sent: whoever made it waits for it.
+    pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> Reservation {
+        Reservation {
+            model: Arc::clone(model),
+            is_freed: AtomicBool::new(true),
+        }
+    }
+
     /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend
     /// never deletes.
     pub fn free(&self) {

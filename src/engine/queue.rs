@@ -229,12 +229,14 @@ fn cancel(cancelled: &mut Vec<Live>, departures: &mut Departures) {
 /// Answers a request that was not executed, and counts it.
 pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
     let origin = Arc::clone(live.ticket());
-    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-    origin
-        .shared()
-        .model
-        .statistics
-        .report_failure(reason, duration_ns);
+    if !live.is_filler {
+        let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+        origin
+            .shared()
+            .model
+            .statistics
+            .report_failure(reason, duration_ns);
+    }
     // Its memory and its places are free before the client can send another.
     drop(live);
     departures.push(origin.shared(), Some(Err(error)), true);

@@ -132,6 +132,8 @@ pub struct Request {
     pub stamps: Stamps,
     /// Those of its sequence, if its model has implicit states and its scheduler attached them.
     pub states: Option<Arc<Mutex<States>>>,
+    /// It only fills an empty place of a batch: it wants no output, and nothing of it is counted.
+    pub is_filler: bool,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<Place>,
     /// Last: dropped when nothing of the request is referenced any more.

@@ -28,6 +28,7 @@ use crate::trace::Activity;
 use crate::{Completion, Error, ModelVersion};
 
 pub(crate) use plan::Plan;
+pub(crate) use tensor::byte_count;
 pub use tensor::is_content_checked;
 
 /// The longest textual correlation id, as upstream.
@@ -67,34 +68,12 @@ pub fn admit_reserved(
 ) -> Result<Ticket, Error> {
     let model: &Arc<ModelVersion> = &reservation;
     let config = &*model.config;
-    let request = Subject {
-        model: &model.name,
-        id: draft.id,
-    };
-    if let CorrelationId::Text(text) = &draft.correlation_id
-        && text.chars().count() > CORRELATION_ID_CHARACTERS_MAX
-    {
-        return Err(Error::unsupported(format!(
-            "string correlation ID cannot be longer than {CORRELATION_ID_CHARACTERS_MAX} characters"
-        )));
-    }
-    let matched = match_inputs(&request, model, &draft)?;
-    let requested_outputs = match_outputs(&request, model, &draft)?;
-    if draft.is_raw {
-        raw::deduce(&request, config, &mut draft.inputs)?;
-    }
-    requested_outputs.check(&request)?;
-    matched.check(&request, model, &draft)?;
-    let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
-
-    let mut inputs: SmallVec<[Input; 4]> = SmallVec::with_capacity(draft.inputs.len());
-    for (input, index) in draft.inputs.into_iter().zip(&matched.indices) {
-        let spec = config.inputs.get(*index).expect("matched above");
-        let label = if draft.is_raw { raw::LABEL } else { &spec.name };
-        inputs.push(tensor::check(
-            &request, config, spec, label, batch_size, input,
-        )?);
-    }
+    let Examined {
+        indices,
+        inputs,
+        requested_outputs,
+        batch_size,
+    } = examine(model, &mut draft)?;
 
     let level = level(config, draft.priority);
     stamps.queue_start_ns = monotonic_ns();
@@ -105,7 +84,7 @@ pub fn admit_reserved(
         timeout_us: draft.timeout_us,
         signature: model
             .plan
-            .signature(config, &matched.indices, &inputs, batch_size > 0),
+            .signature(config, &indices, &inputs, batch_size > 0),
     };
     // What the response cache answers needs no place in the queue. It must not keep answers of requests in shared memory: between the
     // look at a key and the execution, or between the execution and the copy, the client could plant anything there for others.
@@ -147,10 +126,11 @@ pub fn admit_reserved(
         timeout_us: draft.timeout_us,
         parameters: draft.parameters,
         inputs,
-        requested_outputs: requested_outputs.indices,
+        requested_outputs,
         batch_size,
         stamps,
         states: None,
+        is_filler: false,
         place,
         hold: Hold::new(draft.asker),
     };
@@ -160,6 +140,60 @@ pub fn admit_reserved(
         trace.show_inputs(Activity::TensorQueueInput, &request.inputs);
     }
     Ok(Claim::new(origin, request))
+}
+
+/// A draft that agrees with its model.
+pub(crate) struct Examined {
+    /// Of the inputs, among the configured ones.
+    indices: SmallVec<[usize; 4]>,
+    pub(crate) inputs: SmallVec<[Input; 4]>,
+    /// As in [`Request`].
+    pub(crate) requested_outputs: SmallVec<[u16; 4]>,
+    /// As in [`Request`].
+    pub(crate) batch_size: u32,
+}
+
+/// Checks `draft` against the configuration of `model`, and takes its inputs.
+///
+/// # Errors
+/// INVALID_ARG in upstream's words.
+#[inline]
+pub(crate) fn examine(model: &Arc<ModelVersion>, draft: &mut Draft<'_>) -> Result<Examined, Error> {
+    let config = &*model.config;
+    let request = Subject {
+        model: &model.name,
+        id: draft.id,
+    };
+    if let CorrelationId::Text(text) = &draft.correlation_id
+        && text.chars().count() > CORRELATION_ID_CHARACTERS_MAX
+    {
+        return Err(Error::unsupported(format!(
+            "string correlation ID cannot be longer than {CORRELATION_ID_CHARACTERS_MAX} characters"
+        )));
+    }
+    let matched = match_inputs(&request, model, draft)?;
+    let requested_outputs = match_outputs(&request, model, draft)?;
+    if draft.is_raw {
+        raw::deduce(&request, config, &mut draft.inputs)?;
+    }
+    requested_outputs.check(&request)?;
+    matched.check(&request, model, draft)?;
+    let batch_size = batch_size(&request, config, &matched, &draft.inputs)?;
+
+    let mut inputs: SmallVec<[Input; 4]> = SmallVec::with_capacity(draft.inputs.len());
+    for (input, index) in draft.inputs.drain(..).zip(&matched.indices) {
+        let spec = config.inputs.get(*index).expect("matched above");
+        let label = if draft.is_raw { raw::LABEL } else { &spec.name };
+        inputs.push(tensor::check(
+            &request, config, spec, label, batch_size, input,
+        )?);
+    }
+    Ok(Examined {
+        indices: matched.indices,
+        inputs,
+        requested_outputs: requested_outputs.indices,
+        batch_size,
+    })
 }
 
 /// What messages name: the model and the request.

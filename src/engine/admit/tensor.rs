@@ -167,7 +167,7 @@ fn element_count(label: &str, shape: &[i64], invalid: &str, excess: &str) -> Res
     Ok(count)
 }
 
-fn byte_count(label: &str, shape: &[i64], element_bytes: usize) -> Result<u64, Error> {
+pub(crate) fn byte_count(label: &str, shape: &[i64], element_bytes: usize) -> Result<u64, Error> {
     const EXCESS: &str = "byte size";
     element_count(label, shape, "contains an invalid dimension", EXCESS)?
         .checked_mul(element_bytes as u64)

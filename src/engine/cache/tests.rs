@@ -7,11 +7,12 @@ use std::time::Duration;
 use conch_config::{DataType, InstanceKind};
 
 use super::*;
-use crate::core::{Cores, start_cores};
+use crate::core::{Cores, Lineup, start_cores};
 use crate::fixture::{Recorder, draft, input, model};
 use crate::stats::{ExecutionSpan, InferenceStatistics};
 use crate::timekeeper::Timekeeper;
 use crate::topology::Topology;
+use crate::warm_up::WarmUp;
 use crate::{
     Batch, Code, Completion, Delivery, Departures, Draft, ExecutionPolicy, Instance, InstanceSpec,
     Stamps, Ticket, admit, backend, withdraw,
@@ -142,9 +143,13 @@ impl Bed {
             profiles: Vec::new(),
             secondary_devices: Vec::new(),
         };
-        let policy = ExecutionPolicy::Blocking;
-        let cores =
-            start_cores(&version, &as_model, vec![spec], policy, false, &placement()).unwrap();
+        let lineup = Lineup {
+            specs: vec![spec],
+            policy: ExecutionPolicy::Blocking,
+            is_parallel: false,
+            warm_up: WarmUp::default(),
+        };
+        let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
         Bed {
             version,
             caching,

@@ -12,9 +12,11 @@ use super::board::{Departing, Entry, Slot, Trouble};
 use super::loaded::Loaded;
 use super::plan::Plan;
 use super::{Lifecycle, UNLOADED};
+use crate::core::Lineup;
 use crate::instances::instance_specs;
 use crate::registry::ModelId;
 use crate::repository::choose_versions;
+use crate::warm_up::WarmUp;
 use crate::{BackendSpec, Error, LoadContext, ModelVersion, core, log};
 
 /// A model whose versions are being loaded.
@@ -210,14 +212,6 @@ impl Lifecycle {
         conch_config::validate_io(&config.message)?;
         // The backend may have proposed the scheduler.
         check_scheduling(name, &config.scheduling)?;
-        if config
-            .message
-            .model_warmup
-            .iter()
-            .any(|sample| sample.batch_size > 0)
-        {
-            log::warning!("the model_warmup of model '{name}' is not run");
-        }
         let specs = instance_specs(name, &config.instance_groups)?;
         let core_count = specs.iter().filter(|spec| !spec.is_passive).count();
         let entry = ModelVersion::new(
@@ -233,14 +227,13 @@ impl Lifecycle {
             caching.enroll(&entry);
         }
         model.bind(&entry);
-        let cores = core::start_cores(
-            &entry,
-            &model,
+        let lineup = Lineup {
             specs,
-            backend.execution_policy(),
-            is_parallel(&*backend),
-            &self.placement,
-        )?;
+            policy: backend.execution_policy(),
+            is_parallel: is_parallel(&*backend),
+            warm_up: WarmUp::prepare(&entry, &candidate.path, &self.budget)?,
+        };
+        let cores = core::start_cores(&entry, &model, lineup, &self.placement)?;
         entry.set_load_duration(started.elapsed());
         Ok(Loaded::new(cores, model, entry, plan.keepers.clone()))
     }

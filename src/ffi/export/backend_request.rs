@@ -112,9 +112,13 @@ export! {
 
     fn TRITONBACKEND_RequestOutputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
         let loan = borrow(request)?;
-        let requested = &loan.request()?.requested_outputs;
-        // Asking for none is asking for all.
-        let outputs = if requested.is_empty() { loan.facts()?.output_count() } else { requested.len() };
+        let request = loan.request()?;
+        // Asking for none is asking for all, but for who only fills a place.
+        let outputs = match request.requested_outputs.len() {
+            0 if request.is_filler => 0,
+            0 => loan.facts()?.output_count(),
+            some => some,
+        };
         write(count, super::count(outputs)?)
     }
 
@@ -124,9 +128,12 @@ export! {
         write(output_name, std::ptr::null())?;
         let loan = borrow(request)?;
         let facts = loan.facts()?;
-        let requested = &loan.request()?.requested_outputs;
+        let request = loan.request()?;
+        let requested = &request.requested_outputs;
         let position = usize::try_from(index).ok();
-        let (count, output) = if requested.is_empty() {
+        let (count, output) = if request.is_filler {
+            (0, None)
+        } else if requested.is_empty() {
             (facts.output_count(), position.and_then(|rank| facts.output_at_rank(rank)))
         } else {
             (requested.len(), position.and_then(|position| requested.get(position)).map(|output| usize::from(*output)))

@@ -521,6 +521,9 @@ fn released() -> Error {
 }
 
 fn report_failure(origin: &Origin, request: &Request) {
+    if request.is_filler {
+        return;
+    }
     let duration_ns = monotonic_ns().saturating_sub(request.stamps.request_start_ns);
     origin
         .model

@@ -1,0 +1,199 @@
+//! Requests that nobody sent: those that warm an instance up, and fillers for the empty places of a batch.
+//!
+//! They pass no admission, no queue and no cache, and hold no place among the model's live requests: whoever makes one knows when it
+//! is over.
+
+use std::sync::Arc;
+
+use conch_channel::{Claim, Fate};
+use conch_memory::{Block, View};
+use smallvec::{SmallVec, smallvec};
+
+use crate::asker::{Asker, Hold};
+use crate::clock::monotonic_ns;
+use crate::model::Reservation;
+use crate::request::{CorrelationId, Input, Origin, Request, Stamps};
+use crate::scheduler::Facts;
+use crate::{Completion, Delivery, Live, ModelVersion};
+
+/// What there is to say of a request that nobody sent.
+pub(crate) struct Synthetic {
+    pub(crate) inputs: SmallVec<[Input; 4]>,
+    /// As in [`Request`].
+    pub(crate) batch_size: u32,
+    /// As in [`Request`].
+    pub(crate) is_filler: bool,
+    pub(crate) completion: Arc<dyn Completion>,
+    /// The completion's own name for the request.
+    pub(crate) slot: u64,
+    /// Who wants to know that nothing of it is referenced any more.
+    pub(crate) asker: Option<Arc<dyn Asker>>,
+}
+
+impl Synthetic {
+    /// The request, ready to be executed by an instance of `model`.
+    pub(crate) fn into_live(self, model: &Arc<ModelVersion>) -> Live {
+        let now_ns = monotonic_ns();
+        let origin = Origin {
+            model: Reservation::uncounted(model),
+            id: "".into(),
+            completion: self.completion,
+            slot: self.slot,
+            credits: None,
+            usage: None,
+            facts: Facts {
+                batch_count: self.batch_size.max(1),
+                queued_ns: now_ns,
+                ..Facts::default()
+            },
+            turn: None,
+            deposit: None,
+        };
+        let request = Request {
+            correlation_id: CorrelationId::default(),
+            sequence_flags: 0,
+            priority: 0,
+            timeout_us: 0,
+            parameters: Vec::new(),
+            inputs: self.inputs,
+            requested_outputs: SmallVec::new(),
+            batch_size: self.batch_size,
+            stamps: Stamps {
+                request_start_ns: now_ns,
+                queue_start_ns: now_ns,
+                deadline_ns: 0,
+            },
+            states: None,
+            is_filler: self.is_filler,
+            place: None,
+            hold: Hold::new(self.asker),
+        };
+        Claim::new(origin, request)
+            .claim(Fate::Execute, None)
+            .expect("nobody else knows it yet")
+    }
+}
+
+/// A request that fills a place of a batch beside `template`: its inputs have the same names, types and shapes, and are zeros; BYTES
+/// elements are empty. Shape tensors, which a batch must have in common, keep their content. Inputs that only the scheduler adds are
+/// the caller's to append. Nobody sees its answer.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "batches have no empty places yet")
+)]
+pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
+    let blank = |input: &Input| {
+        let spec = model.config.input(&input.name);
+        if spec.is_some_and(|(_, spec)| spec.is_shape_tensor) {
+            return input.clone();
+        }
+        let bytes = match input.data_type.element_bytes() {
+            Some(_) => input.byte_size,
+            // Empty elements: a length of 0 each.
+            None => element_count(&input.shape).saturating_mul(4),
+        };
+        let zeros = zeros(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Input {
+            byte_size: zeros.len() as u64,
+            chunks: smallvec![zeros],
+            ..input.clone()
+        }
+    };
+    Synthetic {
+        inputs: template.inputs.iter().map(blank).collect(),
+        batch_size: template.batch_size,
+        is_filler: true,
+        completion: Arc::new(Nobody),
+        slot: 0,
+        asker: None,
+    }
+    .into_live(model)
+}
+
+/// So many zero bytes.
+pub(crate) fn zeros(bytes: usize) -> View {
+    static FEW: [u8; 4 << 10] = [0; 4 << 10];
+    if let Some(few) = FEW.get(..bytes) {
+        return View::from_static(few);
+    }
+    let mut block = Block::with_capacity(bytes);
+    // Fresh memory is zeroed; whole pages cost nothing until they are looked at.
+    block.advance(bytes);
+    View::from(block)
+}
+
+/// Of an admitted input, whose shape was checked.
+fn element_count(shape: &[i64]) -> u64 {
+    shape
+        .iter()
+        .map(|dim| u64::try_from(*dim).unwrap_or(0))
+        .product()
+}
+
+/// Takes answers that nobody wants.
+struct Nobody;
+
+impl Completion for Nobody {
+    fn deliver(&self, _: Delivery) {}
+
+    fn wake(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use conch_config::DataType;
+
+    use super::*;
+    use crate::admit::admit;
+    use crate::fixture::{Recorder, draft, input, model};
+
+    #[test]
+    fn a_filler_looks_like_its_template_and_holds_no_place() {
+        let version = model(
+            "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ -1 ] }, { name: 'b' data_type: TYPE_STRING dims: [ 2 ] } ]",
+        );
+        let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
+        let drafted = draft(vec![
+            input("a", DataType::Int32, &[1, 3], &[&[7; 12]]),
+            input(
+                "b",
+                DataType::Bytes,
+                &[1, 2],
+                &[b"\x03\0\0\0abc\x01\0\0\0z"],
+            ),
+        ]);
+        let ticket = admit(&version, drafted, &completion, 0, Stamps::default()).unwrap();
+        assert_eq!(version.live_count(), 1);
+        let live = ticket.claim(Fate::Execute, None).unwrap();
+        let filler = filler(&version, &live);
+        assert_eq!(version.live_count(), 1);
+        assert!(filler.is_filler && !live.is_filler);
+        assert_eq!(filler.batch_size, 1);
+        let seen: Vec<_> = filler
+            .inputs
+            .iter()
+            .map(|input| (&*input.name, input.shape.to_vec(), input.byte_size))
+            .collect();
+        assert_eq!(seen, [("a", vec![1, 3], 12), ("b", vec![1, 2], 8)]);
+        for input in &filler.inputs {
+            let bytes = input.chunks[0].as_slice().unwrap();
+            assert_eq!(bytes.len() as u64, input.byte_size);
+            assert!(bytes.iter().all(|byte| *byte == 0), "{}", input.name);
+        }
+        let origin = Arc::clone(filler.ticket());
+        drop(filler);
+        drop(origin);
+        assert_eq!(version.live_count(), 1);
+        drop((live, ticket));
+        assert_eq!(version.live_count(), 0);
+    }
+
+    #[test]
+    fn any_number_of_zeros() {
+        for bytes in [0, 1, 4 << 10, (4 << 10) + 1, 1 << 20] {
+            let zeros = zeros(bytes);
+            assert_eq!(zeros.len(), bytes);
+            assert!(zeros.as_slice().unwrap().iter().all(|byte| *byte == 0));
+        }
+    }
+}
