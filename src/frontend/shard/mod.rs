@@ -410,9 +410,18 @@ impl Shard {
         }
     }
 
-    /// Runs `work` on a thread where it may take long, off the shard.
+    /// Runs `work` on a thread where it may take long, off the shard. A panic of it is one of the caller.
     pub async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        glommio::executor().spawn_blocking(work).await
+        offload(work).await
+    }
+}
+
+async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    // A panic would end the one thread that there is: nothing would be done any more, and who waits would wait for ever.
+    let guarded = || std::panic::catch_unwind(AssertUnwindSafe(work));
+    match glommio::executor().spawn_blocking(guarded).await {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
@@ -423,4 +432,24 @@ impl Shard {
 /// else.
 pub async fn breathe() {
     Timer::after(Duration::from_micros(1)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_aside_ends_its_caller_alone() {
+        let executor = LocalExecutorBuilder::new(Placement::Unbound)
+            .io_memory(IO_MEMORY_BYTES)
+            .make()
+            .unwrap();
+        executor.run(async {
+            for round in 0..3 {
+                let bad = AssertUnwindSafe(offload(|| -> u32 { panic!("on purpose") }));
+                assert!(bad.catch_unwind().await.is_err());
+                assert_eq!(offload(move || round).await, round);
+            }
+        });
+    }
 }
