@@ -82,7 +82,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Of inflated bytes at a time.
+/// At a time: of inflated bytes, and of compressed ones.
 const PLACE_BYTES: usize = 16 << 10;
 
 /// A compressed message on its way into its sink.
@@ -133,20 +133,23 @@ impl<S: Sink> Unpacking<S> {
         Ok(self.sink)
     }
 
-    /// Inflates until the end or until about `work_bytes` have come out; says whether that was the end.
+    /// Inflates until the end or until about `work_bytes` have gone in or come out; says whether that was the end.
     fn run(&mut self, work_bytes: usize) -> Result<bool, Status> {
         let mut place = [0; PLACE_BYTES];
         let mut done_bytes = 0;
-        if self.packed().is_empty() {
+        let has_begun = self.index != 0 || self.at != 0;
+        if !has_begun && self.packed().is_empty() {
             // Upstream's library takes nothing for the compressed form of nothing.
             return Ok(true);
         }
         while done_bytes < work_bytes {
             let input = rest(&self.pieces, self.index, self.at);
+            // There are streams of which long stretches say nothing.
+            let input = input.get(..PLACE_BYTES).unwrap_or(input);
             let step = self.inflater.step(input, &mut place);
             let step = step.map_err(|_| self.corrupt())?;
             self.at += step.read_count;
-            done_bytes += step.written_count;
+            done_bytes += step.written_count.max(step.read_count);
             self.length += step.written_count;
             if self.length > self.length_max {
                 let (length, length_max) = (self.length, self.length_max);
@@ -325,6 +328,54 @@ mod tests {
             }
             assert_eq!(unpacked(&[], 1, coding, 0), Ok(Vec::new()));
         }
+    }
+
+    /// In as many turns as they take.
+    fn unpacked_in_slices(packed: Vec<u8>, coding: Coding, work_bytes: usize) -> (usize, Outcome) {
+        let pieces = vec![Bytes::from(packed)];
+        let mut unpacking = Unpacking::new(pieces, coding, usize::MAX, Vec::new());
+        let mut turns = 1;
+        loop {
+            match unpacking.run(work_bytes) {
+                Ok(false) => turns += 1,
+                Ok(true) => return (turns, Ok(unpacking.sink)),
+                Err(status) => return (turns, Err(status.code)),
+            }
+        }
+    }
+
+    type Outcome = Result<Vec<u8>, Code>;
+
+    #[test]
+    fn a_turn_that_takes_the_last_bytes_is_not_the_end() {
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            // All bytes that a turn may make, or more than it may; and without the checksum.
+            for length in [PLACE_BYTES, 4 * PLACE_BYTES, 9 * PLACE_BYTES] {
+                let message = vec![7; length];
+                let wire = packed(framed(&message), length + PREFIX_BYTES, coding).concat();
+                let body = wire[PREFIX_BYTES..].to_vec();
+                for work_bytes in [1, PLACE_BYTES, length] {
+                    let (_, whole) = unpacked_in_slices(body.clone(), coding, work_bytes);
+                    assert_eq!(whole, Ok(message.clone()), "{coding:?} {work_bytes}");
+                    let checksum_bytes = if coding == Coding::Gzip { 8 } else { 4 };
+                    for missing in 1..=checksum_bytes {
+                        let cut = body[..body.len() - missing].to_vec();
+                        let (_, refused) = unpacked_in_slices(cut, coding, work_bytes);
+                        assert_eq!(refused, Err(Code::Internal), "{coding:?} {work_bytes}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_takes_turns_as_well() {
+        // Stored blocks of no bytes; the last one is not marked as such.
+        let mut body = vec![0x78, 0x9c];
+        body.extend([0, 0, 0, 0xff, 0xff].repeat(100_000));
+        let (turns, refused) = unpacked_in_slices(body, Coding::Deflate, INFLATE_IN_PLACE_BYTES);
+        assert_eq!(refused, Err(Code::Internal));
+        assert_eq!(turns, 1 + 500_002 / INFLATE_IN_PLACE_BYTES);
     }
 
     #[test]
