@@ -18,6 +18,8 @@ mod metrics;
 mod options;
 mod sagemaker;
 mod shard;
+#[cfg(test)]
+mod testing;
 mod tls;
 mod trace;
 #[cfg(test)]

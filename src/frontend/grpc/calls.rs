@@ -206,23 +206,12 @@ impl Calls {
 mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
-    use std::sync::atomic::AtomicUsize;
 
     use super::*;
+    use crate::testing::WakeCount;
 
     fn running(calls: &Calls) -> usize {
         calls.slots.len() - calls.free.len()
-    }
-
-    #[derive(Default)]
-    struct Counter {
-        wake_count: AtomicUsize,
-    }
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.wake_count.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     #[derive(Clone, Default)]
@@ -257,7 +246,7 @@ mod tests {
 
     #[test]
     fn many_completions_wake_the_task_once_and_precede_the_connection() {
-        let counter = Arc::new(Counter::default());
+        let counter = Arc::new(WakeCount::default());
         let waker = Waker::from(Arc::clone(&counter));
         let mut context = Context::from_waker(&waker);
         let mut calls = Calls::new();
@@ -292,29 +281,21 @@ mod tests {
         };
         assert!(calls.poll_turn(&mut context, &mut poll).is_pending());
         assert_eq!(running(&calls), 3);
-        assert_eq!(
-            counter.wake_count.load(Ordering::Relaxed),
-            0,
-            "what is due within a turn needs no wake"
-        );
+        assert_eq!(counter.get(), 0, "what is due within a turn needs no wake");
         gates.iter().for_each(Gate::open);
-        assert_eq!(counter.wake_count.load(Ordering::Relaxed), 1);
+        assert_eq!(counter.get(), 1);
         assert!(calls.poll_turn(&mut context, &mut poll).is_pending());
         assert_eq!(running(&calls), 0);
         assert_eq!(
             *trace.borrow(),
             ["connection", "call", "call", "call", "connection"]
         );
-        assert_eq!(
-            counter.wake_count.load(Ordering::Relaxed),
-            1,
-            "sends of a turn do not wake it again"
-        );
+        assert_eq!(counter.get(), 1, "sends of a turn do not wake it again");
     }
 
     #[test]
     fn a_call_that_never_rests_lets_others_run() {
-        let counter = Arc::new(Counter::default());
+        let counter = Arc::new(WakeCount::default());
         let waker = Waker::from(Arc::clone(&counter));
         let mut calls = Calls::new();
         calls.push(async {
@@ -324,11 +305,7 @@ mod tests {
         });
         let outcome = calls.poll_turn(&mut Context::from_waker(&waker), |_, _| Poll::Pending);
         assert!(outcome.is_pending());
-        assert_eq!(
-            counter.wake_count.load(Ordering::Relaxed),
-            1,
-            "the turn ends, and the task comes back"
-        );
+        assert_eq!(counter.get(), 1, "the turn ends, and the task comes back");
     }
 
     #[test]

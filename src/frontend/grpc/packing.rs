@@ -233,16 +233,7 @@ fn packed(pieces: Pieces, length: usize, coding: Coding) -> Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs
-            .iter()
-            .map(|(name, value)| {
-                let value = http::HeaderValue::from_static(value);
-                (http::HeaderName::from_static(name), value)
-            })
-            .collect()
-    }
+    use crate::testing::headers;
 
     #[test]
     fn compressors_are_agreed_on() {

@@ -79,19 +79,9 @@ impl Drop for Drained<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::WakeCount;
 
     fn poll(drained: &mut Drained<'_>, waker: &Waker) -> bool {
         Pin::new(drained)
@@ -101,7 +91,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_woken_once_by_its_latest_waker() {
-        let counts = [(); 3].map(|()| Arc::new(Count::default()));
+        let counts = [(); 3].map(|()| Arc::new(WakeCount::default()));
         let wakers = counts.each_ref().map(|count| Waker::from(count.clone()));
         let drain = Drain::new();
         let (mut first, mut second) = (drain.wait(), drain.wait());
@@ -110,20 +100,17 @@ mod tests {
         }
         assert!(!poll(&mut second, &wakers[2]));
         drain.begin();
-        assert_eq!(
-            counts.map(|count| count.0.load(Ordering::Relaxed)),
-            [1, 0, 1]
-        );
+        assert_eq!(counts.map(|count| count.get()), [1, 0, 1]);
         assert!(poll(&mut first, &wakers[0]) && poll(&mut drain.wait(), &wakers[0]));
     }
 
     #[test]
     fn who_stops_waiting_leaves_nothing_behind() {
-        let count = Arc::new(Count::default());
+        let count = Arc::new(WakeCount::default());
         let drain = Drain::new();
         for _ in 0..1_000 {
             // Each connection has a waker of its own.
-            let waker = Waker::from(Arc::new(Count::default()));
+            let waker = Waker::from(Arc::new(WakeCount::default()));
             assert!(!poll(&mut drain.wait(), &waker));
             assert!(!poll(&mut drain.wait(), &Waker::from(count.clone())));
         }

@@ -151,18 +151,8 @@ impl Completion for Link {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Wake;
-
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::WakeCount;
 
     #[test]
     fn only_what_has_nothing_to_do_is_quiet() {
@@ -190,13 +180,13 @@ mod tests {
     #[test]
     fn every_poke_wakes_a_pump_whose_door_is_open() {
         let (link, _receiver) = Link::new();
-        let count = Arc::new(Count::default());
+        let count = Arc::new(WakeCount::default());
         link.keep_pump_waker(&Waker::from(Arc::clone(&count)));
         assert!(link.poke(), "the first is sent");
         assert!(!link.poke() && !link.poke(), "none was answered");
-        assert_eq!(count.0.load(Ordering::Relaxed), 3);
+        assert_eq!(count.get(), 3);
         link.answer(0);
         assert!(link.poke());
-        assert_eq!(count.0.load(Ordering::Relaxed), 4);
+        assert_eq!(count.get(), 4);
     }
 }
