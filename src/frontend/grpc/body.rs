@@ -1,5 +1,6 @@
 //! The message of a call, as it arrives in DATA frames; and the message of the answer, as the peer's windows let it go.
 
+use std::ops::Deref;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -8,8 +9,9 @@ use h2::{RecvStream, SendStream};
 
 use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, Prefix, put_prefix};
 use super::infer::{Arrived, Pieces, Reader};
-use super::packing::Unpacking;
+use super::packing::{Sink, Unpacking};
 use super::patience::Patience;
+use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::Status;
 use crate::coding::Coding;
 use crate::shard::Shard;
@@ -104,16 +106,17 @@ pub(super) async fn receive_tensors(
     }
 }
 
-/// Receives the single message of any other call, of at most `length_max` bytes, also when they are inflated.
+/// Receives the single message of any other call. Its length is bounded, also that of its inflated form.
 pub(super) async fn receive_message(
+    shard: &Shard,
     body: &mut RecvStream,
     patience: &mut Patience,
-    length_max: usize,
     coding: Option<Coding>,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Charged, Failure> {
+    const LENGTH_MAX: usize = CONTROL_MESSAGE_BYTES_MAX;
     let mut prefix = Prefix::default();
     let mut wanted = None;
-    let mut message = Vec::new();
+    let mut message = Charged::empty(shard);
     loop {
         let Some(data) = next_frame(body, patience).await? else {
             return Err(Status::unparsable().into());
@@ -121,25 +124,27 @@ pub(super) async fn receive_message(
         patience.note_progress();
         let mut bytes: &[u8] = &data;
         if wanted.is_none() {
-            let (length, rest) = prefix.take(bytes, length_max, coding)?;
+            let (length, rest) = prefix.take(bytes, LENGTH_MAX, coding)?;
             wanted = length;
             bytes = rest;
         }
-        message.extend_from_slice(bytes);
-        release(body, data.len());
-        let Some(wanted) = wanted else { continue };
-        if message.len() > wanted {
+        if wanted.is_some_and(|wanted| bytes.len() > wanted - message.len()) {
             return Err(surplus().into());
         }
-        if message.len() < wanted {
+        message.take(bytes)?;
+        release(body, data.len());
+        if wanted != Some(message.len()) {
             continue;
         }
         let Some(coding) = prefix.packed() else {
             return Ok(message);
         };
-        let pieces = vec![Bytes::from(message)];
-        let unpacking = Unpacking::new(pieces, coding, length_max, Vec::new());
-        return Ok(Box::pin(unpacking.finish_in_slices()).await?);
+        let Charged { bytes, charge } = message;
+        let pieces = vec![Bytes::from(bytes)];
+        let unpacking = Unpacking::new(pieces, coding, LENGTH_MAX, Charged::empty(shard));
+        let message = Box::pin(unpacking.finish_in_slices()).await?;
+        drop(charge);
+        return Ok(message);
     }
 }
 
@@ -249,18 +254,36 @@ impl Pile {
     }
 }
 
-/// Inflated bytes that are charged as they come.
-struct Charged {
+/// Bytes in one piece that are charged as they come.
+pub(super) struct Charged {
     bytes: Vec<u8>,
     charge: Charge,
 }
 
-impl super::packing::Sink for Charged {
+impl Charged {
+    fn empty(shard: &Shard) -> Charged {
+        Charged {
+            bytes: Vec::new(),
+            charge: Charge::empty(&shard.budget),
+        }
+    }
+}
+
+impl Deref for Charged {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Sink for Charged {
     fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        let held_bytes = (self.bytes.len() + bytes.len()) as u64;
-        self.charge
-            .cover(held_bytes)
-            .map_err(super::infer::exhausted)?;
+        let held_bytes = self.bytes.len() + bytes.len();
+        if held_bytes > UNCHARGED_BYTES {
+            let charged = self.charge.cover(held_bytes as u64);
+            charged.map_err(super::infer::exhausted)?;
+        }
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
@@ -293,6 +316,8 @@ pub(super) async fn receive_pile(
     }
 }
 
+/// Smaller messages are not charged: streams bound their number, and a charge reserves 64 KiB at least.
+const UNCHARGED_BYTES: usize = 4 << 10;
 /// Smaller frames are copied: one that is kept keeps the buffer alive that it was read into.
 const SHARED_BYTES_MIN: usize = 4 << 10;
 /// What a piece costs beside its bytes.

@@ -21,7 +21,7 @@ use super::infer::{self, Pieces};
 use super::method::Method;
 use super::packing::{Packing, pack};
 use super::patience::Patience;
-use super::settings::{CONTROL_MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, WATCH_PERIOD};
+use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
 use super::trace::{RESPONSE_COMPLETE, SEND_END, SEND_START, Wait, note};
 use super::{control, forward, readiness, reflection, repository, shared_memory, stream, timeout};
@@ -208,36 +208,6 @@ async fn answer(
             ))
             .await
         }
-        Method::HealthWatch => {
-            receive_message(
-                &mut body,
-                &mut patience,
-                CONTROL_MESSAGE_BYTES_MAX,
-                packing.incoming,
-            )
-            .await?;
-            // Boxed: rare, and its state would make every call larger.
-            Box::pin(watch(shard, respond, patience.deadline_ns)).await
-        }
-        method @ (Method::ServerReady | Method::ModelReady | Method::HealthCheck) => {
-            let message = receive_message(
-                &mut body,
-                &mut patience,
-                CONTROL_MESSAGE_BYTES_MAX,
-                packing.incoming,
-            )
-            .await?;
-            // Boxed, as above.
-            let answer = Box::pin(readiness::answer(
-                shard,
-                method,
-                &message,
-                patience.deadline_ns,
-                respond,
-            ))
-            .await?;
-            send(respond, smallvec![answer], None, &mut patience).await
-        }
         method @ (Method::RepositoryIndex
         | Method::RepositoryModelLoad
         | Method::RepositoryModelUnload) => {
@@ -260,27 +230,29 @@ async fn answer(
             .await?;
             send(respond, smallvec![answer], None, &mut patience).await
         }
-        Method::SharedMemory(kind, action) => {
-            let message = receive_message(
-                &mut body,
-                &mut patience,
-                CONTROL_MESSAGE_BYTES_MAX,
-                packing.incoming,
-            )
-            .await?;
-            // Boxed, as above.
-            let answer = Box::pin(shared_memory::answer(shard, kind, action, message)).await?;
-            send(respond, smallvec![answer], None, &mut patience).await
-        }
         method => {
-            let message = receive_message(
-                &mut body,
-                &mut patience,
-                CONTROL_MESSAGE_BYTES_MAX,
-                packing.incoming,
-            )
-            .await?;
-            let answer = control::answer(shard, method, &message)?;
+            let message =
+                receive_message(shard, &mut body, &mut patience, packing.incoming).await?;
+            let answer = match method {
+                // Boxed, these three: rare, and their states would make every call larger.
+                Method::HealthWatch => {
+                    return Box::pin(watch(shard, respond, patience.deadline_ns)).await;
+                }
+                Method::ServerReady | Method::ModelReady | Method::HealthCheck => {
+                    Box::pin(readiness::answer(
+                        shard,
+                        method,
+                        &message,
+                        patience.deadline_ns,
+                        respond,
+                    ))
+                    .await?
+                }
+                Method::SharedMemory(kind, action) => {
+                    Box::pin(shared_memory::answer(shard, kind, action, message)).await?
+                }
+                method => control::answer(shard, method, &message)?,
+            };
             send(respond, smallvec![answer], None, &mut patience).await
         }
     }
@@ -426,18 +398,7 @@ fn deadline_of(headers: &HeaderMap) -> Result<Option<u64>, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs
-            .iter()
-            .map(|(name, value)| {
-                (
-                    http::HeaderName::from_static(name),
-                    http::HeaderValue::from_static(value),
-                )
-            })
-            .collect()
-    }
+    use crate::testing::headers;
 
     #[test]
     fn only_grpc_is_let_in() {

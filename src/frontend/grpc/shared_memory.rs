@@ -8,7 +8,7 @@ use conch_engine::regions::{Kind, RegionStatus};
 use conch_proto::inference as proto;
 use conch_proto::inference::system_shared_memory_status_response::RegionStatus as Row;
 
-use super::body::framed;
+use super::body::{Charged, framed};
 use super::control::decode;
 use super::status::Status;
 use crate::api::regions::{self, Location, RegionAction};
@@ -20,7 +20,7 @@ pub(super) async fn answer(
     shard: &Shard,
     kind: Kind,
     action: RegionAction,
-    message: Vec<u8>,
+    message: Charged,
 ) -> Result<Bytes, Status> {
     let regions = Arc::clone(regions::of(shard));
     shard
