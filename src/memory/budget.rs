@@ -79,17 +79,31 @@ impl Charge {
         if bytes <= self.reserved_bytes {
             return Ok(());
         }
-        let target = bytes
-            .div_ceil(Self::STEP_BYTES)
-            .saturating_mul(Self::STEP_BYTES);
+        let target = steps(bytes);
         self.budget.reserve(target - self.reserved_bytes)?;
         self.reserved_bytes = target;
         Ok(())
     }
 
+    /// Gives back what the charge covers beyond `bytes`.
+    pub fn shrink(&mut self, bytes: u64) {
+        let kept_bytes = steps(bytes).min(self.reserved_bytes);
+        self.budget
+            .used_bytes
+            .fetch_sub(self.reserved_bytes - kept_bytes, Ordering::Relaxed);
+        self.reserved_bytes = kept_bytes;
+    }
+
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
+}
+
+/// `bytes`, rounded up to whole steps.
+fn steps(bytes: u64) -> u64 {
+    bytes
+        .div_ceil(Charge::STEP_BYTES)
+        .saturating_mul(Charge::STEP_BYTES)
 }
 
 impl Drop for Charge {
@@ -118,6 +132,16 @@ mod tests {
         assert!(b.cover(129 << 10).is_err());
         assert!(b.cover(u64::MAX).is_err());
         assert_eq!(budget.used_bytes(), 192 << 10);
+        b.shrink(1 << 20);
+        assert_eq!(budget.used_bytes(), 192 << 10, "it only shrinks");
+        b.shrink(1);
+        assert_eq!(
+            (b.reserved_bytes(), budget.used_bytes()),
+            (64 << 10, 128 << 10)
+        );
+        b.shrink(0);
+        assert_eq!(budget.used_bytes(), 64 << 10);
+        b.cover(1).unwrap();
         drop(b);
         drop(a);
         assert_eq!(budget.used_bytes(), 0);

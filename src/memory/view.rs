@@ -7,7 +7,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Block, Place};
+use crate::{Block, Charge, Place};
 
 /// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no bytes are copied.
 #[derive(Clone)]
@@ -113,6 +113,12 @@ impl View {
         View::from(block)
     }
 
+    /// The same bytes; `charge` is held for as long as they are used.
+    pub fn with_charge(mut self, charge: Charge) -> View {
+        self.owner = Some(Arc::new((self.owner.take(), charge)));
+        self
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -210,5 +216,21 @@ mod tests {
         assert!(middle.slice(0, 4).is_none());
         assert!(middle.slice(3, 2).is_none());
         assert_eq!(middle.slice(3, 3).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_charge_goes_with_the_last_who_uses_the_bytes() {
+        let budget = crate::Budget::new(1 << 20);
+        let mut charge = Charge::empty(&budget);
+        charge.cover(1).unwrap();
+        let view = View::copy_of(b"abc").with_charge(charge);
+        let part = view.slice(1, 2).unwrap();
+        drop(view);
+        assert_eq!(
+            (part.as_ref(), budget.used_bytes()),
+            (&b"b"[..], Charge::STEP_BYTES)
+        );
+        drop(part);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

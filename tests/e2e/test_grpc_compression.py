@@ -1,5 +1,6 @@
 """Compression over gRPC, message by message: requests, responses by level, streams, and bombs."""
 
+import collections
 import gzip
 import struct
 import unittest
@@ -218,11 +219,14 @@ class High(Levels):
     EXPECTED = Medium.EXPECTED
 
 
+LIMIT = ("--memory-limit-bytes=33554432",)
+
+
 @conch_only
 class Bombs(Base):
     """T14 over gRPC: the limit is that of a message, and the memory that requests may hold."""
 
-    flags = ("--memory-limit-bytes=33554432",)
+    flags = LIMIT
 
     def bomb(self, megabytes, encoding):
         """A request whose tensor is zeros, packed as hard as can be."""
@@ -263,6 +267,66 @@ class Bombs(Base):
         _, _, trailers = self.call(framed(bomb, 1), ("grpc-encoding", "gzip"), method="RepositoryIndex")
         self.assertEqual(trailers["grpc-status"], "8")
         self.assertTrue(self.stub.ServerLive(pb.ServerLiveRequest()).live)
+
+
+@conch_only
+class Held(Base):
+    """What clients make the server hold counts, whatever it is: here 40 MB, where 32 MiB may be held."""
+
+    flags = LIMIT
+
+    def setUp(self):
+        super().setUp()
+        self.connection, self.decoder = wire.Http2(self.server), hpack.Decoder()
+        self.addCleanup(self.connection.link.close)
+        self.connection.start().wait_for(wire.SETTINGS)
+        # By stream; 0 is the connection's.
+        self.room = collections.defaultdict(lambda: 1 << 20)
+        self.room[0] = 65535 + int.from_bytes(self.connection.wait_for(wire.WINDOW_UPDATE)[3], "big")
+        self.connection.send(wire.frame(wire.SETTINGS, 1, 0))
+
+    def look(self):
+        """Waits for the next frame that matters: the fields of a call's end, or none."""
+        kind, _, number, payload = self.connection.wait_for(wire.WINDOW_UPDATE, wire.HEADERS)
+        if kind == wire.WINDOW_UPDATE:
+            self.room[number] += int.from_bytes(payload, "big")
+            return None
+        fields = dict(self.decoder.decode(payload))
+        return fields if "grpc-status" in fields else None
+
+    def push(self, stream, body):
+        """Sends as the windows allow, until a call ends: then its fields."""
+        for start in range(0, len(body), 16384):
+            piece = body[start:start + 16384]
+            while min(self.room[0], self.room[stream]) < len(piece):
+                if (end := self.look()) is not None:
+                    return end
+            self.connection.send(wire.frame(wire.DATA, 0, stream, piece))
+            for number in (0, stream):
+                self.room[number] -= len(piece)
+        return None
+
+    def assert_refused(self, end):
+        while end is None:
+            end = self.look()
+        self.assertEqual(end["grpc-status"], "8")
+        self.assertIn("limit of 33554432 bytes", end["grpc-message"])
+        self.connection.link.close()
+        self.assertEqual(self.stub.ModelInfer(self.request()).model_name, "identity")
+
+    def test_messages_of_small_calls(self):
+        """None comes to its end."""
+        end = None
+        for stream in range(1, 81, 2):
+            self.connection.send(wire.frame(wire.HEADERS, 4, stream, wire.call_head("ModelMetadata")))
+            end = end or self.push(stream, b"\0" + struct.pack(">I", 4 << 20) + bytes(1_000_000))
+        self.assert_refused(end)
+
+    def test_names_that_answers_repeat(self):
+        """Nobody reads the answers."""
+        self.connection.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelStreamInfer")))
+        message = framed(pb.ModelInferRequest(model_name="absent", id="x" * 1_000_000).SerializeToString())
+        self.assert_refused(self.push(1, message * 40))
 
 
 if __name__ == "__main__":

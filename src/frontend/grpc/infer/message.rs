@@ -106,6 +106,14 @@ impl<'a> Message<'a> {
     }
 }
 
+impl Message<'_> {
+    /// Bytes of the head that are typed contents.
+    pub(super) fn contents_bytes(&self) -> usize {
+        let pieces = self.inputs.iter().flat_map(|input| &input.contents);
+        pieces.map(|piece| piece.len()).sum()
+    }
+}
+
 fn unparsable(_: Malformed) -> Status {
     Status::unparsable()
 }

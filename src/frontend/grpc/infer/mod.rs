@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Credits, ModelVersion, Response};
-use conch_memory::{Exhausted, View};
+use conch_memory::{Charge, Exhausted, View};
 
 use message::{Message, Target};
 use smallvec::SmallVec;
@@ -33,6 +33,8 @@ pub(super) use response::{Pieces, encode, encode_failure, encode_streamed};
 
 /// How upstream prints a data type that it does not know.
 const INVALID_DATA_TYPE: &str = "<invalid>";
+/// Texts up to this size are not charged while their request waits: requests in flight are bounded.
+const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
 
 /// A request in the engine's hands.
 pub(super) struct Submitted {
@@ -41,6 +43,8 @@ pub(super) struct Submitted {
     pub(super) id: Box<str>,
     pub(super) classes: Classes,
     pub(super) stations: Option<Rc<Stations>>,
+    /// For what is kept of the head.
+    _charge: Charge,
 }
 
 /// Tensors made of typed contents, or copied from registered memory, in order; the last may be the reason why there are no more.
@@ -96,8 +100,13 @@ pub(super) fn submit(
     deadline_ns: Option<u64>,
     wait: Wait,
 ) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
-    let Arrived { head, charge, raws } = arrived;
+    let Arrived {
+        head,
+        mut charge,
+        raws,
+    } = arrived;
     let (target, model, message) = read(shard, &head)?;
+    charge.shrink(kept_bytes(&head, &message));
     if model.config.is_decoupled {
         return Err(Status::new(
             Code::Unimplemented,
@@ -115,15 +124,25 @@ pub(super) fn submit(
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = target.id.into();
-    drop(charge);
     let classes = Classes::new(class_counts, &shard.budget);
     let submitted = Submitted {
         reply,
         id,
         classes,
         stations: stations.clone(),
+        _charge: charge,
     };
     Ok((submitted, stations))
+}
+
+/// How much of the head lives on in texts: its id, parameters and names. Typed contents do as tensors, which are charged by themselves.
+fn kept_bytes(head: &[u8], message: &Message<'_>) -> u64 {
+    let bytes = head.len() - message.contents_bytes();
+    if bytes > KEPT_UNCHARGED_BYTES {
+        bytes as u64
+    } else {
+        0
+    }
 }
 
 /// The stations of a request to `model`, if it is to be traced.
@@ -173,6 +192,8 @@ pub(super) struct Streamed<F = Flight> {
     pub(super) wants_empty_final: bool,
     pub(super) classes: Classes,
     pub(super) stations: Option<Rc<Stations>>,
+    /// For what is kept of the message; none in tests.
+    pub(super) charge: Option<Charge>,
 }
 
 /// [`submit`] for a request of a stream; what is delivered for it goes to `tray`.
@@ -199,10 +220,10 @@ pub(super) fn submit_streamed(
         wants_empty_final: false,
         classes: Classes::default(),
         stations: None,
+        charge: Some(charge),
     };
     let given = (raws, typed, wait);
     streamed.flight = begin_streamed(shard, &head, given, forwarded, tray, &mut streamed);
-    drop(charge);
     Ok(streamed)
 }
 
@@ -218,6 +239,9 @@ fn begin_streamed(
         return Err(Status::shutting_down());
     }
     let (target, model, message) = read(shard, head)?;
+    if let Some(charge) = &mut streamed.charge {
+        charge.shrink(kept_bytes(head, &message));
+    }
     streamed.is_decoupled = model.config.is_decoupled;
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);

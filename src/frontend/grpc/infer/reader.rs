@@ -20,8 +20,11 @@ const RAW_INPUT_CONTENTS: u32 = 7;
 const FIELD_NUMBER_MAX: u32 = 7;
 /// A tag and a length or varint, ten bytes each at most.
 const FIELD_HEADER_BYTES_MAX: usize = 20;
-/// Blocks and heads up to this size are not charged: they are bounded by the in-flight limit, and a charge reserves 64 KiB at least.
+/// A head, and all tensors together of which none is larger, are not charged up to this size: they are bounded by the in-flight limit, and a
+/// charge reserves 64 KiB at least.
 const UNCHARGED_BYTES: usize = 4 << 10;
+/// What a tensor costs beside its bytes.
+const RAW_BYTES: usize = 256;
 /// A tensor of more than [`UNCHARGED_BYTES`] gets its final block once this much of it has arrived.
 const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
 /// Until then it gets blocks from this size on that double.
@@ -61,7 +64,7 @@ pub(in crate::grpc) struct Arrived {
     pub(in crate::grpc) head: Vec<u8>,
     /// Keeps the head's bytes charged while they live.
     pub(in crate::grpc) charge: Charge,
-    /// Two fit here: each more would make every call larger, twice.
+    /// Charged by themselves. Two fit here: each more would make every call larger, twice.
     pub(in crate::grpc) raws: SmallVec<[View; 2]>,
 }
 
@@ -90,8 +93,11 @@ pub(in crate::grpc) struct Reader {
     groups: Vec<u32>,
     field_count: usize,
     head: Vec<u8>,
-    charge: Charge,
     raws: SmallVec<[View; 2]>,
+    /// What the raws take up that have no charge of their own.
+    small_bytes: usize,
+    /// For the head and for these.
+    charge: Charge,
 }
 
 impl Reader {
@@ -106,8 +112,9 @@ impl Reader {
             groups: Vec::new(),
             field_count: 0,
             head: Vec::new(),
-            charge: Charge::empty(budget),
             raws: SmallVec::new(),
+            small_bytes: 0,
+            charge: Charge::empty(budget),
         }
     }
 
@@ -163,16 +170,24 @@ impl Reader {
     }
 
     /// The message, where its length was only a bound: it ends here.
-    pub(in crate::grpc) fn end(self) -> Result<Arrived, Fault> {
+    pub(in crate::grpc) fn end(mut self) -> Result<Arrived, Fault> {
         let is_whole = self.partial.is_empty()
             && self.groups.is_empty()
             && matches!(self.place, Place::FieldHeader);
         if !is_whole {
             return Err(Fault::Malformed);
         }
+        let mut charge = self.charge;
+        if self.small_bytes > UNCHARGED_BYTES
+            && let Some(raw) = self.raws.iter_mut().find(|raw| !raw.is_empty())
+        {
+            // They live as long as the request, all of them: one keeps the charge.
+            let whole = std::mem::replace(&mut charge, Charge::empty(&self.budget));
+            *raw = std::mem::replace(raw, View::empty()).with_charge(whole);
+        }
         Ok(Arrived {
             head: self.head,
-            charge: self.charge,
+            charge,
             raws: self.raws,
         })
     }
@@ -234,7 +249,7 @@ impl Reader {
                 if is_nested || header.number > FIELD_NUMBER_MAX {
                     self.skip(length, rest)?;
                 } else if header.number == RAW_INPUT_CONTENTS {
-                    self.begin_raw(length);
+                    self.begin_raw(length)?;
                 } else {
                     let header_len = header.len;
                     self.keep_in_head(
@@ -260,19 +275,20 @@ impl Reader {
         Ok(())
     }
 
-    fn begin_raw(&mut self, length: usize) {
+    fn begin_raw(&mut self, length: usize) -> Result<(), Fault> {
         if self.raws.len() == RAWS_MAX {
             if length > 0 {
                 self.place = Place::Skipped { left: length };
             }
         } else if length == 0 {
-            self.raws.push(View::empty());
+            self.keep_raw(View::empty())?;
         } else {
             self.place = Place::Raw {
                 block: None,
                 left: length,
             };
         }
+        Ok(())
     }
 
     fn raw(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
@@ -289,18 +305,34 @@ impl Reader {
             else {
                 unreachable!("matched above");
             };
-            self.raws.push(block.map_or_else(View::empty, View::from));
+            let used = part.len();
+            self.keep_raw(block.map_or_else(View::empty, View::from))?;
+            return Ok(used);
         }
         Ok(part.len())
     }
 
-    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let len = self.head.len() + bytes.len();
-        if len > UNCHARGED_BYTES {
-            self.charge.cover(len as u64)?;
+    fn keep_raw(&mut self, raw: View) -> Result<(), Fault> {
+        self.small_bytes += RAW_BYTES;
+        if raw.len() <= UNCHARGED_BYTES {
+            self.small_bytes += raw.len();
         }
+        self.cover(self.head.len())?;
+        self.raws.push(raw);
+        Ok(())
+    }
+
+    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.cover(self.head.len() + bytes.len())?;
         self.head.extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// Charges a head of so many bytes, and the small tensors.
+    fn cover(&mut self, head_bytes: usize) -> Result<(), Fault> {
+        let charged = |bytes: usize| if bytes > UNCHARGED_BYTES { bytes } else { 0 };
+        let bytes = charged(head_bytes) + charged(self.small_bytes);
+        Ok(self.charge.cover(bytes as u64)?)
     }
 }
 
@@ -586,6 +618,38 @@ mod tests {
                 Err(Fault::TooManyFields)
             );
         }
+    }
+
+    #[test]
+    fn many_small_tensors_are_charged_for_as_long_as_they_live() {
+        let (pool, budget) = stores();
+        for (length, count, charged_bytes) in [
+            (4096, RAWS_MAX, (4096 + RAW_BYTES) * RAWS_MAX),
+            (1, RAWS_MAX, (1 + RAW_BYTES) * RAWS_MAX),
+            (64, 8, 0),
+        ] {
+            let mut message = Vec::new();
+            for _ in 0..count {
+                put_bytes(&mut message, 7, &vec![1; length]);
+            }
+            let mut reader = Reader::new(&pool, &budget, message.len());
+            reader.feed(&message).unwrap();
+            let arrived = reader.finish().unwrap();
+            let used_bytes = budget.used_bytes() as usize;
+            assert_eq!(used_bytes, charged_bytes.next_multiple_of(64 << 10));
+            drop((arrived.head, arrived.charge));
+            assert_eq!(budget.used_bytes() as usize, used_bytes);
+            assert_eq!(arrived.raws[0].as_ref(), vec![1; length]);
+            drop(arrived.raws);
+            assert_eq!(budget.used_bytes(), 0);
+        }
+        let (pool, budget) = (Pool::new(0), Budget::new(1 << 20));
+        let mut message = Vec::new();
+        for _ in 0..1000 {
+            put_bytes(&mut message, 7, &[1; 2048]);
+        }
+        let mut reader = Reader::new(&pool, &budget, message.len());
+        assert!(matches!(reader.feed(&message), Err(Fault::Exhausted(_))));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Credits, Delivery, Error, Response};
+use conch_memory::Charge;
 
 use super::message::{Caption, Item, Rendering};
 use crate::grpc::infer::Streamed;
@@ -55,6 +56,8 @@ struct Flow<F> {
     items: VecDeque<Item>,
     response_count: u32,
     stations: Option<Rc<Stations>>,
+    /// For what is kept of the request.
+    _charge: Option<Charge>,
 }
 
 /// Requests in the engine's hands by their slot, the others by a number of ours.
@@ -167,6 +170,7 @@ impl<F: Airborne> Traffic<F> {
             items: VecDeque::new(),
             response_count: 0,
             stations: streamed.stations,
+            _charge: streamed.charge,
         };
         let key = match streamed.flight {
             Ok(flight) => {
@@ -381,6 +385,7 @@ mod tests {
             wants_empty_final: false,
             classes: Default::default(),
             stations: None,
+            charge: None,
         }
     }
 
