@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use conch_engine::{Error, log};
+use conch_engine::clock::monotonic_ns;
+use conch_engine::{Complaints, Error};
 
 use super::queue::{Message, Queue};
 use super::record::Record;
@@ -39,6 +40,8 @@ struct Writer<'q> {
     /// The file without an index; begun when something is written into it.
     whole: Option<File>,
     next_index: u32,
+    /// A full disk fails every write; one line per second says so.
+    complaints: Complaints,
 }
 
 /// Traces of one setting that are not in a finished file.
@@ -61,6 +64,7 @@ impl<'q> Writer<'q> {
             collections: HashMap::new(),
             whole: None,
             next_index: 0,
+            complaints: Complaints::default(),
         }
     }
 
@@ -86,7 +90,10 @@ impl<'q> Writer<'q> {
 
     fn complain(&self, cause: &io::Error) {
         let file = self.queue.file();
-        log::error!("failed creating trace file: {file}: {cause}");
+        self.complaints.tell(
+            monotonic_ns(),
+            format_args!("failed creating trace file: {file}: {cause}"),
+        );
     }
 
     fn collect(&mut self, record: &Record) -> io::Result<()> {
