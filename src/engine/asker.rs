@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use conch_channel::{Claim, Fate};
 
@@ -71,6 +71,10 @@ impl Drop for Hold {
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
 pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
     let Some(live) = Claim::claim(ticket, Fate::Cancel, None) else {
+        // An ensemble's steps may still wait.
+        if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {
+            timekeeper.call_at(0, move |_| run.cancel());
+        }
         return;
     };
     timekeeper.call_at(0, move |_| {

@@ -85,6 +85,13 @@ impl Credits {
         }
     }
 
+    /// Pays whatever there is, without waiting: for who made its sources wait.
+    pub(crate) fn charge(&self, bytes: u64) {
+        let bytes = bytes.min(BYTES_MASK / 2);
+        self.word
+            .fetch_add(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
+    }
+
     fn try_take(&self, bytes: u64) -> bool {
         let bytes = bytes.min(BYTES_MASK / 2);
         let taken = self

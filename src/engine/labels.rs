@@ -42,6 +42,17 @@ impl Labels {
         Ok(labels)
     }
 
+    /// Lends an output that has no labels of its own those of another model's output.
+    pub(crate) fn borrow(&mut self, output: &Arc<str>, from: &ModelVersion, their_output: &str) {
+        if self.label(output, 0).is_some() {
+            return;
+        }
+        let theirs = from.labels.get();
+        if let Some(labels) = theirs.and_then(|labels| labels.by_output.get(their_output)) {
+            self.by_output.insert(Arc::clone(output), labels.clone());
+        }
+    }
+
     /// The label of a class; none if it has no line, or an empty one.
     pub fn label(&self, output: &str, class: usize) -> Option<&CStr> {
         let label = self.by_output.get(output)?.get(class)?;
@@ -53,6 +64,18 @@ impl ModelVersion {
     /// Reads its labels, once, before anybody asks.
     pub(crate) fn read_labels(&self, directory: &Path) -> Result<(), Error> {
         let labels = Labels::read(&self.config, directory)?;
+        self.labels.get_or_init(|| labels);
+        Ok(())
+    }
+
+    /// [`ModelVersion::read_labels`] for an ensemble, which `complete` may lend labels of other models.
+    pub(crate) fn read_labels_of_ensemble(
+        &self,
+        directory: &Path,
+        complete: impl FnOnce(&mut Labels),
+    ) -> Result<(), Error> {
+        let mut labels = Labels::read(&self.config, directory)?;
+        complete(&mut labels);
         self.labels.get_or_init(|| labels);
         Ok(())
     }

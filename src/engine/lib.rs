@@ -17,6 +17,7 @@ pub mod core;
 pub mod credits;
 pub mod description;
 pub mod documents;
+mod ensemble;
 mod error;
 mod fingerprint;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use conch_config::Scheduling;
 
 use crate::admit::Plan;
 use crate::cache::Member;
+use crate::ensemble::Ensemble;
 use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
@@ -44,6 +45,8 @@ pub struct ModelVersion {
     pub(crate) queue: OnceLock<Arc<Queue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
     pub(crate) inspection: OnceLock<Arc<Board>>,
+    /// Present if it is an ensemble, which has no queue; set before it is published.
+    pub(crate) ensemble: OnceLock<Arc<Ensemble>>,
     /// Present if its responses are cached; set before it is published.
     pub(crate) cache: OnceLock<Member>,
 }
@@ -75,6 +78,7 @@ impl ModelVersion {
             labels: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
+            ensemble: OnceLock::new(),
             cache: OnceLock::new(),
             config,
         }
@@ -225,6 +229,24 @@ impl Reservation {
             model: Arc::clone(model),
             is_freed: AtomicBool::new(true),
         }
+    }
+
+    /// One more place in the same model: also in one that takes no more, as this place keeps it.
+    ///
+    /// # Errors
+    /// If the model has as many live requests as it may.
+    pub(crate) fn another(&self) -> Result<Reservation, NoPlace> {
+        debug_assert!(!self.is_freed.load(Ordering::Relaxed));
+        // Relaxed: it is ordered by what made this place.
+        let before = self.model.live.fetch_add(1, Ordering::Relaxed);
+        let reservation = Reservation {
+            model: Arc::clone(&self.model),
+            is_freed: AtomicBool::new(false),
+        };
+        if before & !RETIRED >= self.model.live_max {
+            return Err(NoPlace::Full);
+        }
+        Ok(reservation)
     }
 
     /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend

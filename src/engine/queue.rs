@@ -1,8 +1,8 @@
 //! A model's queue: its inbox, its scheduler, and the cores that drive it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use conch_channel::{Chain, Clock, Fate, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
@@ -245,7 +245,13 @@ pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut
 /// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
 /// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
 pub fn withdraw(ticket: &Ticket) -> Option<Error> {
-    let live = conch_channel::Claim::claim(ticket, Fate::Cancel, None)?;
+    let Some(live) = conch_channel::Claim::claim(ticket, Fate::Cancel, None) else {
+        // An ensemble's steps may still wait.
+        if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {
+            run.cancel();
+        }
+        return None;
+    };
     let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
     ticket
         .shared()
@@ -382,9 +388,10 @@ impl ModelVersion {
 
     /// Whether the queue takes no more requests.
     pub(crate) fn is_closed(&self) -> bool {
-        self.queue
-            .get()
-            .is_none_or(|queue| queue.relay.is_closing())
+        match self.queue.get() {
+            Some(queue) => queue.relay.is_closing(),
+            None => self.ensemble.get().is_none_or(|own| own.is_closed()),
+        }
     }
 
     /// Puts a request into the queue that has its place there.
@@ -410,20 +417,31 @@ impl ModelVersion {
                     });
                 }
             },
-            None => ticket,
+            None => match self.ensemble.get() {
+                Some(ensemble) => return ensemble.begin(ticket),
+                None => ticket,
+            },
         };
-        let error = Error::unavailable(format!(
-            "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
-            crate::admit::Prefix(&refused.shared().id)
-        ));
-        let live = refused.claim(Fate::Cancel, None);
-        if let Some(live) = &live {
-            let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-            self.statistics
-                .report_failure(Failure::Rejected, duration_ns);
-        }
-        Err(Refusal { error, live })
+        Err(stopping(&refused))
     }
+}
+
+/// Refuses a request because its model takes no more, and counts it.
+pub(crate) fn stopping(refused: &Ticket) -> Refusal {
+    let error = Error::unavailable(format!(
+        "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
+        crate::admit::Prefix(&refused.shared().id)
+    ));
+    let live = refused.claim(Fate::Cancel, None);
+    if let Some(live) = &live {
+        let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+        refused
+            .shared()
+            .model
+            .statistics
+            .report_failure(Failure::Rejected, duration_ns);
+    }
+    Refusal { error, live }
 }
 
 /// What the queue did not take. The request is there unless somebody else has claimed it.

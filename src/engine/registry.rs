@@ -206,6 +206,37 @@ impl Snapshot {
         }
     }
 
+    /// [`Snapshot::find`] in a namespace. Where there are none, that is the empty one.
+    ///
+    /// # Errors
+    /// As [`Snapshot::find`].
+    pub(crate) fn find_in(
+        &self,
+        namespace: &str,
+        name: &str,
+        version: Option<i64>,
+    ) -> Result<&Arc<ModelVersion>, Error> {
+        if !self.has_namespaces {
+            return self.find(name, version);
+        }
+        let named = self.models.get(name);
+        let of_name = named.map(|named| std::iter::once(&named.versions).chain(&named.others));
+        let mut ready = of_name
+            .into_iter()
+            .flatten()
+            .flat_map(|versions| versions.values().rev().filter_map(VersionEntry::ready))
+            .filter(|model| *model.namespace == *namespace);
+        let found = match version {
+            None => ready.next(),
+            Some(version) => ready.find(|model| model.version == version),
+        };
+        found.ok_or_else(|| {
+            Error::not_found(format!(
+                "Request for unknown model: '{namespace}::{name}' has no available versions"
+            ))
+        })
+    }
+
     /// The ready versions of a model, ascending.
     ///
     /// # Errors

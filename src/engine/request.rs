@@ -4,23 +4,25 @@
 //! `channel::Claim` beside its [`Origin`]: many threads may hold the claim (a [`Ticket`]: the shard's timer, the scheduler's queue),
 //! but only the one that wins the claim gets the request itself ([`Live`]).
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_channel::{Claim, Owned};
 use conch_config::DataType;
 use conch_memory::View;
 use smallvec::SmallVec;
 
-use crate::Completion;
 use crate::asker::{Asker, Hold};
 use crate::cache::Deposit;
 use crate::credits::Credits;
+use crate::ensemble::{Run, StepHold};
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
 use crate::regions::Usage;
 use crate::scheduler::Facts;
 use crate::states::States;
+use crate::stats::ExecutionSpan;
+use crate::{Completion, ModelVersion};
 
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;
@@ -114,6 +116,8 @@ pub struct Origin {
     pub(crate) turn: Option<Arc<Turn>>,
     /// The same object as `completion`, if the model has a cache.
     pub(crate) deposit: Option<Arc<Deposit>>,
+    /// What became of it, if its model is an ensemble.
+    pub(crate) run: OnceLock<Weak<Run>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
@@ -136,6 +140,8 @@ pub struct Request {
     pub is_filler: bool,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<Place>,
+    /// If it is a step of an ensemble's request.
+    pub(crate) step: Option<StepHold>,
     /// Last: dropped when nothing of the request is referenced any more.
     pub(crate) hold: Hold,
 }
@@ -144,6 +150,17 @@ impl Request {
     /// How many inferences this request counts as: never 0.
     pub fn batch_count(&self) -> u32 {
         self.batch_size.max(1)
+    }
+
+    /// Counts its execution by `model`, and in the figures of the ensemble that it is a step of.
+    pub fn report_execution(&self, model: &ModelVersion, is_success: bool, span: &ExecutionSpan) {
+        let count = u64::from(self.batch_count());
+        model
+            .statistics
+            .report_request(is_success, &self.stamps, count, span);
+        if let Some(step) = self.step.as_ref().filter(|_| is_success) {
+            step.note(span);
+        }
     }
 
     /// Who asked, if within this process.
@@ -161,6 +178,13 @@ pub struct Input {
     pub shape: Shape,
     pub chunks: SmallVec<[View; 1]>,
     pub byte_size: u64,
+}
+
+impl Input {
+    /// Whether a client may still write to some of it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.chunks.iter().any(View::is_shared)
+    }
 }
 
 /// Monotonic clock readings, ns; 0 until reached.

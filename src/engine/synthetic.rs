@@ -3,7 +3,7 @@
 //! They pass no admission, no queue and no cache, and hold no place among the model's live requests: whoever makes one knows when it
 //! is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use conch_channel::{Claim, Fate};
 use conch_memory::{Block, View};
@@ -48,6 +48,7 @@ impl Synthetic {
             },
             turn: None,
             deposit: None,
+            run: OnceLock::new(),
         };
         let request = Request {
             correlation_id: CorrelationId::default(),
@@ -66,6 +67,7 @@ impl Synthetic {
             states: None,
             is_filler: self.is_filler,
             place: None,
+            step: None,
             hold: Hold::new(self.asker),
         };
         Claim::new(origin, request)

@@ -10,7 +10,7 @@ mod tensor;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use conch_channel::Claim;
 use conch_config::{Model, Scheduling};
@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::asker::Hold;
 use crate::clock::monotonic_ns;
+use crate::ensemble::StepHold;
 use crate::model::{NoPlace, Reservation};
 use crate::order::Turn;
 use crate::queue::Place;
@@ -61,10 +62,36 @@ pub fn admit(
 /// As [`admit`].
 pub fn admit_reserved(
     reservation: Reservation,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    stamps: Stamps,
+) -> Result<Ticket, Error> {
+    enter(reservation, draft, completion, slot, stamps, None)
+}
+
+/// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is given back.
+///
+/// # Errors
+/// As [`admit`].
+pub(crate) fn admit_step(
+    reservation: Reservation,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    stamps: Stamps,
+    hold: StepHold,
+) -> Result<Ticket, Error> {
+    enter(reservation, draft, completion, slot, stamps, Some(hold))
+}
+
+fn enter(
+    reservation: Reservation,
     mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     mut stamps: Stamps,
+    step: Option<StepHold>,
 ) -> Result<Ticket, Error> {
     let model: &Arc<ModelVersion> = &reservation;
     let config = &*model.config;
@@ -88,7 +115,10 @@ pub fn admit_reserved(
     };
     // What the response cache answers needs no place in the queue. It must not keep answers of requests in shared memory: between the
     // look at a key and the execution, or between the execution and the copy, the client could plant anything there for others.
-    let member = model.cache.get().filter(|_| draft.usage.is_none());
+    let member = model
+        .cache
+        .get()
+        .filter(|_| draft.usage.is_none() && !inputs.iter().any(Input::is_shared));
     let place = match member {
         Some(_) => None,
         None => Some(Place::enter(model, draft.id, level)?),
@@ -108,6 +138,11 @@ pub fn admit_reserved(
     if let Some(usage) = &draft.usage {
         completion = Arc::new(Landing::new(&completion, usage));
     }
+    // An ensemble's is its steps' models' to interpret.
+    let priority = match &config.scheduling {
+        Scheduling::Ensemble => draft.priority,
+        _ => level,
+    };
     let origin = Origin {
         model: reservation,
         id: draft.id.into(),
@@ -118,11 +153,12 @@ pub fn admit_reserved(
         facts,
         turn,
         deposit,
+        run: OnceLock::new(),
     };
     let request = Request {
         correlation_id: draft.correlation_id,
         sequence_flags: draft.sequence_flags,
-        priority: level,
+        priority,
         timeout_us: draft.timeout_us,
         parameters: draft.parameters,
         inputs,
@@ -132,6 +168,7 @@ pub fn admit_reserved(
         states: None,
         is_filler: false,
         place,
+        step,
         hold: Hold::new(draft.asker),
     };
     if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {

@@ -176,7 +176,7 @@ impl Caching {
         let has_one_answer = !version.config.is_decoupled
             && matches!(
                 version.config.scheduling,
-                Scheduling::Default | Scheduling::Dynamic(_)
+                Scheduling::Default | Scheduling::Dynamic(_) | Scheduling::Ensemble
             );
         if version.config.has_response_cache && has_one_answer {
             version.cache.get_or_init(|| self.member(version));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::UNLOADED;
 use super::loaded::Loaded;
+use super::plan::Plan;
 use super::source::Source;
 use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry};
 use crate::{Error, ModelVersion};
@@ -24,6 +25,8 @@ pub(super) struct Entry {
     pub(super) versions: BTreeMap<i64, Slot>,
     /// What its versions were made of; none unless the model is to be loaded.
     pub(super) source: Option<Source>,
+    /// What it is to be put together by whenever its models change, if it is an ensemble.
+    pub(super) blueprint: Option<Box<Plan>>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub(super) enum Trouble {
     Duplicate,
     /// Its configuration is no good. Upstream's index shows such a model by name only.
     Refused(Error),
+    /// It is an ensemble, and does not fit its models, or lacks one.
+    Invalid(Error),
     /// It has none of the versions that its policy wants.
     Versionless,
 }
@@ -147,6 +152,10 @@ impl Board {
             departing: Mutex::default(),
             departed: Condvar::new(),
         })
+    }
+
+    pub(super) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Models> {

@@ -83,19 +83,22 @@ impl Lifecycle {
                 .turns
                 .take(names.clone())
                 .map_err(|TurnsClosed| stopping())?;
-            let affected = self.affected_by_unload(name, with_dependents);
+            let going = self.unloaded_with(name, with_dependents);
+            let dormant = self.dependents(&going);
             // Others may have to go as well; all of them are ours before any goes.
-            if !affected.is_subset(&names) {
+            if !going.is_subset(&names) || !dormant.is_subset(&names) {
                 drop(turn);
-                names.extend(affected);
+                names.extend(going);
+                names.extend(dormant);
                 continue;
             }
             let ids: Vec<ModelId> = {
                 let models = self.board.lock();
-                let is_affected = |id: &&ModelId| affected.contains(&*id.name);
-                models.keys().filter(is_affected).cloned().collect()
+                let is_going = |id: &&ModelId| going.contains(&*id.name);
+                models.keys().filter(is_going).cloned().collect()
             };
             self.take_down(ids);
+            self.follow_up(&going, &BTreeSet::new());
             return Ok(());
         }
     }
@@ -127,7 +130,7 @@ impl Lifecycle {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
         let mut is_sound = scan.unreadable.is_empty();
-        let mut plans = Vec::new();
+        let mut plans = BTreeMap::new();
         let mut going = Vec::new();
         for (id, paths) in &scan.models {
             let [path] = paths.as_slice() else {
@@ -140,7 +143,7 @@ impl Lifecycle {
                 continue;
             };
             match self.plan(id, path, true) {
-                Ok(plan) => plans.extend(plan),
+                Ok(plan) => plans.extend(plan.map(|plan| (id.clone(), plan))),
                 Err(error) => {
                     log_poll_failure(&id.to_string(), &error);
                     self.note_trouble(id, Trouble::Refused(error));
@@ -164,10 +167,12 @@ impl Lifecycle {
                 }
             }
         }
+        let changed = going.iter().chain(plans.keys());
+        let changed = changed.map(|id| id.name.to_string()).collect();
         if !going.is_empty() {
             self.take_down(going);
         }
-        self.bring_up(plans);
+        self.bring_up_in_order(plans, changed);
         is_sound
     }
 
@@ -188,15 +193,15 @@ impl Lifecycle {
                 .take(names.clone())
                 .map_err(|TurnsClosed| stopping())?;
             let (plans, is_polled) = self.plan_named(asked);
-            let needed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
-            if !needed.is_subset(&names) {
+            let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
+            let dependents = self.dependents(&changed);
+            if !changed.is_subset(&names) || !dependents.is_subset(&names) {
                 drop(turn);
-                names.extend(needed);
+                names.extend(changed);
+                names.extend(dependents);
                 continue;
             }
-            for stage in stages(plans) {
-                failures.extend(self.bring_up(stage));
-            }
+            failures.extend(self.bring_up_in_order(plans, changed));
             return Ok(is_polled);
         }
     }
@@ -213,12 +218,15 @@ impl Lifecycle {
                 Ok(located) => located,
                 Err(error) => {
                     log::error!("{}", error.message);
-                    is_polled = false;
+                    is_polled &= !asked.contains(&name);
                     continue;
                 }
             };
             for (id, path) in located {
-                match self.plan(&id, &path, asked.contains(&name)) {
+                let planned = self
+                    .plan(&id, &path, asked.contains(&name))
+                    .map(|plan| plan.or_else(|| self.dormant(&id)));
+                match planned {
                     Ok(Some(plan)) => {
                         for needed in &plan.source.needs {
                             if seen.insert(needed.clone()) {
@@ -231,12 +239,27 @@ impl Lifecycle {
                     Ok(None) => self.note_explicit(&id, asked.contains(&name)),
                     Err(error) => {
                         log_poll_failure(&id.to_string(), &error);
-                        is_polled = false;
+                        is_polled &= !asked.contains(&name);
                     }
                 }
             }
         }
         (plans, is_polled)
+    }
+
+    /// Loads each model after those that it needs, and puts together anew what needs one of `changed`.
+    fn bring_up_in_order(
+        &self,
+        plans: BTreeMap<ModelId, Plan>,
+        changed: BTreeSet<String>,
+    ) -> Vec<(ModelId, Error)> {
+        let planned = plans.keys().cloned().collect();
+        let mut failures = Vec::new();
+        for stage in stages(plans) {
+            failures.extend(self.bring_up(stage));
+        }
+        self.follow_up(&changed, &planned);
+        failures
     }
 
     fn plan_from_request(&self, name: &str, overrides: Overrides) -> Result<Vec<Plan>, Error> {
@@ -258,13 +281,13 @@ impl Lifecycle {
             .map(|plan| vec![plan])
     }
 
-    /// The names of all models that go when `name` goes.
-    fn affected_by_unload(&self, name: &str, with_dependents: bool) -> BTreeSet<String> {
+    /// The names of all models that are unloaded with `name`.
+    fn unloaded_with(&self, name: &str, with_dependents: bool) -> BTreeSet<String> {
         let models = self.board.lock();
         let sources = models
             .iter()
             .filter_map(|(id, entry)| Some((&*id.name, entry.source.as_ref()?)));
-        source::affected(&sources.collect::<Vec<_>>(), name, with_dependents)
+        source::unloaded(&sources.collect::<Vec<_>>(), name, with_dependents)
     }
 
     /// Upstream's rule for a start without errors: each model has versions, and all are ready.
@@ -311,7 +334,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
-fn stages(mut plans: BTreeMap<ModelId, Plan>) -> Vec<Vec<Plan>> {
+pub(super) fn stages(mut plans: BTreeMap<ModelId, Plan>) -> Vec<Vec<Plan>> {
     let mut stages = Vec::new();
     while !plans.is_empty() {
         let names: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();

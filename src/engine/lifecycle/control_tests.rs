@@ -9,26 +9,26 @@ use super::tests::{Count, options, row, start, submit};
 use crate::server::IndexRow;
 use crate::{Code, ControlMode, Error, Options, Overrides, Server};
 
-fn explicit(directory: &Directory, repositories: &[&str]) -> Options {
+pub(super) fn explicit(directory: &Directory, repositories: &[&str]) -> Options {
     Options {
         model_control_mode: ControlMode::Explicit,
         ..options(directory, repositories)
     }
 }
 
-fn polling(directory: &Directory, repositories: &[&str]) -> Options {
+pub(super) fn polling(directory: &Directory, repositories: &[&str]) -> Options {
     Options {
         model_control_mode: ControlMode::Poll,
         ..options(directory, repositories)
     }
 }
 
-fn plain(server: &Server, name: &str) -> Result<(), Error> {
+pub(super) fn plain(server: &Server, name: &str) -> Result<(), Error> {
     server.load_model(name, Overrides::default())
 }
 
 /// `name:version STATE` or `name:version reason`, and `name` alone.
-fn shown(server: &Server) -> Vec<String> {
+pub(super) fn shown(server: &Server) -> Vec<String> {
     let show = |row: IndexRow| match (row.version, row.reason.as_str()) {
         (None, _) => row.name,
         (Some(version), "") => format!("{}:{version} {}", row.name, row.state),
@@ -38,7 +38,7 @@ fn shown(server: &Server) -> Vec<String> {
 }
 
 /// Waits until nothing is being unloaded any more.
-fn settle(server: &Server) {
+pub(super) fn settle(server: &Server) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while server
         .index(false)
@@ -50,7 +50,7 @@ fn settle(server: &Server) {
     }
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
@@ -668,19 +668,21 @@ fn an_ensemble_brings_its_models_along_and_takes_them() {
     directory.file("r/whole/config.pbtxt", &ensemble(&["a"]));
     directory.folder("r/whole/1");
     let (host, server) = start(explicit(&directory, &["r"]));
-    // This server cannot run ensembles yet, but what one needs is there first.
-    plain(&server, "whole").unwrap_err();
+    plain(&server, "whole").unwrap();
     assert_eq!(host.events.count("load a"), 1);
-    assert!(server.registry().snapshot().find("a", None).is_ok());
     assert_eq!(host.events.count("load b"), 0);
     let serves = |name: &str| server.registry().snapshot().find(name, None).is_ok();
+    assert!(serves("a") && serves("whole"));
+    let count = Arc::new(Count::default());
+    submit(&server, "whole", &count).unwrap();
+    wait_for("the answer", || count.0.load(Ordering::SeqCst) == 1);
     server.unload_model("whole", false).unwrap();
-    assert!(serves("a"), "only with its dependents");
-    plain(&server, "whole").unwrap_err();
+    assert!(serves("a") && !serves("whole"), "only with its dependents");
+    plain(&server, "whole").unwrap();
     server.unload_model("whole", true).unwrap();
     assert!(!serves("a"));
     plain(&server, "a").unwrap();
-    plain(&server, "whole").unwrap_err();
+    plain(&server, "whole").unwrap();
     server.unload_model("whole", true).unwrap();
     assert!(serves("a"), "somebody asked for it");
     server.stop().unwrap();

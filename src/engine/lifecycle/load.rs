@@ -59,7 +59,8 @@ impl Lifecycle {
     /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions is done: what was ready before serves
     /// until then, and on if the load fails. Returns what failed, in upstream's words.
     pub(super) fn bring_up(&self, plans: Vec<Plan>) -> Vec<(ModelId, Error)> {
-        let failures = Mutex::new(Vec::new());
+        let (plans, failures) = self.assemble(plans);
+        let failures = Mutex::new(failures);
         let mut jobs = VecDeque::new();
         for plan in plans {
             let candidate = &plan.candidate;
@@ -139,7 +140,9 @@ impl Lifecycle {
         let source = entry
             .source
             .as_ref()
-            .filter(|_| plan.keepers.agents.is_none());
+            .filter(|_| plan.keepers.agents.is_none())
+            // An ensemble is put together anew, as its models may be others.
+            .filter(|_| !plan.is_ensemble());
         let is_ready = |version: &i64| entry.versions.get(version).is_some_and(Slot::is_ready);
         let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
             is_ready(version) && source.is_some_and(|source| source.keeps(&plan.source, **version))
@@ -178,6 +181,9 @@ impl Lifecycle {
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
     fn load_version(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
         let started = Instant::now();
+        if plan.is_ensemble() {
+            return self.load_ensemble(plan, version, started);
+        }
         let Plan { id, candidate, .. } = plan;
         let name = &id.name;
         check_scheduling(name, &candidate.scheduling)?;
@@ -336,6 +342,7 @@ impl Lifecycle {
             for id in ids {
                 if let Some(entry) = models.get_mut(&id) {
                     entry.source = None;
+                    entry.blueprint = None;
                     departing.extend(entry.take_all_down(&id));
                 }
             }
@@ -371,8 +378,9 @@ fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
         Scheduling::Sequence => Err(Error::unsupported(format!(
             "model '{name}' uses sequence_batching, which this server does not support"
         ))),
-        Scheduling::Ensemble => Err(Error::unsupported(format!(
-            "model '{name}' is an ensemble, which this server does not support"
+        // A backend may not propose one.
+        Scheduling::Ensemble => Err(Error::invalid(format!(
+            "model '{name}' has a backend, so it is no ensemble"
         ))),
     }
 }

@@ -6,15 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::chain::Chain;
 use super::files::OverrideFiles;
 use crate::core::Cores;
+use crate::ensemble::Ensemble;
 use crate::{Model, ModelVersion, log};
 
 /// Its parts go in the order of the fields: instances on their threads, then the model in its backend, then what its files needed.
 pub(super) struct Loaded {
-    cores: Cores,
-    model: Arc<dyn Model>,
+    works: Works,
     version: Arc<ModelVersion>,
     keepers: Keepers,
     serial: u64,
+}
+
+/// What executes its requests.
+enum Works {
+    Instances { cores: Cores, model: Arc<dyn Model> },
+    Ensemble(Arc<Ensemble>),
 }
 
 /// What a model's files need for as long as it is loaded; shared by its versions.
@@ -33,10 +39,21 @@ impl Loaded {
         version: Arc<ModelVersion>,
         keepers: Keepers,
     ) -> Loaded {
+        Loaded::of(Works::Instances { cores, model }, version, keepers)
+    }
+
+    pub(super) fn of_ensemble(
+        ensemble: Arc<Ensemble>,
+        version: Arc<ModelVersion>,
+        keepers: Keepers,
+    ) -> Loaded {
+        Loaded::of(Works::Ensemble(ensemble), version, keepers)
+    }
+
+    fn of(works: Works, version: Arc<ModelVersion>, keepers: Keepers) -> Loaded {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Loaded {
-            cores,
-            model,
+            works,
             version,
             keepers,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
@@ -54,7 +71,10 @@ impl Loaded {
 
     /// Refuses new requests, as the server stops.
     pub(super) fn close(&self) {
-        self.cores.close();
+        match &self.works {
+            Works::Instances { cores, .. } => cores.close(),
+            Works::Ensemble(ensemble) => ensemble.close(),
+        }
     }
 
     /// Lets no more requests in and tells the agents. Call it once the registry shows another version, or none.
@@ -68,16 +88,17 @@ impl Loaded {
     /// Waits for the last request, drops the instances, then the model. Blocks as long as the backend does.
     pub(super) fn unload(self) {
         let Loaded {
-            cores,
-            model,
+            works,
             version,
             keepers,
             ..
         } = self;
         version.retire();
         version.await_last_request();
-        cores.stop();
-        drop(model);
+        if let Works::Instances { cores, model } = works {
+            cores.stop();
+            drop(model);
+        }
         log::info!(
             "successfully unloaded '{}' version {}",
             version.name,

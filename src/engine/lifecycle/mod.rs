@@ -12,6 +12,7 @@
 mod board;
 mod chain;
 mod change;
+mod ensemble;
 mod files;
 mod load;
 mod loaded;
@@ -24,6 +25,8 @@ mod turns;
 mod agent_tests;
 #[cfg(test)]
 mod control_tests;
+#[cfg(test)]
+mod ensemble_tests;
 #[cfg(test)]
 pub(crate) mod fake;
 #[cfg(test)]
@@ -155,7 +158,7 @@ impl Lifecycle {
                 Some(Trouble::Duplicate) => {
                     rows.push(without_version(format!("{UNAVAILABLE}: {DUPLICATE}")));
                 }
-                Some(Trouble::Refused(error)) => {
+                Some(Trouble::Refused(error) | Trouble::Invalid(error)) => {
                     rows.push(without_version(format!("{UNAVAILABLE}: {error}")));
                 }
                 Some(Trouble::Versionless) => rows.push(without_version(

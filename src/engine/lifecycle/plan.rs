@@ -16,6 +16,7 @@ use crate::repository::{Candidate, complete_candidate, read_config};
 use crate::{Error, Overrides};
 
 /// A model that is to be loaded.
+#[derive(Clone)]
 pub(super) struct Plan {
     pub(super) id: ModelId,
     pub(super) candidate: Candidate,

@@ -58,18 +58,17 @@ impl Source {
     }
 }
 
-/// The names of all models that go when `name` goes: those that cannot be without it, and on request those that are there only for
-/// what goes.
-pub(super) fn affected(
+/// The names of all models that go when `name` is unloaded: itself and, on request, those that are there only for what goes. What needs
+/// them goes as well, but comes back with them: see [`dependents`].
+pub(super) fn unloaded(
     sources: &[(&str, &Source)],
     name: &str,
     with_dependents: bool,
 ) -> BTreeSet<String> {
-    let mut affected = BTreeSet::from([name.to_owned()]);
+    let mut unloaded = BTreeSet::from([name.to_owned()]);
     loop {
-        let before = affected.len();
+        let before = unloaded.len();
         for (name, source) in sources {
-            let needs_one = !source.needs.is_disjoint(&affected);
             let mut users = sources
                 .iter()
                 .filter(|(_, user)| user.needs.contains(*name))
@@ -77,13 +76,32 @@ pub(super) fn affected(
             let is_orphan = with_dependents
                 && !source.is_explicit
                 && users.peek().is_some()
-                && users.all(|(user, _)| affected.contains(*user));
-            if needs_one || is_orphan {
-                affected.insert((*name).to_owned());
+                && users.all(|(user, _)| unloaded.contains(*user));
+            if is_orphan {
+                unloaded.insert((*name).to_owned());
             }
         }
-        if affected.len() == before {
-            return affected;
+        if unloaded.len() == before {
+            return unloaded;
+        }
+    }
+}
+
+/// The names of those that need one of `changed`, near or far; `needs` is what each needs.
+pub(super) fn dependents(
+    needs: &[(&str, &BTreeSet<String>)],
+    changed: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let mut dependents = BTreeSet::new();
+    loop {
+        let before = dependents.len();
+        for (name, needed) in needs {
+            if !needed.is_disjoint(changed) || !needed.is_disjoint(&dependents) {
+                dependents.insert((*name).to_owned());
+            }
+        }
+        if dependents.len() == before {
+            return dependents;
         }
     }
 }
@@ -122,19 +140,30 @@ mod tests {
             .iter()
             .map(|(name, source)| (*name, source))
             .collect();
-        let table: [(&str, bool, &[&str]); 7] = [
-            ("alone", true, &["alone"]),
-            ("outer", false, &["outer"]),
+        let needs: Vec<(&str, &BTreeSet<String>)> = sources
+            .iter()
+            .filter(|(_, source)| !source.needs.is_empty())
+            .map(|(name, source)| (*name, &source.needs))
+            .collect();
+        // Name, with dependents; what is unloaded, what lies dormant.
+        let table: [(&str, bool, &[&str], &[&str]); 8] = [
+            ("alone", true, &["alone"], &[]),
+            ("outer", false, &["outer"], &[]),
             // `b` was asked for, `c` is needed elsewhere.
-            ("outer", true, &["a", "inner", "outer"]),
-            ("a", false, &["a", "inner", "outer"]),
-            ("c", false, &["c", "outer", "second"]),
-            ("second", true, &["second"]),
-            ("unknown", true, &["unknown"]),
+            ("outer", true, &["a", "inner", "outer"], &[]),
+            ("a", false, &["a"], &["inner", "outer"]),
+            // What needs it is not unloaded, so neither is what that needs.
+            ("a", true, &["a"], &["inner", "outer"]),
+            ("c", false, &["c"], &["outer", "second"]),
+            ("second", true, &["second"], &[]),
+            ("unknown", true, &["unknown"], &[]),
         ];
-        for (name, with_dependents, expected) in table {
-            let got = affected(&sources, name, with_dependents);
-            assert!(got.iter().eq(expected), "{name}: {got:?}");
+        for (name, with_dependents, expected, expected_dormant) in table {
+            let gone = unloaded(&sources, name, with_dependents);
+            assert!(gone.iter().eq(expected), "{name}: {gone:?}");
+            let mut dormant = dependents(&needs, &gone);
+            dormant.retain(|name| !gone.contains(name));
+            assert!(dormant.iter().eq(expected_dormant), "{name}: {dormant:?}");
         }
     }
 }

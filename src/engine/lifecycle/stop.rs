@@ -1,10 +1,12 @@
 //! The orderly end: no new requests, the last answers, then unloading. One budget of time for all of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Lifecycle;
+use super::loaded::Loaded;
 use crate::{Error, ModelVersion, log};
 
 /// How often the wait for requests looks, and reports.
@@ -62,16 +64,36 @@ impl Lifecycle {
         self.unload_all(&mut countdown)
     }
 
-    fn close_schedulers(&self) {
-        for entry in self.board.lock().values() {
-            for loaded in entry
-                .versions
-                .values()
-                .filter_map(|slot| slot.loaded.as_ref())
-            {
+    /// Closes the models that no running request of an ensemble may still need: ensembles first, the outer ones before the inner ones.
+    /// Returns whether all are closed.
+    fn close_schedulers(&self) -> bool {
+        let models = self.board.lock();
+        let loaded = || {
+            let slots = models.values().flat_map(|entry| entry.versions.values());
+            slots.filter_map(|slot| slot.loaded.as_ref())
+        };
+        let is_over = |version: &ModelVersion| version.is_closed() && version.live_count() == 0;
+        let mut needed: BTreeSet<String> = BTreeSet::new();
+        for version in loaded()
+            .map(Loaded::version)
+            .filter(|version| !is_over(version))
+        {
+            needed.extend(conch_config::needed_models(&version.config.message));
+        }
+        for version in self.board.departing().iter() {
+            if version.live_count() > 0 {
+                needed.extend(conch_config::needed_models(&version.config.message));
+            }
+        }
+        let mut is_all_closed = true;
+        for loaded in loaded() {
+            if needed.contains(&*loaded.version().name) {
+                is_all_closed &= loaded.version().is_closed();
+            } else {
                 loaded.close();
             }
         }
+        is_all_closed
     }
 
     fn await_requests(&self, countdown: &mut Countdown) -> Result<(), Error> {
@@ -88,7 +110,7 @@ impl Lifecycle {
                     );
                 }
             }
-            if in_flight.is_empty() {
+            if self.close_schedulers() && in_flight.is_empty() {
                 return Ok(());
             }
             let left = countdown.left();

@@ -197,15 +197,15 @@ impl ResponseStatistics {
 }
 
 impl ExecutionSpan {
-    pub(super) fn input_ns(&self) -> u64 {
+    pub(crate) fn input_ns(&self) -> u64 {
         self.compute_start_ns.saturating_sub(self.exec_start_ns)
     }
 
-    pub(super) fn infer_ns(&self) -> u64 {
+    pub(crate) fn infer_ns(&self) -> u64 {
         self.compute_end_ns.saturating_sub(self.compute_start_ns)
     }
 
-    pub(super) fn output_ns(&self) -> u64 {
+    pub(crate) fn output_ns(&self) -> u64 {
         self.exec_end_ns.saturating_sub(self.compute_end_ns)
     }
 }

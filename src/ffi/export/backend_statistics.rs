@@ -100,8 +100,7 @@ export! {
             return Ok(());
         }
         let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
-        let statistics = &loan.origin()?.model.statistics;
-        statistics.report_request(success, &executed.stamps, u64::from(executed.batch_count()), &span);
+        executed.report_execution(&loan.origin()?.model, success, &span);
         if let Some(trace) = loan.trace() {
             trace.reach(Activity::ComputeStart, exec_start_ns);
             trace.reach(Activity::ComputeInputEnd, compute_start_ns);

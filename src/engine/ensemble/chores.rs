@@ -1,0 +1,49 @@
+//! Runs that have something to do, one after another on the thread that noticed.
+//!
+//! What one run does may wake another: an ensemble that is a step of another one, or a run that waited for the first one's place. If each
+//! woke the next from within, a long chain of them would overflow the stack. So a thread that is at it only notes the next.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::run::Run;
+
+thread_local! {
+    /// None: this thread is not at it. A thread-local because the way from one run to the next leads through interfaces that know of
+    /// neither: queues, completions, caches.
+    static CHORES: RefCell<Option<VecDeque<Arc<Run>>>> = const { RefCell::new(None) };
+}
+
+/// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is doing.
+pub(super) fn attend(run: Arc<Run>) {
+    let first = CHORES.with_borrow_mut(|chores| match chores {
+        Some(chores) => {
+            chores.push_back(run);
+            None
+        }
+        None => {
+            *chores = Some(VecDeque::new());
+            Some(run)
+        }
+    });
+    let Some(mut run) = first else { return };
+    loop {
+        if catch_unwind(AssertUnwindSafe(|| run.attend())).is_err() {
+            crate::log::error!("a request of an ensemble panicked between its steps");
+            run.collapse();
+        }
+        let next = CHORES.with_borrow_mut(|chores| {
+            let next = chores.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *chores = None;
+            }
+            next
+        });
+        match next {
+            Some(next) => run = next,
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Ensembles: models that are made of other models.
+//!
+//! A version of an ensemble has no cores and no queue. Its requests run as a [`course`] of steps, each an ordinary request to the step's
+//! model, which is admitted and submitted by the thread that completed the step before (the first ones by whoever submits). Outputs
+//! become the next steps' inputs as views, without a copy. [`run`] drives one request; what it decides is decided in `course` and `graph`,
+//! which know neither models nor threads.
+
+mod chores;
+mod course;
+mod graph;
+mod run;
+mod tensor;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use conch_config::{Ensembling, Model};
+
+use crate::model::{NoPlace, Reservation};
+use crate::queue::Refusal;
+use crate::registry::{Registry, Snapshot};
+use crate::timekeeper::Timekeeper;
+use crate::{Error, ModelVersion, Ticket, admit};
+use graph::Graph;
+pub(crate) use run::{Run, StepHold};
+
+/// What a version of an ensemble holds.
+#[derive(Debug)]
+pub(crate) struct Ensemble {
+    graph: Graph,
+    /// The models of the steps.
+    models: Box<[StepModel]>,
+    registry: Arc<Registry>,
+    timekeeper: Arc<Timekeeper>,
+    is_closed: AtomicBool,
+}
+
+/// Which model a step runs: it is looked up for each request.
+#[derive(Debug)]
+struct StepModel {
+    namespace: Box<str>,
+    name: Box<str>,
+    /// None: the highest that is ready.
+    version: Option<i64>,
+}
+
+impl Ensemble {
+    /// The ensemble that `config` describes, of which [`conch_config::compose`] has made sure that it fits its models.
+    pub(crate) fn new(
+        config: &Model,
+        ensembling: &Ensembling,
+        registry: &Arc<Registry>,
+        timekeeper: &Arc<Timekeeper>,
+    ) -> Arc<Ensemble> {
+        let models = ensembling.steps.iter().map(|step| StepModel {
+            namespace: step.namespace.as_str().into(),
+            name: step.model.as_str().into(),
+            version: step.version,
+        });
+        Arc::new(Ensemble {
+            graph: Graph::new(
+                ensembling,
+                config.inputs.iter().map(|spec| &*spec.name),
+                config.outputs.iter().map(|spec| &*spec.name),
+            ),
+            models: models.collect(),
+            registry: Arc::clone(registry),
+            timekeeper: Arc::clone(timekeeper),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a request. Its completion may be called before this returns. Does not block.
+    ///
+    /// # Errors
+    /// UNAVAILABLE once closed: the request is gone.
+    pub(crate) fn begin(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refusal> {
+        if self.is_closed() {
+            return Err(crate::queue::stopping(&ticket));
+        }
+        Run::begin(self, ticket);
+        Ok(())
+    }
+
+    /// Refuses further requests; those that run go on.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// A place among the live requests of each step's model: none of them is unloaded before the request is over, and there is room for
+    /// all of its steps.
+    ///
+    /// # Errors
+    /// In the lookup's words, or UNAVAILABLE if a model has as many requests as it may.
+    fn pin(&self, id: &str) -> Result<Box<[Reservation]>, Error> {
+        let mut attempts_left = SNAPSHOTS_MAX;
+        loop {
+            let snapshot = self.registry.snapshot();
+            let found = self.models.iter().map(|step| {
+                let model = step.find(&snapshot)?;
+                Ok(Reservation::new(model).map_err(|why| (why, Arc::clone(model))))
+            });
+            let pins: Result<Pins, Error> = found.collect();
+            match pins? {
+                Ok(pins) => return Ok(pins),
+                // Replaced since the snapshot: there is another by now.
+                Err((NoPlace::Retired, _)) if attempts_left > 0 => attempts_left -= 1,
+                Err((why, model)) => {
+                    let draft = crate::Draft {
+                        id,
+                        ..crate::Draft::default()
+                    };
+                    return Err(admit::refuse(&model, &draft, why));
+                }
+            }
+        }
+    }
+}
+
+impl StepModel {
+    fn find<'s>(&self, snapshot: &'s Snapshot) -> Result<&'s Arc<ModelVersion>, Error> {
+        snapshot.find_in(&self.namespace, &self.name, self.version)
+    }
+}
+
+/// All places, or why there is none in a model.
+type Pins = Result<Box<[Reservation]>, (NoPlace, Arc<ModelVersion>)>;
+
+/// A version is replaced once per reload, and a reload takes far longer than a look.
+const SNAPSHOTS_MAX: u32 = 8;

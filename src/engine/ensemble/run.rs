@@ -1,0 +1,645 @@
+//! One request of an ensemble, from its first step to its answer.
+//!
+//! ```text
+//!            ┌── a step answers, ends or is refused ◄─┐
+//! begin ──► course ──► steps are admitted, submitted ─┘
+//!            └──► the ensemble answers, and ends when nothing is in flight
+//! ```
+//!
+//! Events arrive from any thread and wait in an outbox; whichever thread finds nobody else at it takes them, one by one. The first error wins:
+//! nothing more starts, what still waits is withdrawn, and the request is answered when the last step is over. The request itself (its
+//! inputs, and what its asker is told) is given up when the ensemble has answered and no step's request is left that may refer to it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use conch_channel::Fate;
+use smallvec::SmallVec;
+
+use super::course::{Course, Progress, Start};
+use super::tensor::{self, Sequence, Value};
+use super::{Ensemble, chores};
+use crate::admit::{self, Prefix};
+use crate::clock::monotonic_ns;
+use crate::model::Reservation;
+use crate::queue::refuse;
+use crate::request::{Draft, DraftInput, Live, Stamps, Ticket, WeakTicket};
+use crate::stats::{ExecutionSpan, Failure};
+use crate::{Code, Completion, Delivery, Departures, Error, Response};
+
+/// See the module.
+pub(crate) struct Run {
+    ensemble: Arc<Ensemble>,
+    ticket: Ticket,
+    own: Weak<Run>,
+    outbox: Mutex<Outbox>,
+    /// Locked by the thread that attends, and at the end: uncontended.
+    state: Mutex<State>,
+    /// Reasons why the request cannot be given up yet: the course, and each step's request.
+    open_count: AtomicU32,
+    /// What the steps' executions took: input, inference, output.
+    spans_ns: [AtomicU64; 3],
+}
+
+#[derive(Default)]
+struct Outbox {
+    arrivals: VecDeque<Arrival>,
+    is_attended: bool,
+}
+
+// As large as what it nearly always is.
+#[expect(clippy::large_enum_variant)]
+enum Arrival {
+    Begin,
+    /// From a step; the slot tells which.
+    Delivery(Delivery),
+    /// The request is not wanted any more.
+    Cancel,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    started_ns: u64,
+    /// None until it begins, and once it is over.
+    course: Option<Course<Value>>,
+    pins: Box<[Reservation]>,
+    sequence: Sequence,
+    steps: Vec<Option<StepRun>>,
+    free_slots: Vec<u32>,
+    failure: Option<Error>,
+}
+
+/// A step's request that is under way.
+struct StepRun {
+    step: usize,
+    iteration: u64,
+    is_decoupled: bool,
+    batch_size: u32,
+    sequence: Sequence,
+    ticket: WeakTicket,
+}
+
+impl Run {
+    /// Runs the request behind `ticket`, unless somebody has claimed it.
+    pub(super) fn begin(ensemble: &Arc<Ensemble>, ticket: Ticket) {
+        let run = Arc::new_cyclic(|own| Run {
+            ensemble: Arc::clone(ensemble),
+            ticket,
+            own: Weak::clone(own),
+            outbox: Mutex::default(),
+            state: Mutex::default(),
+            open_count: AtomicU32::new(1),
+            spans_ns: Default::default(),
+        });
+        // Before the claim, so that a canceller that comes too late to take the request out finds the run.
+        let origin = run.ticket.shared();
+        origin.run.get_or_init(|| Arc::downgrade(&run));
+        let Some(mut live) = run.ticket.claim(Fate::Execute, None) else {
+            return;
+        };
+        // It waits for nothing of its own.
+        live.place = None;
+        run.state().live = Some(live);
+        run.arrive(Arrival::Begin);
+        chores::attend(run);
+    }
+
+    /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing executes.
+    pub(crate) fn cancel(&self) {
+        self.arrive(Arrival::Cancel);
+        self.wake();
+    }
+
+    /// Takes what has arrived, unless another thread is at it.
+    pub(super) fn attend(&self) {
+        let mut outbox = self.outbox();
+        if std::mem::replace(&mut outbox.is_attended, true) {
+            return;
+        }
+        for _ in 0..ARRIVALS_MAX {
+            let Some(arrival) = outbox.arrivals.pop_front() else {
+                break;
+            };
+            drop(outbox);
+            self.take(arrival);
+            outbox = self.outbox();
+        }
+        outbox.is_attended = false;
+        let is_left = !outbox.arrivals.is_empty();
+        drop(outbox);
+        // A model that answers faster than its answers are taken must not keep this thread, which may be a shard.
+        if is_left && let Some(own) = self.own.upgrade() {
+            let timekeeper = &self.ensemble.timekeeper;
+            timekeeper.call_at(0, move |_| chores::attend(own));
+        }
+    }
+
+    /// Attending it panicked: it is answered all the same.
+    pub(super) fn collapse(&self) {
+        let mut state = self.state();
+        if state.course.take().is_none() {
+            return;
+        }
+        state.failure = Some(Error::internal("panic between the steps of an ensemble"));
+        drop(state);
+        self.end(None, false);
+        self.ticket.shared().completion.wake();
+    }
+
+    fn take(&self, arrival: Arrival) {
+        let mut progress = Progress::default();
+        let mut state = self.state();
+        match arrival {
+            Arrival::Begin => match self.set_out(&mut state) {
+                Ok(first) => progress = first,
+                Err(error) => self.fail(&mut state, error),
+            },
+            Arrival::Delivery(delivery) => progress = self.book(&mut state, delivery),
+            Arrival::Cancel => {
+                if state.course.is_some() {
+                    self.fail(&mut state, Error::new(Code::Cancelled, ""));
+                }
+            }
+        }
+        if !progress.starts.is_empty() && self.ticket.is_cancelled() {
+            // Upstream marks the next steps as cancelled, which comes to the same.
+            for _ in progress.starts.drain(..) {
+                state.end_run();
+            }
+            self.fail(&mut state, Error::new(Code::Cancelled, ""));
+        }
+        drop(state);
+        self.go_on(progress);
+    }
+
+    /// Makes the course of the request and takes its first steps.
+    fn set_out(&self, state: &mut State) -> Result<Progress<Value>, Error> {
+        let Some(live) = &state.live else {
+            return Ok(Progress::default());
+        };
+        let graph = &self.ensemble.graph;
+        let origin = self.ticket.shared();
+        let wanted: SmallVec<[usize; 4]> = match &*live.requested_outputs {
+            [] => (0..graph.outputs.len()).collect(),
+            some => some.iter().map(|index| usize::from(*index)).collect(),
+        };
+        state.sequence = Sequence {
+            id: live.correlation_id.clone(),
+            flags: live.sequence_flags,
+        };
+        state.started_ns = monotonic_ns();
+        let inputs = tensor::of_request(live, &origin.model.config);
+        let course = state.course.insert(Course::new(graph, wanted));
+        state.pins = self.ensemble.pin(&origin.id)?;
+        Ok(course.begin(graph, inputs))
+    }
+
+    /// Notes what a step has delivered.
+    fn book(&self, state: &mut State, delivery: Delivery) -> Progress<Value> {
+        let Delivery {
+            slot,
+            outcome,
+            is_final,
+        } = delivery;
+        let mut progress = Progress::default();
+        let place = usize::try_from(slot).unwrap_or(usize::MAX);
+        let known = state.steps.get_mut(place).and_then(Option::take);
+        let Some(step_run) = known else {
+            return progress;
+        };
+        match outcome {
+            None => {}
+            Some(Err(error)) => self.fail(state, error),
+            Some(Ok(response)) => match self.pass_on(state, &step_run, response) {
+                Ok(next) => progress = next,
+                Err(error) => self.fail(state, error),
+            },
+        }
+        if is_final {
+            state.free(slot);
+            state.end_run();
+        } else if let Some(empty) = state.steps.get_mut(place) {
+            *empty = Some(step_run);
+        }
+        progress
+    }
+
+    fn pass_on(
+        &self,
+        state: &mut State,
+        step_run: &StepRun,
+        response: Response,
+    ) -> Result<Progress<Value>, Error> {
+        let Some(course) = state.course.as_mut().filter(|course| !course.is_failed()) else {
+            return Ok(Progress::default());
+        };
+        let graph = &self.ensemble.graph;
+        let StepRun {
+            step,
+            iteration,
+            is_decoupled,
+            batch_size,
+            ref sequence,
+            ..
+        } = *step_run;
+        let names = graph.steps[step].outputs.iter().map(|(name, _)| &**name);
+        let outputs = tensor::of_response(response, names, batch_size, sequence)?;
+        Ok(course.respond(graph, step, iteration, is_decoupled, outputs))
+    }
+
+    /// The first error is the answer, once nothing is in flight.
+    fn fail(&self, state: &mut State, error: Error) {
+        if state.failure.is_some() {
+            return;
+        }
+        let name = &self.ticket.shared().model.name;
+        state.failure = Some(Error::new(
+            error.code,
+            format!("in ensemble '{name}', {}", error.message),
+        ));
+        if let Some(course) = &mut state.course {
+            course.fail();
+        }
+        let under_way = state.steps.iter().flatten();
+        let tickets: SmallVec<[Ticket; 4]> =
+            under_way.filter_map(|run| run.ticket.upgrade()).collect();
+        for ticket in tickets {
+            // What it was is delivered to this run, which is being attended: it comes to that later.
+            withdraw_step(&ticket);
+        }
+    }
+
+    /// Answers, starts what is to start, and ends if that was all.
+    fn go_on(&self, progress: Progress<Value>) {
+        let Progress { starts, answers } = progress;
+        let mut answers: SmallVec<[Response; 1]> = answers
+            .into_iter()
+            .map(|answer| self.response(answer))
+            .collect();
+        for start in starts {
+            self.start(start);
+        }
+        let mut state = self.state();
+        let (is_over, has_answered) = match &state.course {
+            Some(course) => (course.is_over(), course.has_answered()),
+            None => return,
+        };
+        let last = if is_over { answers.pop() } else { None };
+        let origin = self.ticket.shared();
+        if is_over {
+            state.course = None;
+            state.pins = Box::default();
+        }
+        drop(state);
+        let has_news = !answers.is_empty();
+        for answer in answers {
+            self.deliver_outcome(Some(Ok(answer)), false);
+        }
+        if is_over {
+            self.end(last, has_answered);
+        }
+        if has_news || is_over {
+            origin.completion.wake();
+        }
+    }
+
+    /// The final delivery, after the request has been given up if nothing refers to it any more.
+    fn end(&self, last: Option<Response>, has_answered: bool) {
+        let origin = self.ticket.shared();
+        let mut state = self.state();
+        let outcome = match (state.failure.clone(), last) {
+            (Some(error), _) => Some(Err(error)),
+            (None, Some(answer)) => Some(Ok(answer)),
+            (None, None) if has_answered || origin.model.config.is_decoupled => None,
+            (None, None) => Some(Err(self.deadlock())),
+        };
+        if let (Some(Err(error)), None) = (&outcome, &state.failure) {
+            state.failure = Some(error.clone());
+        }
+        drop(state);
+        self.close_one();
+        self.deliver_outcome(outcome, true);
+    }
+
+    fn deadlock(&self) -> Error {
+        let origin = self.ticket.shared();
+        Error::invalid(format!(
+            "in ensemble '{}', {}unexpected deadlock, at least one output is not set while no more ensemble steps can be made",
+            origin.model.name,
+            Prefix(&origin.id)
+        ))
+    }
+
+    fn deliver_outcome(&self, outcome: Option<Result<Response, Error>>, is_final: bool) {
+        let origin = self.ticket.shared();
+        if let (Some(credits), Some(Ok(response)), false) = (&origin.credits, &outcome, is_final) {
+            credits.charge(response.byte_size());
+        }
+        origin.completion.deliver(Delivery {
+            slot: origin.slot,
+            outcome,
+            is_final,
+        });
+    }
+
+    /// The ensemble's response from the values of its wanted outputs.
+    fn response(&self, values: SmallVec<[Value; 2]>) -> Response {
+        let model = &self.ticket.shared().model;
+        let config = &model.config;
+        let state = self.state();
+        let wanted = state.live.as_ref().map(|live| &live.requested_outputs);
+        let is_batching = state.live.as_ref().is_some_and(|live| live.batch_size > 0);
+        let mut parameters = Vec::new();
+        let mut outputs = SmallVec::new();
+        for (position, value) in values.into_iter().enumerate() {
+            let index = match wanted {
+                Some(wanted) if !wanted.is_empty() => wanted.get(position).map(|i| usize::from(*i)),
+                _ => Some(position),
+            };
+            let spec = index.and_then(|index| config.outputs.get(index));
+            let (Some(spec), Some(tensor)) = (spec, value.tensor) else {
+                continue;
+            };
+            outputs.push(tensor.into_output(spec, is_batching));
+            if let Some(sequence) = value.sequence
+                && parameters.is_empty()
+            {
+                parameters = sequence.parameters();
+            }
+        }
+        Response {
+            model: Arc::clone(model),
+            outputs,
+            parameters,
+        }
+    }
+
+    /// Admits and submits a step's request. What keeps it from that fails the ensemble.
+    fn start(&self, start: Start<Value>) {
+        let mut state = self.state();
+        if state.failure.is_some() {
+            state.end_run();
+            return;
+        }
+        match self.admit(&mut state, start) {
+            Ok(ticket) => {
+                let slot = ticket.shared().slot;
+                drop(state);
+                let model = Arc::clone(&ticket.shared().model);
+                if let Err(error) = model.submit(ticket) {
+                    let mut state = self.state();
+                    state.free(slot);
+                    state.end_run();
+                    self.fail(&mut state, error);
+                }
+            }
+            Err(error) => {
+                state.end_run();
+                self.fail(&mut state, error);
+            }
+        }
+    }
+
+    fn admit(&self, state: &mut State, start: Start<Value>) -> Result<Ticket, Error> {
+        let Start {
+            step,
+            iteration,
+            inputs: values,
+        } = start;
+        let origin = self.ticket.shared();
+        let shape = &self.ensemble.graph.steps[step];
+        let pin = state
+            .pins
+            .get(step)
+            .ok_or_else(|| Error::internal("no such step"))?;
+        let reservation = pin.another().map_err(|why| {
+            let draft = Draft {
+                id: &origin.id,
+                ..Draft::default()
+            };
+            admit::refuse(pin, &draft, why)
+        })?;
+        let config = Arc::clone(&reservation.config);
+        let mut sequence: Option<&Sequence> = None;
+        let mut inputs: SmallVec<[DraftInput<'_>; 4]> = SmallVec::with_capacity(values.len());
+        for ((name, _), value) in shape.inputs.iter().zip(&values) {
+            if let Some(told) = &value.sequence {
+                match sequence {
+                    Some(known) if known != told => crate::log::error!(
+                        "{}Different set of response parameters are set for '{}'. Parameter correlation ID {:?}, flags {} is used.",
+                        Prefix(&origin.id),
+                        reservation.name,
+                        known.id,
+                        known.flags
+                    ),
+                    Some(_) => {}
+                    None => sequence = Some(told),
+                }
+            }
+            let Some(tensor) = &value.tensor else {
+                continue;
+            };
+            let dims = config.input(name).map_or(&[][..], |(_, spec)| &spec.dims);
+            inputs.push(DraftInput {
+                name,
+                data_type: tensor.data_type,
+                shape: tensor.shape_for(dims, config.is_batching()),
+                chunks: tensor.chunks.clone(),
+            });
+        }
+        let sequence = sequence.unwrap_or(&state.sequence).clone();
+        let live = state
+            .live
+            .as_ref()
+            .ok_or_else(|| Error::internal("the request is gone"))?;
+        let draft = Draft {
+            id: &origin.id,
+            correlation_id: sequence.id.clone(),
+            sequence_flags: sequence.flags,
+            priority: live.priority,
+            timeout_us: live.timeout_us,
+            parameters: live.parameters.clone(),
+            inputs,
+            requested_outputs: shape.outputs.iter().map(|(name, _)| &**name).collect(),
+            ..Draft::default()
+        };
+        let stamps = Stamps {
+            request_start_ns: monotonic_ns(),
+            queue_start_ns: 0,
+            deadline_ns: live.stamps.deadline_ns,
+        };
+        let slot = state.reserve();
+        let own = self
+            .own
+            .upgrade()
+            .ok_or_else(|| Error::internal("the run is gone"))?;
+        let completion = Arc::clone(&own) as Arc<dyn Completion>;
+        let hold = StepHold::new(own);
+        let admitted = admit::admit_step(reservation, draft, &completion, slot, stamps, hold);
+        let place = usize::try_from(slot).unwrap_or(usize::MAX);
+        match admitted {
+            Ok(ticket) => {
+                if let Some(empty) = state.steps.get_mut(place) {
+                    *empty = Some(StepRun {
+                        step,
+                        iteration,
+                        is_decoupled: config.is_decoupled,
+                        batch_size: if config.is_batching() {
+                            ticket.shared().facts.batch_count
+                        } else {
+                            0
+                        },
+                        sequence,
+                        ticket: Arc::downgrade(&ticket),
+                    });
+                }
+                Ok(ticket)
+            }
+            Err(error) => {
+                state.free(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// One reason less to keep the request. The last gives it up and counts it.
+    fn close_one(&self) {
+        // AcqRel: who gives it up sees what the others noted.
+        if self.open_count.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let (live, started_ns, is_failed) = {
+            let mut state = self.state();
+            let Some(live) = state.live.take() else {
+                return;
+            };
+            (live, state.started_ns, state.failure.is_some())
+        };
+        let statistics = &self.ticket.shared().model.statistics;
+        if is_failed {
+            let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+            statistics.report_failure(Failure::Other, duration_ns);
+        } else {
+            let [input_ns, infer_ns, output_ns] =
+                [0, 1, 2].map(|part| self.spans_ns[part].load(Ordering::Relaxed));
+            // The sums of the steps, one after the other.
+            let span = ExecutionSpan {
+                exec_start_ns: started_ns,
+                compute_start_ns: started_ns + input_ns,
+                compute_end_ns: started_ns + input_ns + infer_ns,
+                exec_end_ns: started_ns + input_ns + infer_ns + output_ns,
+            };
+            let count = u64::from(live.batch_count());
+            statistics.report_request(true, &live.stamps, count, &span);
+            statistics.report_batch(count, &span);
+        }
+        drop(live);
+    }
+
+    fn arrive(&self, arrival: Arrival) {
+        self.outbox().arrivals.push_back(arrival);
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one thread takes of one run at a time: some 100 us.
+const ARRIVALS_MAX: usize = 64;
+
+/// Takes a step's request out of its queue, or marks it if it executes.
+fn withdraw_step(ticket: &Ticket) {
+    match ticket.claim(Fate::Cancel, None) {
+        Some(live) => {
+            let mut departures = Departures::default();
+            let error = Error::new(Code::Cancelled, "");
+            refuse(live, Failure::Canceled, error, &mut departures);
+            departures.flush();
+        }
+        None => {
+            if let Some(inner) = ticket.shared().run.get().and_then(Weak::upgrade) {
+                inner.cancel();
+            }
+        }
+    }
+}
+
+impl State {
+    fn reserve(&mut self) -> u64 {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.steps.push(None);
+            // As many as are under way at a time.
+            u32::try_from(self.steps.len() - 1).unwrap_or(u32::MAX)
+        });
+        u64::from(slot)
+    }
+
+    fn free(&mut self, slot: u64) {
+        let Ok(slot) = u32::try_from(slot) else {
+            return;
+        };
+        if let Some(place) = self.steps.get_mut(slot as usize) {
+            *place = None;
+            self.free_slots.push(slot);
+        }
+    }
+
+    fn end_run(&mut self) {
+        if let Some(course) = &mut self.course {
+            course.end_run();
+        }
+    }
+}
+
+impl Completion for Run {
+    fn deliver(&self, delivery: Delivery) {
+        self.arrive(Arrival::Delivery(delivery));
+    }
+
+    fn wake(&self) {
+        if let Some(own) = self.own.upgrade() {
+            chores::attend(own);
+        }
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+/// Held by a step's request: while there is one, the ensemble's request is not given up.
+#[derive(Debug)]
+pub(crate) struct StepHold(Arc<Run>);
+
+impl StepHold {
+    fn new(run: Arc<Run>) -> StepHold {
+        // Relaxed: the caller holds a reason already.
+        run.open_count.fetch_add(1, Ordering::Relaxed);
+        StepHold(run)
+    }
+
+    /// Adds what the step's execution took.
+    pub(crate) fn note(&self, span: &ExecutionSpan) {
+        let parts = [span.input_ns(), span.infer_ns(), span.output_ns()];
+        for (sum, part) in self.0.spans_ns.iter().zip(parts) {
+            // Relaxed: ordered by the count of reasons.
+            sum.fetch_add(part, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for StepHold {
+    fn drop(&mut self) {
+        self.0.close_one();
+    }
+}

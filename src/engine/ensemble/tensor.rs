@@ -1,0 +1,232 @@
+//! What travels between steps: tensors, as views that are never copied, and the sequence that they belong to.
+
+use conch_config::{DataType, Model, TensorSpec, dims_agree};
+use conch_memory::View;
+use smallvec::SmallVec;
+
+use crate::request::{CorrelationId, Request, Shape};
+use crate::{Error, Output, Parameter, ParameterValue, Response};
+
+/// The value of one of the ensemble's tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Value {
+    /// None: an optional input that the request lacks, or an output that a step did not make.
+    pub(crate) tensor: Option<Tensor>,
+    /// Of the run that made it; none for the ensemble's own inputs.
+    pub(crate) sequence: Option<Sequence>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub(crate) data_type: DataType,
+    /// With the batch dimension, if whoever made it has one.
+    pub(crate) shape: Shape,
+    pub(crate) chunks: SmallVec<[View; 1]>,
+    /// Of the request that made it; 0 without batching.
+    pub(crate) batch_size: u32,
+}
+
+/// The sequence that a step's request is part of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    pub(crate) id: CorrelationId,
+    /// Bits as in a request.
+    pub(crate) flags: u32,
+}
+
+const START: u32 = 1;
+const END: u32 = 2;
+
+/// The value of each of the ensemble's inputs in a request.
+pub(crate) fn of_request(request: &Request, config: &Model) -> SmallVec<[Value; 4]> {
+    let value = |spec: &TensorSpec| {
+        let input = request.inputs.iter().find(|input| input.name == spec.name);
+        let tensor = input.map(|input| Tensor {
+            data_type: input.data_type,
+            shape: match input.shape.get(1..) {
+                // It has no batch dimension of its own.
+                Some(dims) if spec.is_shape_tensor && request.batch_size > 0 => {
+                    Shape::from_slice(dims)
+                }
+                _ => input.shape.clone(),
+            },
+            chunks: input.chunks.clone(),
+            batch_size: request.batch_size,
+        });
+        Value {
+            tensor,
+            sequence: None,
+        }
+    };
+    config.inputs.iter().map(value).collect()
+}
+
+/// The value of each of a step's outputs in one response to its request.
+pub(crate) fn of_response<'n>(
+    response: Response,
+    names: impl Iterator<Item = &'n str>,
+    batch_size: u32,
+    own: &Sequence,
+) -> Result<SmallVec<[Value; 2]>, Error> {
+    let told = told_sequence(&response.parameters, own)?;
+    let sequence = told.clone().unwrap_or_else(|| own.clone());
+    let mut outputs: SmallVec<[Option<Output>; 2]> =
+        response.outputs.into_iter().map(Some).collect();
+    let value = |name: &str| {
+        let found = outputs
+            .iter_mut()
+            .find(|output| output.as_ref().is_some_and(|output| *output.name == *name));
+        let tensor = found.and_then(Option::take).map(|output| Tensor {
+            data_type: output.data_type,
+            shape: output.shape,
+            chunks: SmallVec::from_buf([output.data]),
+            batch_size,
+        });
+        // What was not made starts and ends nothing, unless the response said so.
+        let sequence = match (&tensor, &told) {
+            (None, None) => Sequence {
+                flags: 0,
+                ..own.clone()
+            },
+            _ => sequence.clone(),
+        };
+        Value {
+            tensor,
+            sequence: Some(sequence),
+        }
+    };
+    Ok(names.map(value).collect())
+}
+
+/// The sequence that a response's parameters name, if they do.
+fn told_sequence(parameters: &[Parameter], own: &Sequence) -> Result<Option<Sequence>, Error> {
+    let mut told: Option<Sequence> = None;
+    for parameter in parameters {
+        let bit = match &*parameter.name {
+            "sequence_id" => {
+                let id = match &parameter.value {
+                    ParameterValue::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
+                    ParameterValue::Text(id) => CorrelationId::Text(id.clone()),
+                    _ => return Err(Error::invalid(ID_TYPE)),
+                };
+                told.get_or_insert_with(|| own.without_flags()).id = id;
+                continue;
+            }
+            "sequence_start" => START,
+            "sequence_end" => END,
+            _ => continue,
+        };
+        let ParameterValue::Bool(is_set) = parameter.value else {
+            return Err(Error::invalid(format!(
+                "expect parameter '{}' to be TRITONSERVER_PARAMETER_BOOL",
+                parameter.name
+            )));
+        };
+        let told = told.get_or_insert_with(|| own.without_flags());
+        told.flags |= if is_set { bit } else { 0 };
+    }
+    Ok(told)
+}
+
+const ID_TYPE: &str = "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING";
+
+impl Sequence {
+    fn without_flags(&self) -> Sequence {
+        Sequence {
+            id: self.id.clone(),
+            flags: 0,
+        }
+    }
+
+    /// As upstream tells it in the response of an ensemble: always, also if there is none.
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
+        let id = match &self.id {
+            CorrelationId::Text(text) => ParameterValue::Text(text.clone()),
+            CorrelationId::Unsigned(number) => ParameterValue::Int(number.cast_signed()),
+        };
+        let flag = |name: &str, bit| Parameter {
+            name: name.into(),
+            value: ParameterValue::Bool(self.flags & bit != 0),
+        };
+        vec![
+            Parameter {
+                name: "sequence_id".into(),
+                value: id,
+            },
+            flag("sequence_start", START),
+            flag("sequence_end", END),
+        ]
+    }
+}
+
+impl Tensor {
+    /// Its shape for a reader whose configured dimensions are `dims`, which has a batch dimension or not. Where only one side has one, a
+    /// batch of one is added or taken away, if the dimensions agree then.
+    pub(crate) fn shape_for(&self, dims: &[i64], is_batching: bool) -> Shape {
+        match (is_batching, self.batch_size) {
+            (true, 0) if dims_agree(dims, &self.shape) => std::iter::once(1)
+                .chain(self.shape.iter().copied())
+                .collect(),
+            (false, 1) if !dims_agree(dims, &self.shape) => {
+                Shape::from_slice(self.shape.get(1..).unwrap_or(&[]))
+            }
+            _ => self.shape.clone(),
+        }
+    }
+
+    /// The tensor as an output of the ensemble.
+    pub(crate) fn into_output(self, spec: &TensorSpec, is_batching: bool) -> Output {
+        let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
+        let shape = self.shape_for(dims, is_batching);
+        let shape = match &spec.reshape {
+            Some(made) => reshaped(&shape, made, &spec.dims, usize::from(is_batching)),
+            None => shape,
+        };
+        Output {
+            name: spec.name.clone(),
+            data_type: self.data_type,
+            shape,
+            data: joined(&self.chunks),
+        }
+    }
+}
+
+/// The shape that clients see of an output that is configured with another shape than it is made in.
+fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) -> Shape {
+    let Some((batch, dims)) = shape.split_at_checked(batch_dim_count) else {
+        return shape.clone();
+    };
+    if dims.len() != made.len() {
+        return shape.clone();
+    }
+    let variable = made.iter().zip(dims).filter(|(made, _)| **made == -1);
+    let mut variable = variable.map(|(_, got)| *got);
+    let mut target = Shape::from_slice(batch);
+    for dim in shown {
+        if *dim != -1 {
+            target.push(*dim);
+        } else if let Some(got) = variable.next() {
+            target.push(got);
+        } else {
+            return shape.clone();
+        }
+    }
+    target
+}
+
+/// One piece: an input of the ensemble that is its output, too, may come in several.
+fn joined(chunks: &[View]) -> View {
+    match chunks {
+        [] => View::empty(),
+        // What a client may still write to is no answer.
+        [only] if only.is_shared() => only.to_private(),
+        [only] => only.clone(),
+        chunks => {
+            let bytes: Vec<u8> = chunks
+                .iter()
+                .flat_map(|chunk| chunk.to_private().as_ref().to_vec())
+                .collect();
+            View::copy_of(&bytes)
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Ensembles in the life of models: they come up when their models are there, go when one of those goes, and come back with it.
+//!
+//! An ensemble that was to be loaded is remembered by its plan (its *blueprint*), whether it serves or lies dormant. Whenever models
+//! changed, those that need them are put together anew, the inner ones first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use conch_config::{Composing, EnsembleStep, Ensembling, ModelConfig, Scheduling};
+
+use super::board::{Entry, Models, Trouble};
+use super::loaded::Loaded;
+use super::plan::Plan;
+use super::{Lifecycle, UNLOADED, source};
+use crate::ensemble::Ensemble;
+use crate::registry::{ModelId, State};
+use crate::{Error, ModelVersion, log};
+
+impl Plan {
+    pub(super) fn is_ensemble(&self) -> bool {
+        self.candidate.scheduling == Scheduling::Ensemble
+    }
+}
+
+impl Lifecycle {
+    /// Completes the plans of ensembles by what their models are now. Those that do not fit are taken down; returned is what is left, and
+    /// what is wrong with the others.
+    pub(super) fn assemble(&self, plans: Vec<Plan>) -> (Vec<Plan>, Vec<(ModelId, Error)>) {
+        let mut failures = Vec::new();
+        let circles = circles(&plans);
+        let mut sound = Vec::with_capacity(plans.len());
+        for mut plan in plans {
+            if !plan.is_ensemble() {
+                sound.push(plan);
+                continue;
+            }
+            let composed = match circles.get(&plan.id) {
+                Some(last) => Err(circular(&plan.id, last)),
+                None => self.composed(&plan),
+            };
+            let blueprint = plan.clone();
+            match composed {
+                Ok(config) => {
+                    self.board
+                        .lock()
+                        .entry(plan.id.clone())
+                        .or_default()
+                        .blueprint = Some(Box::new(blueprint));
+                    plan.candidate.config = config;
+                    sound.push(plan);
+                }
+                Err(error) => {
+                    log::error!("{error}");
+                    self.lay_dormant(blueprint, &error);
+                    failures.push((plan.id, error));
+                }
+            }
+        }
+        (sound, failures)
+    }
+
+    /// The configuration of an ensemble, completed by those of its models.
+    ///
+    /// # Errors
+    /// INVALID_ARG in upstream's words for a model that is not there, or that it does not fit.
+    fn composed(&self, plan: &Plan) -> Result<ModelConfig, Error> {
+        let id = &plan.id;
+        let mut config = plan.candidate.config.clone();
+        let ensembling = conch_config::ensembling(&config)
+            .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
+        if ensembling.inflight_max > 0 {
+            return Err(Error::unsupported(format!(
+                "ensemble '{id}' has max_inflight_requests, which this server does not support"
+            )));
+        }
+        let models = self.board.lock();
+        let mut missing: BTreeSet<&str> = BTreeSet::new();
+        let mut found: Vec<&ModelId> = Vec::new();
+        for step in &ensembling.steps {
+            match locate(&models, id, step, self.options.namespacing) {
+                Some(of_step) => found.push(of_step),
+                None => {
+                    missing.insert(&step.model);
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let missing: Vec<&str> = missing.into_iter().collect();
+            return Err(Error::invalid(format!(
+                "ensemble {id} contains models that are not available or ambiguous: {}",
+                missing.join(", ")
+            )));
+        }
+        let mut parts: Vec<(String, &ModelId, Arc<conch_config::Model>)> = Vec::new();
+        for (step, of_step) in ensembling.steps.iter().zip(found) {
+            let version = ready_version(&models, id, of_step, step.version)?;
+            parts.push((of_step.to_string(), of_step, Arc::clone(&version.config)));
+        }
+        let composing: Vec<Composing<'_>> = parts
+            .iter()
+            .map(|(label, id, config)| Composing {
+                namespace: &id.namespace,
+                label,
+                config: &config.message,
+            })
+            .collect();
+        conch_config::compose(&mut config, &id.to_string(), &composing)?;
+        Ok(config)
+    }
+
+    /// Takes an ensemble down that cannot be without what is gone; it comes back with it.
+    fn lay_dormant(&self, blueprint: Plan, error: &Error) {
+        let id = blueprint.id.clone();
+        let mut departing = Vec::new();
+        {
+            let mut models = self.board.lock();
+            let entry = models.entry(id.clone()).or_default();
+            entry.trouble = Some(Trouble::Invalid(error.clone()));
+            entry.source = Some(blueprint.source.clone().following(entry.source.as_ref()));
+            entry.blueprint = Some(Box::new(blueprint));
+            departing.extend(entry.take_all_down(&id));
+            self.board.publish(&models);
+        }
+        self.board.send_off(departing);
+    }
+
+    /// Makes one version of an ensemble whose plan is complete.
+    pub(super) fn load_ensemble(
+        &self,
+        plan: &Plan,
+        version: i64,
+        started: Instant,
+    ) -> Result<Loaded, Error> {
+        let Plan { id, candidate, .. } = plan;
+        let config = Arc::new(conch_config::Model::from_message(candidate.config.clone())?);
+        let ensembling = conch_config::ensembling(&config.message)
+            .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
+        let entry = ModelVersion::new(
+            Arc::clone(&id.name),
+            version,
+            Arc::clone(&config),
+            1,
+            self.options.queue_requests_max,
+        );
+        let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
+        entry.read_labels_of_ensemble(&candidate.path, |labels| {
+            self.borrow_labels(&config, &ensembling, labels);
+        })?;
+        let ensemble = Ensemble::new(
+            &config,
+            &ensembling,
+            self.board.registry(),
+            &self.placement.timekeeper,
+        );
+        entry.ensemble.get_or_init(|| Arc::clone(&ensemble));
+        if let Some(caching) = self.caching() {
+            caching.enroll(&entry);
+        }
+        entry.set_load_duration(started.elapsed());
+        Ok(Loaded::of_ensemble(ensemble, entry, plan.keepers.clone()))
+    }
+
+    /// Outputs without labels have those of the outputs that they are.
+    fn borrow_labels(
+        &self,
+        config: &conch_config::Model,
+        ensembling: &Ensembling,
+        labels: &mut crate::labels::Labels,
+    ) {
+        let models = self.board.lock();
+        for step in &ensembling.steps {
+            for (theirs, tensor) in &step.outputs {
+                let Some((_, output)) = config.output(tensor) else {
+                    continue;
+                };
+                let id = ModelId {
+                    namespace: step.namespace.as_str().into(),
+                    name: step.model.as_str().into(),
+                };
+                let entry = models.get(&id);
+                if let Some(model) = entry.and_then(|entry| entry.ready(step.version)) {
+                    labels.borrow(&output.name, model, theirs);
+                }
+            }
+        }
+    }
+
+    /// The plan of an ensemble that is to be loaded but lacks something, or did when it was last put together.
+    pub(super) fn dormant(&self, id: &ModelId) -> Option<Plan> {
+        let models = self.board.lock();
+        let entry = models.get(id).filter(|entry| !entry.has_ready())?;
+        entry.blueprint.as_ref().map(|plan| (**plan).clone())
+    }
+
+    /// The names of the ensembles that need one of `changed`, near or far.
+    pub(super) fn dependents(&self, changed: &BTreeSet<String>) -> BTreeSet<String> {
+        let models = self.board.lock();
+        let needs: Vec<(&str, &BTreeSet<String>)> = models
+            .iter()
+            .filter_map(|(id, entry)| Some((&*id.name, &entry.blueprint.as_ref()?.source.needs)))
+            .collect();
+        source::dependents(&needs, changed)
+    }
+
+    /// Puts the ensembles together anew that need one of `changed`, but for those that were `planned` themselves.
+    pub(super) fn follow_up(&self, changed: &BTreeSet<String>, planned: &BTreeSet<ModelId>) {
+        let names = self.dependents(changed);
+        let plans: BTreeMap<ModelId, Plan> = {
+            let models = self.board.lock();
+            let is_due = |id: &ModelId| names.contains(&*id.name) && !planned.contains(id);
+            models
+                .iter()
+                .filter(|(id, _)| is_due(id))
+                .filter_map(|(id, entry)| Some((id.clone(), (**entry.blueprint.as_ref()?).clone())))
+                .collect()
+        };
+        for stage in super::change::stages(plans) {
+            // Each has said in the log what is wrong with it.
+            let _ = self.bring_up(stage);
+        }
+    }
+}
+
+/// The model that a step means, among those that are loaded or were to be: in the namespace it names, or else in the ensemble's own,
+/// or else the only one of the name.
+fn locate<'m>(
+    models: &'m Models,
+    ensemble: &ModelId,
+    step: &EnsembleStep,
+    has_namespaces: bool,
+) -> Option<&'m ModelId> {
+    let of_name = || {
+        models
+            .iter()
+            .filter(|(id, entry)| *id.name == *step.model && entry.is_known())
+            .map(|(id, _)| id)
+    };
+    if !has_namespaces {
+        return of_name().next();
+    }
+    if !step.namespace.is_empty() {
+        return of_name().find(|id| *id.namespace == *step.namespace);
+    }
+    let own = of_name().find(|id| id.namespace == ensemble.namespace);
+    own.or_else(|| {
+        let mut of_name = of_name();
+        of_name.next().filter(|_| of_name.next().is_none())
+    })
+}
+
+/// The version of a step's model whose configuration counts: the highest. The one that the step wants must be there, too.
+fn ready_version<'m>(
+    models: &'m Models,
+    ensemble: &ModelId,
+    id: &ModelId,
+    wanted: Option<i64>,
+) -> Result<&'m Arc<ModelVersion>, Error> {
+    let depends =
+        |how: String| Error::invalid(format!("ensemble '{ensemble}' depends on '{id}' {how}"));
+    let entry = models
+        .get(id)
+        .ok_or_else(|| depends("which has no loaded version.".to_owned()))?;
+    if let Some(Trouble::Invalid(error)) = &entry.trouble {
+        return Err(depends(format!(
+            "which is not valid. Model '{id}' failed with error: {}",
+            error.message
+        )));
+    }
+    let Some(highest) = entry.ready(None) else {
+        return Err(depends(match entry.failure(id) {
+            Some(reason) => format!(
+                "which has no loaded version. Model '{id}' loading failed with error: {reason}"
+            ),
+            None => "which has no loaded version.".to_owned(),
+        }));
+    };
+    match wanted {
+        Some(version) if entry.ready(Some(version)).is_none() => Err(depends(format!(
+            "whose required version {version} is not loaded."
+        ))),
+        _ => Ok(highest),
+    }
+}
+
+impl Entry {
+    /// Whether it is loaded, or was to be.
+    fn is_known(&self) -> bool {
+        self.source.is_some()
+            || matches!(
+                self.trouble,
+                Some(Trouble::Invalid(_) | Trouble::Versionless)
+            )
+    }
+
+    /// The ready version of this number, or the highest.
+    fn ready(&self, version: Option<i64>) -> Option<&Arc<ModelVersion>> {
+        let mut slots = self.versions.iter().rev();
+        let (_, slot) = slots.find(|(number, slot)| {
+            slot.is_ready() && version.is_none_or(|version| version == **number)
+        })?;
+        slot.loaded.as_ref().map(Loaded::version)
+    }
+
+    /// Why it has no ready version.
+    fn failure(&self, id: &ModelId) -> Option<String> {
+        if let Some(Trouble::Versionless) = self.trouble {
+            return Some(format!(
+                "at least one version must be available under the version policy of model '{}'",
+                id.name
+            ));
+        }
+        let failed = self
+            .versions
+            .iter()
+            .filter_map(|(version, slot)| match &slot.state {
+                State::Unavailable(reason) if reason != UNLOADED => Some(format!(
+                    "version {version} is at UNAVAILABLE state: {reason};"
+                )),
+                _ => None,
+            });
+        let failed: String = failed.collect();
+        (!failed.is_empty()).then_some(failed)
+    }
+}
+
+/// The ensembles that need themselves, each with the one that it does so by.
+fn circles(plans: &[Plan]) -> BTreeMap<ModelId, String> {
+    let needs: BTreeMap<&str, &BTreeSet<String>> = plans
+        .iter()
+        .map(|plan| (&*plan.id.name, &plan.source.needs))
+        .collect();
+    let mut circles = BTreeMap::new();
+    for plan in plans {
+        let start = &*plan.id.name;
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut open: Vec<&str> = vec![start];
+        while let Some(name) = open.pop() {
+            for needed in needs.get(name).into_iter().flat_map(|needed| needed.iter()) {
+                if needed == start {
+                    circles.insert(plan.id.clone(), name.to_owned());
+                    open.clear();
+                    break;
+                }
+                if seen.insert(needed) {
+                    open.push(needed);
+                }
+            }
+        }
+    }
+    circles
+}
+
+fn circular(id: &ModelId, last: &str) -> Error {
+    Error::invalid(format!(
+        "circular dependency between ensembles: {id} -> ... -> {last} -> {id}"
+    ))
+}
