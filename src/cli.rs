@@ -3,14 +3,14 @@
 
 use std::path::PathBuf;
 
-use conch_engine::{ControlMode, HostPolicies};
+use conch_engine::{Capacity, ControlMode, HostPolicies};
 use conch_frontend::{HeaderPattern, Restrictions, TraceOptions};
 
 use crate::access_flags;
 use crate::cloud_flags::{self, Environment};
 use crate::flag_values::{
-    out_of_bound, parse_backend_config, parse_bool, parse_cache_config, parse_count, parse_int,
-    parse_port, set_host_policy,
+    out_of_bound, parse_backend_config, parse_bool, parse_cache_config, parse_capacity,
+    parse_count, parse_int, parse_port, set_host_policy,
 };
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 use crate::grpc_flags::GrpcFlags;
@@ -36,6 +36,8 @@ pub struct Arguments {
     pub model_config_name: String,
     pub model_load_thread_count: usize,
     pub model_load_retry_count: u32,
+    pub limits_rate: bool,
+    pub rate_capacities: Vec<Capacity>,
     pub model_control_mode: ControlMode,
     /// Seconds between polls in poll mode; 0: never.
     pub repository_poll_secs: u64,
@@ -126,6 +128,8 @@ impl Default for Arguments {
             model_config_name: String::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
+            limits_rate: false,
+            rate_capacities: Vec::new(),
             model_control_mode: ControlMode::None,
             repository_poll_secs: 15,
             startup_models: Vec::new(),
@@ -250,26 +254,11 @@ fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), Stri
         }
         Takes::Nothing | Takes::Text(_) => {}
     }
-    let refusal = || {
-        format!(
-            "this version of conch does not serve --{}={value}; remove the option to start without it",
-            flag.name
-        )
-    };
     match flag.effect {
         Effect::Served => return set(arguments, flag.name, value),
         Effect::Inert(why) => arguments
             .warnings
             .push(format!("--{} has no effect: {why}", flag.name)),
-        Effect::Only(accepted) => {
-            let asks_nothing = match flag.takes {
-                Takes::Bool => parse_bool(value)? == parse_bool(accepted)?,
-                _ => value.eq_ignore_ascii_case(accepted),
-            };
-            if !asks_nothing {
-                return Err(refusal());
-            }
-        }
         Effect::Deprecated(instead) => {
             arguments
                 .warnings
@@ -388,6 +377,14 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "backend-directory" => arguments.backend_directory = value.into(),
         "repoagent-directory" => arguments.repoagent_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
+        "rate-limit" => {
+            arguments.limits_rate = match value.to_ascii_lowercase().as_str() {
+                "execution_count" => true,
+                "off" => false,
+                _ => return Err(String::from("invalid argument for --rate-limit")),
+            }
+        }
+        "rate-limit-resource" => arguments.rate_capacities.push(parse_capacity(value)?),
         "host-policy" => set_host_policy(&mut arguments.host_policies, value)?,
         "cache-directory" => arguments.cache_directory = value.into(),
         "cache-config" => arguments.cache_config.push(parse_cache_config(value)?),

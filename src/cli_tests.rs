@@ -178,6 +178,27 @@ fn refuses_with_a_reason() {
             "--metrics-config=a,counter_latencies=true",
             "--metrics-config option format is <setting>=<value>. Got a,counter_latencies=true",
         ),
+        ("--rate-limit=often", "invalid argument for --rate-limit"),
+        (
+            "--rate-limit-resource=R",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R",
+        ),
+        (
+            "--rate-limit-resource=R:1:2:3",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R:1:2:3",
+        ),
+        (
+            "--rate-limit-resource=R:-1",
+            "Provided option value is out of bound. Got -1",
+        ),
+        (
+            "--rate-limit-resource=R:1:-2",
+            "Provided option value is out of bound. Got -2",
+        ),
+        (
+            "--rate-limit-resource=R:many",
+            "Invalid option value. Got many",
+        ),
         (
             "--metrics-config=counter_latencies=maybe",
             "invalid value for bool option: maybe",
@@ -186,7 +207,34 @@ fn refuses_with_a_reason() {
         assert_eq!(reason(line), expected, "{line}");
     }
     assert!(reason("--metrics-config=summary_latencies=true").contains("does not serve"));
-    assert!(reason("--rate-limit=execution_count").contains("does not serve"));
+}
+
+#[test]
+fn the_rate_limiter_is_set() {
+    let arguments = parsed(
+        "--model-repository=m --rate-limit=Execution_Count --rate-limit-resource=R1:10 --rate-limit-resource R2:5:0 \
+         --rate-limit-resource=R3:2:-1",
+    )
+    .unwrap();
+    let capacity = |name: &str, count, device| Capacity {
+        name: name.to_owned(),
+        count,
+        device,
+    };
+    assert!(arguments.limits_rate);
+    assert_eq!(
+        arguments.rate_capacities,
+        [
+            capacity("R1", 10, None),
+            capacity("R2", 5, Some(0)),
+            capacity("R3", 2, None),
+        ]
+    );
+    assert!(
+        !parsed("--model-repository=m --rate-limit=off")
+            .unwrap()
+            .limits_rate
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Every flag, by group in the order of `--help`.
 
-use crate::flags::Effect::{Deprecated, Inert, Only, Served};
+use crate::flags::Effect::{Deprecated, Inert, Served};
 use crate::flags::Takes::{Bool, Int, Nothing, Text};
 use crate::flags::{Flag, flag};
 
@@ -527,15 +527,16 @@ pub static FLAGS: &[Flag] = &[
         "Rate Limiter",
         "rate-limit",
         Text("off|execution_count"),
-        Only("off"),
-        "Limit the rate of executions.",
+        Served,
+        "Let instances execute only while they hold the resources that their groups name, in the order of their priorities. Default: off.",
     ),
     flag(
         "Rate Limiter",
         "rate-limit-resource",
         Text("<name>:<count>[:<device>]"),
-        Inert("it matters only with --rate-limit"),
-        "Capacity of a resource.",
+        Served,
+        "How much of a resource there is, on each device or on one. Without any, as much as the neediest instance asks for; with one, none of those not named. \
+         Matters only with --rate-limit. May repeat.",
     ),
     flag(
         "Memory/Device Management",

@@ -1,6 +1,6 @@
 //! The values of single options: numbers, switches, and the texts with parts of their own.
 
-use conch_engine::HostPolicies;
+use conch_engine::{Capacity, HostPolicies};
 
 /// Upstream's spellings of yes and no.
 pub fn parse_bool(text: &str) -> Result<bool, String> {
@@ -35,6 +35,34 @@ pub fn parse_count(text: &str, least: usize) -> Result<usize, String> {
         .ok()
         .filter(|count| *count >= least)
         .ok_or_else(|| out_of_bound(text))
+}
+
+/// `<name>:<count>[:<device>]`; without a device, or with -1, of every device.
+pub fn parse_capacity(text: &str) -> Result<Capacity, String> {
+    let mut parts = text.split(':');
+    let (Some(name), Some(count), device, None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(format!(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got {text}"
+        ));
+    };
+    let count = parse_int(count).and_then(|number| {
+        let count = u32::try_from(number).map_err(|_| out_of_bound(count))?;
+        Ok(u64::from(count))
+    })?;
+    let device = match device.map(parse_int).transpose()? {
+        None | Some(-1) => None,
+        Some(number) => {
+            let device = i32::try_from(number).ok().filter(|device| *device >= 0);
+            Some(device.ok_or_else(|| out_of_bound(&number.to_string()))?)
+        }
+    };
+    Ok(Capacity {
+        name: name.to_owned(),
+        count,
+        device,
+    })
 }
 
 /// `<cache>,<setting>=<value>`, with upstream's refusals.

@@ -2,7 +2,7 @@
 //!
 //! Names, defaults and kinds are Triton's, so that existing start scripts keep working; the flags of the `conch` group are ours.
 
-use Effect::{Deprecated, Inert, Only, Served};
+use Effect::{Deprecated, Inert, Served};
 use Takes::{Bool, Int, Nothing, Text};
 
 pub use crate::flag_table::FLAGS;
@@ -26,9 +26,6 @@ pub enum Effect {
     Served,
     /// Accepted so that existing start scripts work; changes nothing here, and one warning says so.
     Inert(&'static str),
-    /// Only the named value (case-insensitive) is accepted, which asks for nothing; anything else would need a feature that this
-    /// version lacks, and refusing is better than serving without it.
-    Only(&'static str),
     /// Deprecated; a warning names what to use instead.
     Deprecated(&'static str),
 }
@@ -105,8 +102,6 @@ pub fn usage() -> String {
         match flag.effect {
             Served => {}
             Inert(why) => text.push_str(&format!(" (Accepted without effect: {why}.)")),
-            Only("") => text.push_str(" (Not served by this version: refused.)"),
-            Only(value) => text.push_str(&format!(" (This version serves only {value}.)")),
             Deprecated(instead) => text.push_str(&format!(" (Deprecated: use {instead}.)")),
         }
         text.push('\n');

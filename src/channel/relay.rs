@@ -126,7 +126,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         let mut is_listed = false;
         loop {
             let mut is_held_elsewhere = false;
-            if runner.owes_look || self.is_due(clock, has_seen_closing) {
+            if runner.owes_look || self.has_news(clock, has_seen_closing) {
                 if let Some(mut scheduler) = self.baton.try_take() {
                     if std::mem::take(&mut is_listed) {
                         self.leave(core);
@@ -183,7 +183,12 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         }
     }
 
-    /// Drives the scheduler from outside its cores (the timekeeper). None: a core holds the baton and will look itself.
+    /// Whether a core that looked now would find something to do.
+    pub fn is_due(&self, clock: &impl Clock) -> bool {
+        self.has_news(clock, true)
+    }
+
+    /// Drives the scheduler from outside [`Relay::next`]. None: a core holds the baton and will look itself.
     pub fn visit<R>(
         &self,
         clock: &impl Clock,
@@ -205,7 +210,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         Some((result, outlook))
     }
 
-    fn is_due(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {
+    fn has_news(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {
         if !self.inbox.is_empty() || self.is_ready.load(Ordering::Relaxed) {
             return true;
         }

@@ -12,8 +12,9 @@ use conch_proto::inference::{
 
 use crate::model::{BatchInput, BatchInputKind, BatchOutput};
 use crate::{
-    DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, QueuePolicy, Scheduling,
-    TensorSpec, TimeoutAction, VersionPolicy, to_json, validate, validate_io,
+    DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, QueuePolicy, RateLimit,
+    RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy, to_json, validate,
+    validate_io,
 };
 
 impl Model {
@@ -236,6 +237,18 @@ fn version_policy(message: &ModelConfig) -> VersionPolicy {
     }
 }
 
+fn rate_limit(limiter: &inference::ModelRateLimiter) -> RateLimit {
+    let resource = |resource: &inference::model_rate_limiter::Resource| RateResource {
+        name: resource.name.as_str().into(),
+        is_global: resource.global,
+        count: resource.count,
+    };
+    RateLimit {
+        resources: limiter.resources.iter().map(resource).collect(),
+        priority: limiter.priority,
+    }
+}
+
 fn instance_group(model: &str, group: &ModelInstanceGroup) -> Result<InstanceGroup, Error> {
     let kind = match Kind::try_from(group.kind) {
         Ok(Kind::Cpu) => InstanceKind::Cpu,
@@ -265,5 +278,10 @@ fn instance_group(model: &str, group: &ModelInstanceGroup) -> Result<InstanceGro
             .iter()
             .map(secondary_device)
             .collect(),
+        rate_limit: group
+            .rate_limiter
+            .as_ref()
+            .map(rate_limit)
+            .unwrap_or_default(),
     })
 }

@@ -38,7 +38,7 @@ pub use json::{from_json, to_json};
 pub use merge::merge_proposal;
 pub use model::{
     BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind, Model,
-    QueuePolicy, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
+    QueuePolicy, RateLimit, RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
 };
 pub use needs::needed_models;
 pub use normalize::normalize;

@@ -197,4 +197,22 @@ pub struct InstanceGroup {
     pub host_policy: Box<str>,
     /// Kind name (`KIND_NVDLA`) and id.
     pub secondary_devices: Vec<(String, i64)>,
+    pub rate_limit: RateLimit,
+}
+
+/// What the rate limiter goes by, where there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimit {
+    pub resources: Vec<RateResource>,
+    /// 0 counts as 1.
+    pub priority: u32,
+}
+
+/// What an instance needs while it executes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateResource {
+    pub name: Arc<str>,
+    /// One pool for the server instead of one per device.
+    pub is_global: bool,
+    pub count: u32,
 }

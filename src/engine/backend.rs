@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup};
+use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup, RateLimit};
 use conch_memory::{Budget, Pool};
 
 use crate::agent::{AgentHost, NoAgents};
@@ -126,7 +126,7 @@ pub trait BatchStrategy: Send {
     fn end(&mut self);
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct InstanceSpec {
     pub name: String,
     pub kind: InstanceKind,
@@ -135,6 +135,7 @@ pub struct InstanceSpec {
     pub is_passive: bool,
     pub profiles: Vec<String>,
     pub secondary_devices: Vec<(String, i64)>,
+    pub rate_limit: RateLimit,
 }
 
 /// Requests executed by one call.

@@ -11,6 +11,7 @@ use conch_config::InstanceKind;
 
 use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
 use crate::queue::{Queue, refuse};
+use crate::rate::{Limiter, Seat};
 use crate::readiness::Inspector;
 use crate::scheduler::Harvest;
 use crate::stats::Failure;
@@ -42,11 +43,15 @@ pub(crate) struct Lineup {
     pub(crate) is_parallel: bool,
     /// What each executes before it counts as created, unless it is passive.
     pub(crate) warm_up: WarmUp,
+    /// Where each takes a seat, unless it is passive.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// What one thread is to run.
 struct Roster {
     specs: Vec<InstanceSpec>,
+    /// As many as there are instances, if executions are limited and these are not passive.
+    seats: Vec<Seat>,
     /// Number among the cores that execute; none if all its instances are passive.
     index: Option<usize>,
 }
@@ -67,9 +72,16 @@ pub(crate) fn start_cores(
         policy,
         is_parallel,
         warm_up,
+        limiter,
     } = lineup;
     let warm_up = Arc::new(warm_up);
-    let rosters = rosters(specs, policy);
+    let mut rosters = rosters(specs, policy);
+    if let Some(limiter) = &limiter {
+        for roster in rosters.iter_mut().filter(|roster| roster.index.is_some()) {
+            let seat = |spec: &InstanceSpec| limiter.seat(&spec.rate_limit, spec.device_id);
+            roster.seats = roster.specs.iter().map(seat).collect::<Result<_, _>>()?;
+        }
+    }
     let active_count = rosters
         .iter()
         .filter(|roster| roster.index.is_some())
@@ -105,7 +117,7 @@ pub(crate) fn start_cores(
         let queue = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name(thread_name(&name))
-            .spawn(move || run(start, &roster, &queue, &ready_sender, &released))
+            .spawn(move || run(start, roster, &queue, &ready_sender, &released))
             .map_err(|error| {
                 Error::internal(format!(
                     "failed to start a thread for instance '{name}': {error}"
@@ -218,6 +230,7 @@ fn rosters(specs: Vec<InstanceSpec>, policy: ExecutionPolicy) -> Vec<Roster> {
         active_count += usize::from(index.is_some());
         rosters.push(Roster {
             specs: vec![spec],
+            seats: Vec::new(),
             index,
         });
     }
@@ -261,23 +274,28 @@ struct Start {
 /// The life of a core thread.
 fn run(
     start: Start,
-    roster: &Roster,
+    roster: Roster,
     queue: &Arc<Queue>,
     ready: &mpsc::Sender<Ready>,
     released: &mpsc::Receiver<()>,
 ) {
     let placement = &start.placement;
     placement.apply();
+    let Roster {
+        specs,
+        mut seats,
+        index,
+    } = roster;
     // Instances that share a thread are of one device, and with it of one policy.
-    let policy = roster.specs.first().map_or("", |spec| &spec.host_policy);
+    let policy = specs.first().map_or("", |spec| &spec.host_policy);
     if let Err(error) = placement.host_policies.bind_current_thread(policy) {
         // Failure: the starter is gone, and with it the interest.
         let _ = ready.send(Err(error));
         return;
     }
-    let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(roster.specs.len());
-    for spec in &roster.specs {
-        if let Err(error) = start.create(spec, &mut instances) {
+    let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(specs.len());
+    for (place, spec) in specs.iter().enumerate() {
+        if let Err(error) = start.create(spec, seats.get_mut(place), &mut instances) {
             drop_instances(instances);
             // Failure: the starter is gone, and with it the interest.
             let _ = ready.send(Err(error));
@@ -285,7 +303,7 @@ fn run(
         }
     }
     // The runner attaches before the version takes requests.
-    let runner = roster.index.map(|index| {
+    let runner = index.map(|index| {
         let spin = if start.placement.spins {
             Spin::up_to(SPIN_MAX_NS)
         } else {
@@ -298,7 +316,7 @@ fn run(
     // The samples' bytes are needed no more.
     drop(start);
     match runner {
-        Some(runner) => serve(queue, runner, &mut instances),
+        Some(runner) => serve(queue, runner, &mut instances, &mut seats),
         // Passive: kept, never asked. Ends when the sender is dropped.
         None => while released.recv().is_ok() {},
     }
@@ -310,6 +328,7 @@ impl Start {
     fn create(
         &self,
         spec: &InstanceSpec,
+        mut seat: Option<&mut Seat>,
         instances: &mut Vec<Box<dyn Instance>>,
     ) -> Result<(), Error> {
         let created = catch_unwind(AssertUnwindSafe(|| {
@@ -321,7 +340,13 @@ impl Start {
         } else {
             let mut departures = Departures::default();
             self.warm_up.run(&self.version, &spec.name, |batch| {
+                if let Some(seat) = &mut seat {
+                    seat.acquire();
+                }
                 execute(&mut *instance, batch, &mut departures);
+                if let Some(seat) = &mut seat {
+                    seat.release(true);
+                }
             })
         };
         // Kept also if that failed, to be dropped with the others.
@@ -335,13 +360,25 @@ fn serve(
     queue: &Arc<Queue>,
     mut runner: conch_channel::Runner,
     instances: &mut [Box<dyn Instance>],
+    seats: &mut [Seat],
 ) {
     let mut harvest: Harvest<Live> = Harvest::default();
     let mut departures = Departures::default();
     let mut next = 0;
-    while queue.next(&mut runner, &mut harvest, &mut departures) {
+    while queue.next(
+        &mut runner,
+        seats.get_mut(next),
+        &mut harvest,
+        &mut departures,
+    ) {
         if let Some(instance) = instances.get_mut(next) {
             execute(&mut **instance, &mut harvest.batch, &mut departures);
+        }
+        if seats.len() > 1
+            && let Some(seat) = seats.get_mut(next)
+        {
+            // The next turn is another instance's.
+            seat.release(true);
         }
         next = (next + 1) % instances.len().max(1);
     }

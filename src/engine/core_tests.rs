@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use conch_config::DataType;
 
+#[path = "core_rate_tests.rs"]
+mod rate;
+
 use super::*;
 use crate::fixture::{Recorder, draft, input, model};
 use crate::timekeeper::Timekeeper;
@@ -169,6 +172,7 @@ fn spec(index: usize, kind: InstanceKind, device_id: i32) -> InstanceSpec {
         is_passive: false,
         profiles: Vec::new(),
         secondary_devices: Vec::new(),
+        rate_limit: Default::default(),
     }
 }
 
@@ -211,6 +215,7 @@ impl Bed {
                 policy,
                 is_parallel: parallel,
                 warm_up: WarmUp::default(),
+                limiter: None,
             },
             &placement(),
         )?);
@@ -294,6 +299,7 @@ fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
             policy: ExecutionPolicy::Blocking,
             is_parallel: false,
             warm_up: WarmUp::default(),
+            limiter: None,
         },
         &placement(),
     );

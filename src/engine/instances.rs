@@ -37,6 +37,7 @@ pub(crate) fn instance_specs(
                     is_passive: group.is_passive,
                     profiles: group.profiles.clone(),
                     secondary_devices: group.secondary_devices.clone(),
+                    rate_limit: group.rate_limit.clone(),
                 });
             }
         }
@@ -73,6 +74,7 @@ mod tests {
             profiles: Vec::new(),
             host_policy: host_policy.into(),
             secondary_devices: Vec::new(),
+            rate_limit: conch_config::RateLimit::default(),
         }
     }
 

@@ -32,6 +32,7 @@ mod model;
 mod model_file;
 mod order;
 mod queue;
+mod rate;
 pub mod readiness;
 pub mod regions;
 pub mod registry;
@@ -71,6 +72,7 @@ pub use error::{Code, Error};
 pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};
 pub use queue::{Place, withdraw};
+pub use rate::Capacity;
 pub use regions::Regions;
 pub use registry::{Reader, Registry, Snapshot};
 pub use request::{

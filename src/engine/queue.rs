@@ -9,6 +9,7 @@ use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
+use crate::rate::Seat;
 use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of, rejection_ns};
 use crate::shown::Shown;
 use crate::stats::Failure;
@@ -94,12 +95,18 @@ impl Queue {
     }
 
     /// Waits for the next batch; false once the queue is closed and drained. Requests whose timeout passed are answered on the way.
+    ///
+    /// With a `seat` the batch forms once that is held, and what it held for the batch before is given back.
     pub(crate) fn next(
         self: &Arc<Self>,
         runner: &mut Runner,
+        seat: Option<&mut Seat>,
         harvest: &mut Harvest<Live>,
         departures: &mut Departures,
     ) -> bool {
+        if let Some(seat) = seat {
+            return self.next_limited(runner, seat, harvest, departures);
+        }
         loop {
             // The vectors are lent to the batch that comes back, so that none is allocated per batch.
             let turn = self
@@ -124,6 +131,68 @@ impl Queue {
             if !harvest.batch.is_empty() {
                 return true;
             }
+        }
+    }
+
+    fn next_limited(
+        self: &Arc<Self>,
+        runner: &mut Runner,
+        seat: &mut Seat,
+        harvest: &mut Harvest<Live>,
+        departures: &mut Departures,
+    ) -> bool {
+        if seat.is_held() {
+            // At once for the next turn, if it will have work: otherwise others would get ahead of it between two of its requests.
+            if self.relay.is_due(&Monotonic) {
+                seat.renew();
+            } else {
+                seat.release(true);
+            }
+        }
+        loop {
+            if !seat.is_held() {
+                // Whoever asks for its seat leaves the queue to its siblings, as if it executed.
+                let turn = self
+                    .relay
+                    .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
+                        accept(scheduler, arrivals);
+                        let outlook = scheduler.look(now_ns, harvest);
+                        let is_work = outlook.is_ready
+                            || !harvest.expired.is_empty()
+                            || !harvest.cancelled.is_empty();
+                        (is_work.then_some(outlook.is_ready), outlook)
+                    });
+                let Some(turn) = turn else { return false };
+                if let Some(deadline_ns) = turn.unwatched_deadline_ns {
+                    self.entrust(deadline_ns);
+                }
+                reject(&mut harvest.expired, departures);
+                cancel(&mut harvest.cancelled, departures);
+                if !turn.batch {
+                    continue;
+                }
+                seat.acquire();
+            }
+            let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
+                accept(scheduler, arrivals);
+                let outlook = scheduler.form(now_ns, harvest);
+                for live in &mut harvest.batch {
+                    leave_queue(live);
+                }
+                ((), outlook)
+            });
+            if let Some(((), Outlook { deadline_ns, .. })) = visited
+                && deadline_ns != NEVER_NS
+            {
+                self.entrust(deadline_ns);
+            }
+            reject(&mut harvest.expired, departures);
+            cancel(&mut harvest.cancelled, departures);
+            if !harvest.batch.is_empty() {
+                return true;
+            }
+            // A sibling was faster, or has the baton.
+            seat.release(false);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::regions::Regions;
 use crate::registry::{Registry, State};
 use crate::stats::ModelStatistics;
 use crate::timekeeper::Timekeeper;
-use crate::{BackendHost, Error, log, metrics, tables};
+use crate::{BackendHost, Capacity, Error, log, metrics, tables};
 
 /// What a server is started with. The defaults are those of the command line.
 #[derive(Clone, Debug)]
@@ -52,6 +52,10 @@ pub struct Options {
     pub lowers_core_priority: bool,
     /// Where instances run, by their policy.
     pub host_policies: HostPolicies,
+    /// Instances execute only with the resources that their groups name (`--rate-limit=execution_count`).
+    pub limits_rate: bool,
+    /// How much there is of these resources; none: as much as the neediest instance asks for.
+    pub rate_capacities: Vec<Capacity>,
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
@@ -87,6 +91,8 @@ impl Default for Options {
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
+            limits_rate: false,
+            rate_capacities: Vec::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
             model_control_mode: ControlMode::None,

@@ -60,7 +60,15 @@ pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabl
             "model_config_name".to_owned(),
             options.model_config_name.clone(),
         ),
-        ("rate_limit".to_owned(), "OFF".to_owned()),
+        (
+            "rate_limit".to_owned(),
+            if options.limits_rate {
+                "EXEC_COUNT"
+            } else {
+                "OFF"
+            }
+            .to_owned(),
+        ),
         (
             "strict_readiness".to_owned(),
             u8::from(options.strict_readiness).to_string(),

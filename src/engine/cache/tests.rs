@@ -142,12 +142,14 @@ impl Bed {
             is_passive: false,
             profiles: Vec::new(),
             secondary_devices: Vec::new(),
+            rate_limit: Default::default(),
         };
         let lineup = Lineup {
             specs: vec![spec],
             policy: ExecutionPolicy::Blocking,
             is_parallel: false,
             warm_up: WarmUp::default(),
+            limiter: None,
         };
         let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
         Bed {

@@ -238,6 +238,7 @@ impl Lifecycle {
             policy: backend.execution_policy(),
             is_parallel: is_parallel(&*backend),
             warm_up: WarmUp::prepare(&entry, &candidate.path, &self.budget)?,
+            limiter: self.limiter.clone(),
         };
         let cores = core::start_cores(&entry, &model, lineup, &self.placement)?;
         entry.set_load_duration(started.elapsed());

@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use conch_memory::{Budget, Pool};
 
 use crate::cache::{Caching, ResponseCache};
+use crate::rate::Limiter;
 use crate::registry::{Registry, UNLOADED};
 use crate::repositories::Repositories;
 use crate::server::{IndexRow, Options};
@@ -58,6 +59,8 @@ pub(crate) struct Lifecycle {
     board: Arc<Board>,
     turns: Turns,
     permits: Permits,
+    /// Present if executions are limited.
+    limiter: Option<Arc<Limiter>>,
     /// Set before the first model is loaded, if there is a response cache.
     caching: OnceLock<Arc<Caching>>,
     /// Held while a backend is opened: opening is serial.
@@ -88,6 +91,9 @@ impl Lifecycle {
             board: Board::new(registry, options.namespacing),
             turns: Turns::default(),
             permits: Permits::new(options.model_load_thread_count),
+            limiter: options
+                .limits_rate
+                .then(|| Limiter::new(options.rate_capacities.clone())),
             options: options.clone(),
             host,
             pool,

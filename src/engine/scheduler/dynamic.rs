@@ -65,6 +65,16 @@ impl<T: Entry> Dynamic<T> {
         }
     }
 
+    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        self.levels.reject(now_ns, harvest);
+        let plan = self.plan(now_ns, &mut harvest.cancelled);
+        Outlook {
+            is_ready: plan.count > 0,
+            deadline_ns: plan.deadline_ns.min(self.levels.next_rejection_ns()),
+            is_empty: self.levels.is_empty(),
+        }
+    }
+
     pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
         self.levels.reject(now_ns, harvest);
         loop {

@@ -112,6 +112,14 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
+    /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has timed out.
+    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        match self {
+            Scheduler::Fifo(fifo) => fifo.outlook(),
+            Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, harvest),
+        }
+    }
+
     /// Rejects what has timed out, without forming a batch: for the time while every instance executes.
     pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
         match self {

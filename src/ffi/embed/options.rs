@@ -22,8 +22,6 @@ pub(crate) struct ServerOptions {
     tag: Tag<conch_abi::TRITONSERVER_ServerOptions>,
     pub(crate) server: Options,
     pub(crate) plugins: host::Options,
-    /// Limit how often instances execute (`--rate-limit=execution_count`).
-    pub(crate) limits_rate: bool,
 }
 
 impl ServerOptions {
@@ -39,13 +37,8 @@ impl ServerOptions {
     /// Starts the server. Blocks until all models are loaded or have failed.
     ///
     /// # Errors
-    /// UNSUPPORTED for what this version does not serve, else the start's.
+    /// The start's.
     pub(crate) fn start(&self) -> Result<(Arc<Server>, Arc<host::Host>), Error> {
-        if self.limits_rate {
-            return Err(Error::unsupported(
-                "rate limiting is not served by this version",
-            ));
-        }
         let mut server = self.server.clone();
         // As on the command line: in lexical order, without duplicates.
         server.model_repositories.sort();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{ControlMode, Error, log};
+use conch_engine::{Capacity, ControlMode, Error, log};
 
 use super::export;
 use crate::boundary::{borrow, borrow_mut, delete, give, lossy_text, text};
@@ -84,7 +84,7 @@ export! {
     fn TRITONSERVER_ServerOptionsSetRateLimiterMode(
         options: *mut abi::TRITONSERVER_ServerOptions, mode: abi::TRITONSERVER_RateLimitMode,
     ) {
-        borrow_mut(options)?.limits_rate = match mode {
+        borrow_mut(options)?.server.limits_rate = match mode {
             abi::TRITONSERVER_RATE_LIMIT_OFF => false,
             abi::TRITONSERVER_RATE_LIMIT_EXEC_COUNT => true,
             other => return Err(Error::invalid(format!("unknown rate limit mode '{other}'"))),
@@ -92,14 +92,18 @@ export! {
         Ok(())
     }
 
-    // Matters only with rate limiting.
     fn TRITONSERVER_ServerOptionsAddRateLimiterResource(
         options: *mut abi::TRITONSERVER_ServerOptions, resource_name: *const c_char, resource_count: usize,
         device: c_int,
     ) {
-        let _ = (resource_count, device);
-        text(resource_name, "resource_name")?;
-        borrow(options).map(drop)
+        let capacity = Capacity {
+            name: text(resource_name, "resource_name")?.to_owned(),
+            count: resource_count as u64,
+            // As on the command line: -1 is every device.
+            device: (device >= 0).then_some(device),
+        };
+        borrow_mut(options)?.server.rate_capacities.push(capacity);
+        Ok(())
     }
 
     fn TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize(

@@ -480,6 +480,7 @@ impl Bench {
             is_passive: false,
             profiles: vec!["fast".to_owned()],
             secondary_devices: vec![("KIND_NVDLA".to_owned(), 3)],
+            rate_limit: Default::default(),
         }
     }
 

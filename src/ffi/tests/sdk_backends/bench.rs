@@ -181,6 +181,7 @@ impl Bench {
             is_passive: false,
             profiles: Vec::new(),
             secondary_devices: Vec::new(),
+            rate_limit: Default::default(),
         };
         Arc::clone(&self.model).create_instance(spec).unwrap()
     }

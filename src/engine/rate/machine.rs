@@ -1,0 +1,271 @@
+//! Which instance may execute next: a passive state machine over the resources that instances hold while they execute.
+//!
+//! ```text
+//!          wait                 granted (by any event)      
+//! idle ──────────► waiting ──────────────────────────────► running
+//!   ▲                 │ leave                                 │
+//!   └─────────────────┴───────────────────────────────────────┘ finish
+//! ```
+//!
+//! **Order.** Each instance has a *pass*, which its priority raises with every execution, so that of two that always have work the one
+//! of priority 2 gets half the turns of the one of priority 1: upstream's `execution count x priority`. The lowest pass goes first. Who
+//! was idle, or is new, begins beside the lowest of its competitors (those with a resource in common), not at what it missed: upstream
+//! lets a new instance run alone until it has caught up with the life of all others.
+//!
+//! **Nobody stands in the way.** Whoever waits and finds its resources free is granted them, though one with a lower pass waits for
+//! others (upstream tries the first alone). That could keep the first waiting for ever, if it needs much and the others little; so it is
+//! passed over [`OVERTAKEN_MAX`] times at most by such as take of what it needs: then what it needs is kept for it.
+//!
+//! **Nobody starves.** A pass never falls, and stands still while its instance waits; every execution of another raises that one's by 1 at
+//! least, so those with lower passes get before it a bounded number of times; those with higher ones, [`OVERTAKEN_MAX`] times; and what
+//! then runs ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::resources::{Capacity, Needs, Resource, Unmet, capacities};
+
+/// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
+pub(super) const OVERTAKEN_MAX: u32 = 8;
+
+pub(super) type InstanceId = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    given: Vec<Capacity>,
+    capacities: BTreeMap<Resource, u64>,
+    held: BTreeMap<Resource, u64>,
+    instances: BTreeMap<InstanceId, Instance>,
+    /// Pass and number of arrival, so in the order of their turns.
+    waiting: BTreeSet<(u128, u64, InstanceId)>,
+    next_arrival: u64,
+    next_id: InstanceId,
+}
+
+#[derive(Debug)]
+struct Instance {
+    needs: Needs,
+    /// What an execution adds to the pass: the priority, at least 1.
+    stride: u128,
+    pass: u128,
+    /// Its last turn was in vain.
+    was_vain: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Waiting {
+        arrival: u64,
+        /// By such as came later in the order and took of what it needs.
+        overtaken_count: u32,
+    },
+    Running,
+}
+
+impl Machine {
+    pub(super) fn new(given: Vec<Capacity>) -> Machine {
+        Machine {
+            given,
+            ..Machine::default()
+        }
+    }
+
+    /// An idle instance more, and who may run now: there may be more of its resources.
+    ///
+    /// # Errors
+    /// If its needs, beside those of all others, cannot be met: then there is none more.
+    pub(super) fn add(
+        &mut self,
+        needs: Needs,
+        priority: u32,
+    ) -> Result<(InstanceId, Vec<InstanceId>), Unmet> {
+        let all = self.instances.values().map(|instance| &instance.needs);
+        self.capacities = capacities(all.chain([&needs]), &self.given)?;
+        let id = self.next_id;
+        self.next_id += 1;
+        let stride = u128::from(priority.max(1));
+        let instance = Instance {
+            needs,
+            stride,
+            pass: 0,
+            was_vain: false,
+            state: State::Idle,
+        };
+        self.instances.insert(id, instance);
+        Ok((id, self.grant()))
+    }
+
+    /// One less, whatever it does; returns who is granted its turn for that. There may be less of its resources afterwards.
+    pub(super) fn remove(&mut self, id: InstanceId) -> Vec<InstanceId> {
+        self.leave(id);
+        let Some(instance) = self.instances.remove(&id) else {
+            return Vec::new();
+        };
+        if instance.state == State::Running {
+            self.give_back(&instance.needs);
+        }
+        let all = self.instances.values().map(|instance| &instance.needs);
+        if let Ok(capacities) = capacities(all, &self.given) {
+            self.capacities = capacities;
+        }
+        self.grant()
+    }
+
+    /// An idle instance has work. Returns who may run now: it, or nobody.
+    pub(super) fn wait(&mut self, id: InstanceId) -> Vec<InstanceId> {
+        self.enter(id);
+        self.grant()
+    }
+
+    /// A running instance is done. It may not have executed: another of its model may have taken the work; that costs nothing unless it
+    /// happens again. With `has_more` it waits again at once, and gets its next
+    /// turn in its order. Returns who may run now.
+    pub(super) fn finish(
+        &mut self,
+        id: InstanceId,
+        has_executed: bool,
+        has_more: bool,
+    ) -> Vec<InstanceId> {
+        let Some(instance) = self.instances.get_mut(&id) else {
+            return Vec::new();
+        };
+        debug_assert_eq!(instance.state, State::Running);
+        instance.state = State::Idle;
+        if has_executed || instance.was_vain {
+            instance.pass += instance.stride;
+        }
+        instance.was_vain = !has_executed;
+        let needs = std::mem::take(&mut instance.needs);
+        self.give_back(&needs);
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.needs = needs;
+        }
+        if has_more {
+            self.enter(id);
+        }
+        self.grant()
+    }
+
+    pub(super) fn is_running(&self, id: InstanceId) -> bool {
+        let instance = self.instances.get(&id);
+        instance.is_some_and(|instance| instance.state == State::Running)
+    }
+
+    /// No longer among those that wait.
+    fn leave(&mut self, id: InstanceId) {
+        if let Some(instance) = self.instances.get_mut(&id)
+            && let State::Waiting { arrival, .. } = instance.state
+        {
+            instance.state = State::Idle;
+            self.waiting.remove(&(instance.pass, arrival, id));
+        }
+    }
+
+    fn enter(&mut self, id: InstanceId) {
+        let Some(entering) = self.instances.get(&id) else {
+            return;
+        };
+        debug_assert_eq!(entering.state, State::Idle);
+        let competes = |other: &&Instance| {
+            other.state != State::Idle
+                && other
+                    .needs
+                    .keys()
+                    .any(|need| entering.needs.contains_key(need))
+        };
+        let lowest = self
+            .instances
+            .values()
+            .filter(competes)
+            .map(|other| other.pass)
+            .min();
+        // One turn behind the others is what somebody is who has just run.
+        let floor = lowest.map_or(0, |pass| pass.saturating_sub(entering.stride));
+        let pass = entering.pass.max(floor);
+        let arrival = self.next_arrival;
+        self.next_arrival += 1;
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.pass = pass;
+            instance.state = State::Waiting {
+                arrival,
+                overtaken_count: 0,
+            };
+            self.waiting.insert((pass, arrival, id));
+        }
+    }
+
+    /// Lets run whoever can, in order.
+    fn grant(&mut self) -> Vec<InstanceId> {
+        let mut granted = Vec::new();
+        // Of those that were looked at and still wait.
+        let mut passed_over: Vec<InstanceId> = Vec::new();
+        let mut kept: BTreeSet<Resource> = BTreeSet::new();
+        for (_, _, id) in &self.waiting {
+            let Some(instance) = self.instances.get(id) else {
+                continue;
+            };
+            let is_kept = instance.needs.keys().any(|need| kept.contains(need));
+            if !is_kept && self.has_room(&instance.needs) {
+                for (need, count) in &instance.needs {
+                    *self.held.entry(need.clone()).or_default() += count;
+                }
+                granted.push(*id);
+                let taken = instance.needs.clone();
+                for other in &passed_over {
+                    let Some(other) = self.instances.get_mut(other) else {
+                        continue;
+                    };
+                    let is_overtaken = other.needs.keys().any(|need| taken.contains_key(need));
+                    if let State::Waiting {
+                        overtaken_count, ..
+                    } = &mut other.state
+                        && is_overtaken
+                    {
+                        *overtaken_count += 1;
+                        if *overtaken_count >= OVERTAKEN_MAX {
+                            kept.extend(other.needs.keys().cloned());
+                        }
+                    }
+                }
+                continue;
+            }
+            if matches!(instance.state, State::Waiting { overtaken_count, .. } if overtaken_count >= OVERTAKEN_MAX)
+            {
+                kept.extend(instance.needs.keys().cloned());
+            }
+            passed_over.push(*id);
+        }
+        for id in &granted {
+            if let Some(instance) = self.instances.get_mut(id) {
+                if let State::Waiting { arrival, .. } = instance.state {
+                    self.waiting.remove(&(instance.pass, arrival, *id));
+                }
+                instance.state = State::Running;
+            }
+        }
+        granted
+    }
+
+    fn has_room(&self, needs: &Needs) -> bool {
+        needs.iter().all(|(need, count)| {
+            let held = self.held.get(need).copied().unwrap_or(0);
+            let capacity = self.capacities.get(need).copied().unwrap_or(0);
+            held.checked_add(*count).is_some_and(|sum| sum <= capacity)
+        })
+    }
+
+    fn give_back(&mut self, needs: &Needs) {
+        for (need, count) in needs {
+            if let Some(held) = self.held.get_mut(need) {
+                *held = held.saturating_sub(*count);
+                if *held == 0 {
+                    self.held.remove(need);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
