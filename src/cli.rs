@@ -14,6 +14,7 @@ use crate::flag_values::{
 };
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 use crate::grpc_flags::GrpcFlags;
+use crate::limit_flags::LimitFlags;
 use crate::trace_flags::TraceFlags;
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
@@ -53,6 +54,7 @@ pub struct Arguments {
     pub vertex_ai: Listener,
     pub vertex_ai_default_model: String,
     pub grpc_flags: GrpcFlags,
+    pub limit_flags: LimitFlags,
     pub allow_cpu_metrics: bool,
     pub metrics_interval_ms: u64,
     /// The `*_duration_us` counters.
@@ -152,6 +154,7 @@ impl Default for Arguments {
             },
             vertex_ai_default_model: String::new(),
             grpc_flags: GrpcFlags::default(),
+            limit_flags: LimitFlags::default(),
             allow_cpu_metrics: true,
             metrics_interval_ms: 2_000,
             counter_latencies: true,
@@ -270,7 +273,8 @@ fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), Stri
 }
 
 fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String> {
-    if let Some(outcome) = arguments.grpc_flags.set(name, value) {
+    let own = arguments.grpc_flags.set(name, value);
+    if let Some(outcome) = own.or_else(|| arguments.limit_flags.set(name, value)) {
         return outcome;
     }
     match name {
@@ -431,6 +435,13 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             reason: String::from(reason),
         });
     }
+    arguments
+        .limit_flags
+        .check()
+        .map_err(|(flag, reason)| Stop::Bad {
+            flag: String::from(flag),
+            reason: String::from(reason),
+        })?;
     arguments.startup_models.sort();
     arguments.startup_models.dedup();
     arguments.model_repositories.sort();

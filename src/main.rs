@@ -11,6 +11,7 @@ mod flag_table;
 mod flag_values;
 mod flags;
 mod grpc_flags;
+mod limit_flags;
 mod machine;
 mod poll;
 mod trace_flags;
@@ -173,6 +174,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
             .memory_limit_bytes
             .unwrap_or(defaults.memory_limit_bytes),
         queue_requests_max: arguments.queue_requests_max,
+        gate: arguments.limit_flags.bounds,
         shard_cpus: machine.shard_cpus.clone(),
         lowers_core_priority: arguments.lowers_core_priority,
         host_policies: arguments.host_policies.clone(),
@@ -218,6 +220,7 @@ fn frontend_options(
         http_forward: arguments.http_forward.clone(),
         grpc_forward: arguments.grpc_forward.clone(),
         http_timeout_header: arguments.http_timeout_header.clone(),
+        tenant_header: arguments.limit_flags.tenant_header.clone(),
         trace: arguments.trace.clone(),
         ..conch_frontend::Options::default()
     })

@@ -1,5 +1,6 @@
 //! From the message to [`Model`]: the one place where a configuration becomes facts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use conch_proto::inference::model_config::SchedulingChoice;
@@ -12,9 +13,9 @@ use conch_proto::inference::{
 
 use crate::model::{BatchInput, BatchInputKind, BatchOutput};
 use crate::{
-    DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, QueuePolicy, RateLimit,
-    RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy, to_json, validate,
-    validate_io,
+    DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, OwnParameters,
+    QueuePolicy, RateLimit, RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
+    to_json, validate, validate_io,
 };
 
 impl Model {
@@ -64,11 +65,12 @@ impl Model {
     }
 
     fn without_tensors(message: ModelConfig) -> Result<Model, Error> {
-        let parameters = message
+        let parameters: BTreeMap<String, String> = message
             .parameters
             .iter()
             .map(|(key, value)| (key.clone(), value.string_value.clone()))
             .collect();
+        let own = OwnParameters::read(&message.name, &parameters)?;
         Ok(Model {
             name: message.name.as_str().into(),
             platform: message.platform.as_str().into(),
@@ -79,7 +81,8 @@ impl Model {
                 .expect("validate refuses a negative size"),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            scheduling: scheduling(&message),
+            scheduling: scheduling(&message, &own),
+            own,
             version_policy: version_policy(&message),
             instance_groups: message
                 .instance_group
@@ -172,18 +175,18 @@ fn only(sources: &[String]) -> String {
         .expect("validate_io wants exactly one source")
 }
 
-fn scheduling(message: &ModelConfig) -> Scheduling {
+fn scheduling(message: &ModelConfig, own: &OwnParameters) -> Scheduling {
     match &message.scheduling_choice {
         None => Scheduling::Default,
         Some(SchedulingChoice::DynamicBatching(batching)) => {
-            Scheduling::Dynamic(dynamic_batching(batching))
+            Scheduling::Dynamic(dynamic_batching(batching, own))
         }
         Some(SchedulingChoice::SequenceBatching(_)) => Scheduling::Sequence,
         Some(SchedulingChoice::EnsembleScheduling(_)) => Scheduling::Ensemble,
     }
 }
 
-fn dynamic_batching(batching: &ModelDynamicBatching) -> DynamicBatching {
+fn dynamic_batching(batching: &ModelDynamicBatching, own: &OwnParameters) -> DynamicBatching {
     let mut preferred_batch_sizes: Vec<u32> = batching
         .preferred_batch_size
         .iter()
@@ -195,6 +198,7 @@ fn dynamic_batching(batching: &ModelDynamicBatching) -> DynamicBatching {
         preferred_batch_sizes,
         max_queue_delay_us: batching.max_queue_delay_microseconds,
         is_preserving_order: batching.preserve_ordering,
+        is_by_deadline: own.is_by_deadline,
         priority_levels: batching.priority_levels,
         default_priority_level: batching.default_priority_level,
         default_policy: batching

@@ -22,6 +22,7 @@ mod merge;
 mod model;
 mod needs;
 mod normalize;
+mod own;
 mod prepare;
 mod schema;
 mod states;
@@ -42,6 +43,7 @@ pub use model::{
 };
 pub use needs::needed_models;
 pub use normalize::normalize;
+pub use own::{DEADLINE_ORDER, OwnParameters, REQUESTS_MAX};
 pub use prepare::{Preparation, prepare};
 pub use states::{StateSpec, StateStart, states};
 pub use text::{load_file, parse_text};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::DataType;
+use crate::{DataType, OwnParameters};
 
 /// A validated, normalised model configuration. Immutable; shared by every version loaded with it.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Model {
     pub batch_outputs: Vec<BatchOutput>,
     /// For the backend, opaque to the server but for a few names.
     pub parameters: BTreeMap<String, String>,
+    /// Those that mean something to this server.
+    pub own: OwnParameters,
     /// Labels of the model's metrics.
     pub metric_tags: BTreeMap<String, String>,
 }
@@ -118,6 +120,8 @@ pub struct DynamicBatching {
     pub preferred_batch_sizes: Vec<u32>,
     pub max_queue_delay_us: u64,
     pub is_preserving_order: bool,
+    /// Within a level, whoever has the earliest deadline comes first.
+    pub is_by_deadline: bool,
     /// 0: no levels.
     pub priority_levels: u64,
     pub default_priority_level: u64,

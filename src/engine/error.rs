@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Error codes, numbered as in Triton's C API.
+/// Error codes, numbered as in Triton's C API as far as that has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Code {
@@ -15,6 +15,8 @@ pub enum Code {
     Unsupported = 5,
     AlreadyExists = 6,
     Cancelled = 7,
+    /// Too much is going on for now, whoever asks may ask again. Not one of the C API's, where it is [`Code::Unavailable`].
+    Exhausted = 8,
 }
 
 impl Code {
@@ -29,6 +31,7 @@ impl Code {
             Code::Unsupported => "Unsupported",
             Code::AlreadyExists => "Already exists",
             Code::Cancelled => "Cancelled",
+            Code::Exhausted => "Resource exhausted",
         }
     }
 }
@@ -62,6 +65,10 @@ impl Error {
 
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(Code::Unavailable, message)
+    }
+
+    pub fn exhausted(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Code::Exhausted, message)
     }
 
     pub fn unsupported(message: impl Into<Cow<'static, str>>) -> Error {

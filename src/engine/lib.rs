@@ -22,6 +22,7 @@ mod error;
 mod fingerprint;
 #[cfg(test)]
 mod fixture;
+pub mod gate;
 mod host_policy;
 mod instances;
 pub mod labels;
@@ -69,6 +70,7 @@ pub use complaints::Complaints;
 pub use control::{ControlMode, Overrides};
 pub use credits::Credits;
 pub use error::{Code, Error};
+pub use gate::Tenant;
 pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};
 pub use queue::{Place, withdraw};

@@ -10,6 +10,7 @@ use conch_config::Scheduling;
 use crate::admit::Plan;
 use crate::cache::Member;
 use crate::ensemble::Ensemble;
+use crate::gate::Pass;
 use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
@@ -28,8 +29,10 @@ pub struct ModelVersion {
     load_duration_ns: AtomicU64,
     /// Live requests, and [`RETIRED`] once no more may enter.
     live: AtomicU64,
-    /// Bound of the live requests.
+    /// Bound of the live requests: of the queue, or of the crowd if that is lower.
     live_max: u64,
+    /// One more than so many is not too much for the queue, but more than is wanted.
+    crowd_max: u64,
     /// Who waits for the last request of a retired version.
     mourner: OnceLock<Thread>,
     heritage: Mutex<Heritage>,
@@ -69,7 +72,8 @@ impl ModelVersion {
             statistics,
             load_duration_ns: AtomicU64::new(0),
             live: AtomicU64::new(0),
-            live_max,
+            live_max: live_max.min(config.own.requests_max.unwrap_or(u64::MAX)),
+            crowd_max: config.own.requests_max.unwrap_or(u64::MAX),
             mourner: OnceLock::new(),
             heritage: Mutex::default(),
             plan: Plan::new(&config),
@@ -86,6 +90,32 @@ impl ModelVersion {
 
     pub(crate) fn in_namespace(self, namespace: Arc<str>) -> ModelVersion {
         ModelVersion { namespace, ..self }
+    }
+
+    /// Bounds its live requests as all models' are, unless its configuration does.
+    pub(crate) fn with_requests_max(self, requests_max: Option<u64>) -> ModelVersion {
+        let Some(crowd_max) = requests_max.filter(|_| self.config.own.requests_max.is_none())
+        else {
+            return self;
+        };
+        ModelVersion {
+            live_max: self.live_max.min(crowd_max),
+            crowd_max,
+            ..self
+        }
+    }
+
+    pub(crate) fn crowd_max(&self) -> u64 {
+        self.crowd_max
+    }
+
+    /// Why there is no place beside `live_count` requests.
+    fn no_place_beside(&self, live_count: u64) -> NoPlace {
+        if live_count >= self.crowd_max {
+            NoPlace::Crowded
+        } else {
+            NoPlace::Full
+        }
     }
 
     /// Everything it counted, with its name.
@@ -186,8 +216,10 @@ impl ModelVersion {
 /// Why a request did not get a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// As many requests are live as may be.
+    /// As many requests are live as the queue may hold.
     Full,
+    /// As many as are wanted of this model at a time.
+    Crowded,
     /// The version is on its way out: another, or none, has taken its place in the registry.
     Retired,
 }
@@ -199,6 +231,8 @@ const MOURNING_LOOK: Duration = Duration::from_millis(50);
 /// A model together with a place among its live requests, which is freed on drop at the latest.
 pub struct Reservation {
     model: Arc<ModelVersion>,
+    /// Where the server's gate counts it, if there is one.
+    pass: Option<Pass>,
     is_freed: AtomicBool,
 }
 
@@ -212,13 +246,14 @@ impl Reservation {
         // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
         let reservation = Reservation {
             model: Arc::clone(model),
+            pass: None,
             is_freed: AtomicBool::new(false),
         };
         if before & RETIRED != 0 {
             return Err(NoPlace::Retired);
         }
         if before >= model.live_max {
-            return Err(NoPlace::Full);
+            return Err(model.no_place_beside(before));
         }
         Ok(reservation)
     }
@@ -227,6 +262,7 @@ impl Reservation {
     pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> Reservation {
         Reservation {
             model: Arc::clone(model),
+            pass: None,
             is_freed: AtomicBool::new(true),
         }
     }
@@ -241,12 +277,18 @@ impl Reservation {
         let before = self.model.live.fetch_add(1, Ordering::Relaxed);
         let reservation = Reservation {
             model: Arc::clone(&self.model),
+            pass: None,
             is_freed: AtomicBool::new(false),
         };
         if before & !RETIRED >= self.model.live_max {
-            return Err(NoPlace::Full);
+            return Err(self.model.no_place_beside(before & !RETIRED));
         }
         Ok(reservation)
+    }
+
+    /// Keeps `pass` for as long as the place.
+    pub fn carry(&mut self, pass: Pass) {
+        self.pass = Some(pass);
     }
 
     /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend
@@ -255,6 +297,9 @@ impl Reservation {
         // Relaxed: only who frees goes on; the place itself is ordered below.
         if self.is_freed.swap(true, Ordering::Relaxed) {
             return;
+        }
+        if let Some(pass) = &self.pass {
+            pass.leave();
         }
         // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
         let before = self.model.live.fetch_sub(1, Ordering::Release);

@@ -15,6 +15,7 @@ use crate::asker::{Asker, Hold};
 use crate::cache::Deposit;
 use crate::credits::Credits;
 use crate::ensemble::{Run, StepHold};
+use crate::gate::Tenant;
 use crate::model::Reservation;
 use crate::order::Turn;
 use crate::queue::Place;
@@ -80,6 +81,8 @@ pub struct Draft<'a> {
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
+    /// Who sends it, where tenants' requests are bounded.
+    pub tenant: Option<Tenant>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
     pub asker: Option<Arc<dyn Asker>>,
     /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
@@ -194,6 +197,6 @@ pub struct Stamps {
     pub request_start_ns: u64,
     /// It entered the model's queue.
     pub queue_start_ns: u64,
-    /// Absolute client deadline (gRPC), 0 for none.
+    /// Absolute client deadline, 0 for none.
     pub deadline_ns: u64,
 }

@@ -14,6 +14,7 @@ use conch_memory::{Budget, Pool};
 
 use crate::cache::Caching;
 use crate::control::ControlMode;
+use crate::gate::{self, Gate};
 use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
@@ -46,6 +47,8 @@ pub struct Options {
     pub pool_retain_bytes: usize,
     /// Bound of the live requests of one model version.
     pub queue_requests_max: u64,
+    /// Bounds of what is let in, beyond which clients are to come again.
+    pub gate: gate::Bounds,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
     pub shard_cpus: Vec<usize>,
     /// Run cores at nice +5 where they share CPUs with shards.
@@ -88,6 +91,7 @@ impl Default for Options {
             memory_limit_bytes: metrics::process::memory_total_bytes() / 2,
             pool_retain_bytes: 64 << 20,
             queue_requests_max: 65_536,
+            gate: gate::Bounds::default(),
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
@@ -147,6 +151,7 @@ pub struct Server {
     lifecycle: Lifecycle,
     timekeeper: Arc<Timekeeper>,
     regions: Arc<Regions>,
+    gate: Option<Arc<Gate>>,
     phase: AtomicU8,
     cpu_meter: CpuMeter,
 }
@@ -191,6 +196,7 @@ impl Server {
             lifecycle,
             timekeeper,
             regions,
+            gate: Gate::new(&options.gate),
             phase: AtomicU8::new(Phase::Serving as u8),
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
@@ -246,6 +252,11 @@ impl Server {
     /// Memory that clients share with the server.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    }
+
+    /// What requests pass before they ask for a place in a model, if there are bounds of that kind.
+    pub fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
     }
 
     pub fn metadata(&self) -> &Metadata {

@@ -308,7 +308,12 @@ handles! {
 
 impl ErrorHandle {
     pub(crate) fn give(error: Error) -> *mut abi::TRITONSERVER_Error {
-        ErrorHandle::raise(error.code as u32, c_string(&error.message))
+        let code = match error.code {
+            // The C API has no word for it.
+            Code::Exhausted => Code::Unavailable,
+            code => code,
+        };
+        ErrorHandle::raise(code as u32, c_string(&error.message))
     }
 
     pub(crate) fn raise(code: u32, message: CString) -> *mut abi::TRITONSERVER_Error {

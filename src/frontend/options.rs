@@ -80,6 +80,8 @@ pub struct Options {
     pub grpc_forward: Option<HeaderPattern>,
     /// The header by which HTTP clients set a deadline, if they may.
     pub http_timeout_header: Option<Box<str>>,
+    /// The HTTP header, and the key of gRPC metadata, that tells tenants apart where their requests are bounded.
+    pub tenant_header: Option<Box<str>>,
     pub grpc_compression: CompressionLevel,
     pub grpc_connections: GrpcConnections,
     /// gRPC is served over TLS only.
@@ -121,6 +123,7 @@ impl Default for Options {
             http_forward: None,
             grpc_forward: None,
             http_timeout_header: None,
+            tenant_header: None,
             grpc_compression: CompressionLevel::None,
             grpc_connections: GrpcConnections::default(),
             grpc_tls: None,

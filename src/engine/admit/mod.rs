@@ -12,7 +12,7 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use conch_channel::Claim;
+use conch_channel::{Claim, NEVER_NS};
 use conch_config::{Model, Scheduling};
 use smallvec::SmallVec;
 
@@ -26,7 +26,7 @@ use crate::regions::Landing;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
 use crate::trace::Activity;
-use crate::{Completion, Error, ModelVersion};
+use crate::{Completion, Error, ModelVersion, gate};
 
 pub(crate) use plan::Plan;
 pub(crate) use tensor::byte_count;
@@ -109,6 +109,10 @@ fn enter(
         level,
         queued_ns: stamps.queue_start_ns,
         timeout_us: draft.timeout_us,
+        deadline_ns: match stamps.deadline_ns {
+            0 => NEVER_NS,
+            deadline_ns => deadline_ns,
+        },
         signature: model
             .plan
             .signature(config, &indices, &inputs, batch_size > 0),
@@ -274,10 +278,14 @@ impl fmt::Display for Dims<'_> {
     }
 }
 
-/// Why no place was to be had, for the client.
+/// Why no place was to be had, for the client. The model counts who was one too many.
 pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
     match why {
         NoPlace::Full => full(draft.id),
+        NoPlace::Crowded => {
+            let who = format_args!("model '{}'", model.name);
+            gate::refusal(model, draft.id, &who, model.crowd_max())
+        }
         NoPlace::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",
             model.name, model.version

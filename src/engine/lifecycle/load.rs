@@ -218,6 +218,7 @@ impl Lifecycle {
         conch_config::validate_io(&config.message)?;
         // The backend may have proposed the scheduler.
         check_scheduling(name, &config.scheduling)?;
+        check_deadline_order(name, &config)?;
         let specs = instance_specs(name, &config.instance_groups)?;
         let core_count = specs.iter().filter(|spec| !spec.is_passive).count();
         let entry = ModelVersion::new(
@@ -227,7 +228,10 @@ impl Lifecycle {
             core_count,
             self.options.queue_requests_max,
         );
-        let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
+        let entry = entry
+            .in_namespace(Arc::clone(&id.namespace))
+            .with_requests_max(self.options.gate.model_max);
+        let entry = Arc::new(entry);
         entry.read_labels(&candidate.path)?;
         if let Some(caching) = self.caching() {
             caching.enroll(&entry);
@@ -382,6 +386,23 @@ fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
         // A backend may not propose one.
         Scheduling::Ensemble => Err(Error::invalid(format!(
             "model '{name}' has a backend, so it is no ensemble"
+        ))),
+    }
+}
+
+/// The order of deadlines is one of the dynamic batcher, and not the order of arrival.
+fn check_deadline_order(name: &str, config: &conch_config::Model) -> Result<(), Error> {
+    if !config.own.is_by_deadline {
+        return Ok(());
+    }
+    let parameter = conch_config::DEADLINE_ORDER;
+    match &config.scheduling {
+        Scheduling::Dynamic(settings) if !settings.is_preserving_order => Ok(()),
+        Scheduling::Dynamic(_) => Err(Error::invalid(format!(
+            "parameter '{parameter}' of model '{name}' excludes preserve_ordering"
+        ))),
+        _ => Err(Error::invalid(format!(
+            "parameter '{parameter}' of model '{name}' needs dynamic_batching"
         ))),
     }
 }

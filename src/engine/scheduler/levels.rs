@@ -1,4 +1,7 @@
 //! The queues of the dynamic batcher: by priority level, and within a level the requests in time before the delayed ones.
+//!
+//! Requests in time stand in order of arrival, or in order of deadline where the model wants that: whoever has to be executed first, be it
+//! that its client waits no longer or that its timeout acts, and behind these the ones that have all the time, as they came.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,6 +36,7 @@ pub(super) struct Levels<T> {
     count: usize,
     default_policy: QueuePolicy,
     policies: Vec<(u64, QueuePolicy)>,
+    is_by_deadline: bool,
     /// Timeouts that reject, earliest first, with an entry each to claim. The number tells equal times apart.
     rejections: BTreeMap<(u64, u64), T>,
     arrivals: u64,
@@ -53,6 +57,7 @@ impl<T: Entry> Levels<T> {
             count: 0,
             default_policy: settings.default_policy,
             policies: settings.priority_policies.clone(),
+            is_by_deadline: settings.is_by_deadline,
             rejections: BTreeMap::new(),
             arrivals: 0,
         }
@@ -90,11 +95,20 @@ impl<T: Entry> Levels<T> {
             self.rejections.insert((expires_ns, number), entry.clone());
         }
         self.count += 1;
-        level.in_time.push_back(Queued {
+        let queued = Queued {
             entry,
             expires_ns,
             number,
-        });
+        };
+        if self.is_by_deadline {
+            let due_ns = queued.due_ns();
+            let place = level
+                .in_time
+                .partition_point(|other| other.due_ns() <= due_ns);
+            level.in_time.insert(place, queued);
+        } else {
+            level.in_time.push_back(queued);
+        }
     }
 
     /// Claims what is to be rejected at `now_ns`. The places in the queues are found empty later.
@@ -189,6 +203,13 @@ const KEPT_COUNT: usize = 8;
 impl Cursor {
     pub(super) fn advance(&mut self) {
         self.index += 1;
+    }
+}
+
+impl<T: Entry> Queued<T> {
+    /// When it is too late for it, while it is in time.
+    fn due_ns(&self) -> u64 {
+        self.expires_ns.min(self.entry.facts().deadline_ns)
     }
 }
 

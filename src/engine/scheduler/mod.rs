@@ -25,7 +25,7 @@ pub(crate) use strategy::{Strategy, Verdict};
 pub(crate) type Signature = SmallVec<[i64; 4]>;
 
 /// What a scheduler knows of a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// Inferences in it, at least 1.
     pub batch_count: u32,
@@ -35,7 +35,22 @@ pub(crate) struct Facts {
     pub queued_ns: u64,
     /// The client's own timeout; 0 for none.
     pub timeout_us: u64,
+    /// When the client stops waiting, where it said so: a wish that orders requests, and that others see to. [`NEVER_NS`] for none.
+    pub deadline_ns: u64,
     pub signature: Signature,
+}
+
+impl Default for Facts {
+    fn default() -> Facts {
+        Facts {
+            batch_count: 0,
+            level: 0,
+            queued_ns: 0,
+            timeout_us: 0,
+            deadline_ns: NEVER_NS,
+            signature: Signature::new(),
+        }
+    }
 }
 
 /// A queued request, which somebody else may claim at any time.

@@ -43,6 +43,7 @@ fn settings(preferred: &[u32], delay_us: u64) -> DynamicBatching {
         preferred_batch_sizes: preferred.to_vec(),
         max_queue_delay_us: delay_us,
         is_preserving_order: false,
+        is_by_deadline: false,
         priority_levels: 0,
         default_priority_level: 0,
         default_policy: QueuePolicy::default(),
@@ -359,6 +360,56 @@ fn timeouts_reject_or_delay() {
             "{label}"
         );
     }
+}
+
+#[test]
+fn deadlines_order_a_level_where_the_model_wants_it() {
+    // Level, arrival, the client's deadline, its timeout; 0 for none. Times in us.
+    let requests = [
+        (2, 0, 10, 0),
+        (1, 1, 0, 0),
+        (1, 2, 900, 0),
+        (1, 3, 500, 0),
+        (1, 4, 0, 400),
+        (1, 5, 500, 0),
+        (1, 6, 800, 200),
+        (1, 7, 0, 0),
+    ];
+    let order = |is_by_deadline, action, now_us: u64| {
+        let mut settings = settings(&[1], 0);
+        settings.priority_levels = 2;
+        settings.is_by_deadline = is_by_deadline;
+        settings.default_policy = policy(action, 0, true);
+        let mut dynamic = Dynamic::new(&settings, 1, None);
+        for (number, (level, queued_us, deadline_us, timeout_us)) in
+            requests.into_iter().enumerate()
+        {
+            dynamic.accept(fake(
+                number,
+                Facts {
+                    batch_count: 1,
+                    level,
+                    queued_ns: queued_us * 1_000,
+                    timeout_us,
+                    deadline_ns: if deadline_us == 0 {
+                        NEVER_NS
+                    } else {
+                        deadline_us * 1_000
+                    },
+                    ..Facts::default()
+                },
+            ));
+        }
+        let mut harvest = Harvest::default();
+        while !dynamic.form(now_us * 1_000, &mut harvest).is_empty {}
+        harvest.batch
+    };
+    let (reject, delay) = (TimeoutAction::Reject, TimeoutAction::Delay);
+    assert_eq!(order(false, reject, 10), [1, 2, 3, 4, 5, 6, 7, 0]);
+    // Due at 206, 404, 500, 500, 900, and never; equal ones, and those, as they came.
+    assert_eq!(order(true, reject, 10), [6, 4, 3, 5, 2, 1, 7, 0]);
+    // A client's deadline orders and does no more: who it passes for is withdrawn by others.
+    assert_eq!(order(true, delay, 300), [4, 3, 5, 2, 1, 7, 6, 0]);
 }
 
 #[test]

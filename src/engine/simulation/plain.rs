@@ -96,13 +96,26 @@ impl Plain {
         numbers
     }
 
-    /// The next request in order behind those in `seen`: by level, in time before delayed, then as they came (delayed: as they were delayed).
+    /// The next request in order behind those in `seen`: by level, in time before delayed, then by deadline if the model wants
+    /// that, then as they came (delayed: as they were delayed).
     fn next(&self, seen: &[usize]) -> Option<usize> {
         let others = self.waiting.iter().enumerate();
         others
             .filter(|(_, waiting)| !seen.contains(&waiting.number))
-            .min_by_key(|(index, waiting)| (waiting.facts.level, waiting.is_delayed, *index))
+            .min_by_key(|(index, waiting)| {
+                let due_ns = self.due_ns(waiting);
+                (waiting.facts.level, waiting.is_delayed, due_ns, *index)
+            })
             .map(|(index, _)| index)
+    }
+
+    /// What orders it within its level; the same for all unless the model goes by deadlines.
+    fn due_ns(&self, waiting: &Waiting) -> u64 {
+        if !self.settings.is_by_deadline || waiting.is_delayed {
+            return NEVER_NS;
+        }
+        self.expires_ns(&waiting.facts)
+            .min(waiting.facts.deadline_ns)
     }
 
     /// Forms a batch at `now_ns`, if it is time for one.

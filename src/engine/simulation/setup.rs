@@ -87,6 +87,7 @@ fn dynamic(random: &mut Random, batch_size_max: u32) -> DynamicBatching {
         preferred_batch_sizes: preferred,
         max_queue_delay_us: random.one_of(&[0, 0, 40, 300]),
         is_preserving_order,
+        is_by_deadline: !is_preserving_order && random.chance(1, 3),
         priority_levels,
         default_priority_level: priority_levels.min(1),
         default_policy: policy(random, is_preserving_order),

@@ -176,6 +176,10 @@ impl World {
             level: setup.level(&mut self.random),
             queued_ns: self.now_ns,
             timeout_us: self.random.below(2) * self.random.below(150),
+            deadline_ns: match self.random.chance(1, 2) {
+                true => self.now_ns + self.random.below(400_000),
+                false => NEVER_NS,
+            },
             signature: [self.random.below(setup.shape_count) as i64]
                 .into_iter()
                 .collect(),
@@ -190,8 +194,11 @@ impl World {
         version.live_count += 1;
         self.story.tell(self.now_ns, || {
             format!(
-                "{number} arrives: {} rows, level {level}, timeout {} us, shape {:?}",
-                facts.batch_count, facts.timeout_us, facts.signature
+                "{number} arrives: {} rows, level {level}, timeout {} us, deadline {}, shape {:?}",
+                facts.batch_count,
+                facts.timeout_us,
+                facts.deadline_ns / 1_000,
+                facts.signature
             )
         });
         let completion: Arc<dyn crate::Completion> = self.receiver.clone();

@@ -373,6 +373,16 @@ impl InferenceRequest {
 
     /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
     fn reserve(&self, server: &Server) -> Result<Reservation, Error> {
+        let Some(gate) = server.gate() else {
+            return self.reserve_place(server);
+        };
+        let pass = gate.enter(&self.model, &self.id.to_string_lossy(), None)?;
+        let mut reservation = self.reserve_place(server)?;
+        reservation.carry(pass);
+        Ok(reservation)
+    }
+
+    fn reserve_place(&self, server: &Server) -> Result<Reservation, Error> {
         let refusal = match Reservation::new(&self.model) {
             Ok(reservation) => return Ok(reservation),
             Err(refusal) => refusal,

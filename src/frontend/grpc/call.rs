@@ -17,7 +17,7 @@ use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
 use super::body::{Failure, framed, receive_message, receive_pile, receive_tensors, send_pieces};
-use super::infer::{self, Pieces};
+use super::infer::{self, Pieces, Sender};
 use super::method::Method;
 use super::packing::{Packing, pack};
 use super::patience::Patience;
@@ -27,7 +27,6 @@ use super::trace::{RESPONSE_COMPLETE, SEND_END, SEND_START, Wait, note};
 use super::{control, forward, readiness, reflection, repository, shared_memory, stream, timeout};
 use crate::access::Granted;
 use crate::coding::Coding;
-use crate::forward::Forwarded;
 use crate::shard::{Shard, Timer};
 
 /// Counts the calls of one connection that its peer withdrew.
@@ -82,7 +81,7 @@ struct Begun {
     deadline_ns: Option<u64>,
     /// `triton_grpc_error`: the first failed inference ends a stream.
     ends_at_error: bool,
-    forwarded: Forwarded,
+    sender: Sender,
     packing: Packing,
 }
 
@@ -130,11 +129,15 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
         Some(pattern) if method.is_inference() => forward::collect(pattern, &head.headers),
         _ => None,
     };
+    let tenant = match method.is_inference() {
+        true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
+        false => None,
+    };
     Ok(Begun {
         method: granted,
         deadline_ns,
         ends_at_error,
-        forwarded,
+        sender: Sender { forwarded, tenant },
         packing,
     })
 }
@@ -149,7 +152,7 @@ async fn answer(
         method,
         deadline_ns,
         ends_at_error,
-        forwarded,
+        sender,
         packing,
     } = match begun {
         Ok(begun) => begun,
@@ -172,7 +175,7 @@ async fn answer(
             let wait = wait.end();
             let typed = infer::convert(shard, &arrived).await;
             let (submitted, stations) =
-                infer::submit(shard, arrived, typed, forwarded, patience.deadline_ns, wait)?;
+                infer::submit(shard, arrived, typed, sender, patience.deadline_ns, wait)?;
             let mut pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
                 infer::Encoded::Ready(pieces) => pieces,
                 infer::Encoded::Later(pieces) => pieces.await?,
@@ -191,7 +194,7 @@ async fn answer(
             let terms = stream::Terms {
                 deadline_ns: patience.deadline_ns,
                 ends_at_error,
-                forwarded,
+                sender,
                 packing,
             };
             Box::pin(stream::serve(shard, terms, body, respond)).await

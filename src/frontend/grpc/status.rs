@@ -66,6 +66,7 @@ impl From<Error> for Status {
             EngineCode::Unsupported => Code::Unimplemented,
             EngineCode::AlreadyExists => Code::AlreadyExists,
             EngineCode::Cancelled => Code::Cancelled,
+            EngineCode::Exhausted => Code::ResourceExhausted,
         };
         Status {
             code,
@@ -166,6 +167,7 @@ mod tests {
             (EngineCode::Unsupported, 12),
             (EngineCode::AlreadyExists, 6),
             (EngineCode::Cancelled, 1),
+            (EngineCode::Exhausted, 8),
         ];
         for (code, expected) in table {
             let status = Status::from(Error::new(code, "why"));

@@ -140,6 +140,10 @@ impl Answer {
         if self.names_encodings {
             target.extend_from_slice(b"\r\nAccept-Encoding: gzip, deflate");
         }
+        if self.status == 429 {
+            target.extend_from_slice(b"\r\nRetry-After: ");
+            target.extend_from_slice(RETRY_AFTER_SECS);
+        }
         if let Some(load_metrics) = &self.load_metrics {
             target.extend_from_slice(b"\r\nendpoint-load-metrics: ");
             target.extend_from_slice(load_metrics.as_bytes());
@@ -158,11 +162,15 @@ impl Answer {
     }
 }
 
+/// What is exhausted is there again as soon as some request is over; the header knows whole seconds, and 0 would invite everyone at once.
+const RETRY_AFTER_SECS: &[u8] = b"1";
+
 /// Upstream's mapping of codes.
 pub(crate) fn status_of(code: Code) -> u16 {
     match code {
         Code::Internal => 500,
         Code::NotFound => 404,
+        Code::Exhausted => 429,
         Code::Unavailable => 503,
         Code::Unsupported => 501,
         Code::Unknown | Code::InvalidArg | Code::AlreadyExists | Code::Cancelled => 400,
@@ -180,6 +188,7 @@ fn reason(status: u16) -> &'static str {
         409 => "Conflict",
         413 => "Payload Too Large",
         417 => "Expectation Failed",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
@@ -206,6 +215,13 @@ mod tests {
              Inference-Header-Content-Length: 7\r\nContent-Length: 20\r\n\r\n"
         );
         assert_eq!(answer.body, br#"{"error":"no \"x\""}"#);
+        let mut text = Vec::new();
+        Answer::error(&Error::exhausted("full"), ContentType::Json).write_head(&mut text, None);
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
+             Content-Length: 16\r\n\r\n"
+        );
         for (code, status) in [
             (Code::Unknown, 400),
             (Code::Internal, 500),
@@ -215,6 +231,7 @@ mod tests {
             (Code::Unsupported, 501),
             (Code::AlreadyExists, 400),
             (Code::Cancelled, 400),
+            (Code::Exhausted, 429),
         ] {
             assert_eq!(status_of(code), status);
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::readiness::{Inquiry, Readiness};
-use conch_engine::{Error, ModelVersion, documents, log};
+use conch_engine::{Error, ModelVersion, Tenant, documents, log};
 use conch_memory::View;
 
 use super::answer::{Answer, ContentType};
@@ -76,6 +76,7 @@ pub(crate) struct Infer {
     /// By the client's own clock hand, if it may set one.
     deadline_ns: Option<u64>,
     forwarded: Forwarded,
+    tenant: Option<Tenant>,
     traced: Option<Arc<Traced>>,
 }
 
@@ -312,6 +313,7 @@ fn plan_infer(
             .as_ref()
             .filter(|_| dialect == Dialect::Triton)
             .and_then(|pattern| forward(head, pattern)),
+        tenant: shard.tenant(|name| head.find(name)),
         traced,
     })
 }
@@ -386,6 +388,7 @@ impl Infer {
         if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
             return of_request(error);
         }
+        draft.tenant = self.tenant;
         if deadline::is_past(self.deadline_ns) {
             return Ok(Ok(deadline::exceeded()));
         }

@@ -235,7 +235,8 @@ impl Service for Listener {
         match plan {
             Plan::Inference { plan, is_invoke } => {
                 let mut answer = Inference.answer(plan, body, scratch, connection).await?;
-                if is_invoke && answer.status >= 400 {
+                // Who is to come again later is told so in the same words everywhere.
+                if is_invoke && answer.status >= 400 && answer.status != 429 {
                     let message = String::from_utf8_lossy(&answer.body);
                     answer.status = if control::is_out_of_memory(&message) {
                         507

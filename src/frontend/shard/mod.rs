@@ -28,7 +28,8 @@ use conch_channel::{Letters, Receiver};
 use conch_engine::registry::Reader;
 use conch_engine::server::Server;
 use conch_engine::{
-    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, Ticket, admit, clock,
+    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, Tenant, Ticket, admit,
+    clock,
 };
 use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
@@ -310,7 +311,7 @@ impl Shard {
         Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at)))
     }
 
-    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `tray`.
+    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `tray`, and the caller sees to its deadline.
     ///
     /// # Errors
     /// As [`Shard::infer`].
@@ -320,8 +321,10 @@ impl Shard {
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         draft: Draft<'_>,
+        deadline_ns: Option<u64>,
     ) -> Result<Flight, Error> {
-        let (slot, ticket) = self.begin(model, version, draft, None, Some(Rc::clone(tray)))?;
+        let (slot, ticket) =
+            self.begin(model, version, draft, deadline_ns, Some(Rc::clone(tray)))?;
         Ok(Flight::new(self, slot, ticket))
     }
 
@@ -371,6 +374,10 @@ impl Shard {
         version: Option<i64>,
         draft: &Draft<'_>,
     ) -> Result<Reservation, Error> {
+        let pass = match self.server.gate() {
+            Some(gate) => Some(gate.enter(model, draft.id, draft.tenant)?),
+            None => None,
+        };
         let mut entered = Reservation::new(model);
         for _ in 0..SUCCESSORS_MAX {
             if !matches!(entered, Err(NoPlace::Retired)) {
@@ -383,7 +390,18 @@ impl Shard {
             }
             entered = Reservation::new(&successor);
         }
-        entered.map_err(|why| admit::refuse(model, draft, why))
+        let mut reservation = entered.map_err(|why| admit::refuse(model, draft, why))?;
+        if let Some(pass) = pass {
+            reservation.carry(pass);
+        }
+        Ok(reservation)
+    }
+
+    /// Who sends a request, by the header that says so; none where nobody wants to know. `find` finds a header's value.
+    pub fn tenant<'a>(&self, find: impl FnOnce(&str) -> Option<&'a [u8]>) -> Option<Tenant> {
+        let gate = self.server.gate()?;
+        let header = self.options.tenant_header.as_deref()?;
+        gate.tenant(find(header).unwrap_or_default())
     }
 
     /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no

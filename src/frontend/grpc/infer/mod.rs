@@ -15,13 +15,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Credits, ModelVersion, Response};
+use conch_engine::{Credits, Draft, Error, ModelVersion, Response, Tenant};
 use conch_memory::{Charge, Exhausted, View};
 
 use message::{Message, Target};
 use smallvec::SmallVec;
 
 use super::status::{Code, Status};
+use super::stream::Terms;
 use super::trace::{Stations, Wait};
 use crate::api::Classes;
 use crate::api::regions;
@@ -35,6 +36,24 @@ pub(super) use response::{Pieces, encode, encode_failure, encode_streamed};
 const INVALID_DATA_TYPE: &str = "<invalid>";
 /// Texts up to this size are not charged while their request waits: requests in flight are bounded.
 const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
+
+/// What the head of a call says of who sends its requests.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) forwarded: Forwarded,
+    pub(super) tenant: Option<Tenant>,
+}
+
+impl Sender {
+    /// Adds it to a request.
+    ///
+    /// # Errors
+    /// For metadata that cannot be forwarded.
+    fn sign(self, draft: &mut Draft<'_>) -> Result<(), Error> {
+        draft.tenant = self.tenant;
+        forward::attach(self.forwarded, &mut draft.parameters)
+    }
+}
 
 /// A request in the engine's hands.
 pub(super) struct Submitted {
@@ -96,7 +115,7 @@ pub(super) fn submit(
     shard: &Rc<Shard>,
     arrived: Arrived,
     typed: Typed,
-    forwarded: Forwarded,
+    sender: Sender,
     deadline_ns: Option<u64>,
     wait: Wait,
 ) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
@@ -116,7 +135,7 @@ pub(super) fn submit(
     let stations = trace(shard, &model, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
-    forward::attach(forwarded, &mut draft.parameters)?;
+    sender.sign(&mut draft)?;
     if let Some(stations) = &stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
     }
@@ -204,7 +223,7 @@ pub(super) fn submit_streamed(
     shard: &Rc<Shard>,
     arrived: Arrived,
     typed: Typed,
-    forwarded: &Forwarded,
+    terms: &Terms,
     tray: &Rc<Tray>,
     wait: Wait,
 ) -> Result<Streamed, Status> {
@@ -223,7 +242,7 @@ pub(super) fn submit_streamed(
         charge: Some(charge),
     };
     let given = (raws, typed, wait);
-    streamed.flight = begin_streamed(shard, &head, given, forwarded, tray, &mut streamed);
+    streamed.flight = begin_streamed(shard, &head, given, terms, tray, &mut streamed);
     Ok(streamed)
 }
 
@@ -231,7 +250,7 @@ fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
     (raws, typed, wait): (SmallVec<[View; 2]>, Typed, Wait),
-    forwarded: &Forwarded,
+    terms: &Terms,
     tray: &Rc<Tray>,
     streamed: &mut Streamed,
 ) -> Result<Flight, Status> {
@@ -248,7 +267,7 @@ fn begin_streamed(
     streamed.stations = trace(shard, &model, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
-    forward::attach(forwarded.clone(), &mut draft.parameters)?;
+    terms.sender.clone().sign(&mut draft)?;
     if let Some(stations) = &streamed.stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
     }
@@ -257,7 +276,7 @@ fn begin_streamed(
         draft.credits = Some(Arc::new(Credits::default()));
     }
     let version = crate::api::parse_version(target.model_version)?;
-    Ok(shard.infer_into(tray, &model, version, draft)?)
+    Ok(shard.infer_into(tray, &model, version, draft, terms.deadline_ns)?)
 }
 
 /// The refusal when the process holds as many request bytes as it may.

@@ -7,10 +7,9 @@ use std::task::Poll;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 
-use super::MESSAGES_PER_TURN;
 use super::traffic::Traffic;
+use super::{MESSAGES_PER_TURN, Terms};
 use crate::coding::Coding;
-use crate::forward::Forwarded;
 use crate::grpc::body::{Failure, Pile, release};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
 use crate::grpc::infer::{self, Arrived, Reader};
@@ -23,12 +22,11 @@ use crate::shard::{Flight, Shard, Tray, breathe};
 pub(super) async fn take_in(
     shard: &Rc<Shard>,
     body: RecvStream,
-    forwarded: &Forwarded,
+    terms: &Terms,
     traffic: &RefCell<Traffic<Flight>>,
     tray: &Rc<Tray>,
-    coding: Option<Coding>,
 ) -> Result<(), Failure> {
-    let mut messages = Messages::new(body, coding);
+    let mut messages = Messages::new(body, terms.packing.incoming);
     // Since there was last nothing to read.
     let mut count = 0;
     loop {
@@ -47,7 +45,7 @@ pub(super) async fn take_in(
         }
         let wait = wait.end();
         let typed = infer::convert(shard, &arrived).await;
-        let streamed = infer::submit_streamed(shard, arrived, typed, forwarded, tray, wait)?;
+        let streamed = infer::submit_streamed(shard, arrived, typed, terms, tray, wait)?;
         traffic.borrow_mut().add(streamed);
         count += 1;
         if count == MESSAGES_PER_TURN {

@@ -18,12 +18,12 @@ use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
 use super::body::{Failure, send_pieces};
+use super::infer::Sender;
 use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::status::{self, Status};
 use super::trace::{SEND_END, SEND_START, note};
 use crate::coding::Coding;
-use crate::forward::Forwarded;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
 use message::Rendering;
 use traffic::{Outgoing, Traffic};
@@ -38,7 +38,7 @@ pub(super) struct Terms {
     /// The first failed inference ends the stream with its status.
     pub(super) ends_at_error: bool,
     /// Of each of its requests.
-    pub(super) forwarded: Forwarded,
+    pub(super) sender: Sender,
     pub(super) packing: Packing,
 }
 
@@ -68,14 +68,7 @@ async fn run(
 ) -> Result<(), Failure> {
     let traffic = RefCell::new(Traffic::new(terms.ends_at_error));
     let tray = Rc::new(Tray::default());
-    let mut intake = pin!(intake::take_in(
-        shard,
-        body,
-        &terms.forwarded,
-        &traffic,
-        &tray,
-        terms.packing.incoming
-    ));
+    let mut intake = pin!(intake::take_in(shard, body, &terms, &traffic, &tray,));
     let mut outlet = pin!(give_out(shard, &traffic, stream, terms.packing.outgoing));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);

@@ -12,7 +12,7 @@ mod load_metrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Code, Credits, Error, ModelVersion, Response, log};
+use conch_engine::{Code, Credits, Error, ModelVersion, Response, Tenant, log};
 use conch_memory::View;
 
 use super::answer::{Answer, ContentType, status_of};
@@ -39,6 +39,7 @@ pub(crate) struct Generate {
     is_stream: bool,
     deadline_ns: Option<u64>,
     load_metrics: Option<Format>,
+    tenant: Option<Tenant>,
     traced: Option<Arc<Traced>>,
 }
 
@@ -75,6 +76,7 @@ impl Generate {
             is_stream,
             deadline_ns: deadline::deadline_of(head, timeout_header)?,
             load_metrics: head.find(load_metrics::WISH).and_then(Format::from_name),
+            tenant: shard.tenant(|name| head.find(name)),
             traced,
         })
     }
@@ -150,7 +152,8 @@ impl Generate {
         if let Some(traced) = &self.traced {
             draft.asker = Some(traced.asker(&self.model, draft.id));
         }
-        let flight = shard.infer_into(tray, &self.model, self.version, draft)?;
+        draft.tenant = self.tenant;
+        let flight = shard.infer_into(tray, &self.model, self.version, draft, self.deadline_ns)?;
         Ok((flight, decoded.into_id()))
     }
 }

@@ -1,0 +1,100 @@
+//! Parameters of a configuration that are this server's own: what upstream has no field for. Upstream hands them to the backend, as it does all others.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// The live requests that a version may have; one more is told to try again later.
+pub const REQUESTS_MAX: &str = "CONCH_REQUESTS_MAX";
+/// Whether the dynamic batcher takes requests of one priority level by their deadlines.
+pub const DEADLINE_ORDER: &str = "CONCH_DEADLINE_ORDER";
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnParameters {
+    /// None: what the server says for all.
+    pub requests_max: Option<u64>,
+    pub is_by_deadline: bool,
+}
+
+impl OwnParameters {
+    /// # Errors
+    /// INVALID_ARG for a value that is none of its parameter.
+    pub(crate) fn read(
+        model: &str,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<OwnParameters, Error> {
+        let reader = Reader { model, parameters };
+        let requests_max = reader.value(REQUESTS_MAX, "a number of requests above 0")?;
+        if requests_max == Some(0) {
+            return Err(reader.refusal(REQUESTS_MAX, "a number of requests above 0"));
+        }
+        Ok(OwnParameters {
+            requests_max,
+            is_by_deadline: reader
+                .value(DEADLINE_ORDER, "true or false")?
+                .unwrap_or(false),
+        })
+    }
+}
+
+struct Reader<'a> {
+    model: &'a str,
+    parameters: &'a BTreeMap<String, String>,
+}
+
+impl Reader<'_> {
+    fn value<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Error> {
+        self.parameters
+            .get(name)
+            .map(|text| text.parse().map_err(|_| self.refusal(name, expected)))
+            .transpose()
+    }
+
+    fn refusal(&self, name: &str, expected: &str) -> Error {
+        let got = self.parameters.get(name).map_or("", String::as_str);
+        Error::invalid(format!(
+            "parameter '{name}' of model '{}' must be {expected}, got '{got}'",
+            self.model
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pairs: &[(&str, &str)], expected: Result<OwnParameters, &str>) {
+        let parameters = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let read = OwnParameters::read("m", &parameters);
+        let expected = expected.map_err(Error::invalid);
+        assert_eq!(read, expected, "{pairs:?}");
+    }
+
+    #[test]
+    fn values_are_read_or_refused() {
+        check(&[("OTHER", "x")], Ok(OwnParameters::default()));
+        check(
+            &[(REQUESTS_MAX, "7"), (DEADLINE_ORDER, "true")],
+            Ok(OwnParameters {
+                requests_max: Some(7),
+                is_by_deadline: true,
+            }),
+        );
+        check(&[(DEADLINE_ORDER, "false")], Ok(OwnParameters::default()));
+        for value in ["0", "-1", "", "many", "99999999999999999999"] {
+            let message = format!(
+                "parameter 'CONCH_REQUESTS_MAX' of model 'm' must be a number of requests above 0, got '{value}'"
+            );
+            check(&[(REQUESTS_MAX, value)], Err(&message));
+        }
+        check(
+            &[(DEADLINE_ORDER, "yes")],
+            Err("parameter 'CONCH_DEADLINE_ORDER' of model 'm' must be true or false, got 'yes'"),
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Bounds of the live requests that are let in: of the whole server, of each model, and of each tenant. All opt-in; who is refused may come again.
+//!
+//! Frontends and embedders pass [`Gate::enter`] before they ask for a place in a model; the [`Pass`] goes with that place and is given back with it.
+//! A model's own bound is kept by its count of live requests. Steps within the server (those of ensembles) have passed with the request
+//! that they belong to. A server without such bounds has no gate, and its requests have no pass.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use conch_channel::{Census, Seat};
+
+use crate::admit::Prefix;
+use crate::stats::Failure;
+use crate::{Error, ModelVersion};
+
+/// What may be bounded; none: it is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Live requests in the server.
+    pub server_max: Option<u64>,
+    /// Live requests in one version of a model, unless its configuration says otherwise.
+    pub model_max: Option<u64>,
+    /// Live requests of one tenant, up to [`TENANT_MAX_MAX`].
+    pub tenant_max: Option<u64>,
+}
+
+/// As far as [`Bounds::tenant_max`] goes.
+pub const TENANT_MAX_MAX: u64 = Census::COUNT_MAX;
+
+/// Tenants with a count of their own: seven times as many, in 64 KiB.
+const BUCKET_COUNT: u32 = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Gate {
+    live: AtomicU64,
+    /// `u64::MAX` for none.
+    server_max: u64,
+    tenants: Option<Tenants>,
+}
+
+struct Tenants {
+    census: Census,
+    max: u64,
+    /// Keyed at random: nobody can choose names that share a place.
+    hasher: RandomState,
+}
+
+/// Who sends a request, as far as bounds go: a hash of the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant(NonZeroU64);
+
+impl Gate {
+    /// None if nothing is bounded for which a gate is needed.
+    pub(crate) fn new(bounds: &Bounds) -> Option<Arc<Gate>> {
+        if bounds.server_max.is_none() && bounds.tenant_max.is_none() {
+            return None;
+        }
+        Some(Arc::new(Gate {
+            live: AtomicU64::new(0),
+            server_max: bounds.server_max.unwrap_or(u64::MAX),
+            tenants: bounds
+                .tenant_max
+                .map(|max| max.min(TENANT_MAX_MAX))
+                .map(|max| Tenants {
+                    census: Census::new(BUCKET_COUNT, max),
+                    max,
+                    hasher: RandomState::new(),
+                }),
+        }))
+    }
+
+    /// The tenant of this name; requests without a name are one tenant, of the empty one. None where tenants are not bounded.
+    pub fn tenant(&self, name: &[u8]) -> Option<Tenant> {
+        let hash = self.tenants.as_ref()?.hasher.hash_one(name);
+        Some(Tenant(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX)))
+    }
+
+    /// Lets request `id` of `tenant` in, who wants to go to `model`. Does not block.
+    ///
+    /// # Errors
+    /// EXHAUSTED, counted as rejected by the model.
+    pub fn enter(
+        self: &Arc<Self>,
+        model: &ModelVersion,
+        id: &str,
+        tenant: Option<Tenant>,
+    ) -> Result<Pass, Error> {
+        // Counted at once, so that every way out gives the place back.
+        let before = self.live.fetch_add(1, Ordering::Relaxed);
+        let mut pass = Pass {
+            gate: Arc::clone(self),
+            seat: None,
+            is_left: AtomicBool::new(false),
+        };
+        if before >= self.server_max {
+            return Err(refusal(model, id, &"the server", self.server_max));
+        }
+        if let (Some(tenants), Some(Tenant(key))) = (&self.tenants, tenant) {
+            match tenants.census.enter(key.get()) {
+                Ok(seat) => pass.seat = Some(seat),
+                Err(_) => return Err(refusal(model, id, &"the tenant", tenants.max)),
+            }
+        }
+        Ok(pass)
+    }
+}
+
+/// The refusal of request `id` because `who` has `max` live requests, which `model` counts.
+pub(crate) fn refusal(model: &ModelVersion, id: &str, who: &dyn fmt::Display, max: u64) -> Error {
+    model.statistics.report_failure(Failure::Rejected, 0);
+    Error::exhausted(format!(
+        "{}{who} has as many live requests as it may have ({max}), try again later",
+        Prefix(id)
+    ))
+}
+
+impl fmt::Debug for Tenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenants").field("max", &self.max).finish()
+    }
+}
+
+/// A place inside, given back when it is left, on drop at the latest.
+#[derive(Debug)]
+pub struct Pass {
+    gate: Arc<Gate>,
+    seat: Option<Seat>,
+    is_left: AtomicBool,
+}
+
+impl Pass {
+    pub(crate) fn leave(&self) {
+        // Relaxed: only who comes first goes on, and counts are all that there is.
+        if self.is_left.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let (Some(tenants), Some(seat)) = (&self.gate.tenants, &self.seat) {
+            tenants.census.leave(seat);
+        }
+        self.gate.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{draft, model};
+    use crate::{Code, NoPlace, Reservation};
+
+    const CONFIG: &str = "";
+
+    fn rejected(model: &ModelVersion) -> u64 {
+        let [rejected, ..] = model.statistics.totals().failures;
+        rejected
+    }
+
+    #[test]
+    fn without_bounds_there_is_no_gate() {
+        assert!(Gate::new(&Bounds::default()).is_none());
+        let models_alone = Bounds {
+            model_max: Some(1),
+            ..Bounds::default()
+        };
+        assert!(Gate::new(&models_alone).is_none());
+    }
+
+    #[test]
+    fn as_many_get_in_as_there_are_places() {
+        let model = model(CONFIG);
+        let bounds = Bounds {
+            server_max: Some(3),
+            tenant_max: Some(2),
+            model_max: None,
+        };
+        let gate = Gate::new(&bounds).unwrap();
+        let [a, b] = [b"a", b"b"].map(|name| gate.tenant(name));
+        let enter = |tenant| gate.enter(&model, "7", tenant);
+        let first = enter(a).unwrap();
+        let second = enter(a).unwrap();
+        let refused = enter(a).unwrap_err();
+        assert_eq!(refused.code, Code::Exhausted);
+        assert_eq!(
+            refused.message,
+            "[request id: 7] the tenant has as many live requests as it may have (2), try again later"
+        );
+        // Who was refused holds nothing: there is room for one more in the server.
+        let third = enter(b).unwrap();
+        assert_eq!(
+            enter(None).unwrap_err().message,
+            "[request id: 7] the server has as many live requests as it may have (3), try again later"
+        );
+        assert_eq!(rejected(&model), 2);
+        first.leave();
+        drop(first);
+        let fourth = enter(a).unwrap();
+        assert!(enter(None).is_err(), "it was given back once");
+        drop((second, third, fourth));
+        assert_eq!(gate.live.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_pass_goes_with_the_requests_place() {
+        let model = model(CONFIG);
+        let bounds = Bounds {
+            server_max: Some(1),
+            ..Bounds::default()
+        };
+        let gate = Gate::new(&bounds).unwrap();
+        assert_eq!(gate.tenant(b"a"), None, "tenants are not bounded");
+        let mut reservation = Reservation::new(&model).unwrap();
+        reservation.carry(gate.enter(&model, "", None).unwrap());
+        assert!(gate.enter(&model, "", None).is_err());
+        // The request is over, though something still refers to it.
+        reservation.free();
+        drop(gate.enter(&model, "", None).unwrap());
+        drop(reservation);
+        assert_eq!(gate.live.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_model_may_have_a_bound_of_its_own() {
+        let model = model("parameters { key: 'CONCH_REQUESTS_MAX' value { string_value: '1' } }");
+        let held = Reservation::new(&model).unwrap();
+        let refused = Reservation::new(&model).err().unwrap();
+        assert_eq!(refused, NoPlace::Crowded);
+        let error = crate::admit::refuse(&model, &draft(vec![]), refused);
+        assert_eq!(error.code, Code::Exhausted);
+        assert!(
+            error.message.ends_with(
+                "model 'm' has as many live requests as it may have (1), try again later"
+            ),
+            "{error}"
+        );
+        assert_eq!(rejected(&model), 1);
+        drop(held);
+        assert!(Reservation::new(&model).is_ok());
+    }
+}
