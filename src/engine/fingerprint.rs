@@ -9,6 +9,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::remote::{Listing, Object};
+
 /// The state of a model's directory at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
@@ -42,6 +44,35 @@ impl Fingerprint {
                 .insert(name.into_encoded_bytes(), hasher.finish());
         }
         fingerprint
+    }
+
+    /// What a remote directory looks like: names, sizes, times and tags of its objects.
+    pub(crate) fn of_listing(listing: &Listing) -> Fingerprint {
+        let mut hashers: BTreeMap<&str, DefaultHasher> = BTreeMap::new();
+        let first = |name: &'_ str| name.split('/').next().unwrap_or_default().len();
+        for object in &listing.objects {
+            let hasher = hashers
+                .entry(&object.name[..first(&object.name)])
+                .or_default();
+            let Object {
+                name,
+                bytes,
+                tag,
+                modified_ns,
+            } = object;
+            (name, bytes, tag, modified_ns).hash(hasher);
+        }
+        for directory in &listing.directories {
+            let hasher = hashers.entry(&directory[..first(directory)]).or_default();
+            directory.hash(hasher);
+        }
+        Fingerprint {
+            own: 0,
+            entries: hashers
+                .into_iter()
+                .map(|(name, hasher)| (name.as_bytes().to_vec(), hasher.finish()))
+                .collect(),
+        }
     }
 
     /// Whether what a version is made of looked the same at both moments: its directory, and whatever belongs to no version. The

@@ -37,6 +37,7 @@ mod rate;
 pub mod readiness;
 pub mod regions;
 pub mod registry;
+pub mod remote;
 mod repositories;
 mod repository;
 mod request;
@@ -77,6 +78,7 @@ pub use queue::{Place, withdraw};
 pub use rate::Capacity;
 pub use regions::Regions;
 pub use registry::{Reader, Registry, Snapshot};
+pub use remote::Remote;
 pub use request::{
     CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,
     Shape, Stamps, Ticket, WeakTicket,

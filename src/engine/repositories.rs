@@ -1,7 +1,7 @@
 //! The model repositories of a server, and which directory is which model.
 //!
 //! Every sub-directory of a repository is a model, under its own name or under the one that the registration mapped it to. Reads
-//! directories; control threads only.
+//! directories, and asks for those that are remote; control threads only, on a copy wherever that may take long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::registry::ModelId;
+use crate::remote::{self, NoRemote, Remote};
 use crate::repository::sub_directories;
 use crate::{Code, Error, log};
 
@@ -21,7 +22,7 @@ pub(crate) struct Scan {
 }
 
 /// Where models are looked for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Repositories {
     /// In lexical order, each once.
     paths: BTreeSet<PathBuf>,
@@ -29,6 +30,7 @@ pub(crate) struct Repositories {
     mappings: BTreeMap<String, (PathBuf, PathBuf)>,
     /// Models of the same name in different repositories are different models.
     is_namespacing: bool,
+    remote: Arc<dyn Remote>,
 }
 
 impl Repositories {
@@ -37,7 +39,13 @@ impl Repositories {
             paths: paths.iter().cloned().collect(),
             mappings: BTreeMap::new(),
             is_namespacing,
+            remote: Arc::new(NoRemote),
         }
+    }
+
+    pub(crate) fn with_remote(mut self, remote: Arc<dyn Remote>) -> Repositories {
+        self.remote = remote;
+        self
     }
 
     /// Lists the models of all repositories.
@@ -49,7 +57,7 @@ impl Repositories {
             .map(|(name, (_, directory))| (directory.as_path(), name.as_str()))
             .collect();
         for repository in &self.paths {
-            match sub_directories(repository) {
+            match self.models(repository) {
                 Ok(directories) => {
                     for directory in directories {
                         let path = repository.join(&directory);
@@ -81,18 +89,25 @@ impl Repositories {
             ))
         };
         if let Some((repository, directory)) = self.mappings.get(name) {
-            if !directory.is_dir() {
+            if !self.is_directory(directory)? {
                 return Err(not_found());
             }
             return Ok(vec![(self.id(repository, name), directory.clone())]);
         }
         let is_mapped = |path: &Path| self.mappings.values().any(|(_, mapped)| mapped == path);
-        let found: Vec<(ModelId, PathBuf)> = self
-            .paths
-            .iter()
-            .map(|repository| (self.id(repository, name), repository.join(name)))
-            .filter(|(_, path)| fs::metadata(path).is_ok() && !is_mapped(path))
-            .collect();
+        let mut found: Vec<(ModelId, PathBuf)> = Vec::new();
+        for repository in &self.paths {
+            let path = repository.join(name);
+            match self.exists(&path) {
+                Ok(true) if !is_mapped(&path) => found.push((self.id(repository, name), path)),
+                Ok(_) => {}
+                Err(error) => log::error!(
+                    "failed to poll model repository '{}' for model '{name}': {}",
+                    repository.display(),
+                    error.message
+                ),
+            }
+        }
         match found.len() {
             0 => Err(not_found()),
             1 => Ok(found),
@@ -108,21 +123,29 @@ impl Repositories {
         self.mappings.contains_key(name)
     }
 
-    /// Adds a repository, with (directory, model) pairs for those of its models that go by another name.
+    /// Whether a repository may be registered. Reads, or asks for what is remote.
     ///
     /// # Errors
-    /// INVALID_ARG if it is no directory; ALREADY_EXISTS for a repository or a name that is there.
+    /// INVALID_ARG if it is no directory.
+    pub(crate) fn check(&self, path: &str) -> Result<(), Error> {
+        if self.is_directory(Path::new(path))? {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "failed to register '{path}', repository not found"
+        )))
+    }
+
+    /// Adds a repository that was checked, with (directory, model) pairs for those of its models that go by another name.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS for a repository or a name that is there.
     pub(crate) fn register(
         &mut self,
         path: &str,
         mappings: Vec<(String, String)>,
     ) -> Result<(), Error> {
         let repository = PathBuf::from(path);
-        if !repository.is_dir() {
-            return Err(Error::invalid(format!(
-                "failed to register '{path}', repository not found"
-            )));
-        }
         if self.paths.contains(&repository) {
             return Err(Error::new(
                 Code::AlreadyExists,
@@ -162,6 +185,31 @@ impl Repositories {
         self.mappings.retain(|_, (owner, _)| owner != repository);
         log::info!("Model repository unregistered: {path}");
         Ok(())
+    }
+
+    fn models(&self, repository: &Path) -> Result<Vec<String>, String> {
+        let Some(uri) = remote::uri(repository) else {
+            return sub_directories(repository);
+        };
+        let models = self.remote.models(uri).map_err(|error| error.to_string())?;
+        if models.is_empty() {
+            log::warning!("there is no model in repository '{uri}'");
+        }
+        Ok(models)
+    }
+
+    fn is_directory(&self, path: &Path) -> Result<bool, Error> {
+        match remote::uri(path) {
+            Some(uri) => self.remote.exists(uri),
+            None => Ok(path.is_dir()),
+        }
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, Error> {
+        match remote::uri(path) {
+            Some(uri) => self.remote.exists(uri),
+            None => Ok(fs::metadata(path).is_ok()),
+        }
     }
 
     fn id(&self, repository: &Path, name: &str) -> ModelId {
@@ -283,9 +331,10 @@ mod tests {
         };
         let code = |outcome: Result<(), Error>| outcome.map_err(|error| error.code);
         assert_eq!(
-            code(repositories.register(&shown("nowhere"), Vec::new())),
+            code(repositories.check(&shown("nowhere"))),
             Err(Code::InvalidArg)
         );
+        assert_eq!(code(repositories.check(&shown("a"))), Ok(()));
         assert_eq!(
             code(repositories.register(&shown("a"), Vec::new())),
             Err(Code::AlreadyExists)

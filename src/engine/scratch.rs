@@ -20,8 +20,19 @@ impl Scratch {
     /// # Errors
     /// INTERNAL if that fails.
     pub fn new() -> Result<Scratch, Error> {
-        let path = make_directory().map_err(|cause| {
-            Error::internal(format!("failed to create a temporary directory: {cause}"))
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    /// Makes a directory below `parent`.
+    ///
+    /// # Errors
+    /// INTERNAL if that fails.
+    pub fn below(parent: &Path) -> Result<Scratch, Error> {
+        let path = make_directory(parent).map_err(|cause| {
+            let parent = parent.display();
+            Error::internal(format!(
+                "failed to create a temporary directory in '{parent}': {cause}"
+            ))
         })?;
         Ok(Scratch { path })
     }
@@ -40,7 +51,7 @@ impl Drop for Scratch {
     }
 }
 
-fn make_directory() -> io::Result<PathBuf> {
+fn make_directory(parent: &Path) -> io::Result<PathBuf> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut attempts_left = ATTEMPTS_MAX;
     loop {
@@ -49,7 +60,7 @@ fn make_directory() -> io::Result<PathBuf> {
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return fs::canonicalize(path),
             // Left by a process of the same number that was killed.

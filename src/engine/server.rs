@@ -21,6 +21,7 @@ use crate::metrics::process::CpuMeter;
 use crate::readiness::{Inquiry, Readiness};
 use crate::regions::Regions;
 use crate::registry::{Registry, State};
+use crate::remote::{NoRemote, Remote};
 use crate::stats::ModelStatistics;
 use crate::timekeeper::Timekeeper;
 use crate::{BackendHost, Capacity, Error, log, metrics, tables};
@@ -31,6 +32,8 @@ pub struct Options {
     /// `name` of the server metadata.
     pub server_id: String,
     pub model_repositories: Vec<PathBuf>,
+    /// Serves those of them that are URIs.
+    pub remote: Arc<dyn Remote>,
     /// Use `configs/<name>.pbtxt` where a model has it; empty: `config.pbtxt` only.
     pub model_config_name: String,
     /// Complete partial configurations, by rule and by the backend.
@@ -83,6 +86,7 @@ impl Default for Options {
         Options {
             server_id: "triton".to_owned(),
             model_repositories: Vec::new(),
+            remote: Arc::new(NoRemote),
             model_config_name: String::new(),
             auto_complete: true,
             exit_on_error: true,
@@ -313,8 +317,9 @@ impl Server {
         self.phase() >= Phase::Draining
     }
 
-    /// Turns readiness off at once, so that balancers stop sending; everything else goes on.
+    /// Turns readiness off at once, so that balancers stop sending, and ends downloads of models; everything else goes on.
     pub fn begin_drain(&self) {
+        self.lifecycle.begin_end();
         self.phase
             .fetch_max(Phase::Draining as u8, Ordering::AcqRel);
     }

@@ -27,6 +27,8 @@ pub(super) struct Entry {
     pub(super) source: Option<Source>,
     /// What it is to be put together by whenever its models change, if it is an ensemble.
     pub(super) blueprint: Option<Box<Plan>>,
+    /// How far its files are on their way from a remote repository, while they are.
+    pub(super) arriving: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +71,25 @@ pub(super) struct Board {
     /// Versions that drain or unload.
     departing: Mutex<Vec<Arc<ModelVersion>>>,
     departed: Condvar,
+}
+
+/// See [`Board::show_arriving`].
+pub(super) struct Arriving<'b> {
+    board: &'b Board,
+    id: ModelId,
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        let mut models = self.board.lock();
+        if let Some(entry) = models.get_mut(&self.id) {
+            entry.arriving = None;
+            if entry.is_blank() {
+                models.remove(&self.id);
+            }
+        }
+        self.board.publish(&models);
+    }
 }
 
 impl Slot {
@@ -140,6 +161,15 @@ impl Entry {
     pub(super) fn has_ready(&self) -> bool {
         self.versions.values().any(Slot::is_ready)
     }
+
+    /// Neither is anything known of it, nor is anything wanted.
+    fn is_blank(&self) -> bool {
+        self.trouble.is_none()
+            && self.versions.is_empty()
+            && self.source.is_none()
+            && self.blueprint.is_none()
+            && self.arriving.is_none()
+    }
 }
 
 impl Board {
@@ -198,12 +228,33 @@ impl Board {
             .publish(Snapshot::new(shown).with_namespaces(self.has_namespaces));
         let is_all_ready = models.values().all(|entry| {
             !matches!(entry.trouble, Some(Trouble::Versionless))
+                && (entry.arriving.is_none() || entry.has_ready())
                 && entry
                     .versions
                     .values()
                     .all(|slot| slot.is_ready() || slot.state.reason() == UNLOADED)
         });
         self.is_all_ready.store(is_all_ready, Ordering::Release);
+    }
+
+    /// Shows that files of a model are on their way, until the value is dropped.
+    pub(super) fn show_arriving(&self, id: &ModelId) -> Arriving<'_> {
+        let mut models = self.lock();
+        models.entry(id.clone()).or_default().arriving = Some(String::new());
+        self.publish(&models);
+        Arriving {
+            board: self,
+            id: id.clone(),
+        }
+    }
+
+    /// Says how far they are.
+    pub(super) fn set_arriving(&self, id: &ModelId, progress: String) {
+        if let Some(entry) = self.lock().get_mut(id)
+            && entry.arriving.is_some()
+        {
+            entry.arriving = Some(progress);
+        }
     }
 
     /// Drains and unloads versions that were taken out of the registry, each on a thread of its own, because a backend may take for

@@ -1,7 +1,6 @@
 //! Changing what is loaded: at start, by request, and by what lies on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use super::board::Trouble;
 use super::files::OverrideFiles;
@@ -116,6 +115,9 @@ impl Lifecycle {
         path: &str,
         mappings: Vec<(String, String)>,
     ) -> Result<(), Error> {
+        // On a copy: a remote repository may take long to answer.
+        let repositories = self.repositories().clone();
+        repositories.check(path)?;
         self.repositories().register(path, mappings)
     }
 
@@ -130,6 +132,7 @@ impl Lifecycle {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
         let mut is_sound = scan.unreadable.is_empty();
+        let mut found = Vec::new();
         let mut plans = BTreeMap::new();
         let mut going = Vec::new();
         for (id, paths) in &scan.models {
@@ -142,7 +145,10 @@ impl Lifecycle {
                 is_sound = false;
                 continue;
             };
-            match self.plan(id, path, true) {
+            found.push((id.clone(), path.clone()));
+        }
+        for ((id, _), arrival) in found.iter().zip(self.arrive(&found, false)) {
+            match self.plan_arrived(id, arrival, true) {
                 Ok(plan) => plans.extend(plan.map(|plan| (id.clone(), plan))),
                 Err(error) => {
                     log_poll_failure(&id.to_string(), &error);
@@ -172,6 +178,9 @@ impl Lifecycle {
         if !going.is_empty() {
             self.take_down(going);
         }
+        if scan.unreadable.is_empty() {
+            self.copies.retain(|id| scan.models.contains_key(id));
+        }
         self.bring_up_in_order(plans, changed);
         is_sound
     }
@@ -187,6 +196,8 @@ impl Lifecycle {
         failures: &mut Vec<(ModelId, Error)>,
     ) -> Result<bool, Error> {
         let mut names = asked.clone();
+        // Keeps what was downloaded from one round to the next.
+        let mut _previous;
         loop {
             let turn = self
                 .turns
@@ -196,6 +207,7 @@ impl Lifecycle {
             let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
             let dependents = self.dependents(&changed);
             if !changed.is_subset(&names) || !dependents.is_subset(&names) {
+                _previous = plans;
                 drop(turn);
                 names.extend(changed);
                 names.extend(dependents);
@@ -212,34 +224,35 @@ impl Lifecycle {
         let mut is_polled = true;
         let mut seen = asked.clone();
         let mut open: Vec<String> = asked.iter().cloned().collect();
-        while let Some(name) = open.pop() {
-            let located = self.repositories().locate(&name);
-            let located = match located {
-                Ok(located) => located,
-                Err(error) => {
-                    log::error!("{}", error.message);
-                    is_polled &= !asked.contains(&name);
-                    continue;
+        while !open.is_empty() {
+            let mut found = Vec::new();
+            for name in std::mem::take(&mut open) {
+                let repositories = self.repositories().clone();
+                match repositories.locate(&name) {
+                    Ok(located) => found.extend(located),
+                    Err(error) => {
+                        log::error!("{}", error.message);
+                        is_polled &= !asked.contains(&name);
+                    }
                 }
-            };
-            for (id, path) in located {
-                let planned = self
-                    .plan(&id, &path, asked.contains(&name))
-                    .map(|plan| plan.or_else(|| self.dormant(&id)));
-                match planned {
+            }
+            for ((id, _), arrival) in found.iter().zip(self.arrive(&found, false)) {
+                let is_asked = asked.contains(&*id.name);
+                let planned = self.plan_arrived(id, arrival, is_asked);
+                match planned.map(|plan| plan.or_else(|| self.dormant(id))) {
                     Ok(Some(plan)) => {
                         for needed in &plan.source.needs {
                             if seen.insert(needed.clone()) {
                                 open.push(needed.clone());
                             }
                         }
-                        plans.insert(id, plan);
+                        plans.insert(id.clone(), plan);
                     }
                     // It stays as it is, but is not any more there only for another's sake.
-                    Ok(None) => self.note_explicit(&id, asked.contains(&name)),
+                    Ok(None) => self.note_explicit(id, is_asked),
                     Err(error) => {
                         log_poll_failure(&id.to_string(), &error);
-                        is_polled &= !asked.contains(&name);
+                        is_polled &= !is_asked;
                     }
                 }
             }
@@ -264,10 +277,14 @@ impl Lifecycle {
 
     fn plan_from_request(&self, name: &str, overrides: Overrides) -> Result<Vec<Plan>, Error> {
         if overrides.files.is_empty() {
-            let located = self.repositories().locate(name)?;
-            let plans = located
-                .iter()
-                .map(|(id, path)| self.plan_overridden(id, path, &overrides, None));
+            let repositories = self.repositories().clone();
+            let located = repositories.locate(name)?;
+            let arrivals = self.arrive(&located, true).into_iter().zip(&located);
+            let plans = arrivals.filter_map(|(arrival, (id, _))| match arrival {
+                Ok(Some(arrival)) => Some(self.plan_overridden(id, arrival, &overrides)),
+                Ok(None) => None,
+                Err(error) => Some(Err(error)),
+            });
             return plans.collect();
         }
         if overrides.config.is_none() {
@@ -277,7 +294,7 @@ impl Lifecycle {
         }
         let files = OverrideFiles::write(&overrides.files)?;
         let id = ModelId::plain(name);
-        self.plan_overridden(&id, Path::new(""), &overrides, Some(files))
+        self.plan_from_files(&id, files, &overrides)
             .map(|plan| vec![plan])
     }
 
@@ -358,6 +375,6 @@ fn log_poll_failure(name: &str, error: &Error) {
     );
 }
 
-fn stopping() -> Error {
+pub(super) fn stopping() -> Error {
     Error::unavailable("Server not ready")
 }

@@ -71,6 +71,7 @@ impl Lifecycle {
                     log::error!("failed to load model '{}': {}", plan.id, error.message);
                     push(&failures, (plan.id.clone(), error));
                     self.note_versionless(&plan.id);
+                    self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
                     continue;
                 }
             };
@@ -301,6 +302,7 @@ impl Lifecycle {
             entry.trouble = None;
             self.board.publish(&models);
         }
+        self.copies.forget(&plan.id);
         self.board.send_off(departing);
         if let Some(agents) = &plan.keepers.agents {
             agents.complete_load();
@@ -335,6 +337,7 @@ impl Lifecycle {
             self.board.publish(&models);
         }
         surplus.into_iter().for_each(Loaded::unload);
+        self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
     }
@@ -342,6 +345,10 @@ impl Lifecycle {
     /// Takes models out of service; their versions drain and unload meanwhile.
     pub(super) fn take_down(&self, ids: impl IntoIterator<Item = ModelId>) {
         let mut departing: Vec<Departing> = Vec::new();
+        let ids: Vec<ModelId> = ids.into_iter().collect();
+        for id in &ids {
+            self.copies.forget(id);
+        }
         {
             let mut models = self.board.lock();
             for id in ids {

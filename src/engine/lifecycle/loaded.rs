@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::arrival::RemoteCopy;
 use super::chain::Chain;
 use super::files::OverrideFiles;
 use crate::core::Cores;
@@ -30,6 +31,8 @@ pub(super) struct Keepers {
     pub(super) agents: Option<Arc<Chain>>,
     /// Files that came with the load.
     pub(super) _files: Option<Arc<OverrideFiles>>,
+    /// Files that came from a remote repository.
+    pub(super) copy: Option<Arc<RemoteCopy>>,
 }
 
 impl Loaded {

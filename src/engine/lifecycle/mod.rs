@@ -9,6 +9,7 @@
 //! Control threads only: loading blocks for as long as backends do. The data plane sees the outcome through the registry, whose
 //! snapshots are published from [`board`].
 
+mod arrival;
 mod board;
 mod chain;
 mod change;
@@ -30,20 +31,24 @@ mod ensemble_tests;
 #[cfg(test)]
 pub(crate) mod fake;
 #[cfg(test)]
+mod remote_tests;
+#[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_memory::{Budget, Pool};
 
 use crate::cache::{Caching, ResponseCache};
 use crate::rate::Limiter;
-use crate::registry::{Registry, UNLOADED};
+use crate::registry::{Registry, State, UNLOADED};
 use crate::repositories::Repositories;
 use crate::server::{IndexRow, Options};
 use crate::timekeeper::Timekeeper;
 use crate::topology::{Placement, Topology};
 use crate::{BackendHost, Error};
+use arrival::Copies;
 use board::{Board, Trouble};
 use load::Permits;
 use turns::Turns;
@@ -56,6 +61,7 @@ pub(crate) struct Lifecycle {
     budget: Arc<Budget>,
     placement: Placement,
     repositories: Mutex<Repositories>,
+    copies: Copies,
     board: Arc<Board>,
     turns: Turns,
     permits: Permits,
@@ -65,6 +71,8 @@ pub(crate) struct Lifecycle {
     caching: OnceLock<Arc<Caching>>,
     /// Held while a backend is opened: opening is serial.
     opening: Mutex<()>,
+    /// The server is on its way out: nobody waits for what is still being downloaded.
+    is_ending: AtomicBool,
 }
 
 impl Lifecycle {
@@ -84,10 +92,11 @@ impl Lifecycle {
                 timekeeper,
             )
             .with_policies(options.host_policies.clone()),
-            repositories: Mutex::new(Repositories::new(
-                &options.model_repositories,
-                options.namespacing,
-            )),
+            repositories: Mutex::new(
+                Repositories::new(&options.model_repositories, options.namespacing)
+                    .with_remote(Arc::clone(&options.remote)),
+            ),
+            copies: Copies::default(),
             board: Board::new(registry, options.namespacing),
             turns: Turns::default(),
             permits: Permits::new(options.model_load_thread_count),
@@ -100,6 +109,7 @@ impl Lifecycle {
             budget,
             caching: OnceLock::new(),
             opening: Mutex::default(),
+            is_ending: AtomicBool::new(false),
         }
     }
 
@@ -118,6 +128,15 @@ impl Lifecycle {
         self.caching.get()
     }
 
+    /// Ends what is being downloaded; models that serve go on.
+    pub(crate) fn begin_end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
     /// See [`Board::is_all_ready`].
     pub(crate) fn is_all_ready(&self) -> bool {
         self.board.is_all_ready()
@@ -126,7 +145,8 @@ impl Lifecycle {
     /// The repository index, by name and version: the models that lie in the repositories now, loaded or not. Reads directories. As
     /// upstream, it lacks models that are loaded but lie nowhere.
     pub(crate) fn index(&self) -> Vec<IndexRow> {
-        let scan = self.repositories().scan();
+        let repositories = self.repositories().clone();
+        let scan = repositories.scan();
         let models = self.board.lock();
         let mut rows = Vec::new();
         for (id, paths) in &scan.models {
@@ -140,16 +160,27 @@ impl Lifecycle {
                 rows.push(nameless(UNAVAILABLE, DUPLICATE));
                 continue;
             }
-            match models.get(id) {
-                Some(entry) if !entry.versions.is_empty() => {
+            let entry = models.get(id);
+            let arriving = entry.and_then(|entry| entry.arriving.as_deref());
+            match entry {
+                Some(entry)
+                    if entry.has_ready()
+                        || entry.arriving.is_none() && !entry.versions.is_empty() =>
+                {
                     rows.extend(entry.versions.iter().map(|(version, slot)| IndexRow {
                         name: id.to_string(),
                         version: Some(*version),
                         state: slot.state.name(),
-                        reason: slot.state.reason().to_owned(),
+                        reason: match arriving {
+                            Some(progress) if slot.is_ready() => format!("successor is {progress}"),
+                            _ => slot.state.reason().to_owned(),
+                        },
                     }));
                 }
-                _ => rows.push(nameless("", "")),
+                _ => match arriving {
+                    Some(progress) => rows.push(nameless(State::Loading.name(), progress)),
+                    None => rows.push(nameless("", "")),
+                },
             }
         }
         rows

@@ -1,11 +1,12 @@
 //! From a model's name to what is to be loaded: reading its directory, or what came with the request.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use conch_config::{ModelConfig, Preparation};
 
 use super::Lifecycle;
+use super::arrival::{Arrival, RemoteCopy};
 use super::chain::Chain;
 use super::files::OverrideFiles;
 use super::loaded::Keepers;
@@ -25,81 +26,93 @@ pub(super) struct Plan {
 }
 
 impl Lifecycle {
-    /// Reads the model in directory `path`; none if it is loaded and has not changed since.
+    /// What an arrival is to become; none if nothing has changed.
+    ///
+    /// # Errors
+    /// Why the model did not arrive, and as [`Lifecycle::plan`].
+    pub(super) fn plan_arrived(
+        &self,
+        id: &ModelId,
+        arrival: Result<Option<Arrival>, Error>,
+        is_explicit: bool,
+    ) -> Result<Option<Plan>, Error> {
+        arrival?
+            .map(|arrival| self.plan(id, arrival, is_explicit))
+            .transpose()
+    }
+
+    /// Reads a model's directory.
     ///
     /// # Errors
     /// What is wrong with its configuration, or what an agent has against it.
-    pub(super) fn plan(
-        &self,
-        id: &ModelId,
-        path: &Path,
-        is_explicit: bool,
-    ) -> Result<Option<Plan>, Error> {
-        // Before anything is read, so that a change meanwhile shows next time.
-        let looks = Fingerprint::of(path);
-        let is_same = {
-            let models = self.board.lock();
-            let source = models.get(id).and_then(|entry| entry.source.as_ref());
-            source.is_some_and(|source| source.is_same(path, &looks))
-        };
-        if is_same {
-            return Ok(None);
-        }
+    fn plan(&self, id: &ModelId, arrival: Arrival, is_explicit: bool) -> Result<Plan, Error> {
         let Options {
             config_name,
             may_complete,
         } = self.reading();
-        let config = read_config(path, config_name, may_complete)?;
-        let origin = Origin {
-            path,
-            looks: Some(looks),
-            is_plain: true,
-            files: None,
-        };
-        self.plan_for(id, origin, config, is_explicit).map(Some)
+        let copy = arrival.copy.clone();
+        let outcome = read_config(arrival.directory(), config_name, may_complete)
+            .and_then(|config| self.plan_for(id, Origin::plain(arrival), config, is_explicit));
+        if outcome.is_err() {
+            self.keep_copy(id, copy.as_ref());
+        }
+        outcome
     }
 
-    /// The model that a request describes: its configuration, or that and all its files.
+    /// The model that a request describes by its configuration.
     ///
     /// # Errors
-    /// As [`Lifecycle::plan`], and INVALID_ARG for overrides that are no good.
+    /// As [`Lifecycle::plan_arrived`], and INVALID_ARG for overrides that are no good.
     pub(super) fn plan_overridden(
         &self,
         id: &ModelId,
-        path: &Path,
+        arrival: Arrival,
         overrides: &Overrides,
-        files: Option<OverrideFiles>,
     ) -> Result<Plan, Error> {
-        let config = match &overrides.config {
-            Some(json) => Some(conch_config::from_json(json).map_err(|error| {
-                Error::invalid(format!("Invalid config override: {}", error.message))
-            })?),
-            None => None,
-        };
-        let looks = files.is_none().then(|| Fingerprint::of(path));
-        let path = files.as_ref().map_or(path, OverrideFiles::path).to_owned();
         let origin = Origin {
-            path: &path,
-            looks,
             is_plain: false,
-            files,
+            ..Origin::plain(arrival)
         };
-        self.plan_for(id, origin, config, true)
+        self.plan_for(id, origin, overridden_config(overrides)?, true)
+    }
+
+    /// The model that a request describes by its configuration and all its files.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::plan_overridden`].
+    pub(super) fn plan_from_files(
+        &self,
+        id: &ModelId,
+        files: OverrideFiles,
+        overrides: &Overrides,
+    ) -> Result<Plan, Error> {
+        let origin = Origin {
+            place: files.path().to_owned(),
+            directory: files.path().to_owned(),
+            looks: None,
+            is_plain: false,
+            copy: None,
+            files: Some(files),
+        };
+        self.plan_for(id, origin, overridden_config(overrides)?, true)
     }
 
     fn plan_for(
         &self,
         id: &ModelId,
-        origin: Origin<'_>,
+        origin: Origin,
         config: Option<ModelConfig>,
         is_explicit: bool,
     ) -> Result<Plan, Error> {
         let Origin {
-            path,
+            place,
+            directory,
             looks,
             is_plain,
+            copy,
             files,
         } = origin;
+        let path = directory.as_path();
         let Options {
             config_name,
             may_complete,
@@ -122,7 +135,7 @@ impl Lifecycle {
         Ok(Plan {
             id: id.clone(),
             source: Source {
-                path: path.to_owned(),
+                path: place,
                 looks,
                 is_plain,
                 config: candidate.config.clone(),
@@ -133,6 +146,7 @@ impl Lifecycle {
             keepers: Keepers {
                 agents: agents.map(Arc::new),
                 _files: files.map(Arc::new),
+                copy,
             },
         })
     }
@@ -146,12 +160,36 @@ impl Lifecycle {
 }
 
 /// Where a plan's files come from.
-struct Origin<'p> {
-    path: &'p Path,
+struct Origin {
+    /// In the repository, if the model has one.
+    place: PathBuf,
+    directory: PathBuf,
     looks: Option<Fingerprint>,
     /// Nothing came with the request.
     is_plain: bool,
+    copy: Option<Arc<RemoteCopy>>,
     files: Option<OverrideFiles>,
+}
+
+impl Origin {
+    fn plain(arrival: Arrival) -> Origin {
+        Origin {
+            directory: arrival.directory().to_owned(),
+            place: arrival.path,
+            looks: Some(arrival.looks),
+            is_plain: true,
+            copy: arrival.copy,
+            files: None,
+        }
+    }
+}
+
+fn overridden_config(overrides: &Overrides) -> Result<Option<ModelConfig>, Error> {
+    let parse = |json: &String| {
+        conch_config::from_json(json)
+            .map_err(|error| Error::invalid(format!("Invalid config override: {}", error.message)))
+    };
+    overrides.config.as_ref().map(parse).transpose()
 }
 
 /// How configurations are read.

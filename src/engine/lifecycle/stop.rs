@@ -50,6 +50,7 @@ impl Lifecycle {
     /// # Errors
     /// INTERNAL if the budget did not suffice; versions still unloading do so on threads that end with the process.
     pub(crate) fn stop(&self, budget: Duration) -> Result<(), Error> {
+        self.begin_end();
         log::info!("Waiting for in-flight requests to complete.");
         let mut countdown = Countdown::start(budget);
         self.close_schedulers();
