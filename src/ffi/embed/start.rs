@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use conch_engine::{Error, Options, Server};
+use conch_remote::Cloud;
 
 use crate::host::{self, Host};
 
-/// Starts a server with its plug-ins, and tells these which one it is. Blocks until all models are loaded or have failed. What both
+/// Starts a server with its plug-ins and remote repositories, and tells these which one it is. Blocks until all models are loaded or have failed. What both
 /// sides are to agree on is taken from `options`.
 ///
 /// # Errors
 /// As [`Server::start`].
 pub fn start(
-    options: Options,
+    mut options: Options,
     mut plugins: host::Options,
 ) -> Result<(Arc<Server>, Arc<Host>), Error> {
+    options.remote = Arc::new(Cloud::new());
     plugins.server_id.clone_from(&options.server_id);
     plugins.auto_complete = options.auto_complete;
     plugins.host_policies.clone_from(&options.host_policies);

@@ -1,0 +1,158 @@
+//! What went wrong with a store, in upstream's words.
+
+use std::fmt;
+
+use conch_engine::Error;
+use object_store::Error as StoreError;
+
+use crate::uri::Kind;
+
+/// Why an attempt failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The store's, or the network's.
+    Store(StoreError),
+    /// Ours, the disk's, or the end of patience: another attempt is of no use.
+    Final(Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Store(error) => error.fmt(f),
+            Failure::Final(error) => f.write_str(&error.message),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Final(error)
+    }
+}
+
+impl Failure {
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Failure::Store(StoreError::Generic { .. }))
+    }
+
+    /// Whether other credentials might help.
+    pub(crate) fn is_about_access(&self) -> bool {
+        match self {
+            Failure::Store(StoreError::NotFound { .. } | StoreError::Precondition { .. }) => false,
+            Failure::Store(_) => true,
+            Failure::Final(_) => false,
+        }
+    }
+
+    pub(crate) fn of_listing(self, kind: Kind, uri: &str) -> Error {
+        self.told(kind, |kind| match kind {
+            Kind::S3 | Kind::Gs => format!("Could not list contents of directory at {uri}"),
+            Kind::As => format!("Failed to get contents of directory {uri}"),
+        })
+    }
+
+    pub(crate) fn of_object(self, kind: Kind, uri: &str) -> Error {
+        self.told(kind, |kind| match kind {
+            Kind::S3 | Kind::Gs => format!("Failed to get object at {uri}"),
+            Kind::As => format!("Failed to download file at {uri}"),
+        })
+    }
+
+    fn told(self, kind: Kind, head: impl Fn(Kind) -> String) -> Error {
+        let error = match self {
+            Failure::Final(error) => return error,
+            Failure::Store(error) => error,
+        };
+        let head = head(kind);
+        let text = error.to_string();
+        let (name, message) = match (element(&text, "Code"), element(&text, "Message")) {
+            (Some(code), message) => (code, message.unwrap_or_default()),
+            (None, _) => (name(&error), text.as_str()),
+        };
+        Error::internal(match kind {
+            Kind::S3 => format!("{head} due to exception: {name}, error message: {message}"),
+            Kind::Gs => format!("{head} : {name}: {message}"),
+            Kind::As => format!("{head}:{name}: {message}"),
+        })
+    }
+}
+
+/// The text of an XML element of an error document.
+fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (inside, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(inside.trim())
+}
+
+fn name(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NotFound { .. } => "NotFound",
+        StoreError::InvalidPath { .. } => "InvalidPath",
+        StoreError::Precondition { .. } => "PreconditionFailed",
+        StoreError::PermissionDenied { .. } => "AccessDenied",
+        StoreError::Unauthenticated { .. } => "Unauthenticated",
+        _ => "RequestFailed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(text: &str) -> Failure {
+        Failure::Store(StoreError::Generic {
+            store: "S3",
+            source: text.to_owned().into(),
+        })
+    }
+
+    #[test]
+    fn the_words_of_each_kind() {
+        let document = "400 Bad Request: <Error><Code>InvalidToken</Code><Message>It is malformed.</Message></Error>";
+        for (kind, text, expected) in [
+            (
+                Kind::S3,
+                document,
+                "Could not list contents of directory at U due to exception: InvalidToken, error message: It is malformed.",
+            ),
+            (
+                Kind::Gs,
+                document,
+                "Could not list contents of directory at U : InvalidToken: It is malformed.",
+            ),
+            (
+                Kind::As,
+                document,
+                "Failed to get contents of directory U:InvalidToken: It is malformed.",
+            ),
+            (
+                Kind::S3,
+                "connection refused",
+                "Could not list contents of directory at U due to exception: RequestFailed, error message: Generic S3 error: connection refused",
+            ),
+        ] {
+            assert_eq!(generic(text).of_listing(kind, "U").message, expected);
+        }
+        let denied = Failure::Store(StoreError::PermissionDenied {
+            path: "a".to_owned(),
+            source: "403".into(),
+        });
+        assert!(denied.is_about_access() && !denied.is_passing());
+        let message = denied.of_object(Kind::S3, "U").message;
+        assert!(
+            message.starts_with("Failed to get object at U due to exception: AccessDenied, "),
+            "{message}"
+        );
+        let ours = Failure::Final(Error::unavailable("stop"));
+        assert!(!ours.is_about_access() && !ours.is_passing());
+        assert_eq!(ours.of_object(Kind::As, "U"), Error::unavailable("stop"));
+    }
+}
