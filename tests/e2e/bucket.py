@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import http.server
 import ssl
+import sys
 import threading
 import urllib.parse
 from xml.sax.saxutils import escape
@@ -49,7 +50,13 @@ class Bucket:
                 with contextlib.suppress(ConnectionError):
                     store._answer(self)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, request, address):
+                """A client that went, or that does not trust us, is no error of the store."""
+                if not isinstance(sys.exc_info()[1], OSError):
+                    super().handle_error(request, address)
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
