@@ -195,6 +195,12 @@ impl IdleSet {
         self.words[core / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
+    /// Whether a core is idle. The caller has fenced (SeqCst) after what it did.
+    pub fn has_any(&self) -> bool {
+        let mut words = self.words.iter();
+        words.any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Removes one idle core, the lowest, and rings it; false if none is idle. The caller has fenced (SeqCst) after what it did.
     pub fn ring_one(&self) -> bool {
         for (index, word) in self.words.iter().enumerate() {
@@ -210,6 +216,17 @@ impl IdleSet {
             }
         }
         false
+    }
+
+    /// Removes core `core` and rings it, if it is idle. The caller has fenced (SeqCst) after what it did.
+    pub fn ring(&self, core: usize) -> bool {
+        // The load first: a core that executes is not told, and its line not written.
+        let is_idle = self.words[core / 64].load(Ordering::Relaxed) & (1 << (core % 64)) != 0;
+        let is_rung = is_idle && self.remove(core);
+        if is_rung {
+            self.bells[core].ring();
+        }
+        is_rung
     }
 
     pub fn ring_all(&self) {
@@ -274,7 +291,9 @@ mod tests {
         }
         assert!(idle.remove(64) && !idle.remove(64));
         assert!(idle.ring_one() && idle.ring_one() && !idle.ring_one());
-        for (core, is_rung) in [(3, true), (69, true), (64, false)] {
+        idle.insert(5);
+        assert!(!idle.ring(6) && idle.ring(5) && !idle.ring(5));
+        for (core, is_rung) in [(3, true), (69, true), (64, false), (5, true), (6, false)] {
             assert_eq!(idle.bell(core).take(), is_rung, "core {core}");
         }
     }

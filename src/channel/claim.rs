@@ -100,6 +100,20 @@ impl<S, T> Claim<S, T> {
         self.is_cancel_requested.load(Ordering::Relaxed)
     }
 
+    /// Leaves the mark of a cancel and claims nothing: for payloads whose end is for their scheduler to decide, which the caller tells
+    /// afterwards, in a way that fences, or finds that it is about to look.
+    pub fn request_cancel(&self) {
+        self.is_cancel_requested.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether someone asked to cancel, for who has just taken the claim out of a pile: a [`Claim::request_cancel`] whose own
+    /// push found the claim linked is seen.
+    pub fn was_cancelled(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_cancelled()
+    }
+
     /// Claims the queued payload of `generation` (`None`: whatever generation); none if another was faster.
     pub fn claim(self: &Arc<Self>, fate: Fate, generation: Option<u32>) -> Option<Owned<S, T>> {
         if fate == Fate::Cancel {

@@ -14,6 +14,10 @@
 //! scheduler's deadline: the one whose deadline stands in `armed_ns` (it may be overtaken by one with an earlier deadline).
 //! A core that leaves with a batch while the deadline is unwatched rings an idle core, which then watches; with none idle it tells
 //! the caller, whose timekeeper has it.
+//!
+//! Work may be for one core alone (its instances hold what the work needs): the scheduler then [*calls*](Relay::mark) that core. A call
+//! stands until the called core takes the baton, so it finds it when it comes back from an execution, and who releases the
+//! baton rings those called that are idle.
 
 use crate::baton::Baton;
 use crate::bell::{Clock, IdleSet, NEVER_NS, Spin};
@@ -37,6 +41,8 @@ pub struct Relay<L: Link, S, const LOOKS_AGAIN: bool = true> {
     inbox: Pile<L>,
     baton: Baton<S>,
     idle: IdleSet,
+    /// Cores that are called, as bits; empty where the scheduler calls none by name.
+    called: Box<[AtomicU64]>,
     is_ready: AtomicBool,
     deadline_ns: AtomicU64,
     armed_ns: AtomicU64,
@@ -60,17 +66,52 @@ pub struct Turn<B> {
     pub unwatched_deadline_ns: Option<u64>,
 }
 
+impl Runner {
+    /// The core's number.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+}
+
 impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
     pub fn new(scheduler: S, core_count: usize) -> Self {
         Relay {
             inbox: Pile::default(),
             baton: Baton::new(scheduler),
             idle: IdleSet::new(core_count),
+            called: Box::default(),
             is_ready: AtomicBool::new(false),
             deadline_ns: AtomicU64::new(NEVER_NS),
             armed_ns: AtomicU64::new(NEVER_NS),
             is_closing: AtomicBool::new(false),
         }
+    }
+
+    /// A relay whose scheduler may call cores by name.
+    pub fn calling(scheduler: S, core_count: usize) -> Self {
+        let called = (0..core_count.div_ceil(64)).map(|_| AtomicU64::new(0));
+        Relay {
+            called: called.collect(),
+            ..Relay::new(scheduler, core_count)
+        }
+    }
+
+    /// Calls core `core`; for the scheduler, under the baton: the core is woken once that is released.
+    pub fn mark(&self, core: usize) {
+        let (word, bit) = (&self.called[core / 64], 1 << (core % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            // Release pairs with the Acquire of `answer`: the core finds what it is called for.
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    /// Calls core `core`, from outside the baton, and wakes it if it sleeps.
+    pub fn call(&self, core: usize) {
+        // Not `mark`: the core may be about to clear a bit that was set before.
+        self.called[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
+        // Pairs with the fence of a core about to sleep.
+        fence(Ordering::SeqCst);
+        self.idle.ring(core);
     }
 
     /// Adds `item` and wakes an idle core if there is one. Never blocks; at most one system call.
@@ -88,6 +129,11 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
             self.idle.ring_one();
         }
         Ok(())
+    }
+
+    /// Whether no core waits for work: all execute, or are about to look.
+    pub fn is_busy(&self) -> bool {
+        !self.idle.has_any()
     }
 
     /// Refuses further items; the cores end when the scheduler is empty.
@@ -126,12 +172,13 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         let mut is_listed = false;
         loop {
             let mut is_held_elsewhere = false;
-            if runner.owes_look || self.has_news(clock, has_seen_closing) {
+            if runner.owes_look || self.is_called(core) || self.has_news(clock, has_seen_closing) {
                 if let Some(mut scheduler) = self.baton.try_take() {
                     if std::mem::take(&mut is_listed) {
                         self.leave(core);
                     }
                     runner.owes_look = false;
+                    self.answer(core);
                     let is_closing = self.is_closing.load(Ordering::Acquire);
                     has_seen_closing = is_closing;
                     let arrivals = if is_closing {
@@ -144,6 +191,9 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
                     let is_wanted = scheduler.release();
                     // Pairs with the fences of `submit` and of a core about to sleep.
                     fence(Ordering::SeqCst);
+                    if LOOKS_AGAIN {
+                        self.ring_called();
+                    }
                     let is_left =
                         LOOKS_AGAIN && (is_wanted || outlook.is_ready || !self.inbox.is_empty());
                     if let Some(batch) = batch {
@@ -200,6 +250,7 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         self.publish(outlook);
         let is_wanted = scheduler.release();
         fence(Ordering::SeqCst);
+        self.ring_called();
         if is_wanted
             || outlook.is_ready
             || !self.inbox.is_empty()
@@ -217,6 +268,32 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
         (deadline_ns != NEVER_NS && deadline_ns <= clock.now_ns())
             || (!has_seen_closing && self.is_closing.load(Ordering::Relaxed))
+    }
+
+    fn is_called(&self, core: usize) -> bool {
+        let word = self.called.get(core / 64);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (core % 64)) != 0)
+    }
+
+    /// Core `core` has the baton and will see to what it was called for.
+    fn answer(&self, core: usize) {
+        if self.is_called(core)
+            && let Some(word) = self.called.get(core / 64)
+        {
+            word.fetch_and(!(1 << (core % 64)), Ordering::Acquire);
+        }
+    }
+
+    /// Wakes the called cores that are idle. The caller has fenced (SeqCst) after releasing the baton.
+    fn ring_called(&self) {
+        for (index, word) in self.called.iter().enumerate() {
+            let mut called = word.load(Ordering::Relaxed);
+            while called != 0 {
+                self.idle
+                    .ring(index * 64 + called.trailing_zeros() as usize);
+                called &= called - 1;
+            }
+        }
     }
 
     fn publish(&self, outlook: Outlook) {
@@ -478,6 +555,98 @@ mod loom_tests {
             }
             assert_eq!(executed.load(Ordering::Relaxed), count);
         });
+    }
+
+    /// What is for one core alone, by core.
+    #[derive(Default)]
+    struct Named([VecDeque<()>; 2]);
+
+    /// Two cores whose work is for one of them each, `targets` in order, from one producer; after `targets` items another thread
+    /// calls core 1 for what lies beside the inbox.
+    ///
+    /// Without `is_calling` nobody is called for what arrives.
+    fn named(targets: &'static [usize], is_called_from_outside: bool, is_calling: bool) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(1);
+        builder.max_duration = Some(std::time::Duration::from_secs(40));
+        builder.check(move || {
+            type Numbered = Box<Envelope<usize>>;
+            let relay = Arc::new(Relay::<Numbered, Named>::calling(Named::default(), 2));
+            let clock = Jumping(Arc::new(Untracked::new(1)));
+            let executed = Arc::new(Untracked::new(0));
+            let beside = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let count = targets.len() as u64 + u64::from(is_called_from_outside);
+            let cores: Vec<_> = (0..2)
+                .map(|core| {
+                    let (relay, clock, executed, beside) = (
+                        Arc::clone(&relay),
+                        clock.clone(),
+                        Arc::clone(&executed),
+                        Arc::clone(&beside),
+                    );
+                    thread::spawn(move || {
+                        let mut runner = relay.runner(core, Spin::OFF);
+                        let drive = |named: &mut Named, arrivals: Chain<Numbered>, _: u64| {
+                            for item in arrivals {
+                                let target = (*item).into_value();
+                                named.0[target].push_back(());
+                                if is_calling {
+                                    relay.mark(target);
+                                }
+                            }
+                            if core == 1 && beside.load(Ordering::Relaxed) == 1 {
+                                beside.store(0, Ordering::Relaxed);
+                                named.0[1].push_back(());
+                            }
+                            let batch = named.0[core].pop_front();
+                            if !named.0[core].is_empty() {
+                                relay.mark(core);
+                            }
+                            let outlook = Outlook {
+                                is_ready: false,
+                                deadline_ns: NEVER_NS,
+                                is_empty: named.0.iter().all(VecDeque::is_empty),
+                            };
+                            (batch, outlook)
+                        };
+                        while relay.next(&mut runner, &clock, drive).is_some() {
+                            if executed.fetch_add(1, Ordering::Relaxed) + 1 == count {
+                                relay.close();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for target in targets {
+                assert!(relay.submit(Envelope::new(*target)).is_ok());
+            }
+            if is_called_from_outside {
+                beside.store(1, Ordering::Relaxed);
+                relay.call(1);
+            }
+            for core in cores {
+                core.join().unwrap();
+            }
+            assert_eq!(executed.load(Ordering::Relaxed), count);
+        });
+    }
+
+    #[test]
+    fn work_reaches_the_core_that_it_is_for() {
+        named(&[1], false, true);
+        named(&[1, 0], false, true);
+    }
+
+    #[test]
+    fn a_call_from_outside_reaches_its_core() {
+        named(&[], true, true);
+        named(&[1], true, true);
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn without_a_call_work_for_another_is_forgotten() {
+        named(&[1], false, false);
     }
 
     #[test]

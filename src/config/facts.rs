@@ -12,6 +12,7 @@ use conch_proto::inference::{
 };
 
 use crate::model::{BatchInput, BatchInputKind, BatchOutput};
+use crate::sequence::sequence_batching;
 use crate::{
     DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, OwnParameters,
     QueuePolicy, RateLimit, RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
@@ -181,7 +182,9 @@ fn scheduling(message: &ModelConfig, own: &OwnParameters) -> Scheduling {
         Some(SchedulingChoice::DynamicBatching(batching)) => {
             Scheduling::Dynamic(dynamic_batching(batching, own))
         }
-        Some(SchedulingChoice::SequenceBatching(_)) => Scheduling::Sequence,
+        Some(SchedulingChoice::SequenceBatching(batching)) => {
+            Scheduling::Sequence(Box::new(sequence_batching(message, batching, own)))
+        }
         Some(SchedulingChoice::EnsembleScheduling(_)) => Scheduling::Ensemble,
     }
 }

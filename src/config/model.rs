@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{DataType, OwnParameters};
+use crate::{DataType, OwnParameters, SequenceBatching};
 
 /// A validated, normalised model configuration. Immutable; shared by every version loaded with it.
 #[derive(Clone, Debug)]
@@ -109,8 +109,8 @@ pub enum Scheduling {
     /// One request per execution, first in first out.
     Default,
     Dynamic(DynamicBatching),
+    Sequence(Box<SequenceBatching>),
     /// Configured but served by later work: loading such a model is refused.
-    Sequence,
     Ensemble,
 }
 

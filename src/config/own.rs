@@ -9,6 +9,10 @@ use crate::Error;
 pub const REQUESTS_MAX: &str = "CONCH_REQUESTS_MAX";
 /// Whether the dynamic batcher takes requests of one priority level by their deadlines.
 pub const DEADLINE_ORDER: &str = "CONCH_DEADLINE_ORDER";
+/// Requests of sequences that may wait, in all.
+pub const SEQUENCE_QUEUE_MAX: &str = "CONCH_SEQUENCE_QUEUE_MAX";
+/// Sequences that may wait for a slot.
+pub const SEQUENCE_BACKLOG_MAX: &str = "CONCH_SEQUENCE_BACKLOG_MAX";
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +20,9 @@ pub struct OwnParameters {
     /// None: what the server says for all.
     pub requests_max: Option<u64>,
     pub is_by_deadline: bool,
+    /// None: as many as may be live.
+    pub sequence_queue_max: Option<u32>,
+    pub sequence_backlog_max: Option<u32>,
 }
 
 impl OwnParameters {
@@ -35,6 +42,8 @@ impl OwnParameters {
             is_by_deadline: reader
                 .value(DEADLINE_ORDER, "true or false")?
                 .unwrap_or(false),
+            sequence_queue_max: reader.value(SEQUENCE_QUEUE_MAX, "a number of requests")?,
+            sequence_backlog_max: reader.value(SEQUENCE_BACKLOG_MAX, "a number of sequences")?,
         })
     }
 }
@@ -83,6 +92,7 @@ mod tests {
             Ok(OwnParameters {
                 requests_max: Some(7),
                 is_by_deadline: true,
+                ..OwnParameters::default()
             }),
         );
         check(&[(DEADLINE_ORDER, "false")], Ok(OwnParameters::default()));

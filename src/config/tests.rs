@@ -256,7 +256,10 @@ sequence_batching {
         false,
     )
     .unwrap();
-    assert_eq!(model.scheduling, Scheduling::Sequence);
+    let Scheduling::Sequence(batching) = &model.scheduling else {
+        panic!("{:?}", model.scheduling)
+    };
+    assert_eq!((batching.slot_count, batching.idle_us), (4, 5_000_000));
     let model = load(
         "pipeline",
         r#"

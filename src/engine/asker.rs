@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use conch_channel::{Claim, Fate};
 
-use crate::queue::refuse;
+use crate::queue::{give_notice, refuse};
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
 use crate::trace::{Activity, Trace};
@@ -70,6 +70,9 @@ impl Drop for Hold {
 /// Cancels a request for an asker without a shard. One that still waits is answered with CANCELLED by the timekeeper, so that nobody is
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
 pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
+    if give_notice(ticket) {
+        return;
+    }
     let Some(live) = Claim::claim(ticket, Fate::Cancel, None) else {
         // An ensemble's steps may still wait.
         if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {

@@ -14,6 +14,7 @@ use crate::queue::{Queue, refuse};
 use crate::rate::{Limiter, Seat};
 use crate::readiness::Inspector;
 use crate::scheduler::Harvest;
+use crate::sequence::Attendant;
 use crate::stats::Failure;
 use crate::topology::Placement;
 use crate::warm_up::WarmUp;
@@ -82,13 +83,11 @@ pub(crate) fn start_cores(
             roster.seats = roster.specs.iter().map(seat).collect::<Result<_, _>>()?;
         }
     }
-    let active_count = rosters
-        .iter()
-        .filter(|roster| roster.index.is_some())
-        .count();
+    let active = rosters.iter().filter(|roster| roster.index.is_some());
+    let instance_counts: Vec<usize> = active.map(|roster| roster.specs.len()).collect();
     let queue = Arc::new(Queue::new(
         &version.config,
-        active_count,
+        &instance_counts,
         Arc::clone(&placement.timekeeper),
         model.batch_strategy(),
     )?);
@@ -313,10 +312,13 @@ fn run(
     });
     let checkups = instances.iter().filter_map(|instance| instance.checkup());
     let _ = ready.send(Ok(checkups.collect()));
+    let attendant = roster
+        .index
+        .and_then(|core| Attendant::new(&start.version, core, instances.len()));
     // The samples' bytes are needed no more.
     drop(start);
     match runner {
-        Some(runner) => serve(queue, runner, &mut instances, &mut seats),
+        Some(runner) => serve(queue, runner, &mut instances, &mut seats, attendant),
         // Passive: kept, never asked. Ends when the sender is dropped.
         None => while released.recv().is_ok() {},
     }
@@ -355,26 +357,37 @@ impl Start {
     }
 }
 
-/// Executes batches until the queue is closed and drained. Several instances take turns.
+/// Executes batches until the queue is closed and drained. Several instances take turns, unless the batch says which it is for.
 fn serve(
     queue: &Arc<Queue>,
     mut runner: conch_channel::Runner,
     instances: &mut [Box<dyn Instance>],
     seats: &mut [Seat],
+    mut attendant: Option<Attendant>,
 ) {
     let mut harvest: Harvest<Live> = Harvest::default();
     let mut departures = Departures::default();
     let mut next = 0;
-    while queue.next(
-        &mut runner,
-        seats.get_mut(next),
-        &mut harvest,
-        &mut departures,
-    ) {
+    loop {
+        // A batch of sequences is one instance's alone: it is formed first, then waits for the instance's turn.
+        let seat = match attendant {
+            None => seats.get_mut(next),
+            Some(_) => None,
+        };
+        if !queue.next(&mut runner, seat, &mut harvest, &mut departures) {
+            break;
+        }
+        if let Some(attendant) = &mut attendant {
+            attendant.prepare(&mut harvest);
+            next = harvest.instance;
+            if let Some(seat) = seats.get_mut(next) {
+                seat.acquire();
+            }
+        }
         if let Some(instance) = instances.get_mut(next) {
             execute(&mut **instance, &mut harvest.batch, &mut departures);
         }
-        if seats.len() > 1
+        if (seats.len() > 1 || attendant.is_some())
             && let Some(seat) = seats.get_mut(next)
         {
             // The next turn is another instance's.

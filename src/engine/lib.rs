@@ -44,6 +44,7 @@ mod request;
 mod response;
 mod scheduler;
 mod scratch;
+mod sequence;
 pub mod server;
 mod shown;
 #[cfg(test)]
@@ -87,4 +88,5 @@ pub use response::{Completion, Delivery, Departures, Output, Response};
 #[doc(hidden)]
 pub use scheduler::measure::Batcher;
 pub use scratch::Scratch;
+pub use sequence::reschedule;
 pub use server::{Options, Server};

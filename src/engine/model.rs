@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use conch_config::Scheduling;
+use conch_config::{Scheduling, SequenceStrategy};
+use conch_memory::Pool;
 
 use crate::admit::Plan;
 use crate::cache::Member;
@@ -15,6 +16,8 @@ use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
 use crate::readiness::Board;
+use crate::sequence::Names;
+use crate::states::StatesStart;
 use crate::stats::{ModelStatistics, Statistics, Totals};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
@@ -44,6 +47,10 @@ pub struct ModelVersion {
     pub(crate) order: Option<Arc<Order>>,
     /// Names of classes; set before it is published.
     pub(crate) labels: OnceLock<Labels>,
+    /// Ids of its sequences that have none of their own.
+    pub(crate) sequence_names: Names,
+    /// What its sequences' implicit states begin with, and where their buffers come from, if it has any; set before the cores are started.
+    pub(crate) states: OnceLock<(StatesStart, Arc<Pool>)>,
     /// Present once the cores are started.
     pub(crate) queue: OnceLock<Arc<Queue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
@@ -63,7 +70,14 @@ impl ModelVersion {
         core_count: usize,
         live_max: u64,
     ) -> ModelVersion {
-        let is_ordered = matches!(&config.scheduling, Scheduling::Dynamic(settings) if settings.is_preserving_order);
+        let is_ordered = match &config.scheduling {
+            Scheduling::Dynamic(settings) => settings.is_preserving_order,
+            Scheduling::Sequence(settings) => match &settings.strategy {
+                SequenceStrategy::Oldest(batching) => batching.is_preserving_order,
+                SequenceStrategy::Direct { .. } => false,
+            },
+            Scheduling::Default | Scheduling::Ensemble => false,
+        };
         let statistics = Statistics::new(core_count, config.max_batch_size);
         ModelVersion {
             namespace: Arc::from(""),
@@ -80,6 +94,8 @@ impl ModelVersion {
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
             labels: OnceLock::new(),
+            sequence_names: Names::default(),
+            states: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
             ensemble: OnceLock::new(),

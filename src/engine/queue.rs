@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use conch_channel::{Chain, Clock, Fate, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
+use conch_channel::{Chain, Clock, Fate, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::rate::Seat;
-use crate::scheduler::{Entry, Facts, Harvest, Scheduler, policy_of, rejection_ns};
+use crate::scheduler::{Entry, Facts, Harvest, Membership, Scheduler, policy_of, rejection_ns};
+use crate::sequence::{returned, turn_away};
 use crate::shown::Shown;
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
@@ -30,6 +31,18 @@ impl Entry for Ticket {
     fn claim(&self, fate: Fate) -> Option<Live> {
         conch_channel::Claim::claim(self, fate, None)
     }
+
+    fn member(&self) -> Option<&Membership> {
+        self.shared().member.as_deref()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.was_cancelled()
+    }
+
+    fn is_same(&self, other: &Ticket) -> bool {
+        Arc::ptr_eq(self, other)
+    }
 }
 
 /// The clock of cores.
@@ -47,30 +60,28 @@ impl Clock for Monotonic {
 /// See the module.
 pub(crate) struct Queue {
     relay: Relay<Ticket, Scheduler<Ticket>>,
+    /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
+    returns: Box<[Inbox<Ticket>]>,
     timekeeper: Arc<Timekeeper>,
     /// The earliest deadline that the timekeeper has for this queue.
     entrusted_ns: AtomicU64,
 }
 
 impl Queue {
-    /// A queue for `core_count` cores; it refuses requests of which the model's configuration cannot be honoured.
+    /// A queue for cores with so many instances each; it refuses requests of which the model's configuration cannot be honoured.
     ///
     /// # Errors
     /// UNSUPPORTED for schedulers that do not exist.
     pub(crate) fn new(
         config: &conch_config::Model,
-        core_count: usize,
+        instance_counts: &[usize],
         timekeeper: Arc<Timekeeper>,
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Queue, Error> {
         let strategy = strategy.map(|strategy| Box::new(Shown(strategy)) as _);
-        let scheduler = Scheduler::new(config, strategy).ok_or_else(|| {
-            let kind = match config.scheduling {
-                Scheduling::Ensemble => "ensembles",
-                _ => "sequence batching",
-            };
+        let scheduler = Scheduler::new(config, instance_counts, strategy).ok_or_else(|| {
             Error::unsupported(format!(
-                "{kind} of model '{}' cannot be served by this version",
+                "ensembles of model '{}' cannot be served by this version",
                 config.name
             ))
         })?;
@@ -82,8 +93,20 @@ impl Queue {
                 config.name, settings.priority_levels
             )));
         }
+        let core_count = instance_counts.len();
+        let mut returns = Vec::new();
+        let relay = match &scheduler {
+            Scheduler::Sequence(sequence) => {
+                if sequence.awaits() {
+                    returns.resize_with(core_count, Inbox::default);
+                }
+                Relay::calling(scheduler, core_count)
+            }
+            _ => Relay::new(scheduler, core_count),
+        };
         Ok(Queue {
-            relay: Relay::new(scheduler, core_count),
+            relay,
+            returns: returns.into(),
             timekeeper,
             entrusted_ns: AtomicU64::new(NEVER_NS),
         })
@@ -107,19 +130,27 @@ impl Queue {
         if let Some(seat) = seat {
             return self.next_limited(runner, seat, harvest, departures);
         }
+        let core = runner.core();
         loop {
             // The vectors are lent to the batch that comes back, so that none is allocated per batch.
             let turn = self
                 .relay
                 .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
-                    accept(scheduler, arrivals);
-                    let outlook = scheduler.form(now_ns, harvest);
+                    accept(scheduler, arrivals, now_ns, harvest);
+                    if let (Scheduler::Sequence(sequence), Some(returns)) =
+                        (&mut *scheduler, self.returns.get(core))
+                    {
+                        returned(sequence, returns.take_all(), now_ns, harvest);
+                    }
+                    let outlook = scheduler.form(core, now_ns, harvest);
                     for live in &mut harvest.batch {
                         leave_queue(live);
                     }
+                    self.call(harvest);
                     let is_work = !harvest.batch.is_empty()
                         || !harvest.expired.is_empty()
-                        || !harvest.cancelled.is_empty();
+                        || !harvest.cancelled.is_empty()
+                        || !harvest.refused.is_empty();
                     (is_work.then_some(()), outlook)
                 });
             let Some(turn) = turn else { return false };
@@ -128,6 +159,7 @@ impl Queue {
             }
             reject(&mut harvest.expired, departures);
             cancel(&mut harvest.cancelled, departures);
+            turn_away(&mut harvest.refused, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
@@ -141,6 +173,7 @@ impl Queue {
         harvest: &mut Harvest<Live>,
         departures: &mut Departures,
     ) -> bool {
+        let core = runner.core();
         if seat.is_held() {
             // At once for the next turn, if it will have work: otherwise others would get ahead of it between two of its requests.
             if self.relay.is_due(&Monotonic) {
@@ -155,7 +188,7 @@ impl Queue {
                 let turn = self
                     .relay
                     .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
-                        accept(scheduler, arrivals);
+                        accept(scheduler, arrivals, now_ns, harvest);
                         let outlook = scheduler.look(now_ns, harvest);
                         let is_work = outlook.is_ready
                             || !harvest.expired.is_empty()
@@ -174,8 +207,8 @@ impl Queue {
                 seat.acquire();
             }
             let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-                accept(scheduler, arrivals);
-                let outlook = scheduler.form(now_ns, harvest);
+                accept(scheduler, arrivals, now_ns, harvest);
+                let outlook = scheduler.form(core, now_ns, harvest);
                 for live in &mut harvest.batch {
                     leave_queue(live);
                 }
@@ -196,8 +229,42 @@ impl Queue {
         }
     }
 
-    pub(crate) fn submit(&self, ticket: Ticket) -> Result<(), Refused<Ticket>> {
-        self.relay.submit(ticket)
+    pub(crate) fn submit(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refused<Ticket>> {
+        let is_member = ticket.shared().member.is_some();
+        self.relay.submit(ticket)?;
+        if is_member && self.relay.is_busy() {
+            // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
+            // baton, if that is a core that leaves with its batch.
+            if !self.look_in() {
+                self.entrust(monotonic_ns());
+            }
+        }
+        Ok(())
+    }
+
+    /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever executes.
+    fn report_cancel(self: &Arc<Self>, ticket: Ticket) {
+        // Failure: whoever takes it out of a pile sees the mark; or it is executed, as the last of its model.
+        let _ = self.relay.submit(ticket);
+        self.entrust(monotonic_ns());
+    }
+
+    /// A request that core `core` executed is done with, or is to be run again.
+    pub(crate) fn take_back(&self, ticket: Ticket, core: usize) {
+        let Some(returns) = self.returns.get(core) else {
+            return;
+        };
+        // Failure: it is to be run again, but was cancelled just now and lies in the inbox, where the scheduler finds it.
+        if returns.push(ticket).is_ok() {
+            self.relay.call(core);
+        }
+    }
+
+    /// Passes the scheduler's calls on.
+    fn call(&self, harvest: &mut Harvest<Live>) {
+        for core in harvest.called.drain(..) {
+            self.relay.mark(core);
+        }
     }
 
     /// Refuses further requests; what is queued is still executed.
@@ -230,10 +297,17 @@ impl Queue {
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
+        self.look_in();
+    }
+
+    /// Sees to what has arrived and what has timed out, from outside the cores. False if somebody else has the baton.
+    fn look_in(self: &Arc<Self>) -> bool {
         let mut harvest = Harvest::default();
         let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-            accept(scheduler, arrivals);
-            ((), scheduler.expire(now_ns, &mut harvest))
+            accept(scheduler, arrivals, now_ns, &mut harvest);
+            let outlook = scheduler.expire(now_ns, &mut harvest);
+            self.call(&mut harvest);
+            ((), outlook)
         });
         // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
         if let Some(((), Outlook { deadline_ns, .. })) = visited
@@ -243,6 +317,8 @@ impl Queue {
         }
         let mut departures = Departures::default();
         reject(&mut harvest.expired, &mut departures);
+        turn_away(&mut harvest.refused, &mut departures);
+        visited.is_some()
     }
 }
 
@@ -252,9 +328,14 @@ impl fmt::Debug for Queue {
     }
 }
 
-fn accept(scheduler: &mut Scheduler<Ticket>, arrivals: Chain<Ticket>) {
+fn accept(
+    scheduler: &mut Scheduler<Ticket>,
+    arrivals: Chain<Ticket>,
+    now_ns: u64,
+    harvest: &mut Harvest<Live>,
+) {
     for ticket in arrivals {
-        scheduler.accept(ticket);
+        scheduler.accept(ticket, now_ns, harvest);
     }
 }
 
@@ -314,6 +395,9 @@ pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut
 /// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
 /// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
 pub fn withdraw(ticket: &Ticket) -> Option<Error> {
+    if give_notice(ticket) {
+        return None;
+    }
     let Some(live) = conch_channel::Claim::claim(ticket, Fate::Cancel, None) else {
         // An ensemble's steps may still wait.
         if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {
@@ -335,6 +419,21 @@ pub fn withdraw(ticket: &Ticket) -> Option<Error> {
     Some(Error::new(Code::Cancelled, ""))
 }
 
+/// Tells the scheduler of a request's sequence that the request is cancelled; false if it has no sequence, and whoever cancels it answers it.
+pub(crate) fn give_notice(ticket: &Ticket) -> bool {
+    let origin = ticket.shared();
+    if origin.member.is_none() {
+        return false;
+    }
+    ticket.request_cancel();
+    if ticket.is_queued()
+        && let Some(queue) = origin.model.queue.get()
+    {
+        queue.report_cancel(Arc::clone(ticket));
+    }
+    true
+}
+
 /// How many requests wait per priority level, where the queue policy bounds them.
 #[derive(Debug, Default)]
 pub(crate) struct Bounds {
@@ -347,8 +446,15 @@ const BOUNDED_LEVELS_MAX: u64 = 65_536;
 
 impl Bounds {
     pub(crate) fn new(config: &conch_config::Model) -> Bounds {
-        let Scheduling::Dynamic(settings) = &config.scheduling else {
-            return Bounds::default();
+        let settings = match &config.scheduling {
+            Scheduling::Dynamic(settings) => settings,
+            Scheduling::Sequence(settings) if settings.queue_size_max != 0 => {
+                let levels = [(AtomicU32::new(0), settings.queue_size_max)];
+                return Bounds {
+                    levels: levels.into(),
+                };
+            }
+            _ => return Bounds::default(),
         };
         let DynamicBatching {
             default_policy,
@@ -467,6 +573,15 @@ impl ModelVersion {
     pub(crate) fn enqueue(&self, ticket: Ticket) -> Result<(), Refusal> {
         let rejection_ns = match &self.config.scheduling {
             Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
+            // If it has to wait for a slot.
+            Scheduling::Sequence(_) => match ticket.shared().facts {
+                Facts { timeout_us: 0, .. } => NEVER_NS,
+                Facts {
+                    queued_ns,
+                    timeout_us,
+                    ..
+                } => queued_ns.saturating_add(timeout_us.saturating_mul(1_000)),
+            },
             _ => NEVER_NS,
         };
         let refused = match self.queue.get() {

@@ -4,6 +4,7 @@
 //! `channel::Claim` beside its [`Origin`]: many threads may hold the claim (a [`Ticket`]: the shard's timer, the scheduler's queue),
 //! but only the one that wins the claim gets the request itself ([`Live`]).
 
+use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_channel::{Claim, Owned};
@@ -21,6 +22,8 @@ use crate::order::Turn;
 use crate::queue::Place;
 use crate::regions::Usage;
 use crate::scheduler::Facts;
+use crate::scheduler::Membership;
+use crate::sequence::Leash;
 use crate::states::States;
 use crate::stats::ExecutionSpan;
 use crate::{Completion, ModelVersion};
@@ -47,6 +50,15 @@ pub enum CorrelationId {
 impl Default for CorrelationId {
     fn default() -> CorrelationId {
         CorrelationId::Unsigned(0)
+    }
+}
+
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CorrelationId::Unsigned(number) => number.fmt(f),
+            CorrelationId::Text(text) => text.fmt(f),
+        }
     }
 }
 
@@ -115,6 +127,8 @@ pub struct Origin {
     pub usage: Option<Arc<Usage>>,
     /// What the scheduler goes by.
     pub(crate) facts: Facts,
+    /// Its part in its sequence, if its model has sequences.
+    pub(crate) member: Option<Box<Membership>>,
     /// In front of the receiver, under preserve-ordering.
     pub(crate) turn: Option<Arc<Turn>>,
     /// The same object as `completion`, if the model has a cache.
@@ -141,6 +155,8 @@ pub struct Request {
     pub states: Option<Arc<Mutex<States>>>,
     /// It only fills an empty place of a batch: it wants no output, and nothing of it is counted.
     pub is_filler: bool,
+    /// While it executes, if its scheduler wants to know when it comes back.
+    pub(crate) leash: Option<Leash>,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<Place>,
     /// If it is a step of an ensemble's request.

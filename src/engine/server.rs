@@ -468,10 +468,10 @@ const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 /// The version of Triton whose interfaces this server provides: clients compare it.
 pub const VERSION: &str = "2.73.0";
 
-/// What this version serves, in upstream's order: clients look here before they use an extension. Upstream also names
-/// `sequence`, which joins the list with its service.
+/// What this version serves, in upstream's order: clients look here before they use an extension.
 pub const EXTENSIONS: &[&str] = &[
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

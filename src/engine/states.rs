@@ -4,13 +4,14 @@
 //! request then has the states' values as inputs, and its backend may make their next values. A value that is not finished
 //! with [`States::update`] has no effect.
 
-use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use conch_config::{DataType, StateSpec, StateStart};
+use conch_config::{DataType, Model, StateSpec, StateStart};
 use conch_memory::{Block, Pool, View};
 use smallvec::smallvec;
 
+use crate::model_file::ModelFile;
 use crate::request::{Input, Request, Shape};
 use crate::{Code, Error};
 
@@ -28,24 +29,44 @@ struct Start {
     is_in_place: bool,
 }
 
+/// More than any first state that is written to a file.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
 impl StatesStart {
+    /// Those of a model in `directory`; none if it has none.
+    ///
+    /// # Errors
+    /// In upstream's words: what makes no sense, files that cannot be read or are too short.
+    pub(crate) fn of(config: &Model, directory: &Path) -> Result<Option<StatesStart>, Error> {
+        let specs = conch_config::states(config)?;
+        if specs.is_empty() {
+            return Ok(None);
+        }
+        StatesStart::new(specs, |path| {
+            let file = ModelFile::locate(directory, path)?;
+            if !file.is_inside() {
+                return Err(Error::unsupported(format!(
+                    "initial_state file path '{file}' is outside model directory"
+                )));
+            }
+            file.read(FILE_BYTES_MAX)
+        })
+        .map(Some)
+    }
+
     /// `read` reads a file of the model's directory, by its path in there.
     ///
     /// # Errors
     /// In upstream's words, if a file cannot be read or is too short.
     pub fn new(
         specs: Vec<StateSpec>,
-        mut read: impl FnMut(&str) -> io::Result<Vec<u8>>,
+        mut read: impl FnMut(&str) -> Result<Vec<u8>, Error>,
     ) -> Result<StatesStart, Error> {
         let start = |spec: StateSpec| {
             let bytes = match spec.start {
                 StateStart::Zeros { byte_count } => vec![0; byte_count],
                 StateStart::File { path, byte_count } => {
-                    let mut bytes = read(&path).map_err(|error| {
-                        Error::internal(format!(
-                            "failed to open text file for read {path}: {error}"
-                        ))
-                    })?;
+                    let mut bytes = read(&path)?;
                     if let Some(wanted) = byte_count {
                         if bytes.len() < wanted {
                             let file = path.rsplit('/').next().unwrap_or(&path);
@@ -402,7 +423,7 @@ mod tests {
             start(Some(3), b"ab"),
             Err("Invalid argument: initial_state setting expects 3 bytes, but the data provided from fonly has 2 bytes.".to_owned())
         );
-        let missing = StatesStart::new(vec![file(None)], |_| Err(io::ErrorKind::NotFound.into()));
-        assert!(missing.unwrap_err().message.contains("initial_state/f"));
+        let missing = StatesStart::new(vec![file(None)], |_| Err(Error::internal("gone")));
+        assert_eq!(missing.unwrap_err().message, "gone");
     }
 }

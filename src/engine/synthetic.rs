@@ -46,6 +46,7 @@ impl Synthetic {
                 queued_ns: now_ns,
                 ..Facts::default()
             },
+            member: None,
             turn: None,
             deposit: None,
             run: OnceLock::new(),
@@ -65,6 +66,7 @@ impl Synthetic {
                 deadline_ns: 0,
             },
             states: None,
+            leash: None,
             is_filler: self.is_filler,
             place: None,
             step: None,
@@ -79,10 +81,6 @@ impl Synthetic {
 /// A request that fills a place of a batch beside `template`: its inputs have the same names, types and shapes, and are zeros; BYTES
 /// elements are empty. Shape tensors, which a batch must have in common, keep their content. Inputs that only the scheduler adds are
 /// the caller's to append. Nobody sees its answer.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "batches have no empty places yet")
-)]
 pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
     let blank = |input: &Input| {
         let spec = model.config.input(&input.name);

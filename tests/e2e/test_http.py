@@ -58,7 +58,7 @@ class Endpoints(ServerCase):
         self.assertEqual(meta["name"], "triton")
         if not IS_TRITON:
             self.assertEqual(meta["extensions"], [
-                "classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+                "classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
                 "model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters",
                 "statistics", "trace", "logging"])
 

@@ -21,6 +21,8 @@ pub(crate) enum Outcome {
     Failed,
     /// Its answers come from a response factory, which ends them.
     HandedOver,
+    /// It is to be executed once more.
+    Again,
 }
 
 /// What the SDK remembers of each request of a batch.
@@ -153,7 +155,7 @@ impl<'b> Batch<'b> {
             // What a factory sends later is counted by its own reports; the execution did its part.
             let is_success = matches!(
                 request.slot.outcome.get(),
-                Outcome::Sent | Outcome::HandedOver
+                Outcome::Sent | Outcome::HandedOver | Outcome::Again
             );
             has_success |= is_success;
             rows = rows.saturating_add(self.rows_of(request).map_or(1, |rows| rows as u64));
@@ -189,16 +191,24 @@ impl<'b> Batch<'b> {
                 }
             });
         }
-        for &request in self.requests {
-            report("release", || {
-                // SAFETY: owned by this execution, released once, and not used afterwards: `self` ends here.
-                unsafe {
-                    Error::check(abi::TRITONBACKEND_RequestRelease(
-                        request.as_ptr(),
-                        abi::TRITONSERVER_REQUEST_RELEASE_ALL,
-                    ))
+        for (&request, slot) in self.requests.iter().zip(self.slots) {
+            let release = |flags| {
+                // SAFETY: owned by this execution, released once (a release that fails is none), and not used afterwards: `self` ends
+                // here.
+                unsafe { Error::check(abi::TRITONBACKEND_RequestRelease(request.as_ptr(), flags)) }
+            };
+            if slot.outcome.get() == Outcome::Again {
+                match release(abi::TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) {
+                    Ok(()) => continue,
+                    Err(refused) => {
+                        slot.outcome.set(Outcome::Open);
+                        // SAFETY: the request was not released, and is answered here for good.
+                        let request = unsafe { Request::new(request, slot, self.factories) };
+                        request.fail(refused);
+                    }
                 }
-            });
+            }
+            report("release", || release(abi::TRITONSERVER_REQUEST_RELEASE_ALL));
         }
         ptr::null_mut()
     }

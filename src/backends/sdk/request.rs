@@ -297,6 +297,22 @@ impl<'b> Request<'b> {
         Ok(factory)
     }
 
+    /// Has the request executed once more, when its execution is over: for models with iterative sequences. Responses with more to come may
+    /// be sent meanwhile by a decoupled model.
+    ///
+    /// # Errors
+    /// `Internal` if the request was answered or has a factory. That its model is not configured for this is found when the execution ends;
+    /// the request is then answered with the server's error.
+    pub fn run_again(self) -> Result<(), Error> {
+        if self.slot.outcome.get() != Outcome::Open {
+            return Err(Error::internal(
+                "a request that was answered cannot be executed again",
+            ));
+        }
+        self.slot.outcome.set(Outcome::Again);
+        Ok(())
+    }
+
     /// Answers with an error. A request already answered for good stays as it is.
     pub fn fail(self, error: Error) {
         if self.slot.outcome.get() != Outcome::Open {

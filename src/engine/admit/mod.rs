@@ -26,7 +26,7 @@ use crate::regions::Landing;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
 use crate::trace::Activity;
-use crate::{Completion, Error, ModelVersion, gate};
+use crate::{Completion, Error, ModelVersion, gate, sequence};
 
 pub(crate) use plan::Plan;
 pub(crate) use tensor::byte_count;
@@ -102,6 +102,7 @@ fn enter(
         batch_size,
     } = examine(model, &mut draft)?;
 
+    let membership = sequence::check(model, &mut draft, batch_size)?;
     let level = level(config, draft.priority);
     stamps.queue_start_ns = monotonic_ns();
     let facts = Facts {
@@ -155,6 +156,7 @@ fn enter(
         credits: draft.credits,
         usage: draft.usage,
         facts,
+        member: membership,
         turn,
         deposit,
         run: OnceLock::new(),
@@ -171,6 +173,7 @@ fn enter(
         stamps,
         states: None,
         is_filler: false,
+        leash: None,
         place,
         step,
         hold: Hold::new(draft.asker),

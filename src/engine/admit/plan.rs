@@ -27,8 +27,12 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(config: &Model) -> Plan {
         let has_optional = config.inputs.iter().any(|spec| spec.is_optional);
-        // Only the dynamic batcher of a batching model puts requests together.
-        let batches = config.is_batching() && matches!(config.scheduling, Scheduling::Dynamic(_));
+        // The default scheduler puts no requests together.
+        let batches = config.is_batching()
+            && matches!(
+                config.scheduling,
+                Scheduling::Dynamic(_) | Scheduling::Sequence(_)
+            );
         Plan {
             required_count: config
                 .inputs

@@ -16,6 +16,7 @@ use crate::core::Lineup;
 use crate::instances::instance_specs;
 use crate::registry::ModelId;
 use crate::repository::choose_versions;
+use crate::states::StatesStart;
 use crate::warm_up::WarmUp;
 use crate::{BackendSpec, Error, LoadContext, ModelVersion, core, log};
 
@@ -237,6 +238,9 @@ impl Lifecycle {
         if let Some(caching) = self.caching() {
             caching.enroll(&entry);
         }
+        if let Some(start) = StatesStart::of(&entry.config, &candidate.path)? {
+            entry.states.get_or_init(|| (start, Arc::clone(&self.pool)));
+        }
         model.bind(&entry);
         let lineup = Lineup {
             specs,
@@ -386,10 +390,7 @@ fn push<T>(list: &Mutex<Vec<T>>, item: T) {
 /// Whether this server can schedule the model at all.
 fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
     match scheduling {
-        Scheduling::Default | Scheduling::Dynamic(_) => Ok(()),
-        Scheduling::Sequence => Err(Error::unsupported(format!(
-            "model '{name}' uses sequence_batching, which this server does not support"
-        ))),
+        Scheduling::Default | Scheduling::Dynamic(_) | Scheduling::Sequence(_) => Ok(()),
         // A backend may not propose one.
         Scheduling::Ensemble => Err(Error::invalid(format!(
             "model '{name}' has a backend, so it is no ensemble"

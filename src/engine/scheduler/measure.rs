@@ -3,7 +3,7 @@
 use conch_channel::Fate;
 use conch_config::Model;
 
-use super::{Entry, Facts, Harvest, Scheduler};
+use super::{Entry, Facts, Harvest, Membership, Scheduler};
 
 #[derive(Clone, Debug)]
 struct Waiting(Facts);
@@ -22,6 +22,18 @@ impl Entry for Waiting {
     fn claim(&self, _: Fate) -> Option<()> {
         Some(())
     }
+
+    fn member(&self) -> Option<&Membership> {
+        None
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    fn is_same(&self, _: &Waiting) -> bool {
+        false
+    }
 }
 
 /// The scheduler of a configuration, with requests that nobody else claims.
@@ -35,24 +47,25 @@ impl Batcher {
     /// The batcher that `config` asks for; none if that scheduler does not exist yet.
     pub fn new(config: &Model) -> Option<Batcher> {
         Some(Batcher {
-            scheduler: Scheduler::new(config, None)?,
+            scheduler: Scheduler::new(config, &[1], None)?,
             harvest: Harvest::default(),
         })
     }
 
     /// Adds a request of one inference.
     pub fn accept(&mut self, queued_ns: u64) {
-        self.scheduler.accept(Waiting(Facts {
+        let waiting = Waiting(Facts {
             batch_count: 1,
             queued_ns,
             ..Facts::default()
-        }));
+        });
+        self.scheduler.accept(waiting, queued_ns, &mut self.harvest);
     }
 
     /// Forms a batch if it is time for one; how many requests it has.
     pub fn form(&mut self, now_ns: u64) -> usize {
         self.harvest.batch.clear();
-        self.scheduler.form(now_ns, &mut self.harvest);
+        self.scheduler.form(0, now_ns, &mut self.harvest);
         self.harvest.batch.len()
     }
 }

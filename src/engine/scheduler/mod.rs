@@ -7,6 +7,7 @@ mod dynamic;
 mod fifo;
 mod levels;
 pub(crate) mod measure;
+mod sequence;
 mod strategy;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use smallvec::SmallVec;
 pub(crate) use dynamic::Dynamic;
 pub(crate) use fifo::Fifo;
 pub(crate) use levels::{policy_of, rejection_ns};
+pub(crate) use sequence::{Key, Membership, Sequence};
 pub(crate) use strategy::{Strategy, Verdict};
 
 /// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of shape tensors, and which inputs are
@@ -64,6 +66,28 @@ pub(crate) trait Entry: Clone {
 
     /// Takes possession; none if somebody was faster.
     fn claim(&self, fate: Fate) -> Option<Self::Owned>;
+
+    /// Its part in its sequence, on a model whose requests have one: then nobody but the scheduler claims it.
+    fn member(&self) -> Option<&Membership>;
+
+    /// Whether somebody asked to cancel it, as far as the scheduler is not told later.
+    fn is_cancelled(&self) -> bool;
+
+    /// Whether both are the same request.
+    fn is_same(&self, other: &Self) -> bool;
+}
+
+/// Why a request of a sequence is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dismissal {
+    /// Its sequence is not known, and it does not start one.
+    NotStarted,
+    /// As many sequences wait for a slot as may.
+    BacklogFull,
+    /// Its sequence waited for a slot for too long.
+    TimedOut,
+    /// It, or an earlier one of its sequence, is cancelled.
+    Cancelled,
 }
 
 /// What one drive of a scheduler produced.
@@ -75,6 +99,21 @@ pub(crate) struct Harvest<O> {
     pub expired: Vec<O>,
     /// Requests that were cancelled while a strategy looked at them.
     pub cancelled: Vec<O>,
+    /// Requests of sequences that are to be answered with an error.
+    pub refused: Vec<(O, Dismissal)>,
+    /// The slots, in their instance, of a batch of sequences; as long as the batch.
+    pub rows: Vec<usize>,
+    /// Which of its core's instances has these slots.
+    pub instance: usize,
+    /// Cores that are to ask for a batch.
+    pub called: Vec<usize>,
+}
+
+impl<O> Harvest<O> {
+    fn refuse<T: Entry<Owned = O>>(&mut self, entry: &T, fate: Fate, why: Dismissal) {
+        self.refused
+            .extend(entry.claim(fate).map(|owned| (owned, why)));
+    }
 }
 
 impl<O> Default for Harvest<O> {
@@ -83,6 +122,10 @@ impl<O> Default for Harvest<O> {
             batch: Vec::new(),
             expired: Vec::new(),
             cancelled: Vec::new(),
+            refused: Vec::new(),
+            rows: Vec::new(),
+            instance: 0,
+            called: Vec::new(),
         }
     }
 }
@@ -92,12 +135,15 @@ impl<O> Default for Harvest<O> {
 pub(crate) enum Scheduler<T: Entry> {
     Fifo(Fifo<T>),
     Dynamic(Dynamic<T>),
+    Sequence(Box<Sequence<T>>),
 }
 
 impl<T: Entry> Scheduler<T> {
-    /// The scheduler that `config` asks for; none if it is one that does not exist yet. Only the dynamic batcher asks `strategy`.
+    /// The scheduler that `config` asks for; none if it is one that does not exist yet. Only the dynamic batcher asks `strategy`, and only that of
+    /// sequences minds how many instances each core has.
     pub(crate) fn new(
         config: &Model,
+        seat_counts: &[usize],
         strategy: Option<Box<dyn Strategy<T> + Send>>,
     ) -> Option<Scheduler<T>> {
         match &config.scheduling {
@@ -107,23 +153,35 @@ impl<T: Entry> Scheduler<T> {
                 config.max_batch_size,
                 strategy,
             ))),
-            Scheduling::Sequence | Scheduling::Ensemble => None,
+            Scheduling::Sequence(settings) => Some(Scheduler::Sequence(Box::new(Sequence::new(
+                settings,
+                config.max_batch_size,
+                seat_counts,
+            )))),
+            Scheduling::Ensemble => None,
         }
     }
 
-    /// Adds an arrival.
-    pub(crate) fn accept(&mut self, entry: T) {
+    /// Adds an arrival. What it may lead to is added to the harvest.
+    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
         match self {
             Scheduler::Fifo(fifo) => fifo.accept(entry),
             Scheduler::Dynamic(dynamic) => dynamic.accept(entry),
+            Scheduler::Sequence(sequence) => sequence.accept(entry, now_ns, harvest),
         }
     }
 
-    /// Forms one batch, if it is time for one at `now_ns`. The harvest's vectors are appended to.
-    pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    /// Forms one batch for `core`, if it is time for one at `now_ns`. The harvest's vectors are appended to.
+    pub(crate) fn form(
+        &mut self,
+        core: usize,
+        now_ns: u64,
+        harvest: &mut Harvest<T::Owned>,
+    ) -> Outlook {
         match self {
             Scheduler::Fifo(fifo) => fifo.form(harvest),
             Scheduler::Dynamic(dynamic) => dynamic.form(now_ns, harvest),
+            Scheduler::Sequence(sequence) => sequence.form(core, now_ns, harvest),
         }
     }
 
@@ -132,6 +190,8 @@ impl<T: Entry> Scheduler<T> {
         match self {
             Scheduler::Fifo(fifo) => fifo.outlook(),
             Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, harvest),
+            // Its batches are each for one core, which forms them before it waits for anything.
+            Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
         }
     }
 
@@ -140,6 +200,7 @@ impl<T: Entry> Scheduler<T> {
         match self {
             Scheduler::Fifo(fifo) => fifo.outlook(),
             Scheduler::Dynamic(dynamic) => dynamic.expire(now_ns, harvest),
+            Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 
-use super::{Dynamic, Entry, Facts, Fifo, Harvest, Strategy, Verdict};
+use super::{Dynamic, Entry, Facts, Fifo, Harvest, Membership, Strategy, Verdict};
 
 mod strategy;
 
@@ -16,6 +16,8 @@ struct Fake {
     number: usize,
     facts: Facts,
     fate: Cell<Option<Fate>>,
+    member: Option<Membership>,
+    is_cancelled: Cell<bool>,
 }
 
 impl Entry for Rc<Fake> {
@@ -35,6 +37,18 @@ impl Entry for Rc<Fake> {
         }
         self.fate.set(Some(fate));
         Some(self.number)
+    }
+
+    fn member(&self) -> Option<&Membership> {
+        self.member.as_ref()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.get()
+    }
+
+    fn is_same(&self, other: &Rc<Fake>) -> bool {
+        Rc::ptr_eq(self, other)
     }
 }
 
@@ -56,6 +70,8 @@ fn fake(number: usize, facts: Facts) -> Rc<Fake> {
         number,
         facts,
         fate: Cell::new(None),
+        member: None,
+        is_cancelled: Cell::new(false),
     })
 }
 

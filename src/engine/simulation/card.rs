@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use conch_channel::{Claim, Fate, Owned};
 
 use crate::order::Turn;
-use crate::scheduler::{Entry, Facts};
+use crate::scheduler::{Entry, Facts, Membership};
 use crate::{Completion, Delivery};
 
 pub(super) type Ticket = Arc<Claim<Card, Errand>>;
@@ -36,6 +36,18 @@ impl Entry for Ticket {
 
     fn claim(&self, fate: Fate) -> Option<Live> {
         Claim::claim(self, fate, None)
+    }
+
+    fn member(&self) -> Option<&Membership> {
+        None
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.was_cancelled()
+    }
+
+    fn is_same(&self, other: &Ticket) -> bool {
+        Arc::ptr_eq(self, other)
     }
 }
 

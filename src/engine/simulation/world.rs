@@ -281,11 +281,11 @@ impl World {
             return Ok(());
         }
         // The timekeeper's visit.
+        let mut harvest = Harvest::default();
         for ticket in std::mem::take(&mut version.inbox) {
             version.model.accept(&ticket);
-            version.scheduler.accept(ticket);
+            version.scheduler.accept(ticket, self.now_ns, &mut harvest);
         }
-        let mut harvest = Harvest::default();
         let outlook = version.scheduler.expire(self.now_ns, &mut harvest);
         let expected = version.model.expire(self.now_ns);
         self.story.tell(self.now_ns, || {
@@ -308,12 +308,12 @@ impl World {
         if !version.cores[core].is_idle() {
             return Err(format!("core {core} looks while it executes"));
         }
+        let mut harvest = Harvest::default();
         for ticket in std::mem::take(&mut version.inbox) {
             version.model.accept(&ticket);
-            version.scheduler.accept(ticket);
+            version.scheduler.accept(ticket, self.now_ns, &mut harvest);
         }
-        let mut harvest = Harvest::default();
-        let outlook = version.scheduler.form(self.now_ns, &mut harvest);
+        let outlook = version.scheduler.form(core, self.now_ns, &mut harvest);
         let expected = version.model.form(self.now_ns);
         let batch = numbers(&harvest.batch);
         self.story.tell(self.now_ns, || {

@@ -161,13 +161,16 @@ export! {
     }
 
     fn TRITONBACKEND_RequestRelease(request: *mut abi::TRITONBACKEND_Request, release_flags: u32) {
-        if release_flags & abi::TRITONSERVER_REQUEST_RELEASE_RESCHEDULE != 0 {
+        let loan = borrow(request)?;
+        if release_flags & abi::TRITONSERVER_REQUEST_RELEASE_RESCHEDULE == 0 {
+            loan.release()?;
+        } else if loan.facts()?.is_iterative {
+            loan.reschedule()?;
+        } else {
             return Err(Error::invalid(
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
             ));
         }
-        let loan = borrow(request)?;
-        loan.release()?;
         // The backend's own reference, made when it got the handle; the first release alone gets here.
         Arc::decrement_strong_count(std::ptr::from_ref(loan));
         Ok(())

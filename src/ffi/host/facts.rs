@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use conch_config::{Model, TensorSpec};
+use conch_config::{Model, Scheduling, TensorSpec};
 use conch_engine::{Complaints, Shape};
 use conch_memory::{Budget, Pool};
 
@@ -14,6 +14,8 @@ use crate::boundary::c_string;
 pub(crate) struct ModelFacts {
     pub(crate) backend: String,
     pub(crate) is_decoupled: bool,
+    /// Its requests may be run again.
+    pub(crate) is_iterative: bool,
     pub(crate) pool: Arc<Pool>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) complaints: Complaints,
@@ -49,6 +51,7 @@ impl ModelFacts {
         ModelFacts {
             backend,
             is_decoupled: config.is_decoupled,
+            is_iterative: matches!(&config.scheduling, Scheduling::Sequence(settings) if settings.is_iterative),
             pool,
             budget,
             complaints: Complaints::default(),

@@ -150,7 +150,7 @@ impl Drop for Strategy {
 /// INVALID_ARG if the named one is not in the model's directory or cannot be used by its scheduler, NOT_FOUND if it is not there.
 fn find(config: &ModelConfig, directories: &[PathBuf; 3]) -> Result<Option<PathBuf>, Error> {
     let named = config.parameters.get(PATH_PARAMETER);
-    if config.scheduling == Scheduling::Sequence {
+    if matches!(config.scheduling, Scheduling::Sequence(_)) {
         return match named {
             Some(_) => Err(Error::invalid(format!(
                 "{PATH_PARAMETER} cannot be specified with sequence batcher, using default batching strategy"

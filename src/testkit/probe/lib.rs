@@ -7,13 +7,19 @@
 //! the calls, so that overlaps show. A request whose INPUT0 begins with a negative number makes its execution fail as a whole; any
 //! other gets INPUT0 back as OUTPUT0.
 //!
+//! Parameters for sequences: `rows` writes down what each request of an execution says (see [`rows`]), `gate` names a file that holds back
+//! executions: the number in it is how many of the model may go on. An input STATE_IN is added to INPUT0, and the sum is STATE_OUT and
+//! OUTPUT0; with `iterates`, STATE_IN counts rounds instead, and INPUT0 says how many there are to be.
+//!
 //! Two more parameters of a model: `readiness` names a file that orders what the readiness hook does (see [`readiness`]);
 //! `await_cancel_ms` makes an execution wait that long for one of its requests to be cancelled, which is written down and answered.
 
 #![forbid(unsafe_code)]
 
+mod gate;
 mod readiness;
 mod record;
+mod rows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -94,6 +100,9 @@ pub struct Model {
     execute_delay: Duration,
     await_cancel: Duration,
     readiness: Option<PathBuf>,
+    shows_rows: bool,
+    gate: Option<gate::Gate>,
+    iterates: bool,
     instance_count: AtomicU64,
 }
 
@@ -112,6 +121,9 @@ impl sdk::Model for Model {
                     initialize_delay: delay(context.config(), "initialize_ms")?,
                     execute_delay: delay(context.config(), "execute_ms")?,
                     await_cancel: delay(context.config(), "await_cancel_ms")?,
+                    shows_rows: context.config().parameter("rows").is_some(),
+                    gate: context.config().parameter("gate").map(gate::Gate::new),
+                    iterates: context.config().parameter("iterates").is_some(),
                     readiness: context.config().parameter("readiness").map(PathBuf::from),
                     instance_count: AtomicU64::new(0),
                     name: name.clone(),
@@ -168,11 +180,20 @@ impl sdk::Instance for Instance {
         let detail = format!("requests={}", batch.len());
         let record = Arc::clone(&self.record);
         record.during(Call::Execute, &self.name, &detail, || {
+            if model.shows_rows {
+                let rows = rows::describe(batch)?;
+                record.during(Call::Rows, &self.name, &rows, || Ok(()))?;
+            }
+            if let Some(gate) = &model.gate {
+                gate.pass()?;
+            }
             thread::sleep(model.execute_delay);
             for request in batch.requests() {
                 let input = request.input(c"INPUT0")?;
                 let first = input.contiguous()?.and_then(|bytes| bytes.first_chunk());
-                if input.data_type() == DataType::Int32
+                // What only fills a row may hold anything.
+                if request.wants(c"OUTPUT0")?
+                    && input.data_type() == DataType::Int32
                     && first.is_some_and(|first| i32::from_le_bytes(*first) < 0)
                 {
                     return Err(Error::internal("probe: ordered to fail"));
@@ -184,8 +205,16 @@ impl sdk::Instance for Instance {
                     request.fail(Error::new(Code::Cancelled, "probe: cancelled"));
                     continue;
                 }
+                if request.input(c"STATE_IN").is_ok() {
+                    rows::advance(request, batch.is_decoupled(), model.iterates)?;
+                    continue;
+                }
                 let input = request.input(c"INPUT0")?;
                 let response = request.respond()?;
+                if !request.wants(c"OUTPUT0")? {
+                    response.send()?;
+                    continue;
+                }
                 let mut buffer = response.output(
                     c"OUTPUT0",
                     input.data_type(),

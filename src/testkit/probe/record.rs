@@ -24,6 +24,8 @@ pub enum Call {
     InstanceFinalize,
     Execute,
     Ready,
+    /// The requests of an execution.
+    Rows,
     /// A request was cancelled while it executed.
     SeeCancel,
 }

@@ -30,7 +30,7 @@ use conch_engine::stats::Failure;
 use conch_engine::trace::{Activity, Trace};
 use conch_engine::{
     Asker, CorrelationId, Credits, Delivery, Departures, Error, Live, Origin, Request, Response,
-    Ticket, withdraw,
+    Ticket, reschedule, withdraw,
 };
 
 use super::answer::Answer;
@@ -90,6 +90,8 @@ struct Lent {
 #[derive(Default)]
 struct Reply {
     is_released: bool,
+    /// It was released to be run again: the answer comes through a later loan.
+    is_rescheduled: bool,
     /// The final answer was sent by the backend or given for it: nothing more may follow.
     is_final: bool,
     /// What a one-to-one model sent, until it may leave.
@@ -330,6 +332,35 @@ impl Loan {
         drop(live);
         if let Some(outcome) = outcome {
             self.leave(Some(outcome), true)?;
+        }
+        Ok(())
+    }
+
+    /// The backend gives the request back to be run again. The caller drops the backend's `Arc` afterwards.
+    ///
+    /// # Errors
+    /// INVALID_ARG if it gave it back before, or sent its final response, or if nobody sent it.
+    pub(crate) fn reschedule(&self) -> Result<(), Error> {
+        self.check_owned()?;
+        let mut reply = self.reply();
+        if reply.is_released {
+            drop(reply);
+            self.complain("released a request twice");
+            return Err(released());
+        }
+        // SAFETY: as in `release`; it is put back if it stays with the backend.
+        let live = unsafe { &mut *self.live.get() };
+        if reply.is_final || live.as_ref().is_none_or(|live| live.is_filler) {
+            return Err(Error::invalid(
+                "a request that has its final response cannot be rescheduled",
+            ));
+        }
+        reply.is_released = true;
+        reply.is_rescheduled = true;
+        let live = live.take();
+        drop(reply);
+        if let Some(live) = live {
+            reschedule(live);
         }
         Ok(())
     }

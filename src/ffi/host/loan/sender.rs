@@ -48,7 +48,7 @@ impl Drop for Sender {
             return;
         }
         let mut reply = self.loan.reply();
-        if reply.is_released && !reply.is_final {
+        if reply.is_released && !reply.is_final && !reply.is_rescheduled {
             let error = self.loan.give_up(&mut reply, None);
             drop(reply);
             // The loan is lent while a sender exists, which is the only thing that can fail here.

@@ -1,0 +1,107 @@
+//! The direct strategy: slot and row of the batch are the same.
+
+use conch_channel::{Fate, NEVER_NS};
+
+use super::member::SlotId;
+use super::{Entry, Harvest, Membership, Sequence, Strategy};
+use crate::scheduler::Signature;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Direct {
+    delay_ns: u64,
+    /// Ready slots at which a batch does not wait.
+    ready_min: f64,
+}
+
+impl Direct {
+    pub(super) fn new(delay_us: u64, utilization_min: f32, batch_size_max: u32) -> Direct {
+        // Without either of them a batch never waits.
+        let waits = delay_us != 0 && utilization_min != 0.0;
+        Direct {
+            delay_ns: if waits {
+                delay_us.saturating_mul(1_000)
+            } else {
+                0
+            },
+            ready_min: f64::from(utilization_min) * f64::from(batch_size_max.max(1)),
+        }
+    }
+}
+
+impl<T: Entry> Sequence<T> {
+    /// Forms a batch of what the slots of `seat` have ready. Rows without a request, or with one that does not fit the first, stay empty.
+    pub(super) fn form_direct(
+        &mut self,
+        seat: usize,
+        now_ns: u64,
+        harvest: &mut Harvest<T::Owned>,
+    ) {
+        let Strategy::Direct(direct) = self.strategy else {
+            return;
+        };
+        let (mut ready_count, mut oldest_ns, mut row_count) = (0_u32, NEVER_NS, 0);
+        let mut template: Option<Signature> = None;
+        for (row, slot) in self.seats[seat].slots.iter().enumerate() {
+            let run = slot.run.and_then(|id| self.roll.get(id));
+            let Some((entry, since_ns)) = run.and_then(|run| run.queue.front()) else {
+                continue;
+            };
+            template.get_or_insert_with(|| entry.facts().signature.clone());
+            oldest_ns = oldest_ns.min(*since_ns);
+            ready_count += 1;
+            row_count = row + 1;
+        }
+        let Some(template) = template else { return };
+        let delay_end_ns = oldest_ns.saturating_add(direct.delay_ns);
+        if direct.delay_ns != 0
+            && now_ns < delay_end_ns
+            && f64::from(ready_count) < direct.ready_min
+        {
+            self.seats[seat].deadline_ns = delay_end_ns;
+            return;
+        }
+        for row in 0..row_count {
+            let slot = &mut self.seats[seat].slots[row];
+            let run = slot.run.and_then(|id| self.roll.get_mut(id));
+            let Some(run) = run else { continue };
+            let fits = |(entry, _): &(T, u64)| entry.facts().signature == template;
+            if !run.queue.front().is_some_and(fits) {
+                continue;
+            }
+            let Some((entry, _)) = run.queue.pop_front() else {
+                continue;
+            };
+            run.active_ns = now_ns;
+            let Some(owned) = entry.claim(Fate::Execute) else {
+                // Nobody else claims what a sequence has waiting.
+                debug_assert!(false, "a request of a sequence was claimed elsewhere");
+                self.waiting_count -= 1;
+                continue;
+            };
+            slot.is_out = true;
+            let id = SlotId {
+                row: row as u32,
+                seat: seat as u32,
+            };
+            if let Some(member) = entry.member() {
+                Membership::leave_from(member, id);
+            }
+            harvest.batch.push(owned);
+            harvest.rows.push(row);
+        }
+        for index in 0..harvest.rows.len() {
+            let id = SlotId {
+                row: harvest.rows[index] as u32,
+                seat: seat as u32,
+            };
+            self.settle(id, now_ns);
+        }
+        // Those that did not fit are for the next step.
+        if self.seats[seat].slots.iter().any(|slot| {
+            let run = slot.run.and_then(|id| self.roll.get(id));
+            run.is_some_and(|run| !run.queue.is_empty())
+        }) {
+            self.seats[seat].is_called = true;
+        }
+    }
+}

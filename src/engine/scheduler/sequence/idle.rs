@@ -1,0 +1,36 @@
+//! When to look whether a sequence still sends. One entry per sequence with a slot, which may lie before its time: it is then put off.
+
+use std::collections::BTreeSet;
+
+use conch_channel::NEVER_NS;
+
+use super::member::RunId;
+
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    looks: BTreeSet<(u64, RunId)>,
+}
+
+impl Idle {
+    pub(super) fn watch(&mut self, run: RunId, at_ns: u64) {
+        self.looks.insert((at_ns, run));
+    }
+
+    pub(super) fn forget(&mut self, run: RunId, at_ns: u64) {
+        self.looks.remove(&(at_ns, run));
+    }
+
+    /// The next sequence to look at, if its time has come.
+    pub(super) fn due(&mut self, now_ns: u64) -> Option<RunId> {
+        let (at_ns, run) = *self.looks.first()?;
+        if at_ns > now_ns {
+            return None;
+        }
+        self.looks.pop_first();
+        Some(run)
+    }
+
+    pub(super) fn next_ns(&self) -> u64 {
+        self.looks.first().map_or(NEVER_NS, |(at_ns, _)| *at_ns)
+    }
+}

@@ -1,0 +1,78 @@
+//! What ties a request to its sequence.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The name of a sequence. Ids that the server made up never meet those of clients.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Unsigned(u64),
+    Text(Box<str>),
+    Generated(u64),
+}
+
+/// A request's part in its sequence.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) key: Key,
+    pub(crate) is_start: bool,
+    pub(crate) is_end: bool,
+    /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only the scheduler reads and writes
+    /// them, under its baton.
+    run: AtomicU64,
+    slot: AtomicU64,
+}
+
+/// Number of a [`Run`](super::roll::Run): never 0, and never used twice.
+pub(super) type RunId = u64;
+
+/// A slot: its seat, and its row there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SlotId {
+    /// First: slots are given out row by row, over all seats.
+    pub(super) row: u32,
+    pub(super) seat: u32,
+}
+
+impl SlotId {
+    pub(super) fn seat(self) -> usize {
+        self.seat as usize
+    }
+
+    pub(super) fn row(self) -> usize {
+        self.row as usize
+    }
+}
+
+impl Membership {
+    pub(crate) fn new(key: Key, is_start: bool, is_end: bool) -> Membership {
+        Membership {
+            key,
+            is_start,
+            is_end,
+            run: AtomicU64::new(0),
+            slot: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn join(&self, run: RunId) {
+        self.run.store(run, Ordering::Relaxed);
+    }
+
+    pub(super) fn run(&self) -> Option<RunId> {
+        let run = self.run.load(Ordering::Relaxed);
+        (run != 0).then_some(run)
+    }
+
+    pub(super) fn leave_from(&self, slot: SlotId) {
+        let packed = u64::from(slot.seat) << 32 | u64::from(slot.row);
+        self.slot.store(packed, Ordering::Relaxed);
+    }
+
+    pub(super) fn slot(&self) -> SlotId {
+        let packed = self.slot.load(Ordering::Relaxed);
+        SlotId {
+            seat: (packed >> 32) as u32,
+            row: packed as u32,
+        }
+    }
+}

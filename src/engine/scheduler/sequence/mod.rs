@@ -1,0 +1,517 @@
+//! The sequence batcher: requests of one sequence go to one instance, one after the other, each in its slot.
+//!
+//! ```text
+//!                START, slot free                         its last request is given out
+//!   (unknown) ────────────────────► slot ── END, idle, ──► closed ──────────────────────► slot free, or the
+//!       │                            ▲     cancelled      (takes no more)                 oldest of the backlog
+//!       │ START, no slot free        │ promoted
+//!       └─────────────────────────► backlog ──── timeout, cancelled ────► answered
+//! ```
+//!
+//! A slot belongs to an instance (a *seat*) and each seat to one core. What a core may execute is thus decided when a sequence starts;
+//! this scheduler calls that core by name. As upstream's `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits
+//! or executes, and that a cancelled request ends its sequence at once, not when its turn comes.
+
+mod direct;
+mod idle;
+mod member;
+mod oldest;
+mod roll;
+#[cfg(test)]
+mod tests;
+mod vacancies;
+
+use std::ops::Range;
+
+use conch_channel::{Fate, NEVER_NS, Outlook};
+use conch_config::{SequenceBatching, SequenceStrategy};
+
+use super::{Dismissal, Entry, Harvest};
+use direct::Direct;
+use idle::Idle;
+use member::{RunId, SlotId};
+use oldest::Oldest;
+use roll::Roll;
+use vacancies::Vacancies;
+
+pub(crate) use member::{Key, Membership};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sequence<T: Entry> {
+    strategy: Strategy<T>,
+    roll: Roll<T>,
+    vacancies: Vacancies,
+    idle: Idle,
+    seats: Vec<Seat<T>>,
+    /// The seats of each core.
+    cores: Vec<Range<usize>>,
+    idle_ns: u64,
+    backlog_max: usize,
+    is_iterative: bool,
+    /// Requests that were taken in and not given out.
+    waiting_count: usize,
+    /// Requests that were given out and are to come back.
+    out_count: usize,
+    /// Cores that have something to do since they were last asked about.
+    called: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum Strategy<T: Entry> {
+    Direct(Direct),
+    Oldest(Oldest<T>),
+}
+
+/// What one instance has of sequences.
+#[derive(Debug)]
+struct Seat<T> {
+    core: usize,
+    /// As many as were ever used.
+    slots: Vec<Slot<T>>,
+    /// Its core should ask for a batch.
+    is_called: bool,
+    /// When to call it although nothing arrives.
+    deadline_ns: u64,
+    /// It was given a batch and has not asked again.
+    is_busy: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<T> {
+    run: Option<RunId>,
+    /// A request that was taken out of it has not come back, or is executed for all that is known.
+    is_out: bool,
+    /// That request, while it waits in its instance's batcher.
+    candidate: Option<T>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot {
+            run: None,
+            is_out: false,
+            candidate: None,
+        }
+    }
+}
+
+impl<T: Entry> Sequence<T> {
+    /// `seat_counts` are the instances of each core.
+    pub(crate) fn new(
+        settings: &SequenceBatching,
+        batch_size_max: u32,
+        seat_counts: &[usize],
+    ) -> Sequence<T> {
+        let mut seats = Vec::new();
+        let mut cores = Vec::with_capacity(seat_counts.len());
+        for (core, count) in seat_counts.iter().enumerate() {
+            let start = seats.len();
+            seats.extend((0..*count).map(|_| Seat {
+                core,
+                slots: Vec::new(),
+                is_called: false,
+                deadline_ns: NEVER_NS,
+                is_busy: false,
+            }));
+            cores.push(start..seats.len());
+        }
+        let strategy = match &settings.strategy {
+            SequenceStrategy::Direct {
+                delay_us,
+                utilization_min,
+            } => Strategy::Direct(Direct::new(*delay_us, *utilization_min, batch_size_max)),
+            SequenceStrategy::Oldest(batching) => {
+                Strategy::Oldest(Oldest::new(batching, batch_size_max, seats.len()))
+            }
+        };
+        Sequence {
+            strategy,
+            roll: Roll::default(),
+            vacancies: Vacancies::new(seats.len(), settings.slot_count),
+            idle: Idle::default(),
+            seats,
+            cores,
+            idle_ns: settings.idle_us.saturating_mul(1_000),
+            backlog_max: settings
+                .backlog_max
+                .and_then(|max| max.try_into().ok())
+                .unwrap_or(usize::MAX),
+            is_iterative: settings.is_iterative,
+            waiting_count: 0,
+            out_count: 0,
+            called: Vec::new(),
+        }
+    }
+
+    /// Whether requests that were given out are to be brought back by [`Sequence::release`] or [`Sequence::reschedule`].
+    pub(crate) fn awaits(&self) -> bool {
+        self.is_iterative || matches!(self.strategy, Strategy::Oldest(_))
+    }
+
+    /// Sequences that take requests.
+    #[cfg(test)]
+    fn open_count(&self) -> usize {
+        self.roll.open_count()
+    }
+
+    /// Adds an arrival; or, for one that has arrived before, learns that it is cancelled.
+    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        let Some(member) = entry.member() else {
+            debug_assert!(false, "admission makes every request part of a sequence");
+            return;
+        };
+        if member.run().is_some() {
+            self.cancel(&entry, now_ns, harvest);
+            return;
+        }
+        let id = match self.roll.find(&member.key) {
+            Some(id) => id,
+            None if !member.is_start => {
+                harvest.refuse(&entry, Fate::Expire, Dismissal::NotStarted);
+                return;
+            }
+            None => {
+                let slot = self.vacancies.take();
+                if slot.is_none() && self.roll.backlog_count() >= self.backlog_max {
+                    harvest.refuse(&entry, Fate::Expire, Dismissal::BacklogFull);
+                    return;
+                }
+                let id = self.roll.begin(&member.key, slot, now_ns);
+                if let Some(slot) = slot {
+                    self.occupy(slot, id, now_ns);
+                }
+                id
+            }
+        };
+        member.join(id);
+        let Some(run) = self.roll.get_mut(id) else {
+            return;
+        };
+        let facts = entry.facts();
+        run.queue.push_back((entry.clone(), facts.queued_ns));
+        run.active_ns = now_ns;
+        let slot = run.slot;
+        self.waiting_count += 1;
+        if slot.is_none() && facts.timeout_us != 0 {
+            let timeout_ns = facts.timeout_us.saturating_mul(1_000);
+            let expires_ns = facts.queued_ns.saturating_add(timeout_ns);
+            self.roll.bound(id, expires_ns);
+        }
+        if member.is_end {
+            self.roll.close(id);
+        }
+        if entry.is_cancelled() {
+            self.cancel(&entry, now_ns, harvest);
+        } else if let Some(slot) = slot {
+            self.settle(slot, now_ns);
+        }
+    }
+
+    /// A request that was given out has come back, and is done with.
+    pub(crate) fn release(&mut self, entry: &T, now_ns: u64) {
+        let Some(member) = entry.member() else { return };
+        let slot = member.slot();
+        self.come_back(slot, now_ns);
+        if self.is_iterative
+            && let Some(id) = member.run()
+        {
+            // Who does not ask to be run again ends its sequence.
+            self.roll.close(id);
+        }
+        self.settle(slot, now_ns);
+    }
+
+    /// A request that was given out has come back to be run again, after what its sequence has waiting.
+    pub(crate) fn reschedule(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        let Some(member) = entry.member() else { return };
+        let slot = member.slot();
+        self.come_back(slot, now_ns);
+        let id = member.run();
+        match id.and_then(|id| self.roll.get_mut(id)) {
+            Some(run) => {
+                run.queue.push_back((entry.clone(), now_ns));
+                self.waiting_count += 1;
+                if entry.is_cancelled() {
+                    self.cancel(&entry, now_ns, harvest);
+                }
+            }
+            None => harvest.refuse(&entry, Fate::Expire, Dismissal::NotStarted),
+        }
+        self.settle(slot, now_ns);
+    }
+
+    /// Forms a batch for `core`, if there is one at `now_ns`.
+    pub(crate) fn form(
+        &mut self,
+        core: usize,
+        now_ns: u64,
+        harvest: &mut Harvest<T::Owned>,
+    ) -> Outlook {
+        let seats = self.cores.get(core).cloned().unwrap_or(0..0);
+        for seat in seats.clone() {
+            if self.seats[seat].is_busy {
+                self.rest(seat, now_ns);
+            }
+        }
+        self.advance(now_ns, harvest);
+        for seat in seats.clone() {
+            if !self.seats[seat].is_called {
+                continue;
+            }
+            self.seats[seat].is_called = false;
+            self.seats[seat].deadline_ns = NEVER_NS;
+            match &self.strategy {
+                Strategy::Direct(_) => self.form_direct(seat, now_ns, harvest),
+                Strategy::Oldest(_) => self.form_oldest(seat, now_ns, harvest),
+            }
+            if !harvest.batch.is_empty() {
+                self.seats[seat].is_busy = true;
+                harvest.instance = seat - seats.start;
+                self.waiting_count -= harvest.batch.len();
+                if self.awaits() {
+                    self.out_count += harvest.batch.len();
+                }
+                break;
+            }
+        }
+        // Its calls end as it asks: what is left for it is for the next time.
+        if seats.clone().any(|seat| self.seats[seat].is_called) {
+            self.called.push(core);
+        }
+        self.outlook(harvest)
+    }
+
+    /// Ends what has timed out, without forming a batch: for the time while every instance executes.
+    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        self.advance(now_ns, harvest);
+        self.outlook(harvest)
+    }
+
+    fn outlook(&mut self, harvest: &mut Harvest<T::Owned>) -> Outlook {
+        harvest.called.append(&mut self.called);
+        let seats = self.seats.iter().map(|seat| seat.deadline_ns);
+        let deadline_ns = seats
+            .chain([self.idle.next_ns(), self.roll.next_timeout_ns()])
+            .min();
+        Outlook {
+            // Whoever has something to do is called.
+            is_ready: false,
+            deadline_ns: deadline_ns.unwrap_or(NEVER_NS),
+            is_empty: self.waiting_count == 0 && self.out_count == 0,
+        }
+    }
+
+    /// What is due by the clock.
+    fn advance(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].deadline_ns <= now_ns {
+                self.seats[seat].deadline_ns = NEVER_NS;
+                self.call(seat);
+            }
+        }
+        while let Some(id) = self.roll.expired(now_ns) {
+            if let Some(run) = self.roll.remove(id) {
+                self.refuse_all(run.queue, Fate::Expire, Dismissal::TimedOut, harvest);
+            }
+        }
+        while let Some(id) = self.idle.due(now_ns) {
+            self.look_at(id, now_ns);
+        }
+    }
+
+    /// Ends a sequence that is idle, or puts the question off.
+    fn look_at(&mut self, id: RunId, now_ns: u64) {
+        let Some(run) = self.roll.get_mut(id) else {
+            return;
+        };
+        run.look_ns = NEVER_NS;
+        let Some(slot) = run.slot else { return };
+        let seat = &self.seats[slot.seat()];
+        if !run.queue.is_empty() || seat.slots[slot.row()].is_out {
+            run.active_ns = now_ns;
+        }
+        let until_ns = run.active_ns.saturating_add(self.idle_ns);
+        if until_ns > now_ns {
+            run.look_ns = until_ns;
+            self.idle.watch(id, until_ns);
+        } else {
+            self.roll.close(id);
+            self.settle(slot, now_ns);
+        }
+    }
+
+    /// Somebody asked to cancel `entry`, which has arrived: it and all behind it in its sequence end, and with them the sequence.
+    fn cancel(&mut self, entry: &T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        let Some(member) = entry.member() else { return };
+        if !entry.is_waiting() {
+            // It executes, and its backend sees the wish; or it was answered.
+            return;
+        }
+        let left = member.slot();
+        let state = self.slot_mut(left);
+        let is_candidate = |candidate: &T| candidate.is_same(entry);
+        if let Some(state) = state
+            && state.candidate.as_ref().is_some_and(is_candidate)
+        {
+            // Its instance's batcher finds it claimed.
+            state.candidate = None;
+            state.is_out = false;
+            harvest.refuse(entry, Fate::Cancel, Dismissal::Cancelled);
+            self.waiting_count -= 1;
+            if let Some(id) = member.run() {
+                self.cut(id, 0, now_ns, harvest);
+            }
+            self.settle(left, now_ns);
+            return;
+        }
+        let Some(id) = member.run() else { return };
+        let queued = self.roll.get(id).map(|run| {
+            let is_own = |(queued, _): &(T, u64)| queued.is_same(entry);
+            (run.queue.iter().position(is_own), run.slot)
+        });
+        match queued {
+            Some((Some(position), Some(_))) => self.cut(id, position, now_ns, harvest),
+            // Of a sequence that has not begun nothing is executed.
+            Some((Some(_), None)) => self.cut(id, 0, now_ns, harvest),
+            // It was given out, and cancelled while it came back to be run again: this is how it comes back.
+            Some((None, _)) | None => {
+                harvest.refuse(entry, Fate::Cancel, Dismissal::Cancelled);
+                self.release(entry, now_ns);
+            }
+        }
+    }
+
+    /// Ends a sequence in front of its waiting request number `position`.
+    fn cut(&mut self, id: RunId, position: usize, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+        let Some(run) = self.roll.get_mut(id) else {
+            return;
+        };
+        let slot = run.slot;
+        let cut = run.queue.split_off(position);
+        self.refuse_all(cut, Fate::Cancel, Dismissal::Cancelled, harvest);
+        match slot {
+            Some(slot) => {
+                self.roll.close(id);
+                self.settle(slot, now_ns);
+            }
+            None => drop(self.roll.remove(id)),
+        }
+    }
+
+    fn slot_mut(&mut self, slot: SlotId) -> Option<&mut Slot<T>> {
+        self.seats
+            .get_mut(slot.seat())
+            .and_then(|seat| seat.slots.get_mut(slot.row()))
+    }
+
+    fn refuse_all(
+        &mut self,
+        queue: impl IntoIterator<Item = (T, u64)>,
+        fate: Fate,
+        why: Dismissal,
+        harvest: &mut Harvest<T::Owned>,
+    ) {
+        for (entry, _) in queue {
+            self.waiting_count -= 1;
+            harvest.refuse(&entry, fate, why);
+        }
+    }
+
+    /// A sequence gets a slot.
+    fn occupy(&mut self, slot: SlotId, id: RunId, now_ns: u64) {
+        let slots = &mut self.seats[slot.seat()].slots;
+        if slots.len() <= slot.row() {
+            slots.resize(slot.row() + 1, Slot::default());
+        }
+        slots[slot.row()].run = Some(id);
+        let look_ns = now_ns.saturating_add(self.idle_ns);
+        if let Some(run) = self.roll.get_mut(id) {
+            run.look_ns = look_ns;
+            self.idle.watch(id, look_ns);
+        }
+    }
+
+    /// A request that was given out of `slot` has come back.
+    fn come_back(&mut self, slot: SlotId, now_ns: u64) {
+        self.out_count = self.out_count.saturating_sub(1);
+        let Some(slot) = self.slot_mut(slot) else {
+            return;
+        };
+        slot.is_out = false;
+        let id = slot.run;
+        if let Some(run) = id.and_then(|id| self.roll.get_mut(id)) {
+            run.active_ns = now_ns;
+        }
+    }
+
+    /// A seat asks again: where requests are not brought back, what it was given has been executed.
+    fn rest(&mut self, seat: usize, now_ns: u64) {
+        self.seats[seat].is_busy = false;
+        if self.awaits() {
+            return;
+        }
+        for slot in &mut self.seats[seat].slots {
+            if std::mem::take(&mut slot.is_out)
+                && let Some(run) = slot.run.and_then(|id| self.roll.get_mut(id))
+            {
+                run.active_ns = now_ns;
+            }
+        }
+    }
+
+    /// After anything that happened to `slot`: frees it if its sequence is over, else sees to what waits in it.
+    fn settle(&mut self, slot: SlotId, now_ns: u64) {
+        loop {
+            let state = &self.seats[slot.seat()].slots[slot.row()];
+            let is_out = state.is_out;
+            let Some(run) = state.run.and_then(|id| self.roll.get(id)) else {
+                return;
+            };
+            if !run.queue.is_empty() {
+                match &mut self.strategy {
+                    Strategy::Direct(_) => {
+                        self.call(slot.seat());
+                        return;
+                    }
+                    Strategy::Oldest(_) if is_out => return,
+                    Strategy::Oldest(_) => self.nominate(slot, now_ns),
+                }
+            } else if run.is_ending && !(is_out && self.is_iterative) {
+                if !self.vacate(slot, now_ns) {
+                    return;
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Ends the sequence of `slot`, which has nothing waiting. True if the slot has another one now.
+    fn vacate(&mut self, slot: SlotId, now_ns: u64) -> bool {
+        let state = &mut self.seats[slot.seat()].slots[slot.row()];
+        if let Some(id) = state.run.take()
+            && let Some(run) = self.roll.remove(id)
+        {
+            self.idle.forget(id, run.look_ns);
+        }
+        match self.roll.promote(slot, now_ns) {
+            Some(id) => {
+                self.occupy(slot, id, now_ns);
+                true
+            }
+            None => {
+                self.vacancies.give(slot);
+                false
+            }
+        }
+    }
+
+    /// Wants `seat`'s core to ask for a batch.
+    fn call(&mut self, seat: usize) {
+        let seat = &mut self.seats[seat];
+        if !std::mem::replace(&mut seat.is_called, true) {
+            self.called.push(seat.core);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The oldest strategy: each instance batches its sequences' next requests, one of each, as a dynamic batcher would.
+
+use conch_channel::Fate;
+use conch_config::DynamicBatching;
+
+use super::member::SlotId;
+use super::{Entry, Harvest, Membership, Sequence, Strategy};
+use crate::scheduler::{Dynamic, Facts};
+
+#[derive(Debug)]
+pub(super) struct Oldest<T: Entry> {
+    /// One per seat.
+    batchers: Vec<Dynamic<Candidate<T>>>,
+}
+
+/// The next request of a sequence.
+#[derive(Clone, Debug)]
+struct Candidate<T> {
+    entry: T,
+    row: usize,
+    /// Its own, but that it entered the queue when its turn came.
+    facts: Facts,
+}
+
+impl<T: Entry> Entry for Candidate<T> {
+    type Owned = (usize, T::Owned);
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.entry.is_waiting()
+    }
+
+    fn claim(&self, fate: Fate) -> Option<(usize, T::Owned)> {
+        Some((self.row, self.entry.claim(fate)?))
+    }
+
+    fn member(&self) -> Option<&Membership> {
+        self.entry.member()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.entry.is_cancelled()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.entry.is_same(&other.entry)
+    }
+}
+
+impl<T: Entry> Oldest<T> {
+    pub(super) fn new(
+        settings: &DynamicBatching,
+        batch_size_max: u32,
+        seat_count: usize,
+    ) -> Oldest<T> {
+        let batcher = || Dynamic::new(settings, batch_size_max, None);
+        Oldest {
+            batchers: (0..seat_count).map(|_| batcher()).collect(),
+        }
+    }
+}
+
+impl<T: Entry> Sequence<T> {
+    /// Makes the next request of the sequence in `slot`, which has one, a candidate.
+    pub(super) fn nominate(&mut self, slot: SlotId, now_ns: u64) {
+        let Strategy::Oldest(oldest) = &mut self.strategy else {
+            return;
+        };
+        let state = &mut self.seats[slot.seat()].slots[slot.row()];
+        let run = state.run.and_then(|id| self.roll.get_mut(id));
+        let Some((entry, _)) = run.and_then(|run| run.queue.pop_front()) else {
+            return;
+        };
+        state.is_out = true;
+        state.candidate = Some(entry.clone());
+        if let Some(member) = entry.member() {
+            member.leave_from(slot);
+        }
+        let facts = Facts {
+            queued_ns: now_ns,
+            ..entry.facts().clone()
+        };
+        oldest.batchers[slot.seat()].accept(Candidate {
+            entry,
+            row: slot.row(),
+            facts,
+        });
+        self.call(slot.seat());
+    }
+
+    pub(super) fn form_oldest(
+        &mut self,
+        seat: usize,
+        now_ns: u64,
+        harvest: &mut Harvest<T::Owned>,
+    ) {
+        let Strategy::Oldest(oldest) = &mut self.strategy else {
+            return;
+        };
+        let mut candidates = Harvest::default();
+        let outlook = oldest.batchers[seat].form(now_ns, &mut candidates);
+        for (row, owned) in candidates.batch {
+            self.seats[seat].slots[row].candidate = None;
+            harvest.batch.push(owned);
+            harvest.rows.push(row);
+        }
+        let seat = &mut self.seats[seat];
+        seat.deadline_ns = outlook.deadline_ns;
+        seat.is_called = outlook.is_ready;
+    }
+}

@@ -1,0 +1,165 @@
+//! The sequences under way, those with a slot and those that wait for one.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use conch_channel::NEVER_NS;
+
+use super::member::{Key, RunId, SlotId};
+
+/// One sequence, from its start until nothing of it is to be given out any more.
+#[derive(Debug)]
+pub(super) struct Run<T> {
+    pub(super) key: Key,
+    /// Its requests that wait, in order, and since when.
+    pub(super) queue: VecDeque<(T, u64)>,
+    /// None: in the backlog.
+    pub(super) slot: Option<SlotId>,
+    /// No more requests join it.
+    pub(super) is_ending: bool,
+    /// When it last got or gave something.
+    pub(super) active_ns: u64,
+    /// With a slot: when it is looked at next, to see whether it is idle.
+    pub(super) look_ns: u64,
+    /// In the backlog: when its requests are rejected; [`NEVER_NS`] if none has a timeout.
+    expires_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Roll<T> {
+    runs: HashMap<RunId, Run<T>>,
+    /// Those that take requests.
+    open: HashMap<Key, RunId>,
+    /// Those without a slot, oldest first; some may be gone.
+    backlog: VecDeque<RunId>,
+    backlog_count: usize,
+    timeouts: BTreeSet<(u64, RunId)>,
+    last: RunId,
+}
+
+impl<T> Default for Roll<T> {
+    fn default() -> Roll<T> {
+        Roll {
+            runs: HashMap::new(),
+            open: HashMap::new(),
+            backlog: VecDeque::new(),
+            backlog_count: 0,
+            timeouts: BTreeSet::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<T> Roll<T> {
+    /// The sequence of this name that takes requests.
+    pub(super) fn find(&self, key: &Key) -> Option<RunId> {
+        self.open.get(key).copied()
+    }
+
+    pub(super) fn get(&self, id: RunId) -> Option<&Run<T>> {
+        self.runs.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RunId) -> Option<&mut Run<T>> {
+        self.runs.get_mut(&id)
+    }
+
+    /// How many take requests.
+    #[cfg(test)]
+    pub(super) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn backlog_count(&self) -> usize {
+        self.backlog_count
+    }
+
+    /// Begins a sequence, in `slot` or in the backlog.
+    pub(super) fn begin(&mut self, key: &Key, slot: Option<SlotId>, now_ns: u64) -> RunId {
+        self.last += 1;
+        let run = Run {
+            key: key.clone(),
+            queue: VecDeque::new(),
+            slot,
+            is_ending: false,
+            active_ns: now_ns,
+            look_ns: NEVER_NS,
+            expires_ns: NEVER_NS,
+        };
+        self.runs.insert(self.last, run);
+        self.open.insert(key.clone(), self.last);
+        if slot.is_none() {
+            self.backlog.push_back(self.last);
+            self.backlog_count += 1;
+        }
+        self.last
+    }
+
+    /// Lets no more requests join it: one of its name must start anew.
+    pub(super) fn close(&mut self, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        run.is_ending = true;
+        if self.open.get(&run.key) == Some(&id) {
+            self.open.remove(&run.key);
+        }
+    }
+
+    /// A request of a backlogged sequence is to be rejected at `expires_ns`, and the others with it.
+    pub(super) fn bound(&mut self, id: RunId, expires_ns: u64) {
+        let Some(run) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if expires_ns < run.expires_ns {
+            self.timeouts.remove(&(run.expires_ns, id));
+            run.expires_ns = expires_ns;
+            self.timeouts.insert((expires_ns, id));
+        }
+    }
+
+    /// Takes a sequence out.
+    pub(super) fn remove(&mut self, id: RunId) -> Option<Run<T>> {
+        self.close(id);
+        let run = self.runs.remove(&id)?;
+        if run.slot.is_none() {
+            self.backlog_count -= 1;
+            self.timeouts.remove(&(run.expires_ns, id));
+            // Its number is found in the backlog later; one that comes to nothing shall not grow it.
+            if self.backlog_count == 0 {
+                self.backlog.clear();
+            } else if self.backlog.len() > 2 * self.backlog_count + 64 {
+                let runs = &self.runs;
+                self.backlog
+                    .retain(|id| runs.get(id).is_some_and(|run| run.slot.is_none()));
+            }
+        }
+        Some(run)
+    }
+
+    /// The oldest of the backlog moves into `slot`.
+    pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) -> Option<RunId> {
+        while let Some(id) = self.backlog.pop_front() {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.slot = Some(slot);
+                run.active_ns = now_ns;
+                self.backlog_count -= 1;
+                self.timeouts.remove(&(run.expires_ns, id));
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A backlogged sequence whose timeout has passed.
+    pub(super) fn expired(&self, now_ns: u64) -> Option<RunId> {
+        let (expires_ns, id) = self.timeouts.first()?;
+        (*expires_ns <= now_ns).then_some(*id)
+    }
+
+    pub(super) fn next_timeout_ns(&self) -> u64 {
+        self.timeouts
+            .first()
+            .map_or(NEVER_NS, |(expires_ns, _)| *expires_ns)
+    }
+}

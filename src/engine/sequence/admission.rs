@@ -1,0 +1,90 @@
+//! Which sequence a request belongs to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use conch_config::{DataType, Model, Scheduling, SequenceBatching};
+
+use crate::admit::Prefix;
+use crate::request::{CorrelationId, Draft};
+use crate::scheduler::{Key, Membership};
+use crate::{Error, ModelVersion};
+
+const START: u32 = 1;
+const END: u32 = 2;
+
+/// Ids for requests of iterative sequences that have none.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    made: AtomicU64,
+}
+
+/// The part of `draft` in its sequence, if `model` has sequences. A request of an iterative model without an id gets one.
+///
+/// # Errors
+/// INVALID_ARG in upstream's words: an id of the wrong type, or none; or a batch.
+pub(crate) fn check(
+    model: &ModelVersion,
+    draft: &mut Draft<'_>,
+    batch_size: u32,
+) -> Result<Option<Box<Membership>>, Error> {
+    let Scheduling::Sequence(settings) = &model.config.scheduling else {
+        return Ok(None);
+    };
+    check_type(&model.config, settings, draft)?;
+    if batch_size > 1 {
+        return Err(Error::invalid(format!(
+            "inference request to model '{}' must specify batch-size 1 due to requirements of sequence batcher",
+            model.name
+        )));
+    }
+    let key = match &draft.correlation_id {
+        CorrelationId::Unsigned(0) => None,
+        CorrelationId::Unsigned(number) => Some(Key::Unsigned(*number)),
+        CorrelationId::Text(text) if text.is_empty() => None,
+        CorrelationId::Text(text) => Some(Key::Text(text.clone())),
+    };
+    let key = match key {
+        Some(key) => key,
+        None if settings.is_iterative => {
+            // Relaxed: only uniqueness matters.
+            let number = model.sequence_names.made.fetch_add(1, Ordering::Relaxed) + 1;
+            draft.correlation_id = CorrelationId::Unsigned(number);
+            draft.sequence_flags = START;
+            Key::Generated(number)
+        }
+        None => {
+            return Err(Error::invalid(format!(
+                "inference request to model '{}' must specify a non-zero or non-empty correlation ID",
+                model.name
+            )));
+        }
+    };
+    let flags = draft.sequence_flags;
+    Ok(Some(Box::new(Membership::new(
+        key,
+        flags & START != 0,
+        flags & END != 0,
+    ))))
+}
+
+/// An id is of its control tensor's type.
+fn check_type(config: &Model, settings: &SequenceBatching, draft: &Draft<'_>) -> Result<(), Error> {
+    let Some(control) = &settings.controls.correlation_id else {
+        return Ok(());
+    };
+    let got = match draft.correlation_id {
+        CorrelationId::Unsigned(_) => DataType::Uint64,
+        CorrelationId::Text(_) => DataType::Bytes,
+    };
+    if (got == DataType::Bytes) == (control.data_type == DataType::Bytes) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{}sequence batching control '{}' data-type is '{}', but model '{}' expects '{}'",
+        Prefix(draft.id),
+        control.name,
+        got.name(),
+        config.name,
+        control.data_type.name()
+    )))
+}

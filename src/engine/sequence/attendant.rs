@@ -1,0 +1,142 @@
+//! Prepares the batches of one core: gives each request of a sequence its controls and its sequence's states, and fills the rows that have
+//! no request. On the core's own thread, outside the baton: what it keeps belongs to the slots of its instances, which nobody else executes.
+
+use std::sync::{Arc, Mutex};
+
+use conch_config::{Scheduling, SequenceStrategy};
+use conch_memory::Pool;
+
+use super::{ControlInputs, Leash};
+use crate::scheduler::Harvest;
+use crate::states::{States, StatesStart};
+use crate::synthetic::filler;
+use crate::{Batch, Live, ModelVersion};
+
+const START: u32 = 1;
+const END: u32 = 2;
+
+/// See the module.
+pub(crate) struct Attendant {
+    model: Arc<ModelVersion>,
+    core: usize,
+    controls: ControlInputs,
+    states: Option<Stock>,
+    /// The row of a request in its batch is its slot.
+    is_direct: bool,
+    /// The scheduler wants to know when requests come back.
+    awaits: bool,
+    /// The batch that was before.
+    spare: Batch,
+}
+
+/// The implicit states of the slots, by instance.
+struct Stock {
+    start: StatesStart,
+    pool: Arc<Pool>,
+    slots: Vec<Vec<Option<Arc<Mutex<States>>>>>,
+}
+
+impl Attendant {
+    /// That of core number `core`; none if `model` has no sequences.
+    pub(crate) fn new(
+        model: &Arc<ModelVersion>,
+        core: usize,
+        instance_count: usize,
+    ) -> Option<Attendant> {
+        let Scheduling::Sequence(settings) = &model.config.scheduling else {
+            return None;
+        };
+        let is_direct = matches!(settings.strategy, SequenceStrategy::Direct { .. });
+        let states = model.states.get().map(|(start, pool)| Stock {
+            start: start.clone(),
+            pool: Arc::clone(pool),
+            slots: vec![Vec::new(); instance_count],
+        });
+        Some(Attendant {
+            model: Arc::clone(model),
+            core,
+            controls: ControlInputs::new(settings, model.config.is_batching()),
+            states,
+            is_direct,
+            awaits: !is_direct || settings.is_iterative,
+            spare: Batch::new(),
+        })
+    }
+
+    /// Makes of the requests that the scheduler gave out what the instance executes.
+    pub(crate) fn prepare(&mut self, harvest: &mut Harvest<Live>) {
+        if self.is_direct {
+            self.fill_rows(harvest);
+        }
+        let mut rows = harvest.rows.drain(..);
+        for live in &mut harvest.batch {
+            if live.is_filler {
+                self.controls.attach_to_filler(live);
+                if let Some(stock) = &self.states {
+                    // The slot's own states are not for it.
+                    live.attach_states(&stock.fresh());
+                }
+                continue;
+            }
+            let Some(row) = rows.next() else {
+                debug_assert!(false, "as many rows as requests");
+                break;
+            };
+            self.controls.attach(live);
+            if let Some(stock) = &mut self.states {
+                let states = stock.of(harvest.instance, row, live.sequence_flags);
+                live.attach_states(&states);
+            }
+            if self.awaits {
+                live.leash = Some(Leash::new(live.ticket(), self.core));
+            }
+        }
+    }
+
+    /// Puts each request into the row of its slot, and something into the rows between.
+    fn fill_rows(&mut self, harvest: &mut Harvest<Live>) {
+        let is_dense = harvest.rows.iter().copied().eq(0..harvest.batch.len());
+        if is_dense {
+            return;
+        }
+        let Some(template) = harvest.batch.first() else {
+            return;
+        };
+        let mut fillers = harvest
+            .rows
+            .last()
+            .map_or(0, |last| last + 1 - harvest.batch.len());
+        let mut made: Vec<Live> = Vec::with_capacity(fillers);
+        while fillers > 0 {
+            made.push(filler(&self.model, template));
+            fillers -= 1;
+        }
+        for (live, row) in harvest.batch.drain(..).zip(&harvest.rows) {
+            while self.spare.len() < *row {
+                self.spare.extend(made.pop());
+            }
+            self.spare.push(live);
+        }
+        std::mem::swap(&mut self.spare, &mut harvest.batch);
+    }
+}
+
+impl Stock {
+    fn fresh(&self) -> Arc<Mutex<States>> {
+        Arc::new(Mutex::new(States::new(&self.start, &self.pool)))
+    }
+
+    /// The states for a request with these flags in this slot.
+    fn of(&mut self, instance: usize, row: usize, flags: u32) -> Arc<Mutex<States>> {
+        let slots = &mut self.slots[instance];
+        if slots.len() <= row {
+            slots.resize(row + 1, None);
+        }
+        let kept = slots[row].take().filter(|_| flags & START == 0);
+        let states = kept.unwrap_or_else(|| self.fresh());
+        if flags & END == 0 {
+            self.slots[instance][row] = Some(Arc::clone(&states));
+        }
+        states
+    }
+}

@@ -1,0 +1,64 @@
+//! How a scheduler of sequences learns that a request which it gave out has come back.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::clock::monotonic_ns;
+use crate::{Live, Ticket};
+
+/// Held by a request that executes. Dropped with it, it tells the scheduler of its model; the request then goes on to wait at the core that
+/// executed it, as no other can use the slot.
+pub(crate) struct Leash {
+    /// A cycle for as long as the request executes: whoever has it drops it, and with it this.
+    ticket: Option<Ticket>,
+    core: usize,
+}
+
+impl Leash {
+    pub(crate) fn new(ticket: &Ticket, core: usize) -> Leash {
+        Leash {
+            ticket: Some(Arc::clone(ticket)),
+            core,
+        }
+    }
+
+    /// The request goes back to be run again, which tells more than its end would.
+    fn slip(mut self) -> usize {
+        self.ticket = None;
+        self.core
+    }
+}
+
+/// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither starts nor ends its sequence then.
+pub fn reschedule(mut live: Live) {
+    let Some(leash) = live.leash.take() else {
+        debug_assert!(false, "who may be run again is on a leash");
+        return;
+    };
+    let core = leash.slip();
+    live.sequence_flags = 0;
+    live.states = None;
+    live.stamps.queue_start_ns = monotonic_ns();
+    let ticket = live.requeue();
+    if let Some(queue) = ticket.shared().model.queue.get() {
+        queue.take_back(Arc::clone(&ticket), core);
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take()
+            && let Some(queue) = ticket.shared().model.queue.get()
+        {
+            queue.take_back(Arc::clone(&ticket), self.core);
+        }
+    }
+}
+
+impl fmt::Debug for Leash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leash")
+            .field("core", &self.core)
+            .finish_non_exhaustive()
+    }
+}
