@@ -6,6 +6,8 @@ import test_errors
 import test_stream
 from repository import identity, tensors
 
+from .sequences import CONTROLS, WORDS
+
 # `is_restricted`: even readiness is asked for with the header `key: value`.
 World = collections.namedtuple("World", "models flags conch triton is_restricted", defaults=(False,))
 LABELLED = ('backend: "identity"\nmax_batch_size: 8\n' + tensors("input", [("INPUT0", "FP32", (-1,))])
@@ -43,6 +45,11 @@ def namespaces(repository):
     repository.model("own", identity(batch=8))
 
 
+def sequences(repository):
+    repository.model("sequence", identity([("INPUT0", "FP32", (2,))], batch=4, extra=CONTROLS))
+    repository.model("words", identity([("INPUT0", "FP32", (2,))], batch=4, extra=WORDS))
+
+
 QUIET = ("--exit-on-error=false", "--strict-readiness=false")
 WORLDS = {
     "plain": World(plain, QUIET, (), ()),
@@ -54,6 +61,7 @@ WORLDS = {
                               "--grpc-header-forward-pattern=(x-.*|sequence_.*|priority|timeout|headers|binary_data_output|triton_.*)"), (), ()),
     "traced": World(few, ("--trace-config=triton,file=/dev/null", "--trace-config=rate=1000", "--trace-config=level=TIMESTAMPS"), (), ()),
     "sharing": World(few, (), ("--allow-client-shm=true",), ()),
+    "sequences": World(sequences, (), (), ()),
     "idle": World(few, (), (), ()),
     "packed_low": World(few, ("--grpc-infer-response-compression-level=low",), (), ()),
     "packed_high": World(few, ("--grpc-infer-response-compression-level=high",), (), ()),
