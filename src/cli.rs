@@ -437,7 +437,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     }
     arguments
         .limit_flags
-        .check()
+        .check(is_explicit)
         .map_err(|(flag, reason)| Stop::Bad {
             flag: String::from(flag),
             reason: String::from(reason),

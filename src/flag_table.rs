@@ -652,6 +652,27 @@ pub static FLAGS: &[Flag] = &[
     ),
     flag(
         "conch",
+        "model-memory-budget-bytes",
+        Int,
+        Served,
+        "Bytes that models may take: they are loaded when they are first asked for, and those used least lately unloaded for them. Needs --model-control-mode=explicit. Default: none.",
+    ),
+    flag(
+        "conch",
+        "model-wait-secs",
+        Int,
+        Served,
+        "Seconds that a request waits for its model under --model-memory-budget-bytes. Default: 60.",
+    ),
+    flag(
+        "conch",
+        "model-waiting-requests-max",
+        Int,
+        Served,
+        "Requests that wait for models under --model-memory-budget-bytes; one more gets HTTP 429 or gRPC RESOURCE_EXHAUSTED. Default: 1024.",
+    ),
+    flag(
+        "conch",
         "server-requests-max",
         Int,
         Served,

@@ -1,5 +1,8 @@
-//! The flags that bound how much is let in at a time.
+//! The flags that bound how much is let in at a time, and how much memory models take.
 
+use std::time::Duration;
+
+use conch_engine::demand::Settings;
 use conch_engine::gate::{Bounds, TENANT_MAX_MAX};
 
 use crate::access_flags;
@@ -11,6 +14,9 @@ pub struct LimitFlags {
     pub bounds: Bounds,
     /// The header, or the key of metadata, that names the tenant.
     pub tenant_header: Option<Box<str>>,
+    model_budget_bytes: Option<u64>,
+    model_wait_secs: Option<u64>,
+    model_waiting_max: Option<usize>,
 }
 
 impl LimitFlags {
@@ -30,14 +36,48 @@ impl LimitFlags {
                 let name = access_flags::header_name(value);
                 return Some(name.map(|name| self.tenant_header = name));
             }
+            "model-memory-budget-bytes" => {
+                return Some(count(value).map(|bytes| self.model_budget_bytes = Some(bytes)));
+            }
+            "model-wait-secs" => {
+                return Some(count(value).map(|secs| self.model_wait_secs = Some(secs)));
+            }
+            "model-waiting-requests-max" => {
+                let max = parse_count(value, 1);
+                return Some(max.map(|max| self.model_waiting_max = Some(max)));
+            }
             _ => return None,
         };
         Some(count(value).map(|max| *bound = Some(max)))
     }
 
+    /// How models come and go, if they come when they are asked for.
+    pub fn demand(&self) -> Option<Settings> {
+        Some(Settings {
+            budget_bytes: self.model_budget_bytes?,
+            patience: Duration::from_secs(self.model_wait_secs.unwrap_or(60)),
+            waiting_max: self.model_waiting_max.unwrap_or(1024),
+        })
+    }
+
     /// # Errors
     /// The flag that wants another one, and why.
-    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+    pub fn check(&self, is_explicit: bool) -> Result<(), (&'static str, &'static str)> {
+        if self.model_budget_bytes.is_some() && !is_explicit {
+            return Err((
+                "model-memory-budget-bytes",
+                "--model-memory-budget-bytes needs --model-control-mode=explicit.",
+            ));
+        }
+        if self.model_budget_bytes.is_none() {
+            let why = "it does nothing without --model-memory-budget-bytes.";
+            if self.model_wait_secs.is_some() {
+                return Err(("model-wait-secs", why));
+            }
+            if self.model_waiting_max.is_some() {
+                return Err(("model-waiting-requests-max", why));
+            }
+        }
         match (self.bounds.tenant_max, &self.tenant_header) {
             (Some(_), None) => Err((
                 "tenant-requests-max",
@@ -64,7 +104,7 @@ mod tests {
     fn bounds_and_the_tenants_header() {
         let mut flags = LimitFlags::default();
         assert_eq!(flags.set("shards", "1"), None);
-        assert_eq!(flags.check(), Ok(()));
+        assert_eq!(flags.check(false), Ok(()));
         for name in [
             "server-requests-max",
             "model-requests-max",
@@ -84,12 +124,12 @@ mod tests {
         for (name, value) in [("server-requests-max", "5"), ("model-requests-max", "4")] {
             assert_eq!(flags.set(name, value), Some(Ok(())));
         }
-        assert_eq!(flags.check(), Ok(()));
+        assert_eq!(flags.check(false), Ok(()));
         assert_eq!(flags.set("tenant-requests-max", "3"), Some(Ok(())));
-        assert_eq!(flags.check().unwrap_err().0, "tenant-requests-max");
+        assert_eq!(flags.check(false).unwrap_err().0, "tenant-requests-max");
         assert!(flags.set("tenant-header", "a b").unwrap().is_err());
         assert_eq!(flags.set("tenant-header", "X-Tenant"), Some(Ok(())));
-        assert_eq!(flags.check(), Ok(()));
+        assert_eq!(flags.check(false), Ok(()));
         let bounds = Bounds {
             server_max: Some(5),
             model_max: Some(4),
@@ -100,6 +140,35 @@ mod tests {
             (bounds, Some("X-Tenant"))
         );
         flags.bounds.tenant_max = None;
-        assert_eq!(flags.check().unwrap_err().0, "tenant-header");
+        assert_eq!(flags.check(false).unwrap_err().0, "tenant-header");
+    }
+
+    #[test]
+    fn the_memory_of_models() {
+        let mut flags = LimitFlags::default();
+        assert_eq!(flags.demand(), None);
+        for name in ["model-wait-secs", "model-waiting-requests-max"] {
+            assert!(flags.set(name, "0").unwrap().is_err(), "{name}");
+            let mut alone = LimitFlags::default();
+            assert_eq!(alone.set(name, "5"), Some(Ok(())));
+            assert_eq!(alone.check(true).unwrap_err().0, name);
+        }
+        assert_eq!(flags.set("model-memory-budget-bytes", "1000"), Some(Ok(())));
+        assert_eq!(
+            flags.check(false).unwrap_err().0,
+            "model-memory-budget-bytes"
+        );
+        assert_eq!(flags.check(true), Ok(()));
+        let mut expected = Settings {
+            budget_bytes: 1000,
+            patience: Duration::from_secs(60),
+            waiting_max: 1024,
+        };
+        assert_eq!(flags.demand(), Some(expected.clone()));
+        for name in ["model-wait-secs", "model-waiting-requests-max"] {
+            assert_eq!(flags.set(name, "5"), Some(Ok(())));
+        }
+        (expected.patience, expected.waiting_max) = (Duration::from_secs(5), 5);
+        assert_eq!(flags.demand(), Some(expected));
     }
 }

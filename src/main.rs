@@ -175,6 +175,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
             .unwrap_or(defaults.memory_limit_bytes),
         queue_requests_max: arguments.queue_requests_max,
         gate: arguments.limit_flags.bounds,
+        demand: arguments.limit_flags.demand(),
         shard_cpus: machine.shard_cpus.clone(),
         lowers_core_priority: arguments.lowers_core_priority,
         host_policies: arguments.host_policies.clone(),

@@ -39,10 +39,13 @@ impl Server {
     ///
     /// # Errors
     /// UNAVAILABLE outside of explicit mode; INVALID_ARG for a name that cannot be one, and if a version failed (with each reason);
-    /// INTERNAL if no such model is found or its configuration is no good.
+    /// INTERNAL if no such model is found or its configuration is no good. Under a budget of memory UNAVAILABLE if there is no room.
     pub fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         self.expect_explicit()?;
-        self.lifecycle().load_model(name, overrides)
+        match self.demand() {
+            Some(demand) => demand.load(self, name, overrides),
+            None => self.lifecycle().load_model(name, overrides),
+        }
     }
 
     /// Takes a model out of service and returns; requests in flight are finished and its versions unload afterwards. One that is not

@@ -15,6 +15,7 @@ mod complaints;
 mod control;
 pub mod core;
 pub mod credits;
+pub mod demand;
 pub mod description;
 pub mod documents;
 mod ensemble;
@@ -71,6 +72,7 @@ pub use backend::{
 pub use complaints::Complaints;
 pub use control::{ControlMode, Overrides};
 pub use credits::Credits;
+pub use demand::Demand;
 pub use error::{Code, Error};
 pub use gate::Tenant;
 pub use host_policy::HostPolicies;

@@ -10,6 +10,7 @@ use conch_memory::Pool;
 
 use crate::admit::Plan;
 use crate::cache::Member;
+use crate::clock::epoch_ms;
 use crate::ensemble::Ensemble;
 use crate::gate::Pass;
 use crate::labels::Labels;
@@ -30,6 +31,7 @@ pub struct ModelVersion {
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
+    created_ms: u64,
     /// Live requests, and [`RETIRED`] once no more may enter.
     live: AtomicU64,
     /// Bound of the live requests: of the queue, or of the crowd if that is lower.
@@ -85,6 +87,7 @@ impl ModelVersion {
             version,
             statistics,
             load_duration_ns: AtomicU64::new(0),
+            created_ms: epoch_ms(),
             live: AtomicU64::new(0),
             live_max: live_max.min(config.own.requests_max.unwrap_or(u64::MAX)),
             crowd_max: config.own.requests_max.unwrap_or(u64::MAX),
@@ -178,6 +181,26 @@ impl ModelVersion {
         self.live.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
+    /// [`ModelVersion::retire`] if no request is live; false if one is, or if it is retired already.
+    pub(crate) fn retire_if_idle(&self) -> bool {
+        self.live
+            .compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Takes [`ModelVersion::retire_if_idle`] back: it has not left the registry.
+    pub(crate) fn revive(&self) {
+        self.live.fetch_and(!RETIRED, Ordering::AcqRel);
+    }
+
+    /// When it was used last, or made, ms since the epoch.
+    pub(crate) fn last_used_ms(&self) -> u64 {
+        self.statistics
+            .totals()
+            .last_inference_ms
+            .max(self.created_ms)
+    }
+
     /// Waits until no request of a retired version is live. One thread at most does so.
     pub(crate) fn await_last_request(&self) {
         let own = self.mourner.get_or_init(thread::current);
@@ -245,6 +268,7 @@ const RETIRED: u64 = 1 << 63;
 const MOURNING_LOOK: Duration = Duration::from_millis(50);
 
 /// A model together with a place among its live requests, which is freed on drop at the latest.
+#[derive(Debug)]
 pub struct Reservation {
     model: Arc<ModelVersion>,
     /// Where the server's gate counts it, if there is one.

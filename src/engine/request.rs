@@ -93,6 +93,8 @@ pub struct Draft<'a> {
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
+    /// A place among the model's live requests that the request has already, where models come when they are asked for.
+    pub lease: Option<Box<Reservation>>,
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
     /// Who asks, if within this process; told nothing unless the request is submitted.

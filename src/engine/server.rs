@@ -14,6 +14,7 @@ use conch_memory::{Budget, Pool};
 
 use crate::cache::Caching;
 use crate::control::ControlMode;
+use crate::demand::{self, Demand};
 use crate::gate::{self, Gate};
 use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
@@ -50,6 +51,8 @@ pub struct Options {
     pub pool_retain_bytes: usize,
     /// Bound of the live requests of one model version.
     pub queue_requests_max: u64,
+    /// Models come when they are asked for, within a budget of memory; explicit mode only.
+    pub demand: Option<demand::Settings>,
     /// Bounds of what is let in, beyond which clients are to come again.
     pub gate: gate::Bounds,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
@@ -95,6 +98,7 @@ impl Default for Options {
             memory_limit_bytes: metrics::process::memory_total_bytes() / 2,
             pool_retain_bytes: 64 << 20,
             queue_requests_max: 65_536,
+            demand: None,
             gate: gate::Bounds::default(),
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
@@ -156,6 +160,7 @@ pub struct Server {
     timekeeper: Arc<Timekeeper>,
     regions: Arc<Regions>,
     gate: Option<Arc<Gate>>,
+    demand: Option<Arc<Demand>>,
     phase: AtomicU8,
     cpu_meter: CpuMeter,
 }
@@ -170,6 +175,10 @@ impl Server {
         if options.model_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
+        let demand = match options.demand.clone() {
+            Some(settings) => Some(Demand::new(settings, &options)?),
+            None => None,
+        };
         let registry = Arc::new(Registry::default());
         let pool = Pool::new(options.pool_retain_bytes);
         let budget = Budget::new(options.memory_limit_bytes);
@@ -201,6 +210,7 @@ impl Server {
             timekeeper,
             regions,
             gate: Gate::new(&options.gate),
+            demand,
             phase: AtomicU8::new(Phase::Serving as u8),
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
@@ -229,6 +239,9 @@ impl Server {
             }
             log::error!("{error}");
         }
+        if let Some(demand) = &server.demand {
+            demand.trim(&server);
+        }
         Ok(server)
     }
 
@@ -256,6 +269,11 @@ impl Server {
     /// Memory that clients share with the server.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    }
+
+    /// What brings models in that are asked for, if they come that way.
+    pub fn demand(&self) -> Option<&Arc<Demand>> {
+        self.demand.as_ref()
     }
 
     /// What requests pass before they ask for a place in a model, if there are bounds of that kind.

@@ -3,6 +3,7 @@
 //! Both routes are Vertex AI's choice, told in environment variables. The header X-Vertex-Ai-Triton-Redirect names what a POST to the
 //! predict route is to do instead of an inference with the default model: whatever only reads, but for traces and logs.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::http::route::{self, Operation, Route as TritonRoute};
 use crate::http::service::{self, Inference, plan_route};
 use crate::metrics;
 use crate::options::Endpoint;
-use crate::shard::{Presence, Shard, Stream};
+use crate::shard::{Lease, Presence, Shard, Stream};
 
 const REDIRECT_HEADER: &str = "X-Vertex-Ai-Triton-Redirect";
 
@@ -237,6 +238,26 @@ impl Service for Listener {
             Route::Blocked => Plan::status(403),
             Route::WrongVerb => Plan::status(405),
             Route::Unknown => Plan::status(400),
+        }
+    }
+
+    fn wanted<'a>(
+        &'a self,
+        head: &'a Head<'_>,
+        route: &'a Route<'_>,
+    ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
+        match route {
+            Route::Predict if head.method == Method::Post => {
+                Some((Cow::Borrowed(&self.settings.default_model), None))
+            }
+            Route::Redirect(route, Method::Post) => Inference.wanted(head, route),
+            _ => None,
+        }
+    }
+
+    fn keep(&self, plan: &mut Plan, lease: Lease) {
+        if let Plan::Inference(plan) = plan {
+            Inference.keep(plan, lease);
         }
     }
 

@@ -66,6 +66,8 @@ pub(super) struct Board {
     models: Mutex<Models>,
     registry: Arc<Registry>,
     has_namespaces: bool,
+    /// Models come and go as they are needed: one on its way does not make the server unfit.
+    is_on_demand: bool,
     /// What the strict rule says of `models`; kept apart because shards ask.
     is_all_ready: AtomicBool,
     /// Versions that drain or unload.
@@ -173,11 +175,16 @@ impl Entry {
 }
 
 impl Board {
-    pub(super) fn new(registry: Arc<Registry>, has_namespaces: bool) -> Arc<Board> {
+    pub(super) fn new(
+        registry: Arc<Registry>,
+        has_namespaces: bool,
+        is_on_demand: bool,
+    ) -> Arc<Board> {
         Arc::new(Board {
             models: Mutex::default(),
             registry,
             has_namespaces,
+            is_on_demand,
             is_all_ready: AtomicBool::new(true),
             departing: Mutex::default(),
             departed: Condvar::new(),
@@ -228,11 +235,12 @@ impl Board {
             .publish(Snapshot::new(shown).with_namespaces(self.has_namespaces));
         let is_all_ready = models.values().all(|entry| {
             !matches!(entry.trouble, Some(Trouble::Versionless))
-                && (entry.arriving.is_none() || entry.has_ready())
-                && entry
-                    .versions
-                    .values()
-                    .all(|slot| slot.is_ready() || slot.state.reason() == UNLOADED)
+                && (entry.arriving.is_none() || entry.has_ready() || self.is_on_demand)
+                && entry.versions.values().all(|slot| match slot.state {
+                    State::Ready => true,
+                    State::Loading | State::Unloading => self.is_on_demand,
+                    State::Unavailable(ref reason) => reason == UNLOADED,
+                })
         });
         self.is_all_ready.store(is_all_ready, Ordering::Release);
     }

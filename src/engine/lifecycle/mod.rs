@@ -13,6 +13,7 @@ mod arrival;
 mod board;
 mod chain;
 mod change;
+mod demand;
 mod ensemble;
 mod files;
 mod load;
@@ -26,6 +27,8 @@ mod turns;
 mod agent_tests;
 #[cfg(test)]
 mod control_tests;
+#[cfg(test)]
+mod demand_tests;
 #[cfg(test)]
 mod ensemble_tests;
 #[cfg(test)]
@@ -97,7 +100,7 @@ impl Lifecycle {
                     .with_remote(Arc::clone(&options.remote)),
             ),
             copies: Copies::default(),
-            board: Board::new(registry, options.namespacing),
+            board: Board::new(registry, options.namespacing, options.demand.is_some()),
             turns: Turns::default(),
             permits: Permits::new(options.model_load_thread_count),
             limiter: options

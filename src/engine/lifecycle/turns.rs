@@ -44,6 +44,19 @@ impl Turns {
         })
     }
 
+    /// [`Turns::take`] without waiting; none if it would have to, or no operation may begin any more.
+    pub(super) fn try_take(&self, names: BTreeSet<String>) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        if state.is_closed || state.is_exclusive || !state.busy.is_disjoint(&names) {
+            return None;
+        }
+        state.busy.extend(names.iter().cloned());
+        Some(Turn {
+            turns: self,
+            names: Some(names),
+        })
+    }
+
     /// Waits until nobody changes any model at all.
     ///
     /// # Errors

@@ -12,11 +12,12 @@ use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
 use conch_engine::admit::Prefix;
 use conch_engine::clock::monotonic_ns;
+use conch_engine::demand::Summons;
 use conch_engine::timekeeper::Timekeeper;
 use conch_engine::trace::Trace;
 use conch_engine::{
-    Asker, Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, NoPlace,
-    Parameter, ParameterValue, Reservation, Server, Shape, Stamps, WeakTicket,
+    Asker, Code, Completion, CorrelationId, Demand, Draft, DraftInput, Error, ModelVersion,
+    NoPlace, Parameter, ParameterValue, Reservation, Server, Shape, Stamps, WeakTicket,
 };
 use conch_memory::{Place, View};
 use smallvec::SmallVec;
@@ -303,7 +304,7 @@ impl InferenceRequest {
     pub(crate) unsafe fn infer(
         &self,
         address: *mut abi::TRITONSERVER_InferenceRequest,
-        server: &Server,
+        server: &Arc<Server>,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
     ) -> Result<(), Error> {
         if let Some(run) = self.last_run().filter(|run| run.is_on_loan()) {
@@ -372,7 +373,7 @@ impl InferenceRequest {
     }
 
     /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
-    fn reserve(&self, server: &Server) -> Result<Reservation, Error> {
+    fn reserve(&self, server: &Arc<Server>) -> Result<Reservation, Error> {
         let Some(gate) = server.gate() else {
             return self.reserve_place(server);
         };
@@ -382,7 +383,7 @@ impl InferenceRequest {
         Ok(reservation)
     }
 
-    fn reserve_place(&self, server: &Server) -> Result<Reservation, Error> {
+    fn reserve_place(&self, server: &Arc<Server>) -> Result<Reservation, Error> {
         let refusal = match Reservation::new(&self.model) {
             Ok(reservation) => return Ok(reservation),
             Err(refusal) => refusal,
@@ -395,6 +396,14 @@ impl InferenceRequest {
                 .and_then(|model| Reservation::new(model).ok())
             {
                 return Ok(reservation);
+            }
+            if let Some(demand) = server.demand() {
+                // It has made room since this request was made.
+                match demand.summon(server, &self.model.name, self.version)? {
+                    Summons::Here(Some(reservation)) => return Ok(reservation),
+                    Summons::Here(None) => {}
+                    Summons::Coming(_) => return Err(Demand::later(&self.model.name)),
+                }
             }
         }
         let id = self.id.to_string_lossy();

@@ -1,9 +1,11 @@
 //! Requests made by embedders and backends.
 
 use std::ffi::{c_char, c_void};
+use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::{Error, ParameterValue};
+use conch_engine::demand::Summons;
+use conch_engine::{Demand, Error, ModelVersion, ParameterValue, Server};
 use conch_memory::Place;
 
 use super::export;
@@ -46,16 +48,30 @@ unsafe fn chunk(
     })
 }
 
+/// The model version asked for. One that comes when it is asked for begins to do so; this caller's thread, which may be an instance's, does not wait for it.
+fn find(
+    server: &Arc<Server>,
+    name: &str,
+    version: Option<i64>,
+) -> Result<Arc<ModelVersion>, Error> {
+    if let Some(demand) = server.demand()
+        && let Summons::Coming(_) = demand.summon(server, name, version)?
+    {
+        return Err(Demand::later(name));
+    }
+    let snapshot = server.registry().snapshot();
+    snapshot.find(name, version).cloned()
+}
+
 export! {
     fn TRITONSERVER_InferenceRequestNew(
         inference_request: *mut *mut abi::TRITONSERVER_InferenceRequest, server: *mut abi::TRITONSERVER_Server,
         model_name: *const c_char, model_version: i64,
     ) {
         let server = borrow(server)?.server()?;
-        let snapshot = server.registry().snapshot();
         let version = version_of(model_version);
-        let model = snapshot.find(text(model_name, "model_name")?, version)?;
-        give(inference_request, Box::new(InferenceRequest::new(model.clone(), version)))
+        let model = find(&server, text(model_name, "model_name")?, version)?;
+        give(inference_request, Box::new(InferenceRequest::new(model, version)))
     }
 
     fn TRITONSERVER_InferenceRequestDelete(inference_request: *mut abi::TRITONSERVER_InferenceRequest) {

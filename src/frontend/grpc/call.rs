@@ -170,9 +170,13 @@ async fn answer(
     match method.into_inner() {
         Method::ModelInfer => {
             let wait = Wait::begin(shard);
-            let arrived =
+            let mut arrived =
                 receive_tensors(shard, &mut body, &mut patience, packing.incoming).await?;
             let wait = wait.end();
+            if shard.server.demand().is_some() {
+                // Boxed, as below.
+                Box::pin(infer::summon(shard, &mut arrived)).await;
+            }
             let typed = infer::convert(shard, &arrived).await;
             let (submitted, stations) =
                 infer::submit(shard, arrived, typed, sender, patience.deadline_ns, wait)?;

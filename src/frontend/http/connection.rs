@@ -7,6 +7,7 @@
 mod streaming;
 mod turn;
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::io::IoSlice;
 use std::pin::pin;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use conch_engine::clock;
+use conch_engine::{Error, clock};
 use conch_memory::{ALIGNMENT_BYTES, Block, Charge, View};
 use smallvec::SmallVec;
 
@@ -24,7 +25,8 @@ use super::chunked::{Decoder, Piece};
 use super::head::{self, Framing, Head, Refusal};
 use super::input::Input;
 use crate::access::{Granted, Guarded};
-use crate::shard::{Presence, Shard, Stream, Waiting};
+use crate::api;
+use crate::shard::{Lease, Presence, Shard, Stream, Summoned, Waiting};
 use crate::trace::Traced;
 pub(crate) use streaming::Source;
 use turn::{REQUEST_BYTES, Turn};
@@ -71,6 +73,18 @@ pub(crate) trait Service {
         head: &Head<'_>,
         route: Granted<Self::Route<'_>>,
     ) -> Self::Plan;
+
+    /// The model, and its version, without which there is no plan for the request, where models come when they are asked for.
+    fn wanted<'a>(
+        &'a self,
+        _head: &'a Head<'_>,
+        _route: &'a Self::Route<'_>,
+    ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
+        None
+    }
+
+    /// Gives `plan` what keeps that model.
+    fn keep(&self, _plan: &mut Self::Plan, _lease: Lease) {}
 
     /// What answers `answer`, whatever was asked for.
     fn plan_refusal(&self, answer: Answer) -> Self::Plan;
@@ -156,6 +170,28 @@ fn decide<S: Service>(service: &S, shard: &Rc<Shard>, head: &Head<'_>) -> S::Pla
     }
 }
 
+/// Sees to it that the model is there that the request needs. Nobody brings one in who may not use it.
+fn summon<S: Service>(service: &S, shard: &Rc<Shard>, head: &[u8]) -> Result<Summoned, Error> {
+    let nothing = Ok(Summoned::Here(None));
+    if shard.server.demand().is_none() {
+        return nothing;
+    }
+    let Ok(head) = head::parse(head) else {
+        return nothing;
+    };
+    let restrictions = &shard.options.http_restrictions;
+    let granted = restrictions.pass(service.route(shard, &head), |name| head.find(name));
+    let Ok(route) = granted else { return nothing };
+    let Some((name, version)) = service.wanted(&head, &route) else {
+        return nothing;
+    };
+    match api::parse_version(version.unwrap_or("")) {
+        Ok(version) => shard.summon(&name, version),
+        // For the plan to refuse.
+        Err(_) => nothing,
+    }
+}
+
 fn deadline_after(timeout: Duration) -> u64 {
     clock::monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -224,6 +260,17 @@ impl Connection {
             }
             let refusal = match head::find_end(self.input.unused(), seen) {
                 Ok(Some(length)) => {
+                    let bytes = self.input.unused().get(..length).unwrap_or(&[]);
+                    let lease = match summon(service, &self.shard, bytes) {
+                        Ok(Summoned::Here(lease)) => Ok(lease),
+                        Ok(Summoned::Coming(coming)) => {
+                            // Who waits for an earlier answer is not to wait for this model.
+                            self.flush().await?;
+                            self.presence.wait(Waiting::Busy, 0);
+                            coming.await
+                        }
+                        Err(error) => Err(error),
+                    };
                     match head::parse(self.input.unused().get(..length).unwrap_or(&[])) {
                         Ok(head) => {
                             let outline = Outline {
@@ -233,7 +280,18 @@ impl Connection {
                                 is_head: head.method == head::Method::Head,
                                 expects_continue: head.expects_continue,
                             };
-                            let plan = decide(service, &self.shard, &head);
+                            let plan = match lease {
+                                Ok(lease) => {
+                                    let mut plan = decide(service, &self.shard, &head);
+                                    if lease.is_some() {
+                                        service.keep(&mut plan, lease);
+                                    }
+                                    plan
+                                }
+                                Err(error) => {
+                                    service.plan_refusal(Answer::error(&error, ContentType::Json))
+                                }
+                            };
                             self.input.consume(length);
                             return Ok((outline, plan));
                         }

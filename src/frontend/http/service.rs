@@ -1,5 +1,6 @@
 //! What each request of the inference protocol is answered with.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::api;
 use crate::api::regions::{self, RegionAction};
 use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
 use crate::forward::{self, Collector, Forwarded, HeaderPattern};
-use crate::shard::Shard;
+use crate::shard::{Lease, Shard};
 use crate::trace::Traced;
 
 pub(crate) struct Inference;
@@ -77,6 +78,7 @@ pub(crate) struct Infer {
     deadline_ns: Option<u64>,
     forwarded: Forwarded,
     tenant: Option<Tenant>,
+    lease: Lease,
     traced: Option<Arc<Traced>>,
 }
 
@@ -98,6 +100,29 @@ impl Service for Inference {
 
     fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route<'_>>) -> Plan {
         plan_route(shard, head, route, Dialect::Triton)
+    }
+
+    fn wanted<'a>(
+        &'a self,
+        head: &'a Head<'_>,
+        route: &'a Route<'_>,
+    ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
+        match route {
+            Route::Model {
+                name,
+                version,
+                operation: Operation::Infer | Operation::Generate | Operation::GenerateStream,
+            } if head.method == Method::Post => Some((Cow::Borrowed(name), *version)),
+            _ => None,
+        }
+    }
+
+    fn keep(&self, plan: &mut Plan, lease: Lease) {
+        match plan {
+            Plan::Infer(infer) => infer.lease = lease,
+            Plan::Generate(generate) => generate.keep(lease),
+            _ => {}
+        }
     }
 
     fn plan_refusal(&self, answer: Answer) -> Plan {
@@ -314,6 +339,7 @@ fn plan_infer(
             .filter(|_| dialect == Dialect::Triton)
             .and_then(|pattern| forward(head, pattern)),
         tenant: shard.tenant(|name| head.find(name)),
+        lease: None,
         traced,
     })
 }
@@ -389,6 +415,7 @@ impl Infer {
             return of_request(error);
         }
         draft.tenant = self.tenant;
+        draft.lease = self.lease;
         if deadline::is_past(self.deadline_ns) {
             return Ok(Ok(deadline::exceeded()));
         }

@@ -7,6 +7,7 @@ mod catalog;
 mod control;
 mod place;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::http::json::{Value, write};
 use crate::http::route::{Operation, Route as TritonRoute};
 use crate::http::service::{self, Inference, plan_route};
 use crate::options::Endpoint;
-use crate::shard::{Presence, Shard, Stream};
+use crate::shard::{Lease, Presence, Shard, Stream};
 
 use catalog::Catalog;
 use control::{Failure, Load};
@@ -203,6 +204,28 @@ impl Service for Listener {
             },
             Route::Unload(name) => Plan::Unload { name: name.into() },
             Route::Unknown => Plan::answer(Answer::empty(400)),
+        }
+    }
+
+    fn wanted<'a>(
+        &'a self,
+        head: &'a Head<'_>,
+        route: &'a Route<'_>,
+    ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
+        match route {
+            Route::Invocations => Some((Cow::Borrowed(&self.settings.default_model), None)),
+            Route::Invoke(name) => {
+                let entry = self.settings.catalog.find(name)?;
+                let target = target_of(head).unwrap_or(entry.target);
+                Some((Cow::Owned(target.into()), None))
+            }
+            _ => None,
+        }
+    }
+
+    fn keep(&self, plan: &mut Plan, lease: Lease) {
+        if let Plan::Inference { plan, .. } = plan {
+            Inference.keep(plan, lease);
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod link;
 mod reply;
 mod slab;
 mod stream;
+mod summon;
 mod timer;
 
 use std::cell::RefCell;
@@ -47,6 +48,7 @@ use slab::Slab;
 pub use connections::{Presence, Waiting};
 pub use reply::{Flight, Reply, Tray};
 pub use stream::Stream;
+pub use summon::{Lease, Summoned};
 pub use timer::Timer;
 
 /// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
@@ -332,11 +334,12 @@ impl Shard {
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
         version: Option<i64>,
-        draft: Draft<'_>,
+        mut draft: Draft<'_>,
         deadline_ns: Option<u64>,
         tray: Option<Rc<Tray>>,
     ) -> Result<(u64, Ticket), Error> {
-        let reservation = self.enter(model, version, &draft)?;
+        let lease = draft.lease.take();
+        let reservation = self.enter(model, version, &draft, lease)?;
         let slot = self
             .in_flight
             .borrow_mut()
@@ -373,18 +376,24 @@ impl Shard {
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         draft: &Draft<'_>,
+        lease: Lease,
     ) -> Result<Reservation, Error> {
         let pass = match self.server.gate() {
             Some(gate) => Some(gate.enter(model, draft.id, draft.tenant)?),
             None => None,
         };
-        let mut entered = Reservation::new(model);
+        // What kind of model it is was looked at when the first was found.
+        let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
+        let mut entered = match lease {
+            Some(lease) => Ok(*lease),
+            None => Reservation::new(model),
+        };
         for _ in 0..SUCCESSORS_MAX {
             if !matches!(entered, Err(NoPlace::Retired)) {
                 break;
             }
             let successor = self.find(&model.name, version)?;
-            // What kind of model it is was looked at when the first was found.
+            // As above.
             if successor.config.is_decoupled != model.config.is_decoupled {
                 break;
             }

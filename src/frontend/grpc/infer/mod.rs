@@ -27,7 +27,7 @@ use super::trace::{Stations, Wait};
 use crate::api::Classes;
 use crate::api::regions;
 use crate::forward::{self, Forwarded};
-use crate::shard::{Flight, Reply, Shard, Tray};
+use crate::shard::{Flight, Lease, Reply, Shard, Summoned, Tray};
 
 pub(super) use reader::{Arrived, Fault, Reader};
 pub(super) use response::{Pieces, encode, encode_failure, encode_streamed};
@@ -92,6 +92,22 @@ pub(super) async fn convert(shard: &Rc<Shard>, arrived: &Arrived) -> Typed {
     .await
 }
 
+/// Has the model brought in that a message names, where models come when they are asked for; the message keeps it, or why it does not come.
+pub(super) async fn summon(shard: &Rc<Shard>, arrived: &mut Arrived) {
+    let Ok(target) = Target::read(&arrived.head) else {
+        return;
+    };
+    let Ok(version) = crate::api::parse_version(target.model_version) else {
+        return;
+    };
+    let lease = match shard.summon(target.model_name, version) {
+        Ok(Summoned::Here(lease)) => Ok(lease),
+        Ok(Summoned::Coming(coming)) => coming.await,
+        Err(error) => Err(error),
+    };
+    arrived.summoned = Some(Box::new(lease.map_err(Status::from)));
+}
+
 /// Reads `head`, and finds the model that it names.
 fn read<'a>(
     shard: &Rc<Shard>,
@@ -123,7 +139,9 @@ pub(super) fn submit(
         head,
         mut charge,
         raws,
+        summoned,
     } = arrived;
+    let lease = summoned.map_or(Ok(None), |summoned| *summoned)?;
     let (target, model, message) = read(shard, &head)?;
     charge.shrink(kept_bytes(&head, &message));
     if model.config.is_decoupled {
@@ -136,6 +154,7 @@ pub(super) fn submit(
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     sender.sign(&mut draft)?;
+    draft.lease = lease;
     if let Some(stations) = &stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
     }
@@ -227,7 +246,12 @@ pub(super) fn submit_streamed(
     tray: &Rc<Tray>,
     wait: Wait,
 ) -> Result<Streamed, Status> {
-    let Arrived { head, charge, raws } = arrived;
+    let Arrived {
+        head,
+        charge,
+        raws,
+        summoned,
+    } = arrived;
     let target = Target::read(&head).map_err(|_| Status::unparsable())?;
     let mut streamed = Streamed {
         flight: Err(Status::unparsable()),
@@ -241,15 +265,19 @@ pub(super) fn submit_streamed(
         stations: None,
         charge: Some(charge),
     };
-    let given = (raws, typed, wait);
+    let lease = summoned.map_or(Ok(None), |summoned| *summoned);
+    let given = (raws, typed, wait, lease);
     streamed.flight = begin_streamed(shard, &head, given, terms, tray, &mut streamed);
     Ok(streamed)
 }
 
+/// What a request of a stream is made of, beside its head.
+type Given = (SmallVec<[View; 2]>, Typed, Wait, Result<Lease, Status>);
+
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed, wait): (SmallVec<[View; 2]>, Typed, Wait),
+    (raws, typed, wait, lease): Given,
     terms: &Terms,
     tray: &Rc<Tray>,
     streamed: &mut Streamed,
@@ -257,6 +285,7 @@ fn begin_streamed(
     if shard.is_draining() {
         return Err(Status::shutting_down());
     }
+    let lease = lease?;
     let (target, model, message) = read(shard, head)?;
     if let Some(charge) = &mut streamed.charge {
         charge.shrink(kept_bytes(head, &message));
@@ -268,6 +297,7 @@ fn begin_streamed(
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     terms.sender.clone().sign(&mut draft)?;
+    draft.lease = lease;
     if let Some(stations) = &streamed.stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
     }

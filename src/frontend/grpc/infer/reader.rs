@@ -12,7 +12,9 @@ use std::sync::Arc;
 use conch_memory::{Block, Budget, Charge, Exhausted, Pool, View};
 use smallvec::SmallVec;
 
+use crate::grpc::status::Status;
 use crate::grpc::wire::{self, Malformed};
+use crate::shard::Lease;
 
 /// `raw_input_contents` in ModelInferRequest.
 const RAW_INPUT_CONTENTS: u32 = 7;
@@ -66,6 +68,8 @@ pub(in crate::grpc) struct Arrived {
     pub(in crate::grpc) charge: Charge,
     /// Charged by themselves. Two fit here: each more would make every call larger, twice.
     pub(in crate::grpc) raws: SmallVec<[View; 2]>,
+    /// What keeps its model, or why that is not there; nothing unless models come when they are asked for. Boxed, as above.
+    pub(in crate::grpc) summoned: Option<Box<Result<Lease, Status>>>,
 }
 
 /// Where in the message the next byte belongs.
@@ -189,6 +193,7 @@ impl Reader {
             head: self.head,
             charge,
             raws: self.raws,
+            summoned: None,
         })
     }
 

@@ -37,13 +37,17 @@ pub(super) async fn take_in(
         })
         .await;
         let wait = Wait::begin(shard);
-        let Some(arrived) = messages.next(shard).await? else {
+        let Some(mut arrived) = messages.next(shard).await? else {
             return Ok(());
         };
         if messages.take_pause() {
             count = 0;
         }
         let wait = wait.end();
+        if shard.server.demand().is_some() {
+            // Boxed: rare, and its state would make every stream larger. The requests behind it wait as well.
+            Box::pin(infer::summon(shard, &mut arrived)).await;
+        }
         let typed = infer::convert(shard, &arrived).await;
         let streamed = infer::submit_streamed(shard, arrived, typed, terms, tray, wait)?;
         traffic.borrow_mut().add(streamed);

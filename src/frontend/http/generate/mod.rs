@@ -22,7 +22,7 @@ use super::head::Head;
 use super::infer::decode::OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES;
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
-use crate::shard::{Flight, Shard, Tray};
+use crate::shard::{Flight, Lease, Shard, Tray};
 use crate::trace::Traced;
 use decode::Decoded;
 use events::Events;
@@ -40,6 +40,7 @@ pub(crate) struct Generate {
     deadline_ns: Option<u64>,
     load_metrics: Option<Format>,
     tenant: Option<Tenant>,
+    lease: Lease,
     traced: Option<Arc<Traced>>,
 }
 
@@ -77,13 +78,19 @@ impl Generate {
             deadline_ns: deadline::deadline_of(head, timeout_header)?,
             load_metrics: head.find(load_metrics::WISH).and_then(Format::from_name),
             tenant: shard.tenant(|name| head.find(name)),
+            lease: None,
             traced,
         })
     }
 
+    /// Keeps the model until the request is submitted.
+    pub(crate) fn keep(&mut self, lease: Lease) {
+        self.lease = lease;
+    }
+
     /// Answers, or begins to: the rest of a stream is the answer's source.
     pub(crate) async fn run(
-        self,
+        mut self,
         body: View,
         connection: &mut Connection,
     ) -> Result<Answer, Closed> {
@@ -131,7 +138,7 @@ impl Generate {
     }
 
     async fn submit(
-        &self,
+        &mut self,
         shard: &Rc<Shard>,
         body: View,
         tray: &Rc<Tray>,
@@ -153,6 +160,7 @@ impl Generate {
             draft.asker = Some(traced.asker(&self.model, draft.id));
         }
         draft.tenant = self.tenant;
+        draft.lease = self.lease.take();
         let flight = shard.infer_into(tray, &self.model, self.version, draft, self.deadline_ns)?;
         Ok((flight, decoded.into_id()))
     }

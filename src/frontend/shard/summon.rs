@@ -1,0 +1,58 @@
+//! Waiting for models that come when they are asked for.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use conch_engine::demand::Summons;
+use conch_engine::{Error, Reservation, clock};
+
+use super::{Shard, Timer};
+
+/// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers have none, and their requests carry it along.
+pub type Lease = Option<Box<Reservation>>;
+
+/// A model that is there, or comes.
+pub enum Summoned {
+    Here(Lease),
+    Coming(Pin<Box<dyn Future<Output = Result<Lease, Error>>>>),
+}
+
+impl Shard {
+    /// Sees to it that the model is there when it can be, where models come when they are asked for. What it yields says nothing about those
+    /// that cannot be had at all: the lookup does.
+    ///
+    /// # Errors
+    /// Why the model does not come.
+    pub fn summon(&self, name: &str, version: Option<i64>) -> Result<Summoned, Error> {
+        let Some(demand) = self.server.demand() else {
+            return Ok(Summoned::Here(None));
+        };
+        let call = match demand.summon(&self.server, name, version)? {
+            Summons::Here(lease) => return Ok(Summoned::Here(lease.map(Box::new))),
+            Summons::Coming(call) => call,
+        };
+        // What makes room has the same patience; this one is for the load behind it.
+        let patience = demand.settings().patience + ROOM_SLACK;
+        let deadline_ns = clock::monotonic_ns()
+            .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        let (demand, name) = (std::sync::Arc::clone(demand), Box::<str>::from(name));
+        Ok(Summoned::Coming(Box::pin(async move {
+            let mut call = pin!(call);
+            let mut timer = Timer::at(deadline_ns);
+            poll_fn(|context| {
+                if let Poll::Ready(outcome) = call.as_mut().poll(context) {
+                    return Poll::Ready(outcome.map(|lease| lease.map(Box::new)));
+                }
+                Pin::new(&mut timer)
+                    .poll(context)
+                    .map(|()| Err(demand.too_late(&name)))
+            })
+            .await
+        })))
+    }
+}
+
+/// So that who waits hears why there was no room.
+const ROOM_SLACK: Duration = Duration::from_millis(100);
