@@ -20,6 +20,7 @@ const MODEL: &str = r#"
     input { name: "IN" data_type: TYPE_INT32 dims: 1 }
     output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
     sequence_batching {
+      iterative_sequence: true
       state {
         input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_INT32 dims: -1
         initial_state { name: "start" data_type: TYPE_INT32 dims: 1 data_file: "start" }
