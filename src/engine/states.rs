@@ -218,7 +218,8 @@ impl States {
         let next = next.as_mut().ok_or_else(not_begun)?;
         if next.buffer.as_ref().is_none_or(|block| block.len() != size) {
             let is_first = next.buffer.is_none();
-            let mut block = pool.take(size);
+            // Another sequence's bytes would show where the backend leaves gaps.
+            let mut block = pool.take_zeroed(size);
             match current.data.as_slice() {
                 Some(value) if is_in_place && is_first && value.len() == size => {
                     block.extend_from_slice(value);

@@ -9,7 +9,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::pool::Pool;
+use crate::pool::{Owner, Pool};
 use crate::{ALIGNMENT_BYTES, Charge};
 
 /// From this capacity on, memory comes straight from `mmap`: zero pages cost nothing until touched, and growth moves page tables
@@ -43,6 +43,13 @@ impl Memory {
 
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Overwrites the first `bytes` bytes, or all if there are fewer.
+    pub(crate) fn zero(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.capacity);
+        // SAFETY: that many bytes belong to this value, which is borrowed uniquely.
+        unsafe { std::ptr::write_bytes(self.base.as_ptr(), 0, bytes) };
     }
 
     fn layout(capacity: usize) -> Layout {
@@ -106,6 +113,8 @@ pub struct Block {
     memory: Option<Memory>,
     len: usize,
     pool: Option<Arc<Pool>>,
+    /// Whose bytes it may hold, in the pool as well.
+    owner: Option<Owner>,
     charge: Option<Charge>,
 }
 
@@ -116,6 +125,7 @@ impl Block {
             memory: Some(Memory::zeroed(capacity)),
             len: 0,
             pool: None,
+            owner: None,
             charge: None,
         }
     }
@@ -127,11 +137,12 @@ impl Block {
         block
     }
 
-    pub(crate) fn pooled(memory: Memory, pool: Arc<Pool>) -> Block {
+    pub(crate) fn pooled(memory: Memory, pool: Arc<Pool>, owner: Option<Owner>) -> Block {
         Block {
             memory: Some(memory),
             len: 0,
             pool: Some(pool),
+            owner,
             charge: None,
         }
     }
@@ -183,6 +194,13 @@ impl Block {
         let (base, len, capacity) = (self.memory().base, self.len, self.capacity());
         // SAFETY: `len..capacity` lies inside the allocation, is initialised, and `&mut self` excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(base.as_ptr().add(len), capacity - len) }
+    }
+
+    /// Overwrites the first `bytes` of its capacity.
+    pub(crate) fn zero(&mut self, bytes: usize) {
+        if let Some(memory) = &mut self.memory {
+            memory.zero(bytes);
+        }
     }
 
     /// Counts `bytes` of the spare capacity as written. Panics if there is less.
@@ -244,7 +262,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let (Some(memory), Some(pool)) = (self.memory.take(), self.pool.take()) {
-            pool.give_back(memory);
+            pool.give_back(memory, self.owner);
         }
     }
 }

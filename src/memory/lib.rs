@@ -19,7 +19,7 @@ mod view;
 pub use block::Block;
 pub use budget::{Budget, Charge, Exhausted};
 pub use place::{Kind, Place};
-pub use pool::Pool;
+pub use pool::{Owner, Pool};
 pub use shared::{MapError, Shared};
 pub use sparse::Sparse;
 pub use view::View;

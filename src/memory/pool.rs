@@ -3,9 +3,12 @@
 //! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most a fifth of a block is unused.
 //! Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are
 //! mapped and unmapped each time, which costs less than using them. What the pool retains is bounded by `retain_bytes_max`.
+//!
+//! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend fills, which may leave gaps, has an
+//! *owner* (its model): its blocks come back to it alone, or are zeroed for the next one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -18,10 +21,27 @@ const STEPS: usize = 4;
 const CLASS_COUNT: usize = 12 * STEPS + 1;
 /// Free blocks kept per class; with 4 KiB blocks this is 1 MiB.
 const FREE_BLOCKS_MAX: usize = 256;
+/// The same of blocks that have an owner, all owners together.
+const OWNED_BLOCKS_MAX: usize = 128;
+/// So many blocks of others are passed over in search of an own one, before one of theirs is zeroed: several models take turns.
+const SEARCH_MAX: usize = 4;
+
+/// Whose bytes a block may hold: a number that [`Owner::new`] gives once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u64);
+
+impl Owner {
+    #[allow(clippy::new_without_default, reason = "each is another")]
+    pub fn new() -> Owner {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Owner(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// A recycler of [`Block`]s. Cheap to share; a block returns to its pool when dropped, on whatever thread.
 pub struct Pool {
     classes: Vec<ArrayQueue<Memory>>,
+    owned: Vec<ArrayQueue<(Owner, Memory)>>,
     retained_bytes: AtomicUsize,
     retain_bytes_max: usize,
 }
@@ -32,8 +52,12 @@ impl Pool {
         let classes = (0..CLASS_COUNT)
             .map(|_| ArrayQueue::new(FREE_BLOCKS_MAX))
             .collect();
+        let owned = (0..CLASS_COUNT)
+            .map(|_| ArrayQueue::new(OWNED_BLOCKS_MAX))
+            .collect();
         Arc::new(Pool {
             classes,
+            owned,
             retained_bytes: AtomicUsize::new(0),
             retain_bytes_max,
         })
@@ -53,7 +77,53 @@ impl Pool {
             }
             None => Memory::zeroed(class_bytes),
         };
-        Block::pooled(memory, Arc::clone(self))
+        Block::pooled(memory, Arc::clone(self), None)
+    }
+
+    /// As [`Pool::take`], for `owner`: its first `capacity` bytes are zero, or were this owner's.
+    pub fn take_for(self: &Arc<Pool>, owner: Owner, capacity: usize) -> Block {
+        let Some((class, class_bytes)) = class_of(capacity) else {
+            // New memory is zeroed.
+            return Block::with_capacity(capacity);
+        };
+        let memory = match self.find(class, owner) {
+            Some((previous, mut memory)) => {
+                self.retained_bytes
+                    .fetch_sub(memory.capacity(), Ordering::Relaxed);
+                if previous != owner {
+                    memory.zero(capacity);
+                }
+                memory
+            }
+            None => Memory::zeroed(class_bytes),
+        };
+        Block::pooled(memory, Arc::clone(self), Some(owner))
+    }
+
+    /// As [`Pool::take`], but that its first `capacity` bytes are zero.
+    pub fn take_zeroed(self: &Arc<Pool>, capacity: usize) -> Block {
+        let mut block = self.take(capacity);
+        block.zero(capacity);
+        block
+    }
+
+    /// A free block of `owner`, or another's.
+    fn find(&self, class: usize, owner: Owner) -> Option<(Owner, Memory)> {
+        let queue = self.owned.get(class)?;
+        let mut found = queue.pop()?;
+        for _ in 1..SEARCH_MAX {
+            if found.0 == owner {
+                break;
+            }
+            let Some(next) = queue.pop() else { break };
+            let passed_over = std::mem::replace(&mut found, next);
+            if let Err((_, memory)) = queue.push(passed_over) {
+                // Others have filled its place meanwhile.
+                self.retained_bytes
+                    .fetch_sub(memory.capacity(), Ordering::Relaxed);
+            }
+        }
+        Some(found)
     }
 
     /// Bytes of free blocks kept for reuse.
@@ -61,20 +131,31 @@ impl Pool {
         self.retained_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn give_back(&self, memory: Memory) {
+    pub(crate) fn give_back(&self, memory: Memory, owner: Option<Owner>) {
         let bytes = memory.capacity();
         let Some((class, _)) = class_of(bytes) else {
             return;
         };
         // Relaxed: an approximate bound; the queue itself orders the memory.
         if self.retained_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.retain_bytes_max
-            || self
-                .classes
-                .get(class)
-                .is_none_or(|queue| queue.push(memory).is_err())
+            || !self.keep(class, memory, owner)
         {
             self.retained_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
+    }
+
+    fn keep(&self, class: usize, memory: Memory, owner: Option<Owner>) -> bool {
+        let kept = match owner {
+            None => self
+                .classes
+                .get(class)
+                .map(|queue| queue.push(memory).is_ok()),
+            Some(owner) => {
+                let queue = self.owned.get(class);
+                queue.map(|queue| queue.push((owner, memory)).is_ok())
+            }
+        };
+        kept == Some(true)
     }
 }
 
@@ -147,5 +228,47 @@ mod tests {
         block.reserve(1 << 20);
         drop(block);
         assert_eq!(pool.retained_bytes(), 0);
+    }
+
+    #[test]
+    fn an_owners_bytes_are_seen_by_nobody_else() {
+        const BYTES: usize = 8 << 10;
+        let pool = Pool::new(1 << 30);
+        let (first, second) = (Owner::new(), Owner::new());
+        let fill = |mut block: Block, byte: u8| {
+            block.advance(BYTES);
+            block.as_mut_slice().fill(byte);
+            block.as_ptr()
+        };
+        let bytes_of = |mut block: Block| {
+            block.advance(BYTES);
+            block.as_slice().to_vec()
+        };
+        let address = fill(pool.take_for(first, BYTES), 7);
+        let own = pool.take_for(first, BYTES);
+        assert_eq!(own.as_ptr(), address, "its own block");
+        assert_eq!(bytes_of(own), [7; BYTES], "as it was");
+        assert_ne!(pool.take(BYTES).as_ptr(), address, "not for just anybody");
+        let others = pool.take_for(second, BYTES);
+        assert_eq!(others.as_ptr(), address, "another's, rather than a new one");
+        assert_eq!(bytes_of(others), [0; BYTES]);
+        // Among blocks of several owners each finds its own.
+        let blocks: Vec<Block> = [first, second, first, second]
+            .map(|owner| pool.take_for(owner, BYTES))
+            .into();
+        blocks.into_iter().for_each(|block| {
+            fill(block, 9);
+        });
+        for owner in [second, second, first, first] {
+            let block = pool.take_for(owner, BYTES);
+            assert_eq!(bytes_of(block), [9; BYTES]);
+        }
+        // What shards wrote reaches no owner, and can be had zeroed.
+        fill(pool.take(BYTES), 5);
+        let stranger = bytes_of(pool.take_for(Owner::new(), BYTES));
+        assert_eq!(stranger, [0; BYTES]);
+        assert_eq!(bytes_of(pool.take_zeroed(BYTES)), [0; BYTES]);
+        drop(pool.take_for(first, 1 << 30));
+        assert!(pool.retained_bytes() < 1 << 20);
     }
 }

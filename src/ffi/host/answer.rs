@@ -276,7 +276,8 @@ impl AnswerOutput {
         }
         let mut charge = Charge::empty(&self.facts.budget);
         charge.cover(bytes).map_err(|_| refused())?;
-        let mut block = self.facts.pool.take(size);
+        // The backend may leave gaps: no bytes of another model show through them.
+        let mut block = self.facts.pool.take_for(self.facts.owner, size);
         block.set_charge(charge);
         block.advance(size);
         self.attributes = BufferAttributes {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conch_config::{Model, Scheduling, TensorSpec};
 use conch_engine::{Complaints, Shape};
-use conch_memory::{Budget, Pool};
+use conch_memory::{Budget, Owner, Pool};
 
 use crate::boundary::c_string;
 
@@ -17,6 +17,8 @@ pub(crate) struct ModelFacts {
     /// Its requests may be run again.
     pub(crate) is_iterative: bool,
     pub(crate) pool: Arc<Pool>,
+    /// Of the output buffers.
+    pub(crate) owner: Owner,
     pub(crate) budget: Arc<Budget>,
     pub(crate) complaints: Complaints,
     inputs: Names,
@@ -53,6 +55,7 @@ impl ModelFacts {
             is_decoupled: config.is_decoupled,
             is_iterative: matches!(&config.scheduling, Scheduling::Sequence(settings) if settings.is_iterative),
             pool,
+            owner: Owner::new(),
             budget,
             complaints: Complaints::default(),
             inputs: names(&config.inputs),

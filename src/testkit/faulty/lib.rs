@@ -4,6 +4,8 @@
 //! (`model_initialize`, `model_finalize`, `instance_initialize`, `instance_finalize`, `ready`, `execute`). Executions answer with INPUT0
 //! as OUTPUT0; those that are to panic do so after they answered the first request of a batch, and only if the last one's INPUT0 begins
 //! with a byte that is not 0.
+//!
+//! Model parameter `half`: only the first half of each output is written.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +55,7 @@ impl Drop for Faulty {
     }
 }
 
-pub struct Model(Place);
+pub struct Model(Place, bool);
 
 impl sdk::Model for Model {
     type Backend = Faulty;
@@ -62,7 +64,8 @@ impl sdk::Model for Model {
     fn initialize(_backend: &Faulty, context: &mut ModelContext) -> Result<Self, Error> {
         let place = Place::of(context.config().parameter("panic"));
         place.pass("model_initialize");
-        Ok(Model(place))
+        let writes_half = context.config().parameter("half").is_some();
+        Ok(Model(place, writes_half))
     }
 }
 
@@ -94,7 +97,7 @@ impl sdk::Instance for Instance {
         let (Some(first), last) = (requests.next(), batch.requests().last()) else {
             return Ok(());
         };
-        answer(&first)?;
+        answer(&first, model.1)?;
         if let Some(last) = last
             && model.0.is("execute")
         {
@@ -102,11 +105,11 @@ impl sdk::Instance for Instance {
             let mark = input.contiguous()?.and_then(|bytes| bytes.first().copied());
             assert!(mark == Some(0), "as ordered, in execute");
         }
-        requests.try_for_each(|request| answer(&request))
+        requests.try_for_each(|request| answer(&request, model.1))
     }
 }
 
-fn answer(request: &Request<'_>) -> Result<(), Error> {
+fn answer(request: &Request<'_>, writes_half: bool) -> Result<(), Error> {
     let input = request.input(c"INPUT0")?;
     let response = request.respond()?;
     let mut output = response.output(
@@ -115,7 +118,15 @@ fn answer(request: &Request<'_>) -> Result<(), Error> {
         input.shape(),
         input.byte_count(),
     )?;
-    input.for_each_buffer(|piece| output.write(piece))?;
+    let mut left = match writes_half {
+        true => input.byte_count() / 2,
+        false => input.byte_count(),
+    };
+    input.for_each_buffer(|piece| {
+        let (piece, _) = piece.split_at(left.min(piece.len()));
+        left -= piece.len();
+        output.write(piece)
+    })?;
     response.send()
 }
 
