@@ -33,6 +33,7 @@ pub struct Arguments {
     pub model_repositories: Vec<PathBuf>,
     pub exit_on_error: bool,
     pub auto_complete: bool,
+    pub expands_config: bool,
     pub strict_readiness: bool,
     pub model_config_name: String,
     pub model_load_thread_count: usize,
@@ -126,6 +127,7 @@ impl Default for Arguments {
             model_repositories: Vec::new(),
             exit_on_error: true,
             auto_complete: true,
+            expands_config: false,
             strict_readiness: true,
             model_config_name: String::new(),
             model_load_thread_count: 4,
@@ -381,6 +383,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "backend-directory" => arguments.backend_directory = value.into(),
         "repoagent-directory" => arguments.repoagent_directory = value.into(),
         "backend-config" => arguments.backend_config.push(parse_backend_config(value)?),
+        "model-config-env" => arguments.expands_config = parse_bool(value)?,
         "rate-limit" => {
             arguments.limits_rate = match value.to_ascii_lowercase().as_str() {
                 "execution_count" => true,

@@ -645,6 +645,13 @@ pub static FLAGS: &[Flag] = &[
     ),
     flag(
         "conch",
+        "model-config-env",
+        Bool,
+        Served,
+        "Put values of environment variables into configuration files, where ${NAME} or ${NAME:-default} stands. Default: false.",
+    ),
+    flag(
+        "conch",
         "queue-requests-max",
         Int,
         Served,

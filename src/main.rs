@@ -181,6 +181,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         host_policies: arguments.host_policies.clone(),
         model_load_thread_count: arguments.model_load_thread_count,
         model_load_retry_count: arguments.model_load_retry_count,
+        expands_config: arguments.expands_config,
         limits_rate: arguments.limits_rate,
         rate_capacities: arguments.rate_capacities.clone(),
         model_control_mode: arguments.model_control_mode,

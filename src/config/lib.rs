@@ -12,6 +12,7 @@
 mod complete;
 mod data_type;
 mod ensemble;
+mod environment;
 mod error;
 mod facts;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod warm_up;
 pub use complete::complete_backend;
 pub use data_type::DataType;
 pub use ensemble::{Composing, EnsembleStep, Ensembling, compose, dims_agree, ensembling};
+pub use environment::expand;
 pub use error::{Code, Error};
 pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups};
 pub use json::{from_json, to_json};

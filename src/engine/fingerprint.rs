@@ -96,7 +96,7 @@ impl Fingerprint {
 }
 
 /// What a model's configuration lies in.
-const CONFIGURATIONS: [&[u8]; 2] = [b"config.pbtxt", b"configs"];
+const CONFIGURATIONS: [&[u8]; 3] = [b"config.pbtxt", b"config.json", b"configs"];
 
 struct Walk {
     entries_left: usize,

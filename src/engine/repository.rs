@@ -24,7 +24,8 @@ pub(crate) struct Candidate {
     pub scheduling: Scheduling,
 }
 
-/// Reads the configuration file of the model in directory `path`; none if there is none and it may be missing.
+/// Reads the configuration file of the model in directory `path`; none if there is none and it may be missing. With `expands` it may name
+/// environment variables.
 ///
 /// # Errors
 /// What is wrong with the file.
@@ -32,11 +33,12 @@ pub(crate) fn read_config(
     path: &Path,
     config_name: &str,
     may_be_missing: bool,
+    expands: bool,
 ) -> Result<Option<ModelConfig>, Error> {
     let file = config_file(path, config_name)?;
     match fs::metadata(&file) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound && may_be_missing => Ok(None),
-        _ => Ok(Some(conch_config::load_file(&file)?)),
+        _ => Ok(Some(conch_config::load_file(&file, expands)?)),
     }
 }
 
@@ -99,7 +101,7 @@ pub(crate) fn choose_versions(
     Ok(chosen)
 }
 
-/// The configuration file of a model: the custom one where it exists.
+/// The configuration file of a model: the custom one where it exists, else `config.pbtxt`, else `config.json`.
 fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
     if !config_name.is_empty() {
         let custom = path
@@ -116,7 +118,14 @@ fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
             }
         }
     }
-    Ok(path.join("config.pbtxt"))
+    let file = path.join("config.pbtxt");
+    let other = path.join("config.json");
+    let is_absent = fs::metadata(&file).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound);
+    Ok(if is_absent && other.is_file() {
+        other
+    } else {
+        file
+    })
 }
 
 fn existing_versions(path: &Path) -> Result<BTreeSet<i64>, Error> {

@@ -37,6 +37,8 @@ pub struct Options {
     pub remote: Arc<dyn Remote>,
     /// Use `configs/<name>.pbtxt` where a model has it; empty: `config.pbtxt` only.
     pub model_config_name: String,
+    /// Put values of environment variables into configuration files, where `${NAME}` stands.
+    pub expands_config: bool,
     /// Complete partial configurations, by rule and by the backend.
     pub auto_complete: bool,
     /// A model that fails to load fails [`Server::start`].
@@ -91,6 +93,7 @@ impl Default for Options {
             model_repositories: Vec::new(),
             remote: Arc::new(NoRemote),
             model_config_name: String::new(),
+            expands_config: false,
             auto_complete: true,
             exit_on_error: true,
             strict_readiness: true,

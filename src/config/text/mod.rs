@@ -13,13 +13,14 @@ use std::path::Path;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{Error, schema};
+use crate::{Error, expand, from_json, schema};
 
-/// Reads a configuration file. Blocks.
+/// Reads a configuration file: the text format, or JSON if that is the end of its name. With `expands` its `${NAME}` are the values of
+/// environment variables. Blocks.
 ///
 /// # Errors
-/// `Internal` in upstream's words, with line, column and field behind them.
-pub fn load_file(path: &Path) -> Result<ModelConfig, Error> {
+/// `Internal` in upstream's words, with line, column and field behind them; `InvalidArg` for JSON and for variables that are not set.
+pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
     let unreadable = |error: std::io::Error| {
         Error::internal(format!(
             "failed to open text file for read {}: {error}",
@@ -37,7 +38,28 @@ pub fn load_file(path: &Path) -> Result<ModelConfig, Error> {
             path.display()
         )));
     }
-    parse_text(&path.display().to_string(), text)
+    let name = path.display().to_string();
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    if !expands && !is_json {
+        return parse_text(&name, text);
+    }
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::invalid(format!("{name} is not text in UTF-8")))?;
+    let text = if expands {
+        let bytes_max = usize::try_from(FILE_BYTES_MAX).unwrap_or(usize::MAX);
+        expand(&name, &text, bytes_max, |variable| {
+            std::env::var(variable).ok()
+        })?
+    } else {
+        text
+    };
+    if is_json {
+        return from_json(&text)
+            .map_err(|error| Error::invalid(format!("failed to read {name}: {}", error.message)));
+    }
+    parse_text(&name, text)
 }
 
 /// Reads a configuration from text; `file_name` is for messages.

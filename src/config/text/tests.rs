@@ -283,9 +283,9 @@ fn files_are_read_and_missing_ones_named() {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("config.pbtxt");
     std::fs::write(&path, "name: \"m\"").unwrap();
-    assert_eq!(load_file(&path).unwrap().name, "m");
+    assert_eq!(load_file(&path, false).unwrap().name, "m");
     std::fs::write(&path, b"name: \"m\" \xFF").unwrap();
-    let message = load_file(&path).unwrap_err().message;
+    let message = load_file(&path, false).unwrap_err().message;
     assert_eq!(
         message,
         format!(
@@ -294,7 +294,7 @@ fn files_are_read_and_missing_ones_named() {
         )
     );
     std::fs::remove_dir_all(&folder).unwrap();
-    let message = load_file(&path).unwrap_err().message;
+    let message = load_file(&path, false).unwrap_err().message;
     assert!(
         message.starts_with(&format!(
             "failed to open text file for read {}: ",

@@ -33,6 +33,7 @@ impl Chain {
         config: &ModelConfig,
         path: &Path,
         config_name: &str,
+        expands: bool,
     ) -> Result<Option<Chain>, Error> {
         let Some(wanted) = &config.model_repository_agents else {
             return Ok(None);
@@ -44,7 +45,7 @@ impl Chain {
         for agent in &wanted.agents {
             let (location, config) = match chain.location() {
                 Some(moved) => {
-                    let config = read_config(&moved, config_name, true);
+                    let config = read_config(&moved, config_name, true, expands);
                     (moved, config.ok().flatten().unwrap_or_default())
                 }
                 None => (path.to_owned(), config.clone()),

@@ -51,7 +51,8 @@ impl Lifecycle {
             may_complete,
         } = self.reading();
         let copy = arrival.copy.clone();
-        let outcome = read_config(arrival.directory(), config_name, may_complete)
+        let expands = self.options.expands_config;
+        let outcome = read_config(arrival.directory(), config_name, may_complete, expands)
             .and_then(|config| self.plan_for(id, Origin::plain(arrival), config, is_explicit));
         if outcome.is_err() {
             self.keep_copy(id, copy.as_ref());
@@ -119,7 +120,13 @@ impl Lifecycle {
         } = self.reading();
         // Agents are for models whose configuration somebody wrote.
         let agents = match &config {
-            Some(config) => Chain::load(self.host.agents(), config, path, config_name)?,
+            Some(config) => Chain::load(
+                self.host.agents(),
+                config,
+                path,
+                config_name,
+                self.options.expands_config,
+            )?,
             None => None,
         };
         // As upstream, an agent may move the model, but its configuration stays that of the first place.
