@@ -18,6 +18,9 @@
 //! Work may be for one core alone (its instances hold what the work needs): the scheduler then [*calls*](Relay::mark) that core. A call
 //! stands until the called core takes the baton, so it finds it when it comes back from an execution, and who releases the
 //! baton rings those called that are idle.
+//!
+//! Cores come and go while others serve. One that comes looks first of all. One that is dismissed takes no more batches; before it goes it
+//! takes itself out of the idle set, fences, and rings an idle core: a ring that it has swallowed, and the watch that it kept, go there.
 
 use crate::baton::Baton;
 use crate::bell::{Clock, IdleSet, NEVER_NS, Spin};
@@ -35,9 +38,9 @@ pub struct Outlook {
     pub is_empty: bool,
 }
 
-/// The inbox of a model's cores, their scheduler `S`, and their idle set. `LOOKS_AGAIN` is off in one test, to show that the second
-/// look matters.
-pub struct Relay<L: Link, S, const LOOKS_AGAIN: bool = true> {
+/// The inbox of a model's cores, their scheduler `S`, and their idle set. `LOOKS_AGAIN` and
+/// `DISMISSAL_RINGS` are off in one test each, to show that the second look and the last ring matter.
+pub struct Relay<L: Link, S, const LOOKS_AGAIN: bool = true, const DISMISSAL_RINGS: bool = true> {
     inbox: Pile<L>,
     baton: Baton<S>,
     idle: IdleSet,
@@ -47,6 +50,8 @@ pub struct Relay<L: Link, S, const LOOKS_AGAIN: bool = true> {
     deadline_ns: AtomicU64,
     armed_ns: AtomicU64,
     is_closing: AtomicBool,
+    /// Cores that shall leave, as bits.
+    dismissed: Box<[AtomicU64]>,
 }
 
 /// One core's side of a [`Relay`]; it stays on the core's thread.
@@ -56,6 +61,15 @@ pub struct Runner {
     spin: Spin,
     /// Whether a look at the scheduler is owed, whatever the relay's state says.
     owes_look: bool,
+    /// Left behind by a core that was dismissed.
+    unwatched_deadline_ns: Option<u64>,
+}
+
+impl Runner {
+    /// The scheduler's deadline when this core was dismissed, if no idle core watches it.
+    pub fn unwatched_deadline_ns(&self) -> Option<u64> {
+        self.unwatched_deadline_ns
+    }
 }
 
 /// A batch for the calling core.
@@ -73,7 +87,10 @@ impl Runner {
     }
 }
 
-impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
+impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_RINGS: bool>
+    Relay<L, S, LOOKS_AGAIN, DISMISSAL_RINGS>
+{
+    /// Room for `core_count` cores, whether they are there yet or not.
     pub fn new(scheduler: S, core_count: usize) -> Self {
         Relay {
             inbox: Pile::default(),
@@ -84,6 +101,9 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
             deadline_ns: AtomicU64::new(NEVER_NS),
             armed_ns: AtomicU64::new(NEVER_NS),
             is_closing: AtomicBool::new(false),
+            dismissed: (0..core_count.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
         }
     }
 
@@ -147,6 +167,14 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         self.is_closing.load(Ordering::Relaxed)
     }
 
+    /// Lets core number `core` go: it executes what it has, and its next [`Relay::next`] returns none. Another must stay.
+    pub fn dismiss(&self, core: usize) {
+        // Release, and the ring: whoever it wakes sees the mark.
+        self.dismissed[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.idle.bell(core).ring();
+    }
+
     /// The side of core number `core`, on whose thread this is called; once per core.
     pub fn runner(&self, core: usize, spin: Spin) -> Runner {
         self.idle.bell(core).attach();
@@ -154,11 +182,12 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
             core,
             spin,
             owes_look: true,
+            unwatched_deadline_ns: None,
         }
     }
 
     /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at a given time (ns) and says what
-    /// is left. None: closed and drained.
+    /// is left. None: closed and drained, or this core was dismissed.
     ///
     /// `drive` runs under the baton: it must not block, and never calls back into the relay.
     pub fn next<B>(
@@ -172,6 +201,10 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         let mut is_listed = false;
         loop {
             let mut is_held_elsewhere = false;
+            if self.is_dismissed(core) {
+                self.depart(runner);
+                return None;
+            }
             if runner.owes_look || self.is_called(core) || self.has_news(clock, has_seen_closing) {
                 if let Some(mut scheduler) = self.baton.try_take() {
                     if std::mem::take(&mut is_listed) {
@@ -312,6 +345,21 @@ impl<L: Link, S, const LOOKS_AGAIN: bool> Relay<L, S, LOOKS_AGAIN> {
         let is_unwatched = outlook.deadline_ns < self.armed_ns.load(Ordering::Relaxed);
         let is_handed = (is_left || is_unwatched) && self.idle.ring_one();
         (is_unwatched && !is_handed).then_some(outlook.deadline_ns)
+    }
+
+    fn is_dismissed(&self, core: usize) -> bool {
+        self.dismissed[core / 64].load(Ordering::Acquire) & (1 << (core % 64)) != 0
+    }
+
+    /// What a dismissed core owes the others.
+    fn depart(&self, runner: &mut Runner) {
+        self.idle.remove(runner.core);
+        // Pairs with the fences of `submit` and of a core about to sleep: a ring that came here goes on, or its cause is seen.
+        fence(Ordering::SeqCst);
+        let is_handed = DISMISSAL_RINGS && self.idle.ring_one();
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        runner.unwatched_deadline_ns =
+            (!is_handed && deadline_ns != NEVER_NS).then_some(deadline_ns);
     }
 
     /// Takes `core` out of the idle set without having slept.
@@ -667,6 +715,59 @@ mod loom_tests {
     #[test]
     fn two_requests_among_more_preemptions() {
         model::<true>(2, 2);
+    }
+
+    /// Two cores, of which the first is dismissed while `count` requests arrive: the other executes what the first does not. As in
+    /// [`model`], nobody rings but for the requests and the dismissal.
+    fn dismissal<const DISMISSAL_RINGS: bool>(count: u64, preemption_bound: usize) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemption_bound);
+        builder.check(move || {
+            let relay = Arc::new(Relay::<Item, Pairs, true, DISMISSAL_RINGS>::new(
+                Pairs::default(),
+                2,
+            ));
+            let clock = Jumping(Arc::new(Untracked::new(1)));
+            let executed = Arc::new(Untracked::new(0));
+            let cores: Vec<_> = (0..2)
+                .map(|core| {
+                    let (relay, clock, executed) =
+                        (Arc::clone(&relay), clock.clone(), Arc::clone(&executed));
+                    thread::spawn(move || {
+                        let mut runner = relay.runner(core, Spin::OFF);
+                        while let Some(turn) = relay.next(&mut runner, &clock, Pairs::drive) {
+                            if executed.fetch_add(turn.batch, Ordering::Relaxed) + turn.batch
+                                == count
+                            {
+                                relay.close();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for index in 0..count {
+                assert!(relay.submit(Envelope::new(())).is_ok());
+                if index == 0 {
+                    relay.dismiss(0);
+                }
+            }
+            for core in cores {
+                core.join().unwrap();
+            }
+            assert_eq!(executed.load(Ordering::Relaxed), count);
+        });
+    }
+
+    #[test]
+    fn a_core_that_leaves_forgets_nothing() {
+        dismissal::<true>(1, 1);
+        dismissal::<true>(2, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn without_the_last_ring_a_request_is_forgotten() {
+        dismissal::<false>(1, 2);
     }
 
     #[test]

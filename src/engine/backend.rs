@@ -104,6 +104,9 @@ pub trait Model: Send + Sync {
     /// Tells the model which registry entry it serves, once, after its configuration is final and before the first instance.
     fn bind(&self, version: &Arc<ModelVersion>);
 
+    /// The configuration changed while the model serves: other instances, another version policy.
+    fn reconfigure(&self, _config: &Arc<ModelConfig>) {}
+
     /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and before the first instance.
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
         None

@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use conch_channel::{SPIN_MAX_NS, Spin};
 use conch_config::InstanceKind;
 
 use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
+use crate::progress::Progress;
 use crate::queue::{Queue, refuse};
 use crate::rate::{Limiter, Seat};
 use crate::readiness::Inspector;
@@ -24,16 +25,54 @@ use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
 #[derive(Debug)]
 pub struct Cores {
     version: Arc<ModelVersion>,
-    queue: Arc<Queue>,
-    threads: Vec<Core>,
-    inspector: Option<Inspector>,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) crew: Mutex<Crew>,
 }
 
+/// Who is there. Changed by one operation on the model at a time.
 #[derive(Debug)]
-struct Core {
-    thread: JoinHandle<()>,
-    /// Dropped to let a core go that has only passive instances.
-    _release: mpsc::Sender<()>,
+pub(crate) struct Crew {
+    pub(crate) cores: Vec<Core>,
+    pub(crate) inspector: Option<Inspector>,
+    /// The first number that no core ever had.
+    pub(crate) next_index: usize,
+    /// Threads that see off cores that left.
+    pub(crate) escorts: Vec<JoinHandle<()>>,
+}
+
+/// One thread and its instances.
+pub(crate) struct Core {
+    pub(crate) thread: JoinHandle<()>,
+    /// The first order is to serve. Dropped to let a core go that does not serve, or has only passive instances.
+    orders: mpsc::Sender<()>,
+    pub(crate) specs: Vec<InstanceSpec>,
+    /// Number among the cores that execute; none if all its instances are passive.
+    pub(crate) index: Option<usize>,
+    pub(crate) checkups: Vec<Arc<dyn Checkup>>,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// Lets it take batches.
+    pub(crate) fn serve(&self) {
+        // Failure: it has ended, which is told when it is joined.
+        let _ = self.orders.send(());
+    }
+
+    /// Waits until it has ended; it has been told to.
+    pub(crate) fn join(self, model: &str) {
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            crate::log::error!("a core of model '{model}' panicked outside its backend");
+        }
+    }
 }
 
 /// The instances to be made, and how.
@@ -46,10 +85,12 @@ pub(crate) struct Lineup {
     pub(crate) warm_up: WarmUp,
     /// Where each takes a seat, unless it is passive.
     pub(crate) limiter: Option<Arc<Limiter>>,
+    /// Where to say how many are there.
+    pub(crate) progress: Arc<Progress>,
 }
 
 /// What one thread is to run.
-struct Roster {
+pub(crate) struct Roster {
     specs: Vec<InstanceSpec>,
     /// As many as there are instances, if executions are limited and these are not passive.
     seats: Vec<Seat>,
@@ -68,104 +109,169 @@ pub(crate) fn start_cores(
     lineup: Lineup,
     placement: &Placement,
 ) -> Result<Cores, Error> {
-    let Lineup {
-        specs,
-        policy,
-        is_parallel,
-        warm_up,
-        limiter,
-    } = lineup;
-    let warm_up = Arc::new(warm_up);
-    let mut rosters = rosters(specs, policy);
-    if let Some(limiter) = &limiter {
-        for roster in rosters.iter_mut().filter(|roster| roster.index.is_some()) {
-            let seat = |spec: &InstanceSpec| limiter.seat(&spec.rate_limit, spec.device_id);
-            roster.seats = roster.specs.iter().map(seat).collect::<Result<_, _>>()?;
-        }
-    }
+    let rosters = rosters(&lineup, 0)?;
     let active = rosters.iter().filter(|roster| roster.index.is_some());
     let instance_counts: Vec<usize> = active.map(|roster| roster.specs.len()).collect();
+    let active_count = instance_counts.len();
     let queue = Arc::new(Queue::new(
         &version.config,
         &instance_counts,
         Arc::clone(&placement.timekeeper),
         model.batch_strategy(),
     )?);
-    let mut cores = Cores {
+    let made = make_cores(version, model, &queue, rosters, lineup, placement)?;
+    // On the way out by an error the cores end as they are dropped.
+    let cores = Cores {
         version: Arc::clone(version),
         queue: Arc::clone(&queue),
-        threads: Vec::with_capacity(rosters.len()),
-        inspector: None,
+        crew: Mutex::new(Crew {
+            cores: made,
+            inspector: None,
+            next_index: active_count,
+            escorts: Vec::new(),
+        }),
     };
-    let mut starting = Vec::with_capacity(rosters.len());
-    let mut outcome = Ok(());
-    let mut checkups = Vec::new();
-    for roster in rosters {
-        let (ready_sender, ready) = mpsc::channel();
-        let (release, released) = mpsc::channel();
-        let name = roster
-            .specs
-            .first()
-            .map_or_else(String::new, |spec| spec.name.clone());
-        let start = Start {
-            version: Arc::clone(version),
-            model: Arc::clone(model),
-            warm_up: Arc::clone(&warm_up),
-            placement: placement.clone(),
-        };
-        let queue = Arc::clone(&queue);
-        let thread = std::thread::Builder::new()
-            .name(thread_name(&name))
-            .spawn(move || run(start, roster, &queue, &ready_sender, &released))
-            .map_err(|error| {
-                Error::internal(format!(
-                    "failed to start a thread for instance '{name}': {error}"
-                ))
-            });
-        match thread {
-            Ok(thread) => cores.threads.push(Core {
-                thread,
-                _release: release,
-            }),
-            Err(error) => {
-                outcome = Err(error);
-                break;
-            }
-        }
-        if is_parallel {
-            starting.push(ready);
-        } else {
-            outcome = wait_ready(&ready, &mut checkups);
-            if outcome.is_err() {
-                break;
-            }
-        }
-    }
-    for ready in starting {
-        outcome = outcome.and(wait_ready(&ready, &mut checkups));
-    }
-    // On the way out by an error the cores end as they are dropped.
-    outcome?;
-    cores.inspector = Inspector::start(version, checkups)?;
+    cores.crew().inspect(version)?;
     if version.queue.set(queue).is_err() {
         return Err(Error::internal(format!(
             "the cores of model '{}' were started before",
             version.name
         )));
     }
-    if let Some(inspector) = &cores.inspector {
-        version
-            .inspection
-            .get_or_init(|| Arc::clone(inspector.board()));
-    }
+    cores.crew().cores.iter().for_each(Core::serve);
     Ok(cores)
+}
+
+/// How many of them execute.
+pub(crate) fn active_count(rosters: &[Roster]) -> usize {
+    let executes = |roster: &&Roster| roster.index.is_some();
+    rosters.iter().filter(executes).count()
+}
+
+/// Starts threads that make their instances and wait to be told to serve. Blocks until all instances are there and warm.
+///
+/// # Errors
+/// As [`start_cores`].
+pub(crate) fn make_cores(
+    version: &Arc<ModelVersion>,
+    model: &Arc<dyn backend::Model>,
+    queue: &Arc<Queue>,
+    rosters: Vec<Roster>,
+    lineup: Lineup,
+    placement: &Placement,
+) -> Result<Vec<Core>, Error> {
+    let warm_up = Arc::new(lineup.warm_up);
+    let mut cores: Vec<Core> = Vec::with_capacity(rosters.len());
+    let mut starting = Vec::with_capacity(rosters.len());
+    let mut outcome = Ok(());
+    let progress = &lineup.progress;
+    let total_count: usize = rosters.iter().map(|roster| roster.specs.len()).sum();
+    let mut ready_count = 0;
+    let mut count_in = |core: &Core| {
+        ready_count += core.specs.len();
+        progress.reach(format_args!(
+            "{ready_count} of {total_count} instances are ready"
+        ));
+    };
+    progress.reach(format_args!("0 of {total_count} instances are ready"));
+    for roster in rosters {
+        let (ready_sender, ready) = mpsc::channel();
+        let (orders, ordered) = mpsc::channel();
+        let (specs, index) = (roster.specs.clone(), roster.index);
+        let name = specs.first().map_or("", |spec| &spec.name);
+        let start = Start {
+            version: Arc::clone(version),
+            model: Arc::clone(model),
+            warm_up: Arc::clone(&warm_up),
+            placement: placement.clone(),
+        };
+        let queue = Arc::clone(queue);
+        let thread = std::thread::Builder::new()
+            .name(thread_name(name))
+            .spawn(move || run(start, roster, &queue, &ready_sender, &ordered))
+            .map_err(|error| {
+                Error::internal(format!(
+                    "failed to start a thread for instance '{name}': {error}"
+                ))
+            });
+        match thread {
+            Ok(thread) => cores.push(Core {
+                thread,
+                orders,
+                specs,
+                index,
+                checkups: Vec::new(),
+            }),
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+        starting.push(ready);
+        if !lineup.is_parallel {
+            outcome = await_ready(&mut cores, &mut starting, &mut count_in);
+            if outcome.is_err() {
+                break;
+            }
+        }
+    }
+    outcome = outcome.and(await_ready(&mut cores, &mut starting, &mut count_in));
+    match outcome {
+        Ok(()) => Ok(cores),
+        Err(error) => {
+            cores.into_iter().for_each(|core| core.join(&version.name));
+            Err(error)
+        }
+    }
+}
+
+impl Crew {
+    /// Has the readiness hooks of all cores asked, if there are any.
+    ///
+    /// # Errors
+    /// INTERNAL if that takes a thread which cannot be started.
+    pub(crate) fn inspect(&mut self, version: &ModelVersion) -> Result<(), Error> {
+        let checkups: Vec<_> = self
+            .cores
+            .iter()
+            .flat_map(|core| core.checkups.iter().cloned())
+            .collect();
+        match &self.inspector {
+            Some(inspector) => inspector.ask_others(checkups),
+            None => {
+                self.inspector = Inspector::start(version, checkups)?;
+                if let Some(inspector) = &self.inspector {
+                    let board = || Arc::clone(inspector.board());
+                    version.inspection.get_or_init(board);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Cores {
     /// Refuses new requests, executes what is queued, drops the instances on their threads and waits for all that. Blocks as long as
     /// the backend executes.
-    pub fn stop(mut self) {
-        self.end();
+    pub fn stop(&self) {
+        self.close();
+        let mut crew = self.crew();
+        // It asks instances that go now.
+        let inspector = crew.inspector.take();
+        let cores = std::mem::take(&mut crew.cores);
+        let escorts = std::mem::take(&mut crew.escorts);
+        drop(crew);
+        drop(inspector);
+        let threads: Vec<JoinHandle<()>> = cores.into_iter().map(|core| core.thread).collect();
+        // The orders are dropped, so all end at the same time.
+        for thread in threads.into_iter().chain(escorts) {
+            if thread.join().is_err() {
+                crate::log::error!(
+                    "a core of model '{}' panicked outside its backend",
+                    self.version.name
+                );
+            }
+        }
     }
 
     /// Refuses new requests without waiting; what is queued is still executed.
@@ -175,65 +281,64 @@ impl Cores {
 
     /// How many threads there are.
     pub fn thread_count(&self) -> usize {
-        self.threads.len()
+        self.crew().cores.len()
     }
 
-    fn end(&mut self) {
-        self.close();
-        self.join();
-    }
-
-    fn join(&mut self) {
-        // It asks instances that go now.
-        drop(self.inspector.take());
-        // Released first, so that all end at the same time.
-        let threads: Vec<JoinHandle<()>> = self.threads.drain(..).map(|core| core.thread).collect();
-        for thread in threads {
-            if thread.join().is_err() {
-                crate::log::error!(
-                    "a core of model '{}' panicked outside its backend",
-                    self.version.name
-                );
-            }
-        }
+    pub(crate) fn crew(&self) -> MutexGuard<'_, Crew> {
+        // Changed by pushes and removals only.
+        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Cores {
     fn drop(&mut self) {
-        self.end();
+        self.stop();
     }
 }
 
-/// Which instances share a thread, in order of their first.
-fn rosters(specs: Vec<InstanceSpec>, policy: ExecutionPolicy) -> Vec<Roster> {
+/// Which instances share a thread, in order of their first, with their seats. Those that execute are numbered from `first_index` on.
+///
+/// # Errors
+/// INVALID_ARG if the limiter could never let one execute.
+pub(crate) fn rosters(lineup: &Lineup, first_index: usize) -> Result<Vec<Roster>, Error> {
     let mut rosters: Vec<Roster> = Vec::new();
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
-    let mut active_count = 0;
-    for spec in specs {
-        let is_shared = policy == ExecutionPolicy::DeviceBlocking
-            && spec.kind == InstanceKind::Gpu
-            && !spec.is_passive;
-        if is_shared
-            && let Some(roster) = by_device
-                .get(&spec.device_id)
-                .and_then(|place| rosters.get_mut(*place))
-        {
-            roster.specs.push(spec);
-            continue;
-        }
+    let mut next_index = first_index;
+    for spec in &lineup.specs {
+        let is_shared = shares_thread(spec, lineup.policy);
+        let known = by_device.get(&spec.device_id).filter(|_| is_shared);
+        let place = match known {
+            Some(place) => *place,
+            None => {
+                let index = (!spec.is_passive).then_some(next_index);
+                next_index += usize::from(index.is_some());
+                rosters.push(Roster {
+                    specs: Vec::new(),
+                    seats: Vec::new(),
+                    index,
+                });
+                rosters.len() - 1
+            }
+        };
         if is_shared {
-            by_device.insert(spec.device_id, rosters.len());
+            by_device.insert(spec.device_id, place);
         }
-        let index = (!spec.is_passive).then_some(active_count);
-        active_count += usize::from(index.is_some());
-        rosters.push(Roster {
-            specs: vec![spec],
-            seats: Vec::new(),
-            index,
-        });
+        let Some(roster) = rosters.get_mut(place) else {
+            continue;
+        };
+        if let Some(limiter) = lineup.limiter.as_ref().filter(|_| !spec.is_passive) {
+            roster
+                .seats
+                .push(limiter.seat(&spec.rate_limit, spec.device_id)?);
+        }
+        roster.specs.push(spec.clone());
     }
-    rosters
+    Ok(rosters)
+}
+
+/// Whether the instances of its device share one thread.
+pub(crate) fn shares_thread(spec: &InstanceSpec, policy: ExecutionPolicy) -> bool {
+    policy == ExecutionPolicy::DeviceBlocking && spec.kind == InstanceKind::Gpu && !spec.is_passive
 }
 
 /// At most 15 bytes, the system's limit; the end of an instance's name tells it from the others.
@@ -249,17 +354,29 @@ fn thread_name(instance: &str) -> String {
 /// What a core says when its instances are there: their readiness hooks.
 type Ready = Result<Vec<Arc<dyn Checkup>>, Error>;
 
-fn wait_ready(
-    ready: &mpsc::Receiver<Ready>,
-    checkups: &mut Vec<Arc<dyn Checkup>>,
+/// Waits for those that start, which are the last of `cores`.
+fn await_ready(
+    cores: &mut [Core],
+    starting: &mut Vec<mpsc::Receiver<Ready>>,
+    mut count_in: impl FnMut(&Core),
 ) -> Result<(), Error> {
-    let hooks = ready.recv().unwrap_or_else(|_| {
-        Err(Error::internal(
-            "the thread of an instance ended before it was ready",
-        ))
-    })?;
-    checkups.extend(hooks);
-    Ok(())
+    let first = cores.len().saturating_sub(starting.len());
+    let mut outcome = Ok(());
+    for (core, ready) in cores.iter_mut().skip(first).zip(starting.drain(..)) {
+        let ready = ready.recv().unwrap_or_else(|_| {
+            Err(Error::internal(
+                "the thread of an instance ended before it was ready",
+            ))
+        });
+        match ready {
+            Ok(checkups) => {
+                core.checkups = checkups;
+                count_in(core);
+            }
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    outcome
 }
 
 /// What a core needs to make its instances.
@@ -276,7 +393,7 @@ fn run(
     roster: Roster,
     queue: &Arc<Queue>,
     ready: &mpsc::Sender<Ready>,
-    released: &mpsc::Receiver<()>,
+    ordered: &mpsc::Receiver<()>,
 ) {
     let placement = &start.placement;
     placement.apply();
@@ -301,26 +418,25 @@ fn run(
             return;
         }
     }
-    // The runner attaches before the version takes requests.
-    let runner = index.map(|index| {
-        let spin = if start.placement.spins {
-            Spin::up_to(SPIN_MAX_NS)
-        } else {
-            Spin::OFF
-        };
-        queue.runner(index, spin)
-    });
+    let spin = if placement.spins {
+        Spin::up_to(SPIN_MAX_NS)
+    } else {
+        Spin::OFF
+    };
     let checkups = instances.iter().filter_map(|instance| instance.checkup());
     let _ = ready.send(Ok(checkups.collect()));
-    let attendant = roster
-        .index
-        .and_then(|core| Attendant::new(&start.version, core, instances.len()));
+    let attendant = index.and_then(|core| Attendant::new(&start.version, core, instances.len()));
     // The samples' bytes are needed no more.
     drop(start);
-    match runner {
-        Some(runner) => serve(queue, runner, &mut instances, &mut seats, attendant),
-        // Passive: kept, never asked. Ends when the sender is dropped.
-        None => while released.recv().is_ok() {},
+    match index {
+        Some(index) if ordered.recv().is_ok() => {
+            let runner = queue.runner(index, spin);
+            serve(queue, runner, &mut instances, &mut seats, attendant);
+        }
+        // Others were made beside a failure.
+        Some(_) => {}
+        // Passive: kept, never asked.
+        None => while ordered.recv().is_ok() {},
     }
     drop_instances(instances);
 }
@@ -357,7 +473,8 @@ impl Start {
     }
 }
 
-/// Executes batches until the queue is closed and drained. Several instances take turns, unless the batch says which it is for.
+/// Executes batches until the queue is closed and drained, or lets this core go. Several instances take turns, unless the batch says which it
+/// is for.
 fn serve(
     queue: &Arc<Queue>,
     mut runner: conch_channel::Runner,

@@ -26,6 +26,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<Limiter>) -> Bed {
         is_parallel: false,
         warm_up: WarmUp::default(),
         limiter: Some(Arc::clone(limiter)),
+        progress: Arc::default(),
     };
     let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
     Bed {
@@ -137,6 +138,7 @@ fn a_model_that_could_never_execute_is_refused() {
         is_parallel: false,
         warm_up: WarmUp::default(),
         limiter: Some(limiter),
+        progress: Arc::default(),
     };
     let refused = start_cores(&model(CONFIG), &as_model, lineup, &placement());
     assert_eq!(

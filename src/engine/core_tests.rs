@@ -216,6 +216,7 @@ impl Bed {
                 is_parallel: parallel,
                 warm_up: WarmUp::default(),
                 limiter: None,
+                progress: Arc::default(),
             },
             &placement(),
         )?);
@@ -300,6 +301,7 @@ fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter: None,
+            progress: Arc::default(),
         },
         &placement(),
     );

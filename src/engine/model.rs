@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 
@@ -28,6 +29,8 @@ pub struct ModelVersion {
     pub name: Arc<str>,
     pub version: i64,
     pub config: Arc<conch_config::Model>,
+    /// The configuration as it was changed while the version served: other instances, another version policy.
+    shown: ArcSwapOption<conch_config::Model>,
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
@@ -41,6 +44,8 @@ pub struct ModelVersion {
     /// Who waits for the last request of a retired version.
     mourner: OnceLock<Thread>,
     heritage: Mutex<Heritage>,
+    /// Its last request is over, and its instances are gone.
+    is_gone: AtomicBool,
     /// What admission needs of the configuration, worked out once.
     pub(crate) plan: Plan,
     /// Bounds of the queue policy.
@@ -86,6 +91,7 @@ impl ModelVersion {
             name,
             version,
             statistics,
+            shown: ArcSwapOption::empty(),
             load_duration_ns: AtomicU64::new(0),
             created_ms: epoch_ms(),
             live: AtomicU64::new(0),
@@ -93,6 +99,7 @@ impl ModelVersion {
             crowd_max: config.own.requests_max.unwrap_or(u64::MAX),
             mourner: OnceLock::new(),
             heritage: Mutex::default(),
+            is_gone: AtomicBool::new(false),
             plan: Plan::new(&config),
             bounds: Bounds::new(&config),
             order: is_ordered.then(Arc::default),
@@ -135,6 +142,17 @@ impl ModelVersion {
         } else {
             NoPlace::Full
         }
+    }
+
+    /// The configuration for whoever asks for it; `config` is what requests go by.
+    pub fn shown_config(&self) -> Arc<conch_config::Model> {
+        let shown = self.shown.load_full();
+        shown.unwrap_or_else(|| Arc::clone(&self.config))
+    }
+
+    /// Shows another configuration, which agrees with `config` in all that requests depend on.
+    pub(crate) fn show_config(&self, config: Arc<conch_config::Model>) {
+        self.shown.store(Some(config));
     }
 
     /// Everything it counted, with its name.
@@ -217,31 +235,55 @@ impl ModelVersion {
 struct Heritage {
     /// Of those that are gone.
     totals: Totals,
-    /// The last one, while it still finishes requests.
-    predecessor: Option<Arc<ModelVersion>>,
+    /// Those that still finish requests, the last one and such as an earlier one left: they may go in any order.
+    predecessors: Vec<Arc<ModelVersion>>,
+}
+
+impl Heritage {
+    /// Takes over the numbers of predecessors that are gone, and who was theirs.
+    fn settle(&mut self) {
+        let mut index = 0;
+        while let Some(predecessor) = self.predecessors.get(index) {
+            if !predecessor.is_gone.load(Ordering::Acquire) {
+                index += 1;
+                continue;
+            }
+            let predecessor = self.predecessors.swap_remove(index);
+            self.totals.include(&predecessor.statistics.totals());
+            // From the newer to the older: nobody locks the other way.
+            let theirs = std::mem::take(&mut *predecessor.heritage());
+            self.totals.include(&theirs.totals);
+            self.predecessors.extend(theirs.predecessors);
+        }
+    }
 }
 
 impl ModelVersion {
     /// Counts on from `predecessor`, which is being replaced.
     pub(crate) fn succeed(&self, predecessor: &Arc<ModelVersion>) {
-        self.heritage().predecessor = Some(Arc::clone(predecessor));
+        let mut heritage = self.heritage();
+        heritage.predecessors.push(Arc::clone(predecessor));
+        heritage.settle();
     }
 
-    /// The predecessor is gone: only its numbers are kept.
+    /// It counts nothing any more: whoever took its place may take over its numbers.
+    pub(crate) fn leave(&self) {
+        // Release: who sees it sees all that was counted.
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// Of predecessors that are gone only the numbers are kept.
     pub(crate) fn inherit(&self) {
-        let mut heritage = self.heritage();
-        if let Some(predecessor) = heritage.predecessor.take() {
-            heritage.totals.include(&predecessor.metric_totals());
-        }
+        self.heritage().settle();
     }
 
     /// What metrics show: own counts and those of all predecessors.
     pub(crate) fn metric_totals(&self) -> Totals {
         let mut totals = self.statistics.totals();
-        let heritage = self.heritage();
+        let mut heritage = self.heritage();
+        heritage.settle();
         totals.include(&heritage.totals);
-        if let Some(predecessor) = &heritage.predecessor {
-            // From the newer to the older: nobody locks the other way.
+        for predecessor in &heritage.predecessors {
             totals.include(&predecessor.metric_totals());
         }
         totals

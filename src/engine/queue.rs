@@ -63,6 +63,7 @@ pub(crate) struct Queue {
     /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
     returns: Box<[Inbox<Ticket>]>,
     timekeeper: Arc<Timekeeper>,
+    core_count_max: usize,
     /// The earliest deadline that the timekeeper has for this queue.
     entrusted_ns: AtomicU64,
 }
@@ -94,22 +95,36 @@ impl Queue {
             )));
         }
         let core_count = instance_counts.len();
+        // Sequences are bound to the cores that there are.
+        let mut core_count_max = core_count_max(core_count);
         let mut returns = Vec::new();
         let relay = match &scheduler {
             Scheduler::Sequence(sequence) => {
                 if sequence.awaits() {
                     returns.resize_with(core_count, Inbox::default);
                 }
+                core_count_max = core_count;
                 Relay::calling(scheduler, core_count)
             }
-            _ => Relay::new(scheduler, core_count),
+            _ => Relay::new(scheduler, core_count_max),
         };
         Ok(Queue {
             relay,
             returns: returns.into(),
+            core_count_max,
             timekeeper,
             entrusted_ns: AtomicU64::new(NEVER_NS),
         })
+    }
+
+    /// How many cores may ever come, counted from the load: a number is used once.
+    pub(crate) fn core_count_max(&self) -> usize {
+        self.core_count_max
+    }
+
+    /// Lets a core go once it has executed what it has. Another must stay.
+    pub(crate) fn dismiss(&self, core: usize) {
+        self.relay.dismiss(core);
     }
 
     /// The calling thread's side, as core number `core`.
@@ -117,7 +132,7 @@ impl Queue {
         self.relay.runner(core, spin)
     }
 
-    /// Waits for the next batch; false once the queue is closed and drained. Requests whose timeout passed are answered on the way.
+    /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed. Requests whose timeout passed are answered on the way.
     ///
     /// With a `seat` the batch forms once that is held, and what it held for the batch before is given back.
     pub(crate) fn next(
@@ -153,7 +168,9 @@ impl Queue {
                         || !harvest.refused.is_empty();
                     (is_work.then_some(()), outlook)
                 });
-            let Some(turn) = turn else { return false };
+            let Some(turn) = turn else {
+                return self.part_with(runner);
+            };
             if let Some(deadline_ns) = turn.unwatched_deadline_ns {
                 self.entrust(deadline_ns);
             }
@@ -195,7 +212,9 @@ impl Queue {
                             || !harvest.cancelled.is_empty();
                         (is_work.then_some(outlook.is_ready), outlook)
                     });
-                let Some(turn) = turn else { return false };
+                let Some(turn) = turn else {
+                    return self.part_with(runner);
+                };
                 if let Some(deadline_ns) = turn.unwatched_deadline_ns {
                     self.entrust(deadline_ns);
                 }
@@ -265,6 +284,14 @@ impl Queue {
         for core in harvest.called.drain(..) {
             self.relay.mark(core);
         }
+    }
+
+    /// A core has no further batch.
+    fn part_with(self: &Arc<Self>, runner: &Runner) -> bool {
+        if let Some(deadline_ns) = runner.unwatched_deadline_ns() {
+            self.entrust(deadline_ns);
+        }
+        false
     }
 
     /// Refuses further requests; what is queued is still executed.
@@ -432,6 +459,12 @@ pub(crate) fn give_notice(ticket: &Ticket) -> bool {
         queue.report_cancel(Arc::clone(ticket));
     }
     true
+}
+
+/// Room for the cores that a model begins with and for those that come later, in whole words of the idle set: a bell has 24 bytes, so a
+/// model pays at most 1.5 KB for cores that never come.
+fn core_count_max(core_count: usize) -> usize {
+    core_count.max(1).next_multiple_of(64)
 }
 
 /// How many requests wait per priority level, where the queue policy bounds them.

@@ -215,6 +215,8 @@ impl Drop for Visit {
 pub(crate) struct Board {
     state: Mutex<State>,
     bell: Condvar,
+    /// A round has ended, or there will be no more.
+    ended: Condvar,
 }
 
 struct State {
@@ -228,9 +230,19 @@ struct State {
     waiting: HashMap<u64, Waker>,
     key: u64,
     is_closed: bool,
+    /// Whom the next round asks.
+    checkups: Arc<[Arc<dyn Checkup>]>,
 }
 
 impl Board {
+    /// Waits for the end of the round that runs, if one does.
+    pub(crate) fn await_round(&self) {
+        let state = self.ended.wait_while(self.lock(), |state| {
+            state.running_since_ns.is_some() && !state.is_closed
+        });
+        drop(state.unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,14 +275,16 @@ impl Inspector {
                 waiting: HashMap::new(),
                 key: 0,
                 is_closed: false,
+                checkups: checkups.into(),
             }),
             bell: Condvar::new(),
+            ended: Condvar::new(),
         });
         let label = format!("'{}' version {}", version.name, version.version);
         let own = Arc::clone(&board);
         let thread = thread::Builder::new()
             .name("inspector".to_owned())
-            .spawn(move || inspect(&own, &checkups, &label))
+            .spawn(move || inspect(&own, &label))
             .map_err(|error| {
                 Error::internal(format!(
                     "failed to start a thread that asks the backend of model '{}' whether it is ready: {error}",
@@ -288,6 +302,11 @@ impl Inspector {
         &self.board
     }
 
+    /// Asks others, from the next round on.
+    pub(crate) fn ask_others(&self, checkups: Vec<Arc<dyn Checkup>>) {
+        self.board.lock().checkups = checkups.into();
+    }
+
     /// Answers who waits, and asks no more. Does not wait for a hook.
     pub(crate) fn close(&self) {
         let mut state = self.board.lock();
@@ -295,6 +314,7 @@ impl Inspector {
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         self.board.bell.notify_one();
+        self.board.ended.notify_all();
         waiting.into_values().for_each(Waker::wake);
     }
 }
@@ -318,7 +338,7 @@ impl std::fmt::Debug for Inspector {
 }
 
 /// The life of an inspector's thread.
-fn inspect(board: &Board, checkups: &[Arc<dyn Checkup>], label: &str) {
+fn inspect(board: &Board, label: &str) {
     let mut state = board.lock();
     loop {
         while !state.is_closed && state.running_since_ns.is_none() {
@@ -330,14 +350,17 @@ fn inspect(board: &Board, checkups: &[Arc<dyn Checkup>], label: &str) {
         if state.is_closed {
             return;
         }
+        let checkups = Arc::clone(&state.checkups);
         drop(state);
-        let finding = ask(checkups, label);
+        let finding = ask(&checkups, label);
+        drop(checkups);
         state = board.lock();
         state.finding = finding;
         state.finished = state.round;
         state.running_since_ns = None;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
+        board.ended.notify_all();
         waiting.into_values().for_each(Waker::wake);
         state = board.lock();
     }

@@ -87,7 +87,8 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 /// The models at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    models: HashMap<Arc<str>, Named>,
+    /// Shared between snapshots, so that a change of one model does not cost what all cost.
+    models: HashMap<Arc<str>, Arc<Named>>,
     /// Models of one name may differ in their namespace, which gives names that mean none another error.
     has_namespaces: bool,
     /// The ready versions whose backends want to be asked about that, by name.
@@ -129,7 +130,10 @@ impl Snapshot {
             named.entry(id.name).or_default().add(versions);
         }
         let mut snapshot = Snapshot {
-            models: named,
+            models: named
+                .into_iter()
+                .map(|(name, named)| (name, Arc::new(named)))
+                .collect(),
             has_namespaces: false,
             inspected: Vec::new(),
         };
@@ -139,6 +143,32 @@ impl Snapshot {
             .cloned()
             .collect();
         snapshot
+    }
+
+    /// Puts `versions` in the place of those of all models called `name`; none takes the name away.
+    pub(crate) fn replace(&mut self, name: &Arc<str>, versions: Option<Versions>) {
+        let is_other = |model: &Arc<ModelVersion>| model.name != *name;
+        self.inspected.retain(is_other);
+        let Some(versions) = versions else {
+            self.models.remove(name);
+            return;
+        };
+        let count = self.inspected.len();
+        self.inspected.extend(
+            versions
+                .values()
+                .filter_map(VersionEntry::ready)
+                .filter(|model| model.inspection.get().is_some())
+                .cloned(),
+        );
+        if self.inspected.len() > count {
+            self.inspected.sort_by(|left, right| {
+                (&left.name, left.version).cmp(&(&right.name, right.version))
+            });
+        }
+        let mut named = Named::default();
+        named.add(versions);
+        self.models.insert(Arc::clone(name), Arc::new(named));
     }
 
     /// The snapshot of a server whose models have namespaces, or have none.

@@ -180,8 +180,11 @@ pub(crate) fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
     for entry in entries {
         let entry = entry
             .map_err(|cause| format!("failed to read directory {}: {cause}", path.display()))?;
-        // Through links; one that leads nowhere is not a directory.
-        let is_directory = fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
+        // Most entries say themselves what they are; only links have to be followed. One that leads nowhere is not a directory.
+        let is_directory = match entry.file_type() {
+            Ok(kind) if !kind.is_symlink() => kind.is_dir(),
+            _ => fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()),
+        };
         if is_directory {
             match entry.file_name().into_string() {
                 Ok(name) => names.push(name),

@@ -150,6 +150,7 @@ impl Bed {
             is_parallel: false,
             warm_up: WarmUp::default(),
             limiter: None,
+            progress: Arc::default(),
         };
         let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
         Bed {

@@ -2,7 +2,7 @@
 //!
 //! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold the board, not the lifecycle.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::UNLOADED;
 use super::loaded::Loaded;
 use super::plan::Plan;
 use super::source::Source;
-use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry};
+use crate::progress::Progress;
+use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry, Versions};
 use crate::{Error, ModelVersion};
 
 pub(super) type Models = BTreeMap<ModelId, Entry>;
@@ -48,6 +49,8 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// Present from READY until it is taken down.
     pub(super) loaded: Option<Loaded>,
+    /// Present while LOADING: how far that is.
+    progress: Option<Arc<Progress>>,
     /// Tells a slot that was filled anew from the one that an unloading thread left.
     serial: u64,
 }
@@ -95,10 +98,11 @@ impl Drop for Arriving<'_> {
 }
 
 impl Slot {
-    pub(super) fn loading() -> Slot {
+    pub(super) fn loading(progress: &Arc<Progress>) -> Slot {
         Slot {
             state: State::Loading,
             loaded: None,
+            progress: Some(Arc::clone(progress)),
             serial: 0,
         }
     }
@@ -107,6 +111,7 @@ impl Slot {
         Slot {
             state: State::Ready,
             loaded: Some(loaded),
+            progress: None,
             serial: 0,
         }
     }
@@ -115,12 +120,21 @@ impl Slot {
         Slot {
             state: State::Unavailable(reason),
             loaded: None,
+            progress: None,
             serial: 0,
         }
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.state == State::Ready
+    }
+
+    /// What the index says beside the state.
+    pub(super) fn reason(&self) -> String {
+        match &self.progress {
+            Some(progress) => progress.text(),
+            None => self.state.reason().to_owned(),
+        }
     }
 }
 
@@ -158,6 +172,20 @@ impl Entry {
             .into_iter()
             .filter_map(|version| self.take_down(id, version))
             .collect()
+    }
+
+    /// What the data plane sees of it; none if it is not to be found.
+    fn shown(&self) -> Option<Versions> {
+        if self.versions.is_empty() && !matches!(self.trouble, Some(Trouble::Versionless)) {
+            return None;
+        }
+        let entries = self.versions.iter().map(|(version, slot)| {
+            let loaded = slot.loaded.as_ref();
+            let model = loaded.map(|loaded| Arc::clone(loaded.version()));
+            let state = slot.state.clone();
+            (*version, VersionEntry { state, model })
+        });
+        Some(entries.collect())
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -208,31 +236,27 @@ impl Board {
 
     /// Shows the data plane what `models` holds now.
     pub(super) fn publish(&self, models: &Models) {
-        let mut shown = HashMap::with_capacity(models.len());
-        for (id, entry) in models {
-            if entry.versions.is_empty() {
-                if matches!(entry.trouble, Some(Trouble::Versionless)) {
-                    shown.insert(id.clone(), BTreeMap::new());
-                }
-                continue;
-            }
-            let entries = entry.versions.iter().map(|(version, slot)| {
-                let model = slot
-                    .loaded
-                    .as_ref()
-                    .map(|loaded| Arc::clone(loaded.version()));
-                (
-                    *version,
-                    VersionEntry {
-                        state: slot.state.clone(),
-                        model,
-                    },
-                )
-            });
-            shown.insert(id.clone(), entries.collect());
-        }
+        let shown = models
+            .iter()
+            .filter_map(|(id, entry)| Some((id.clone(), entry.shown()?)));
         self.registry
             .publish(Snapshot::new(shown).with_namespaces(self.has_namespaces));
+        self.note_readiness(models);
+    }
+
+    /// [`Board::publish`] after a change of one model.
+    pub(super) fn publish_one(&self, models: &Models, id: &ModelId) {
+        if self.has_namespaces {
+            // Others may have its name.
+            return self.publish(models);
+        }
+        let mut snapshot = (*self.registry.snapshot()).clone();
+        snapshot.replace(&id.name, models.get(id).and_then(Entry::shown));
+        self.registry.publish(snapshot);
+        self.note_readiness(models);
+    }
+
+    fn note_readiness(&self, models: &Models) {
         let is_all_ready = models.values().all(|entry| {
             !matches!(entry.trouble, Some(Trouble::Versionless))
                 && (entry.arriving.is_none() || entry.has_ready() || self.is_on_demand)
@@ -303,6 +327,7 @@ impl Board {
         // A panicking backend must not make a stop wait for it.
         let unloading = std::panic::AssertUnwindSafe(|| departing.loaded.unload());
         let _ = std::panic::catch_unwind(unloading);
+        version.leave();
         if let Some(successor) = departing.successor {
             successor.inherit();
         }
@@ -316,7 +341,7 @@ impl Board {
                 && slot.serial == serial
             {
                 slot.state = State::Unavailable(UNLOADED.to_owned());
-                self.publish(&models);
+                self.publish_one(&models, &id);
             }
         }
         self.departing()

@@ -1,6 +1,6 @@
 //! Bringing versions up: all of a model, or none.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -9,11 +9,13 @@ use std::time::Instant;
 use conch_config::{Gpus, Scheduling};
 
 use super::board::{Departing, Entry, Slot, Trouble};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Staff};
 use super::plan::Plan;
+use super::revise::{self, Revised};
 use super::{Lifecycle, UNLOADED};
 use crate::core::Lineup;
 use crate::instances::instance_specs;
+use crate::progress::Progress;
 use crate::registry::ModelId;
 use crate::repository::choose_versions;
 use crate::states::StatesStart;
@@ -26,7 +28,17 @@ struct Loading {
     versions: Vec<i64>,
     /// Versions that are ready and stay as they are.
     kept: Vec<i64>,
-    outcomes: Mutex<Vec<(i64, Result<Loaded, Error>)>>,
+    /// Of each version.
+    progress: BTreeMap<i64, Arc<Progress>>,
+    outcomes: Mutex<Vec<(i64, Result<Change, Error>)>>,
+}
+
+/// What a version's load comes to.
+pub(super) enum Change {
+    /// A version beside the one that serves, if one does.
+    Loaded(Loaded),
+    /// Other instances for the one that serves.
+    Revised(Revised),
 }
 
 /// How many versions may load at once, whoever loads them.
@@ -76,7 +88,8 @@ impl Lifecycle {
                     continue;
                 }
             };
-            let (kept, versions) = self.show_loading(&plan, &versions);
+            let (kept, progress) = self.show_loading(&plan, &versions);
+            let versions: Vec<i64> = progress.keys().copied().collect();
             if versions.is_empty() {
                 self.swap_in(&plan, &kept, Vec::new());
                 continue;
@@ -85,6 +98,7 @@ impl Lifecycle {
                 plan,
                 versions,
                 kept,
+                progress,
                 outcomes: Mutex::default(),
             });
             for version in &loading.versions {
@@ -98,7 +112,7 @@ impl Lifecycle {
             while let Some((loading, version)) = next(&jobs) {
                 let outcome = self
                     .permits
-                    .run(|| self.load_with_retries(&loading.plan, version));
+                    .run(|| self.load_with_retries(&loading, version));
                 if let Some(error) = self.conclude(&loading, version, outcome) {
                     push(&failures, (loading.plan.id.clone(), error));
                 }
@@ -128,13 +142,17 @@ impl Lifecycle {
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {
             entry.trouble = Some(Trouble::Versionless);
-            self.board.publish(&models);
+            self.board.publish_one(&models, id);
         }
     }
 
     /// Tells the versions that can stay from those that are to be loaded, and shows the latter as LOADING, except where a version
     /// serves meanwhile.
-    fn show_loading(&self, plan: &Plan, versions: &[i64]) -> (Vec<i64>, Vec<i64>) {
+    fn show_loading(
+        &self,
+        plan: &Plan,
+        versions: &[i64],
+    ) -> (Vec<i64>, BTreeMap<i64, Arc<Progress>>) {
         let mut models = self.board.lock();
         let entry = models.entry(plan.id.clone()).or_default();
         entry.trouble = None;
@@ -154,22 +172,43 @@ impl Lifecycle {
             .filter(|version| !is_ready(version))
             .copied()
             .collect();
+        let progress: BTreeMap<i64, Arc<Progress>> = loading
+            .into_iter()
+            .map(|version| (version, Arc::default()))
+            .collect();
         for version in absent {
-            entry.versions.insert(version, Slot::loading());
+            if let Some(progress) = progress.get(&version) {
+                progress.reach("waiting for other loads");
+                entry.versions.insert(version, Slot::loading(progress));
+            }
         }
-        self.board.publish(&models);
-        (kept, loading)
+        self.board.publish_one(&models, &plan.id);
+        (kept, progress)
     }
 
-    fn load_with_retries(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
-        let mut attempts_left = self.options.model_load_retry_count;
+    fn load_with_retries(&self, loading: &Loading, version: i64) -> Result<Change, Error> {
+        let plan = &loading.plan;
+        let progress = loading.progress.get(&version).cloned().unwrap_or_default();
+        let retry_count = self.options.model_load_retry_count;
+        let mut attempts_left = retry_count;
         loop {
-            let attempt = catch_unwind(AssertUnwindSafe(|| self.load_version(plan, version)));
+            let attempt = catch_unwind(AssertUnwindSafe(|| {
+                match self.revise_version(plan, version)? {
+                    Some(revised) => Ok(Change::Revised(revised)),
+                    None => self
+                        .load_version(plan, version, &progress)
+                        .map(Change::Loaded),
+                }
+            }));
             let outcome = attempt
                 .unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")));
             match outcome {
                 Err(error) if attempts_left > 0 => {
                     attempts_left -= 1;
+                    progress.begin_attempt(
+                        (retry_count - attempts_left).saturating_add(1),
+                        retry_count.saturating_add(1),
+                    );
                     log::warning!(
                         "failed to load '{}' version {version}, trying again: {error}",
                         plan.id
@@ -181,7 +220,12 @@ impl Lifecycle {
     }
 
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
-    fn load_version(&self, plan: &Plan, version: i64) -> Result<Loaded, Error> {
+    fn load_version(
+        &self,
+        plan: &Plan,
+        version: i64,
+        progress: &Arc<Progress>,
+    ) -> Result<Loaded, Error> {
         let started = Instant::now();
         if plan.is_ensemble() {
             return self.load_ensemble(plan, version, started);
@@ -196,6 +240,7 @@ impl Lifecycle {
             model_path: candidate.path.clone(),
             version,
         };
+        progress.reach(format_args!("opening backend '{}'", spec.backend));
         let backend = {
             let _serial = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
             self.host.open(&spec)?
@@ -207,6 +252,7 @@ impl Lifecycle {
             backend.preferred_groups(),
             &Gpus::default(),
         )?;
+        progress.reach("initializing the model");
         let model = Arc::clone(&backend).load_model(LoadContext {
             name: Arc::clone(name),
             version,
@@ -243,15 +289,17 @@ impl Lifecycle {
         }
         model.bind(&entry);
         let lineup = Lineup {
-            specs,
-            policy: backend.execution_policy(),
-            is_parallel: is_parallel(&*backend),
-            warm_up: WarmUp::prepare(&entry, &candidate.path, &self.budget)?,
-            limiter: self.limiter.clone(),
+            progress: Arc::clone(progress),
+            ..lineup(self, plan, &entry, &entry.config, &*backend)?
         };
         let cores = core::start_cores(&entry, &model, lineup, &self.placement)?;
         entry.set_load_duration(started.elapsed());
-        Ok(Loaded::new(cores, model, entry, plan.keepers.clone()))
+        let staff = Staff {
+            cores: Arc::new(cores),
+            model,
+            backend,
+        };
+        Ok(Loaded::new(staff, entry, plan.keepers.clone()))
     }
 
     /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if it did.
@@ -259,7 +307,7 @@ impl Lifecycle {
         &self,
         loading: &Loading,
         version: i64,
-        outcome: Result<Loaded, Error>,
+        outcome: Result<Change, Error>,
     ) -> Option<Error> {
         let id = &loading.plan.id;
         if let Err(error) = &outcome {
@@ -277,34 +325,43 @@ impl Lifecycle {
             std::mem::take(&mut *outcomes)
         };
         if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
-            let loaded = outcomes
+            let changes = outcomes
                 .into_iter()
                 .filter_map(|(version, outcome)| Some((version, outcome.ok()?)))
                 .collect();
-            self.swap_in(&loading.plan, &loading.kept, loaded);
+            self.swap_in(&loading.plan, &loading.kept, changes);
             return None;
         }
         Some(self.abandon(&loading.plan, outcomes))
     }
 
-    /// Puts the new versions into service and takes the old ones out, but for those that are kept, in one step.
-    fn swap_in(&self, plan: &Plan, kept: &[i64], loaded: Vec<(i64, Loaded)>) {
+    /// Puts the new versions and instances into service and takes the old ones out, but for those that are kept, in one step.
+    fn swap_in(&self, plan: &Plan, kept: &[i64], changes: Vec<(i64, Change)>) {
         let mut departing = Vec::new();
         {
             let mut models = self.board.lock();
             let entry = models.entry(plan.id.clone()).or_default();
             let mut old: Vec<i64> = entry.versions.keys().copied().collect();
             old.retain(|version| !kept.contains(version));
-            for (version, loaded) in loaded {
+            for (version, change) in changes {
                 old.retain(|other| *other != version);
-                departing.extend(entry.replace(version, loaded));
+                match change {
+                    Change::Loaded(loaded) => departing.extend(entry.replace(version, loaded)),
+                    Change::Revised(revised) => revised.commit(),
+                }
+            }
+            for version in kept {
+                let slot = entry.versions.get(version);
+                if let Some(loaded) = slot.and_then(|slot| slot.loaded.as_ref()) {
+                    revise::show_policy(loaded, &plan.source.config);
+                }
             }
             for version in old {
                 departing.extend(entry.take_down(&plan.id, version));
             }
             entry.source = Some(plan.source.clone().following(entry.source.as_ref()));
             entry.trouble = None;
-            self.board.publish(&models);
+            self.board.publish_one(&models, &plan.id);
         }
         self.copies.forget(&plan.id);
         self.board.send_off(departing);
@@ -315,7 +372,7 @@ impl Lifecycle {
     }
 
     /// Takes down again what came up beside a failure; what was ready before goes on.
-    fn abandon(&self, plan: &Plan, outcomes: Vec<(i64, Result<Loaded, Error>)>) -> Error {
+    fn abandon(&self, plan: &Plan, outcomes: Vec<(i64, Result<Change, Error>)>) -> Error {
         let mut message = String::new();
         let mut surplus = Vec::new();
         {
@@ -323,8 +380,8 @@ impl Lifecycle {
             let entry = models.entry(plan.id.clone()).or_default();
             for (version, outcome) in outcomes {
                 let reason = match outcome {
-                    Ok(loaded) => {
-                        surplus.push(loaded);
+                    Ok(change) => {
+                        surplus.push(change);
                         UNLOADED.to_owned()
                     }
                     Err(error) => {
@@ -338,9 +395,14 @@ impl Lifecycle {
             entry
                 .source
                 .get_or_insert_with(|| plan.source.clone().of_failure());
-            self.board.publish(&models);
+            self.board.publish_one(&models, &plan.id);
         }
-        surplus.into_iter().for_each(Loaded::unload);
+        for change in surplus {
+            match change {
+                Change::Loaded(loaded) => loaded.unload(),
+                Change::Revised(revised) => drop(revised),
+            }
+        }
         self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
@@ -413,6 +475,24 @@ fn check_deadline_order(name: &str, config: &conch_config::Model) -> Result<(), 
             "parameter '{parameter}' of model '{name}' needs dynamic_batching"
         ))),
     }
+}
+
+/// The instances that `config` (the backend's completions included) wants of a version.
+pub(super) fn lineup(
+    lifecycle: &Lifecycle,
+    plan: &Plan,
+    entry: &Arc<ModelVersion>,
+    config: &conch_config::Model,
+    backend: &dyn crate::Backend,
+) -> Result<Lineup, Error> {
+    Ok(Lineup {
+        specs: instance_specs(&plan.id.name, &config.instance_groups)?,
+        policy: backend.execution_policy(),
+        is_parallel: is_parallel(backend),
+        warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
+        limiter: lifecycle.limiter.clone(),
+        progress: Arc::default(),
+    })
 }
 
 /// Whether instances of one model are made concurrently: the operator's word, else the backend's.

@@ -8,7 +8,7 @@ use super::chain::Chain;
 use super::files::OverrideFiles;
 use crate::core::Cores;
 use crate::ensemble::Ensemble;
-use crate::{Model, ModelVersion, log};
+use crate::{Backend, Model, ModelVersion, log};
 
 /// Its parts go in the order of the fields: instances on their threads, then the model in its backend, then what its files needed.
 pub(super) struct Loaded {
@@ -20,8 +20,16 @@ pub(super) struct Loaded {
 
 /// What executes its requests.
 enum Works {
-    Instances { cores: Cores, model: Arc<dyn Model> },
+    Instances(Staff),
     Ensemble(Arc<Ensemble>),
+}
+
+/// A version's instances, and what they were made from. Clones are for control threads, and gone when the version is.
+#[derive(Clone)]
+pub(super) struct Staff {
+    pub(super) cores: Arc<Cores>,
+    pub(super) model: Arc<dyn Model>,
+    pub(super) backend: Arc<dyn Backend>,
 }
 
 /// What a model's files need for as long as it is loaded; shared by its versions.
@@ -36,13 +44,8 @@ pub(super) struct Keepers {
 }
 
 impl Loaded {
-    pub(super) fn new(
-        cores: Cores,
-        model: Arc<dyn Model>,
-        version: Arc<ModelVersion>,
-        keepers: Keepers,
-    ) -> Loaded {
-        Loaded::of(Works::Instances { cores, model }, version, keepers)
+    pub(super) fn new(staff: Staff, version: Arc<ModelVersion>, keepers: Keepers) -> Loaded {
+        Loaded::of(Works::Instances(staff), version, keepers)
     }
 
     pub(super) fn of_ensemble(
@@ -67,6 +70,14 @@ impl Loaded {
         &self.version
     }
 
+    /// Its instances; none if it is an ensemble.
+    pub(super) fn staff(&self) -> Option<&Staff> {
+        match &self.works {
+            Works::Instances(staff) => Some(staff),
+            Works::Ensemble(_) => None,
+        }
+    }
+
     /// Different for every version that was ever loaded.
     pub(super) fn serial(&self) -> u64 {
         self.serial
@@ -75,7 +86,7 @@ impl Loaded {
     /// Refuses new requests, as the server stops.
     pub(super) fn close(&self) {
         match &self.works {
-            Works::Instances { cores, .. } => cores.close(),
+            Works::Instances(staff) => staff.cores.close(),
             Works::Ensemble(ensemble) => ensemble.close(),
         }
     }
@@ -98,9 +109,9 @@ impl Loaded {
         } = self;
         version.retire();
         version.await_last_request();
-        if let Works::Instances { cores, model } = works {
-            cores.stop();
-            drop(model);
+        if let Works::Instances(staff) = works {
+            staff.cores.stop();
+            drop(staff);
         }
         log::info!(
             "successfully unloaded '{}' version {}",

@@ -19,12 +19,15 @@ mod files;
 mod load;
 mod loaded;
 mod plan;
+mod revise;
 mod source;
 mod stop;
 mod turns;
 
 #[cfg(test)]
 mod agent_tests;
+#[cfg(test)]
+mod config_tests;
 #[cfg(test)]
 mod control_tests;
 #[cfg(test)]
@@ -35,6 +38,8 @@ mod ensemble_tests;
 pub(crate) mod fake;
 #[cfg(test)]
 mod remote_tests;
+#[cfg(test)]
+mod revise_tests;
 #[cfg(test)]
 mod tests;
 
@@ -176,7 +181,7 @@ impl Lifecycle {
                         state: slot.state.name(),
                         reason: match arriving {
                             Some(progress) if slot.is_ready() => format!("successor is {progress}"),
-                            _ => slot.state.reason().to_owned(),
+                            _ => slot.reason(),
                         },
                     }));
                 }

@@ -38,16 +38,24 @@ impl Source {
     /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the configurations differ at most in
     /// which versions they want.
     pub(super) fn keeps(&self, next: &Source, version: i64) -> bool {
+        self.has_same_files(next, version)
+            && wanting_any_version(&self.config) == wanting_any_version(&next.config)
+    }
+
+    /// Whether a version needs only other instances for that: what [`Source::keeps`] says, but for the instance groups.
+    pub(super) fn keeps_model(&self, next: &Source, version: i64) -> bool {
+        let groupless = |config: &ModelConfig| ModelConfig {
+            instance_group: Vec::new(),
+            ..wanting_any_version(config)
+        };
+        self.has_same_files(next, version) && groupless(&self.config) == groupless(&next.config)
+    }
+
+    fn has_same_files(&self, next: &Source, version: i64) -> bool {
         let (Some(before), Some(after)) = (&self.looks, &next.looks) else {
             return false;
         };
-        let wanting_any = |config: &ModelConfig| ModelConfig {
-            version_policy: None,
-            ..config.clone()
-        };
-        self.path == next.path
-            && before.has_same_version(after, version)
-            && wanting_any(&self.config) == wanting_any(&next.config)
+        self.path == next.path && before.has_same_version(after, version)
     }
 
     /// Of a load that failed: the next one is to try again.
@@ -55,6 +63,13 @@ impl Source {
         self.is_plain = false;
         self.looks = None;
         self
+    }
+}
+
+fn wanting_any_version(config: &ModelConfig) -> ModelConfig {
+    ModelConfig {
+        version_policy: None,
+        ..config.clone()
     }
 }
 

@@ -225,6 +225,11 @@ impl Statistics {
         lock(&self.memory_usage).insert((owner, usage.kind as u8, usage.id), usage.bytes);
     }
 
+    /// `owner` is gone, and with it what it reported.
+    pub fn forget_memory(&self, owner: MemoryOwner) {
+        lock(&self.memory_usage).retain(|(known, _, _), _| *known != owner);
+    }
+
     /// A request entered the queue.
     pub fn add_pending(&self) {
         add(&self.cell().pending_added, 1);

@@ -245,6 +245,8 @@ fn memory_is_replaced_per_owner_and_summed() {
         statistics.totals().memory_usage,
         [usage(Kind::Cpu, 0, 75), usage(Kind::Gpu, 2, 9)]
     );
+    statistics.forget_memory(1);
+    assert_eq!(statistics.totals().memory_usage, [usage(Kind::Cpu, 0, 70)]);
 }
 
 /// Each writer keeps a relation between fields; a torn read would break it.

@@ -167,7 +167,7 @@ export! {
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
-        let json = conch_config::to_json(&model.config.message);
+        let json = conch_config::to_json(&model.shown_config().message);
         give(model_config, Box::new(Message::new(json)))
     }
 

@@ -85,6 +85,16 @@ impl LoadedInstance {
 
 impl Drop for LoadedInstance {
     fn drop(&mut self) {
+        self.finalize();
+        // Its version may serve on with others.
+        if let Some(version) = self.model.registered() {
+            version.statistics.forget_memory(self.number);
+        }
+    }
+}
+
+impl LoadedInstance {
+    fn finalize(&self) {
         let Some(finalize) = self.model.backend().entry_points().instance_finalize else {
             return;
         };

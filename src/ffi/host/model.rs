@@ -217,6 +217,10 @@ impl Model for ModelHandle {
         }
     }
 
+    fn reconfigure(&self, config: &Arc<conch_config::Model>) {
+        *lock(&self.0.config) = Arc::clone(config);
+    }
+
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
         self.0.strategy()?;
         Some(Box::new(Asking::new(&self.0)))

@@ -42,7 +42,7 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
             let request: proto::ModelConfigRequest = decode(message)?;
             let model = shard.find(&request.name, api::parse_version(&request.version)?)?;
             framed(&proto::ModelConfigResponse {
-                config: Some((*model.config.message).clone()),
+                config: Some((*model.shown_config().message).clone()),
             })
         }
         Method::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),

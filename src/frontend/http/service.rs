@@ -575,7 +575,7 @@ fn model(
         }
         Operation::Config => {
             let model = shard.find(name, version)?;
-            Answer::json(model.config.json.as_bytes().to_vec())
+            Answer::json(model.shown_config().json.as_bytes().to_vec())
         }
         _ => {
             let model = shard.find(name, version)?;

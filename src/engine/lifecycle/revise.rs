@@ -1,0 +1,122 @@
+//! Updates in place: a version of which only the instance groups (and the version policy) changed serves on with other instances. Its
+//! queue, its statistics and the model in its backend stay.
+
+use std::sync::Arc;
+
+use conch_config::{Gpus, ModelConfig, Scheduling};
+
+use super::Lifecycle;
+use super::board::Slot;
+use super::load::lineup;
+use super::loaded::{Loaded, Staff};
+use super::plan::Plan;
+use crate::revision::Revision;
+use crate::{Error, ModelVersion, log};
+
+/// Other instances for a version that serves, made and not yet let in. Dropping it undoes that.
+pub(super) struct Revised {
+    revision: Revision,
+    version: Arc<ModelVersion>,
+    staff: Staff,
+    config: Arc<conch_config::Model>,
+}
+
+impl Revised {
+    /// Lets the new instances in and the others go. Does not wait for those.
+    pub(super) fn commit(self) {
+        let Revised {
+            revision,
+            version,
+            staff,
+            config,
+        } = self;
+        staff.model.reconfigure(&config);
+        version.show_config(config);
+        revision.commit();
+        log::info!(
+            "updated the instances of '{}' version {}",
+            version.name,
+            version.version
+        );
+    }
+}
+
+impl Lifecycle {
+    /// Makes the instances that `plan` wants for the version that serves; none if there is none, if more than its instances changed, or if
+    /// only a reload does it.
+    ///
+    /// # Errors
+    /// As for a load. The version serves on as it is.
+    pub(super) fn revise_version(
+        &self,
+        plan: &Plan,
+        version: i64,
+    ) -> Result<Option<Revised>, Error> {
+        let Some((entry, staff)) = self.revisable(plan, version) else {
+            return Ok(None);
+        };
+        let mut config = plan.candidate.config.clone();
+        staff.backend.complete_config(&mut config);
+        conch_config::resolve_instance_groups(
+            &mut config,
+            staff.backend.preferred_groups(),
+            &Gpus::default(),
+        )?;
+        let message = ModelConfig {
+            instance_group: config.instance_group,
+            version_policy: config.version_policy,
+            // As the backend completed it.
+            ..(*entry.shown_config().message).clone()
+        };
+        let config = Arc::new(conch_config::Model::from_message(message)?);
+        let lineup = lineup(self, plan, &entry, &config, &*staff.backend)?;
+        let revision = staff
+            .cores
+            .revise(&entry, &staff.model, lineup, &self.placement)?;
+        Ok(revision.map(|revision| Revised {
+            revision,
+            version: entry,
+            staff,
+            config,
+        }))
+    }
+
+    fn revisable(&self, plan: &Plan, version: i64) -> Option<(Arc<ModelVersion>, Staff)> {
+        if plan.is_ensemble() || plan.keepers.agents.is_some() {
+            return None;
+        }
+        let models = self.board.lock();
+        let entry = models.get(&plan.id)?;
+        let slot = entry
+            .versions
+            .get(&version)
+            .filter(|slot| Slot::is_ready(slot))?;
+        let loaded = slot.loaded.as_ref()?;
+        let source = entry.source.as_ref()?;
+        // Sequences are bound to their instances.
+        let is_bound = matches!(loaded.version().config.scheduling, Scheduling::Sequence(_));
+        (!is_bound && source.keeps_model(&plan.source, version))
+            .then(|| Some((Arc::clone(loaded.version()), loaded.staff()?.clone())))?
+    }
+}
+
+/// A version that stays as it is shows the policy that it is kept under.
+pub(super) fn show_policy(loaded: &Loaded, config: &ModelConfig) {
+    let version = loaded.version();
+    let shown = version.shown_config();
+    if shown.message.version_policy == config.version_policy {
+        return;
+    }
+    let message = ModelConfig {
+        version_policy: config.version_policy.clone(),
+        ..(*shown.message).clone()
+    };
+    // It differs from a valid one in nothing that is validated.
+    if let Ok(config) = conch_config::Model::from_message(message) {
+        let config = Arc::new(config);
+        if let Some(staff) = loaded.staff() {
+            staff.model.reconfigure(&config);
+        }
+        version.show_config(config);
+    }
+}

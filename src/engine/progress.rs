@@ -1,0 +1,33 @@
+//! How far a load has come, in words for the repository index.
+
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+
+/// Written by who loads, read by who asks for the index; control threads both.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(Mutex<Words>);
+
+#[derive(Debug, Default)]
+struct Words {
+    /// Which attempt this is, if not the first.
+    attempt: String,
+    stage: String,
+}
+
+impl Progress {
+    pub(crate) fn reach(&self, stage: impl Display) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).stage = stage.to_string();
+    }
+
+    /// A further attempt begins.
+    pub(crate) fn begin_attempt(&self, attempt: u32, count: u32) {
+        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        words.attempt = format!("attempt {attempt} of {count}: ");
+        words.stage.clear();
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("{}{}", words.attempt, words.stage)
+    }
+}

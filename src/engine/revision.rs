@@ -1,0 +1,156 @@
+//! Other instances for a version that serves: those that are wanted come, those that are not leave, the others notice nothing.
+//!
+//! In two steps, so that several versions change together or not at all: [`Cores::revise`] makes the new instances, and
+//! [`Revision::commit`] lets them serve and the others go. The queue stays, and with it what is in it.
+
+use std::sync::{Arc, PoisonError};
+use std::thread::ThreadId;
+
+use crate::core::{Core, Cores, Lineup, active_count, make_cores, rosters, shares_thread};
+use crate::queue::Queue;
+use crate::topology::Placement;
+use crate::{Error, InstanceSpec, ModelVersion, backend};
+
+/// A change that has been prepared. Dropping it undoes that.
+pub(crate) struct Revision {
+    cores: Arc<Cores>,
+    version: Arc<ModelVersion>,
+    added: Vec<Core>,
+    leaving: Vec<ThreadId>,
+}
+
+impl Cores {
+    /// Makes the instances that `lineup` wants and this has not. One that differs from a wanted one in its name alone is that one, as
+    /// upstream. None if it cannot be done without a reload: an instance shares its thread, too many have come and gone since the load, or
+    /// none would be left to execute. Blocks as long as the backend does.
+    ///
+    /// # Errors
+    /// As for a load; then nothing has changed.
+    pub(crate) fn revise(
+        self: &Arc<Self>,
+        version: &Arc<ModelVersion>,
+        model: &Arc<dyn backend::Model>,
+        mut lineup: Lineup,
+        placement: &Placement,
+    ) -> Result<Option<Revision>, Error> {
+        let policy = lineup.policy;
+        let is_apart =
+            |specs: &[InstanceSpec]| specs.iter().all(|spec| !shares_thread(spec, policy));
+        let executes = |spec: &InstanceSpec| !spec.is_passive;
+        let (mut leaving, first_index) = {
+            let crew = self.crew();
+            if !is_apart(&lineup.specs)
+                || !crew.cores.iter().all(|core| is_apart(&core.specs))
+                || !lineup.specs.iter().any(executes)
+            {
+                return Ok(None);
+            }
+            let present = crew.cores.iter().filter_map(|core| {
+                Some((core.thread.thread().id(), signature(core.specs.first()?)))
+            });
+            (present.collect::<Vec<_>>(), crew.next_index)
+        };
+        lineup.specs.retain(|wanted| {
+            let wanted = signature(wanted);
+            let found = leaving.iter().position(|(_, present)| *present == wanted);
+            if let Some(place) = found {
+                leaving.remove(place);
+            }
+            found.is_none()
+        });
+        let rosters = rosters(&lineup, first_index)?;
+        let next_index = first_index + active_count(&rosters);
+        if next_index > self.queue.core_count_max() {
+            return Ok(None);
+        }
+        self.crew().next_index = next_index;
+        let added = make_cores(version, model, &self.queue, rosters, lineup, placement)?;
+        Ok(Some(Revision {
+            cores: Arc::clone(self),
+            version: Arc::clone(version),
+            added,
+            leaving: leaving.into_iter().map(|(thread, _)| thread).collect(),
+        }))
+    }
+}
+
+/// What two instances must have in common to be exchangeable: all but their names.
+fn signature(spec: &InstanceSpec) -> InstanceSpec {
+    InstanceSpec {
+        name: String::new(),
+        ..spec.clone()
+    }
+}
+
+impl Revision {
+    /// Puts the change into effect. Does not wait for those that leave: they finish what they execute.
+    pub(crate) fn commit(mut self) {
+        let added = std::mem::take(&mut self.added);
+        let mut crew = self.cores.crew();
+        let (leaving, staying) = std::mem::take(&mut crew.cores)
+            .into_iter()
+            .partition::<Vec<Core>, _>(|core| self.leaving.contains(&core.thread.thread().id()));
+        crew.cores = staying;
+        added.iter().for_each(Core::serve);
+        crew.cores.extend(added);
+        if let Err(error) = crew.inspect(&self.version) {
+            crate::log::error!("{error}");
+        }
+        if leaving.is_empty() {
+            return;
+        }
+        let board = crew
+            .inspector
+            .as_ref()
+            .map(|inspector| Arc::clone(inspector.board()));
+        let (queue, version) = (Arc::clone(&self.cores.queue), Arc::clone(&self.version));
+        crew.escorts.retain(|escort| !escort.is_finished());
+        // Shared with the thread so that it can still be had if that does not start.
+        let parcel = Arc::new(std::sync::Mutex::new(leaving));
+        let see_off = {
+            let parcel = Arc::clone(&parcel);
+            move || {
+                if let Some(board) = board {
+                    // A round that began with the old ones asks them.
+                    board.await_round();
+                }
+                let leaving =
+                    std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
+                let_go(&queue, leaving, &version);
+            }
+        };
+        let escort = std::thread::Builder::new().name("unload".to_owned());
+        match escort.spawn(see_off) {
+            Ok(escort) => crew.escorts.push(escort),
+            Err(cause) => {
+                crate::log::warning!(
+                    "instances of model '{}' leave without a thread for that: {cause}",
+                    self.version.name
+                );
+                drop(crew);
+                let leaving =
+                    std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
+                let_go(&self.cores.queue, leaving, &self.version);
+            }
+        }
+    }
+}
+
+/// Lets cores go and waits until they have.
+fn let_go(queue: &Queue, leaving: Vec<Core>, version: &ModelVersion) {
+    for index in leaving.iter().filter_map(|core| core.index) {
+        queue.dismiss(index);
+    }
+    for core in leaving {
+        core.join(&version.name);
+    }
+}
+
+impl Drop for Revision {
+    /// The new instances, if they were not let in, end again.
+    fn drop(&mut self) {
+        for core in self.added.drain(..) {
+            core.join(&self.version.name);
+        }
+    }
+}
