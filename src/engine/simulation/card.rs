@@ -15,6 +15,8 @@ pub(super) type Live = Owned<Card, Errand>;
 pub(super) struct Card {
     pub(super) number: usize,
     pub(super) facts: Facts,
+    /// On a model of sequences.
+    pub(super) member: Option<Membership>,
     /// Under preserve-ordering.
     pub(super) turn: Option<Arc<Turn>>,
     pub(super) receiver: Arc<Receiver>,
@@ -39,7 +41,7 @@ impl Entry for Ticket {
     }
 
     fn member(&self) -> Option<&Membership> {
-        None
+        self.shared().member.as_ref()
     }
 
     fn is_cancelled(&self) -> bool {

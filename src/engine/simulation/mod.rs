@@ -1,4 +1,4 @@
-//! The deterministic simulator: schedulers, claims and the order of responses on a virtual clock, under random clients, cores, faults and
+//! The deterministic simulator: schedulers (of sequences, too), claims and the order of responses on a virtual clock, under random clients, cores, faults and
 //! reloads. Each seed is one story; after every event the rules are looked at, and the scheduler is compared with a plain model of it.
 //!
 //! `scripts/simulate` runs many seeds; the test suite a slice. A seed that breaks a rule is lived through again, and told.
@@ -6,6 +6,7 @@
 pub(crate) mod plain;
 pub(crate) mod random;
 
+mod book;
 mod card;
 mod setup;
 mod story;

@@ -1,6 +1,8 @@
 //! What a seed makes of a model: its scheduler, its bounds, and how its clients and its backend behave.
 
-use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+use conch_config::{
+    DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy, TimeoutAction,
+};
 
 use super::random::Random;
 
@@ -9,7 +11,8 @@ use super::random::Random;
 pub(super) struct Setup {
     pub(super) kind: Kind,
     pub(super) batch_size_max: u32,
-    pub(super) core_count: usize,
+    /// Instances of each core.
+    pub(super) seat_counts: Vec<usize>,
     /// How many shapes requests come in.
     pub(super) shape_count: u64,
     /// The longest an execution takes.
@@ -24,6 +27,7 @@ pub(super) struct Setup {
 pub(super) enum Kind {
     Default,
     Dynamic(DynamicBatching),
+    Sequence(Box<SequenceBatching>),
 }
 
 impl Setup {
@@ -31,12 +35,15 @@ impl Setup {
         let batch_size_max = 1 + random.below(10) as u32;
         let kind = match random.below(8) {
             0 => Kind::Default,
+            1..4 => Kind::Sequence(Box::new(sequences(random, batch_size_max))),
             _ => Kind::Dynamic(dynamic(random, batch_size_max)),
         };
         Setup {
             kind,
             batch_size_max,
-            core_count: 1 + random.below(3) as usize,
+            seat_counts: (0..1 + random.below(3))
+                .map(|_| random.one_of(&[1, 1, 1, 2]))
+                .collect(),
             shape_count: 1 + random.below(2),
             execution_us_max: random.one_of(&[1, 20, 400]),
             fault_percent: random.one_of(&[0, 0, 10]),
@@ -47,7 +54,14 @@ impl Setup {
     pub(super) fn dynamic(&self) -> Option<&DynamicBatching> {
         match &self.kind {
             Kind::Dynamic(settings) => Some(settings),
-            Kind::Default => None,
+            Kind::Default | Kind::Sequence(_) => None,
+        }
+    }
+
+    pub(super) fn sequences(&self) -> Option<&SequenceBatching> {
+        match &self.kind {
+            Kind::Sequence(settings) => Some(settings),
+            Kind::Default | Kind::Dynamic(_) => None,
         }
     }
 
@@ -113,5 +127,36 @@ fn policy(random: &mut Random, is_preserving_order: bool) -> QueuePolicy {
         default_timeout_us: random.below(2) * (1 + random.below(200)),
         allow_timeout_override: random.chance(1, 2),
         queue_size_max: random.one_of(&[0, 0, 5]),
+    }
+}
+
+fn sequences(random: &mut Random, batch_size_max: u32) -> SequenceBatching {
+    let strategy = if random.chance(1, 2) {
+        SequenceStrategy::Direct {
+            delay_us: random.one_of(&[0, 0, 60]),
+            utilization_min: random.one_of(&[0.0, 0.5, 1.0]),
+        }
+    } else {
+        SequenceStrategy::Oldest(DynamicBatching {
+            is_preserving_order: false,
+            priority_levels: 0,
+            default_priority_level: 0,
+            default_policy: QueuePolicy::default(),
+            priority_policies: Vec::new(),
+            ..dynamic(random, batch_size_max)
+        })
+    };
+    let slot_count = match &strategy {
+        SequenceStrategy::Direct { .. } => batch_size_max,
+        SequenceStrategy::Oldest(_) => 1 + random.below(4) as u32,
+    };
+    SequenceBatching {
+        strategy,
+        slot_count,
+        idle_us: random.one_of(&[200, 1_000, 5_000]),
+        is_iterative: random.chance(1, 4),
+        controls: Default::default(),
+        queue_size_max: random.one_of(&[0, 0, 9]),
+        backlog_max: random.one_of(&[None, None, Some(2)]),
     }
 }

@@ -3,16 +3,17 @@
 //! What cores do between two looks is that of `channel::relay`: whoever looks takes the whole inbox, forms one batch, and rings one idle
 //! core if anything is left; one deadline at a time is watched, by an idle core or else by the timekeeper.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use conch_channel::NEVER_NS;
 
+use super::book::Book;
 use super::card::{Live, Ticket};
 use super::plain::{Formed, Plain};
 use super::setup::{Kind, Setup};
 use crate::order::Order;
-use crate::scheduler::{Dynamic, Fifo, Scheduler};
+use crate::scheduler::{Dynamic, Fifo, Scheduler, Sequence};
 
 pub(super) struct Version {
     pub(super) setup: Setup,
@@ -30,6 +31,8 @@ pub(super) struct Version {
     pub(super) live_count: usize,
     /// Requests that wait, by level.
     pub(super) pending: BTreeMap<u64, u32>,
+    /// By id of a sequence: whether its client believes that it has begun.
+    pub(super) begun: HashMap<u64, bool>,
     /// A request was cancelled since the last look. Nobody is rung for that: a batch that it makes possible, as those behind it now fit a
     /// preferred size, waits for the next look, at the end of its delay at the latest.
     pub(super) is_disturbed: bool,
@@ -39,6 +42,8 @@ pub(super) struct Version {
 #[derive(Default)]
 pub(super) struct Core {
     pub(super) executing: Vec<Live>,
+    /// Requests of sequences that it executed, for the scheduler.
+    pub(super) returned: Vec<Ticket>,
     /// A look is on the agenda.
     pub(super) is_rung: bool,
 }
@@ -55,6 +60,7 @@ pub(super) enum Model {
     /// The default scheduler: first come, first served, one by one.
     Line(Vec<usize>),
     Dynamic(Plain),
+    Sequences(Box<Book>),
 }
 
 impl Version {
@@ -65,9 +71,17 @@ impl Version {
                 Scheduler::Dynamic(Dynamic::new(settings, setup.batch_size_max, None)),
                 Model::Dynamic(Plain::new(settings, setup.batch_size_max)),
             ),
+            Kind::Sequence(settings) => {
+                let sequence = Sequence::new(settings, setup.batch_size_max, &setup.seat_counts);
+                let book = Book::new(settings, setup.batch_size_max);
+                (
+                    Scheduler::Sequence(Box::new(sequence)),
+                    Model::Sequences(Box::new(book)),
+                )
+            }
         };
         Version {
-            cores: (0..setup.core_count).map(|_| Core::default()).collect(),
+            cores: setup.seat_counts.iter().map(|_| Core::default()).collect(),
             order: setup.is_ordered().then(Arc::default),
             setup,
             scheduler,
@@ -78,6 +92,7 @@ impl Version {
             watched_ns: NEVER_NS,
             live_count: 0,
             pending: BTreeMap::new(),
+            begun: HashMap::new(),
             is_disturbed: false,
             is_retired: false,
         }
@@ -101,6 +116,9 @@ impl Version {
 
     /// The bound of those that wait at `level`; 0 for none.
     pub(super) fn pending_max(&self, level: u64) -> u32 {
+        if let Some(settings) = self.setup.sequences() {
+            return settings.queue_size_max;
+        }
         self.setup.dynamic().map_or(0, |settings| {
             crate::scheduler::policy_of(&settings.priority_policies, settings.default_policy, level)
                 .queue_size_max
@@ -110,6 +128,10 @@ impl Version {
 
 impl Model {
     pub(super) fn accept(&mut self, ticket: &Ticket) {
+        if let Model::Sequences(book) = self {
+            book.accept(ticket);
+            return;
+        }
         // Who was cancelled before the scheduler saw it never waits there.
         if !ticket.is_queued() {
             return;
@@ -118,6 +140,7 @@ impl Model {
         match self {
             Model::Line(line) => line.push(card.number),
             Model::Dynamic(plain) => plain.accept(card.number, card.facts.clone()),
+            Model::Sequences(_) => {}
         }
     }
 
@@ -125,6 +148,7 @@ impl Model {
         match self {
             Model::Line(line) => line.retain(|other| *other != number),
             Model::Dynamic(plain) => plain.remove(number),
+            Model::Sequences(_) => {}
         }
     }
 
@@ -135,12 +159,13 @@ impl Model {
                 expired: Vec::new(),
             },
             Model::Dynamic(plain) => plain.form(now_ns),
+            Model::Sequences(_) => Formed::default(),
         }
     }
 
     pub(super) fn expire(&mut self, now_ns: u64) -> Vec<usize> {
         match self {
-            Model::Line(_) => Vec::new(),
+            Model::Line(_) | Model::Sequences(_) => Vec::new(),
             Model::Dynamic(plain) => plain.expire(now_ns),
         }
     }
@@ -149,6 +174,7 @@ impl Model {
         match self {
             Model::Line(line) => line.is_empty(),
             Model::Dynamic(plain) => plain.is_empty(),
+            Model::Sequences(book) => book.is_empty(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One seed from its first event to its last: clients, cores, a clock, and the rules, looked at after every event.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use conch_channel::{Claim, Fate, NEVER_NS, Outlook};
@@ -10,9 +10,9 @@ use super::card::{Card, Errand, Live, Receiver, Ticket};
 use super::random::Random;
 use super::setup::Setup;
 use super::story::Story;
-use super::version::Version;
+use super::version::{Model, Version};
 use crate::order::Turn;
-use crate::scheduler::{Facts, Harvest, rejection_ns};
+use crate::scheduler::{Dismissal, Facts, Harvest, Key, Membership, Scheduler, rejection_ns};
 
 /// A rule that did not hold.
 pub(super) type Breach = String;
@@ -57,6 +57,9 @@ struct Record {
     version: usize,
     answer: Option<Answer>,
     is_final: bool,
+    is_submitted: bool,
+    /// It was executed before: it waits for a place no more.
+    has_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,8 @@ enum Answer {
     Failed,
     Expired,
     Cancelled,
+    /// As a request of a sequence.
+    Dismissed(Dismissal),
 }
 
 impl World {
@@ -111,10 +116,57 @@ impl World {
         }
         self.story
             .tell(self.now_ns, || "nothing comes any more".into());
+        self.drain()?;
+        for index in 0..self.versions.len() {
+            self.muster(index)?;
+        }
+        self.drain()?;
+        self.check_end()
+    }
+
+    fn drain(&mut self) -> Held {
         while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
             self.pass_until(*at_ns)?;
         }
-        self.check_end()
+        Ok(())
+    }
+
+    /// When every sequence is over, all slots are free: as many new ones as there are slots begin at once.
+    fn muster(&mut self, index: usize) -> Held {
+        let version = &self.versions[index];
+        let setup = &version.setup;
+        let Some(settings) = setup.sequences() else {
+            return Ok(());
+        };
+        // Where one that began could be idle before the last one begins, nothing would follow.
+        if setup.execution_us_max > 20 || settings.idle_us < MUSTER_US {
+            return Ok(());
+        }
+        let seat_count: usize = setup.seat_counts.iter().sum();
+        let first = self.requests.len();
+        for number in 0..seat_count as u64 * u64::from(settings.slot_count) {
+            let key = Key::Unsigned(MUSTER_ID + number);
+            let facts = Facts {
+                batch_count: 1,
+                queued_ns: self.now_ns,
+                ..Facts::default()
+            };
+            self.admit(index, facts, Some(Membership::new(key, true, false)));
+        }
+        let numbers = first..self.requests.len();
+        self.story.tell(self.now_ns, || {
+            format!("{numbers:?} start sequences, one in each slot")
+        });
+        for number in numbers.clone() {
+            self.submit(number);
+        }
+        self.pass_until(self.now_ns + MUSTER_US * 1_000 - 1)?;
+        for number in numbers {
+            if !self.requests[number].has_begun {
+                return Err(format!("{number} finds no slot"));
+            }
+        }
+        self.drain()
     }
 
     fn plan(&mut self, at_ns: u64, event: Event) {
@@ -170,7 +222,11 @@ impl World {
         let index = self.versions.len() - 1;
         let version = &mut self.versions[index];
         let setup = &version.setup;
-        let rows_max = u64::from(setup.batch_size_max.min(3));
+        let rows_max = match setup.sequences() {
+            // As admission demands.
+            Some(_) => 1,
+            None => u64::from(setup.batch_size_max.min(3)),
+        };
         let facts = Facts {
             batch_count: 1 + self.random.below(rows_max) as u32,
             level: setup.level(&mut self.random),
@@ -190,21 +246,41 @@ impl World {
         if max != 0 && *pending >= max {
             return Ok(());
         }
-        *pending += 1;
-        version.live_count += 1;
+        let is_iterative = version
+            .setup
+            .sequences()
+            .map(|settings| settings.is_iterative);
+        let member = is_iterative
+            .map(|is_iterative| member(&mut self.random, &mut version.begun, is_iterative, number));
         self.story.tell(self.now_ns, || {
             format!(
-                "{number} arrives: {} rows, level {level}, timeout {} us, deadline {}, shape {:?}",
+                "{number} arrives: {} rows, level {level}, timeout {} us, deadline {}, shape {:?}, {member:?}",
                 facts.batch_count,
                 facts.timeout_us,
                 facts.deadline_ns / 1_000,
                 facts.signature
             )
         });
+        self.admit(index, facts, member);
+        if self.random.chance(1, 4) {
+            let delay_ns = self.random.below(3_000);
+            self.plan(self.now_ns + delay_ns, Event::Submit { number });
+        } else {
+            self.submit(number);
+        }
+        Ok(())
+    }
+
+    /// A request takes its places.
+    fn admit(&mut self, index: usize, facts: Facts, member: Option<Membership>) {
+        let version = &mut self.versions[index];
+        *version.pending.entry(facts.level).or_default() += 1;
+        version.live_count += 1;
         let completion: Arc<dyn crate::Completion> = self.receiver.clone();
         let card = Card {
-            number,
+            number: self.requests.len(),
             facts,
+            member,
             turn: version
                 .order
                 .as_ref()
@@ -216,14 +292,9 @@ impl World {
             version: index,
             answer: None,
             is_final: false,
+            is_submitted: false,
+            has_begun: false,
         });
-        if self.random.chance(1, 4) {
-            let delay_ns = self.random.below(3_000);
-            self.plan(self.now_ns + delay_ns, Event::Submit { number });
-        } else {
-            self.submit(number);
-        }
-        Ok(())
     }
 
     fn submit(&mut self, number: usize) {
@@ -235,8 +306,11 @@ impl World {
         let version = &mut self.versions[index];
         let rejection_ns = match version.setup.dynamic() {
             Some(settings) => rejection_ns(settings, &ticket.shared().facts),
+            None if version.setup.sequences().is_some() => expires_ns(&ticket.shared().facts),
             None => NEVER_NS,
         };
+        self.requests[number].is_submitted = true;
+        let version = &mut self.versions[index];
         let was_empty = version.inbox.is_empty();
         version.inbox.push(ticket);
         if was_empty {
@@ -249,6 +323,22 @@ impl World {
     fn ring(&mut self, index: usize) {
         if let Some(core) = self.versions[index].idle_core() {
             self.versions[index].cores[core].is_rung = true;
+            let delay_ns = self.random.below(4) * 500;
+            self.plan(
+                self.now_ns + delay_ns,
+                Event::Look {
+                    version: index,
+                    core,
+                },
+            );
+        }
+    }
+
+    /// Rings this very core, if it is idle; one that executes looks when it is done.
+    fn call(&mut self, index: usize, core: usize) {
+        let state = &mut self.versions[index].cores[core];
+        if state.is_idle() && !state.is_rung {
+            state.is_rung = true;
             let delay_ns = self.random.below(4) * 500;
             self.plan(
                 self.now_ns + delay_ns,
@@ -282,11 +372,10 @@ impl World {
         }
         // The timekeeper's visit.
         let mut harvest = Harvest::default();
-        for ticket in std::mem::take(&mut version.inbox) {
-            version.model.accept(&ticket);
-            version.scheduler.accept(ticket, self.now_ns, &mut harvest);
-        }
+        let mut refused = Vec::new();
+        take_in(version, self.now_ns, &mut harvest, &mut refused)?;
         let outlook = version.scheduler.expire(self.now_ns, &mut harvest);
+        note_dismissals(version, self.now_ns, &mut harvest, &mut refused)?;
         let expected = version.model.expire(self.now_ns);
         self.story.tell(self.now_ns, || {
             format!(
@@ -296,6 +385,10 @@ impl World {
             )
         });
         self.reject(harvest.expired, &expected)?;
+        self.dismiss(index, refused)?;
+        for core in harvest.called {
+            self.call(index, core);
+        }
         self.watch(index, outlook.deadline_ns);
         Ok(())
     }
@@ -309,20 +402,36 @@ impl World {
             return Err(format!("core {core} looks while it executes"));
         }
         let mut harvest = Harvest::default();
-        for ticket in std::mem::take(&mut version.inbox) {
-            version.model.accept(&ticket);
-            version.scheduler.accept(ticket, self.now_ns, &mut harvest);
-        }
+        let mut refused = Vec::new();
+        take_in(version, self.now_ns, &mut harvest, &mut refused)?;
+        take_back(version, core, self.now_ns, &mut harvest, &mut refused)?;
         let outlook = version.scheduler.form(core, self.now_ns, &mut harvest);
+        note_dismissals(version, self.now_ns, &mut harvest, &mut refused)?;
         let expected = version.model.form(self.now_ns);
         let batch = numbers(&harvest.batch);
         self.story.tell(self.now_ns, || {
             format!(
-                "core {core} of {index} looks: batch {batch:?}, rejected {:?}, {outlook:?}",
-                numbers(&harvest.expired)
+                "core {core} of {index} looks: batch {batch:?}, rows {:?}, rejected {:?}, refused {:?}, calls {:?}, {outlook:?}",
+                harvest.rows,
+                numbers(&harvest.expired),
+                refused
+                    .iter()
+                    .map(|(live, why)| (live.shared().number, *why))
+                    .collect::<Vec<_>>(),
+                harvest.called,
             )
         });
-        if batch != expected.batch {
+        self.dismiss(index, refused)?;
+        let version = &mut self.versions[index];
+        if let Model::Sequences(book) = &mut version.model {
+            book.begin(
+                core,
+                harvest.instance,
+                &harvest.batch,
+                &harvest.rows,
+                self.now_ns,
+            )?;
+        } else if batch != expected.batch {
             return Err(format!(
                 "a batch of {batch:?} instead of {:?}",
                 expected.batch
@@ -341,6 +450,9 @@ impl World {
                 return Err("nothing came of a look, and it is to be repeated".into());
             }
         }
+        for core in harvest.called {
+            self.call(index, core);
+        }
         self.watch(index, outlook.deadline_ns);
         Ok(())
     }
@@ -351,7 +463,7 @@ impl World {
             .iter()
             .map(|live| live.shared().facts.batch_count)
             .sum();
-        let is_default = version.setup.dynamic().is_none();
+        let is_default = matches!(version.model, Model::Line(_));
         if rows > version.setup.batch_size_max && !(is_default && batch.len() == 1) {
             return Err(format!("a batch of {rows} rows"));
         }
@@ -360,8 +472,10 @@ impl World {
             if let Some(turn) = &card.turn {
                 turn.reserve();
             }
-            version.batched.push(card.number);
-            leave(version, card);
+            if !std::mem::replace(&mut self.requests[card.number].has_begun, true) {
+                version.batched.push(card.number);
+                leave(version, card);
+            }
         }
         version.cores[core].executing = batch;
         let duration_ns = 1 + self.random.below(version.setup.execution_us_max * 1_000);
@@ -384,8 +498,21 @@ impl World {
             let fate = if is_fault { "fails" } else { "is done" };
             format!("{:?} {fate}", numbers(&batch))
         });
+        let is_iterative = version
+            .setup
+            .sequences()
+            .is_some_and(|settings| settings.is_iterative);
         for live in batch {
             let ticket = Arc::clone(live.ticket());
+            let runs_again = is_iterative && !is_fault && self.random.chance(1, 3);
+            let version = &mut self.versions[index];
+            if let Model::Sequences(_) = &version.model {
+                version.cores[core].returned.push(Arc::clone(&ticket));
+            }
+            if runs_again {
+                drop(live.requeue());
+                continue;
+            }
             drop(live);
             let answer = match is_fault {
                 true => Answer::Failed,
@@ -437,6 +564,10 @@ impl World {
         let Some(ticket) = self.requests[number].ticket.clone() else {
             return Ok(());
         };
+        if ticket.shared().member.is_some() {
+            self.give_notice(number, ticket);
+            return Ok(());
+        }
         let was_waiting = ticket.is_queued();
         let claimed = Claim::claim(&ticket, Fate::Cancel, None);
         if was_waiting && claimed.is_none() {
@@ -457,6 +588,38 @@ impl World {
             self.versions[index].model.remove(number);
             self.versions[index].is_disturbed = true;
             self.answer(&ticket, Answer::Cancelled)?;
+        }
+        Ok(())
+    }
+
+    /// The scheduler of its sequence is told that a request is cancelled, and decides.
+    fn give_notice(&mut self, number: usize, ticket: Ticket) {
+        self.story
+            .tell(self.now_ns, || format!("{number} is to be cancelled"));
+        ticket.request_cancel();
+        let index = self.requests[number].version;
+        let version = &mut self.versions[index];
+        let is_linked = version
+            .inbox
+            .iter()
+            .any(|other| Arc::ptr_eq(other, &ticket));
+        let is_submitted = self.requests[number].is_submitted;
+        if ticket.is_queued() && is_submitted && !is_linked {
+            version.inbox.push(ticket);
+            self.watch(index, self.now_ns);
+        }
+    }
+
+    /// Answers what a scheduler of sequences does not execute.
+    fn dismiss(&mut self, index: usize, refused: Vec<(Live, Dismissal)>) -> Held {
+        for (live, why) in refused {
+            let ticket = Arc::clone(live.ticket());
+            drop(live);
+            let version = &mut self.versions[index];
+            if !self.requests[ticket.shared().number].has_begun {
+                leave(version, ticket.shared());
+            }
+            self.answer(&ticket, Answer::Dismissed(why))?;
         }
         Ok(())
     }
@@ -484,6 +647,96 @@ fn leave(version: &mut Version, card: &Card) {
     }
 }
 
+/// When a request of a sequence that waits for a slot has waited for too long.
+fn expires_ns(facts: &Facts) -> u64 {
+    match facts.timeout_us {
+        0 => NEVER_NS,
+        timeout_us => facts.queued_ns + timeout_us * 1_000,
+    }
+}
+
+/// The scheduler takes in what lies in the inbox.
+fn take_in(
+    version: &mut Version,
+    now_ns: u64,
+    harvest: &mut Harvest<Live>,
+    refused: &mut Vec<(Live, Dismissal)>,
+) -> Held {
+    for ticket in std::mem::take(&mut version.inbox) {
+        version.model.accept(&ticket);
+        let known = Arc::clone(&ticket);
+        version.scheduler.accept(ticket, now_ns, harvest);
+        if let Model::Sequences(book) = &mut version.model {
+            book.note(&known, now_ns);
+        }
+        note_dismissals(version, now_ns, harvest, refused)?;
+    }
+    Ok(())
+}
+
+/// What the scheduler has just dismissed is looked at before anything else happens.
+fn note_dismissals(
+    version: &mut Version,
+    now_ns: u64,
+    harvest: &mut Harvest<Live>,
+    refused: &mut Vec<(Live, Dismissal)>,
+) -> Held {
+    for (live, why) in harvest.refused.drain(..) {
+        if let Model::Sequences(book) = &mut version.model {
+            book.dismiss(live.ticket(), why, now_ns)?;
+        }
+        refused.push((live, why));
+    }
+    Ok(())
+}
+
+/// The scheduler of sequences learns what `core` has done.
+fn take_back(
+    version: &mut Version,
+    core: usize,
+    now_ns: u64,
+    harvest: &mut Harvest<Live>,
+    refused: &mut Vec<(Live, Dismissal)>,
+) -> Held {
+    for ticket in std::mem::take(&mut version.cores[core].returned) {
+        let (Scheduler::Sequence(sequence), Model::Sequences(book)) =
+            (&mut version.scheduler, &mut version.model)
+        else {
+            return Ok(());
+        };
+        let runs_again = ticket.is_queued();
+        book.come_back(&ticket, runs_again, now_ns);
+        if sequence.awaits() && runs_again {
+            sequence.reschedule(ticket, now_ns, harvest);
+        } else if sequence.awaits() {
+            sequence.release(&ticket, now_ns);
+        }
+        note_dismissals(version, now_ns, harvest, refused)?;
+    }
+    Ok(())
+}
+
+/// A request's part in a sequence: of an honest client mostly, who starts what is not begun.
+fn member(
+    random: &mut Random,
+    begun: &mut HashMap<u64, bool>,
+    is_iterative: bool,
+    number: usize,
+) -> Membership {
+    if is_iterative && random.chance(1, 2) {
+        return Membership::new(Key::Generated(number as u64), true, false);
+    }
+    let id = 1 + random.below(9);
+    let begun = begun.entry(id).or_default();
+    let is_start = match *begun {
+        true => random.chance(1, 30),
+        false => random.chance(19, 20),
+    };
+    let is_end = random.chance(1, 4);
+    *begun = !is_end && (is_start || *begun);
+    Membership::new(Key::Unsigned(id), is_start, is_end)
+}
+
 fn numbers(batch: &[Live]) -> Vec<usize> {
     batch.iter().map(|live| live.shared().number).collect()
 }
@@ -504,6 +757,11 @@ impl World {
         let version = &self.versions[index];
         if version.model.is_empty() || !version.is_quiet() {
             return Ok(());
+        }
+        if let (Scheduler::Sequence(sequence), Model::Sequences(book)) =
+            (&version.scheduler, &version.model)
+        {
+            return book.check_backlog(sequence, self.now_ns);
         }
         // What is due just now may be next on the agenda.
         let before_ns = self.now_ns - 1;
@@ -578,5 +836,9 @@ impl World {
 }
 
 const STEP_COUNT: usize = 240;
+/// What all slots take to begin, and no sequence to become idle.
+const MUSTER_US: u64 = 1_000;
+/// Ids that no client uses.
+const MUSTER_ID: u64 = 1 << 32;
 /// Far beyond what so many steps lead to.
 const EVENT_COUNT_MAX: u64 = 100_000;

@@ -58,7 +58,7 @@ impl Membership {
         self.run.store(run, Ordering::Relaxed);
     }
 
-    pub(super) fn run(&self) -> Option<RunId> {
+    pub(crate) fn run(&self) -> Option<u64> {
         let run = self.run.load(Ordering::Relaxed);
         (run != 0).then_some(run)
     }

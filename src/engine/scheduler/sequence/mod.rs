@@ -155,6 +155,12 @@ impl<T: Entry> Sequence<T> {
         self.roll.open_count()
     }
 
+    /// Whether the sequence of this run, which is under way, does not wait for a slot.
+    #[cfg(test)]
+    pub(crate) fn has_slot(&self, run: u64) -> bool {
+        self.roll.get(run).is_none_or(|run| run.slot.is_some())
+    }
+
     /// Adds an arrival; or, for one that has arrived before, learns that it is cancelled.
     pub(crate) fn accept(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
         let Some(member) = entry.member() else {

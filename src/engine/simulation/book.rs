@@ -1,0 +1,311 @@
+//! What is known of sequences, and the rules for what may be executed of them: whose turn it is, and in which slot.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use conch_config::{SequenceBatching, SequenceStrategy};
+
+use super::card::{Live, Ticket};
+use crate::scheduler::{Dismissal, Membership, Sequence};
+
+#[derive(Clone)]
+pub(super) struct Book {
+    settings: SequenceBatching,
+    batch_size_max: u32,
+    /// All that were taken in, in order.
+    taken: Vec<Ticket>,
+    /// Those that wait, in order.
+    waiting: Vec<Ticket>,
+    /// What executes.
+    out: Vec<Ticket>,
+    /// Where each run of a sequence executes: core, instance of the core, row.
+    places: HashMap<u64, (usize, usize, usize)>,
+    /// When each run last got or gave something.
+    active_ns: HashMap<u64, u64>,
+    /// Runs of which a request was dismissed: only these, which were before it, are still executed.
+    ended: HashMap<u64, Vec<Ticket>>,
+}
+
+impl Book {
+    pub(super) fn new(settings: &SequenceBatching, batch_size_max: u32) -> Book {
+        Book {
+            settings: settings.clone(),
+            batch_size_max,
+            taken: Vec::new(),
+            waiting: Vec::new(),
+            out: Vec::new(),
+            places: HashMap::new(),
+            active_ns: HashMap::new(),
+            ended: HashMap::new(),
+        }
+    }
+
+    fn is_oldest(&self) -> bool {
+        matches!(self.settings.strategy, SequenceStrategy::Oldest(_))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let awaits = self.is_oldest() || self.settings.is_iterative;
+        self.waiting.is_empty() && (!awaits || self.out.is_empty())
+    }
+
+    /// An arrival; one that has arrived before tells of its cancellation.
+    pub(super) fn accept(&mut self, ticket: &Ticket) {
+        if !contains(&self.taken, ticket) {
+            self.taken.push(Ticket::clone(ticket));
+            self.waiting.push(Ticket::clone(ticket));
+        }
+    }
+
+    /// A request came back, to run again or for good.
+    pub(super) fn come_back(&mut self, ticket: &Ticket, runs_again: bool, now_ns: u64) {
+        self.note(ticket, now_ns);
+        remove(&mut self.out, ticket);
+        if runs_again {
+            self.waiting.push(Ticket::clone(ticket));
+        }
+    }
+
+    /// Something happened to the run of `ticket`.
+    pub(super) fn note(&mut self, ticket: &Ticket, now_ns: u64) {
+        if let Some(run) = run(ticket) {
+            self.active_ns.insert(run, now_ns);
+        }
+    }
+
+    /// Nobody waits for a slot for longer than the timeout of one of its requests, and the oldest gets the next one.
+    pub(super) fn check_backlog(
+        &self,
+        sequence: &Sequence<Ticket>,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        let mut first = u64::MAX;
+        let mut last = 0;
+        for ticket in &self.waiting {
+            let Some(run) = run(ticket) else { continue };
+            if sequence.has_slot(run) {
+                last = last.max(run);
+                continue;
+            }
+            first = first.min(run);
+            if is_late(ticket, now_ns) {
+                return Err(format!("{} has waited too long", ticket.shared().number));
+            }
+        }
+        if first < last {
+            return Err(format!("run {last} has a slot before run {first}"));
+        }
+        Ok(())
+    }
+
+    /// What `core` is about to execute on its `instance`.
+    pub(super) fn begin(
+        &mut self,
+        core: usize,
+        instance: usize,
+        batch: &[Live],
+        rows: &[usize],
+        now_ns: u64,
+    ) -> Result<(), String> {
+        if rows.len() != batch.len() {
+            return Err(format!("{} requests in {} rows", batch.len(), rows.len()));
+        }
+        if !self.is_oldest() && !rows.is_sorted_by(|one, next| one < next) {
+            return Err(format!("rows {rows:?}"));
+        }
+        if batch.len() > self.batch_size_max as usize {
+            return Err(format!("a batch of {}", batch.len()));
+        }
+        let first = batch.first().map(|live| &live.shared().facts.signature);
+        for (live, row) in batch.iter().zip(rows) {
+            let number = live.shared().number;
+            if *row >= self.settings.slot_count as usize {
+                return Err(format!("{number} is in slot {row}"));
+            }
+            if Some(&live.shared().facts.signature) != first {
+                return Err(format!("{number} has another shape than the batch"));
+            }
+            self.begin_one(live.ticket(), (core, instance, *row))?;
+            self.note(live.ticket(), now_ns);
+        }
+        Ok(())
+    }
+
+    fn begin_one(&mut self, ticket: &Ticket, place: (usize, usize, usize)) -> Result<(), String> {
+        let number = ticket.shared().number;
+        let Some(run) = run(ticket) else {
+            return Err(format!("{number} is of no sequence"));
+        };
+        let first = self
+            .waiting
+            .iter()
+            .find(|other| self::run(other) == Some(run));
+        if first.is_none_or(|first| !Arc::ptr_eq(first, ticket)) {
+            let first = first.map(|first| first.shared().number);
+            return Err(format!("{number} overtakes {first:?}"));
+        }
+        remove(&mut self.waiting, ticket);
+        if self
+            .ended
+            .get(&run)
+            .is_some_and(|left| !contains(left, ticket))
+        {
+            return Err(format!("{number} executes, and its sequence is over"));
+        }
+        self.check_run(ticket, run)?;
+        if let Some(beside) = self.out.iter().find(|other| self::run(other) == Some(run)) {
+            return Err(format!("{number} beside {}", beside.shared().number));
+        }
+        let before = *self.places.entry(run).or_insert(place);
+        if before != place {
+            return Err(format!(
+                "{number} executes at {place:?}, its sequence at {before:?}"
+            ));
+        }
+        let others = self.waiting.iter().chain(&self.out);
+        for other in others.filter(|other| self::run(other) != Some(run)) {
+            let at = self::run(other).and_then(|other| self.places.get(&other));
+            if at == Some(&place) {
+                let other = other.shared().number;
+                return Err(format!("{number} is in slot {place:?} of {other}"));
+            }
+        }
+        self.out.push(Ticket::clone(ticket));
+        Ok(())
+    }
+
+    /// Who does not start a sequence is of the same one as the request of that name before it.
+    fn check_run(&self, ticket: &Ticket, run: u64) -> Result<(), String> {
+        let card = ticket.shared();
+        let Some(member) = card.member.as_ref().filter(|member| !member.is_start) else {
+            return Ok(());
+        };
+        let before = self.taken.iter().rev().find(|other| {
+            let is_before = other.shared().number != card.number
+                && self.position(other) < self.position(ticket);
+            let other = other.shared().member.as_ref();
+            is_before && other.is_some_and(|other| other.key == member.key)
+        });
+        let expected = before.and_then(self::run);
+        if expected == Some(run) {
+            return Ok(());
+        }
+        Err(format!("{} is of run {run}, not {expected:?}", card.number))
+    }
+
+    /// Whether there is no sequence that `ticket`, which starts none, could be of.
+    fn is_unknown(&self, ticket: &Ticket, now_ns: u64) -> bool {
+        let Some(member) = ticket.shared().member.as_ref() else {
+            return false;
+        };
+        let before = self
+            .taken
+            .iter()
+            .rev()
+            .skip_while(|other| !Arc::ptr_eq(other, ticket));
+        let before = before.skip(1).find(|other| {
+            let other = other.shared().member.as_ref();
+            other.is_some_and(|other| other.key == member.key)
+        });
+        let is_over = match before.and_then(|before| Some((before, run(before)?))) {
+            None => true,
+            Some((before, run)) => {
+                let is_idle = !self.out.iter().any(|other| self::run(other) == Some(run))
+                    && self.active_ns.get(&run).is_some_and(|active_ns| {
+                        now_ns - active_ns >= self.settings.idle_us * 1_000
+                    });
+                let is_end = |member: &Membership| member.is_end;
+                is_idle
+                    || self.ended.contains_key(&run)
+                    || before.shared().member.as_ref().is_some_and(is_end)
+            }
+        };
+        !member.is_start && is_over
+    }
+
+    fn position(&self, ticket: &Ticket) -> Option<usize> {
+        self.taken
+            .iter()
+            .position(|other| Arc::ptr_eq(other, ticket))
+    }
+
+    /// A request is answered without having been executed.
+    pub(super) fn dismiss(
+        &mut self,
+        ticket: &Ticket,
+        why: Dismissal,
+        now_ns: u64,
+    ) -> Result<(), String> {
+        let card = ticket.shared();
+        let number = card.number;
+        let run = run(ticket);
+        let ahead = self
+            .waiting
+            .iter()
+            .take_while(|other| !Arc::ptr_eq(other, ticket));
+        // What executes may run again.
+        let left: Vec<Ticket> = ahead
+            .chain(&self.out)
+            .filter(|other| self::run(other) == run)
+            .cloned()
+            .collect();
+        if !remove(&mut self.waiting, ticket) {
+            return Err(format!("{number} is dismissed, and does not wait"));
+        }
+        let mut companions = self
+            .taken
+            .iter()
+            .filter(|other| run.is_some() && self::run(other) == run);
+        let is_just = match why {
+            Dismissal::NotStarted => self.settings.is_iterative || self.is_unknown(ticket, now_ns),
+            Dismissal::BacklogFull => self.settings.backlog_max.is_some() && run.is_none(),
+            Dismissal::TimedOut => companions.any(|other| is_late(other, now_ns + 1)),
+            Dismissal::Cancelled => companions.any(|other| other.was_cancelled()),
+        };
+        if let Some(run) = run {
+            self.ended.entry(run).or_insert(left);
+        }
+        is_just
+            .then_some(())
+            .ok_or_else(|| format!("{number} is dismissed as {why:?}"))
+    }
+}
+
+/// The run of a sequence that the scheduler made a request part of.
+fn run(ticket: &Ticket) -> Option<u64> {
+    ticket.shared().member.as_ref().and_then(Membership::run)
+}
+
+/// Whether its timeout, if it has one, passed before `now_ns`.
+fn is_late(ticket: &Ticket, now_ns: u64) -> bool {
+    let facts = &ticket.shared().facts;
+    facts.timeout_us != 0 && facts.queued_ns + facts.timeout_us * 1_000 < now_ns
+}
+
+fn contains(tickets: &[Ticket], ticket: &Ticket) -> bool {
+    tickets.iter().any(|other| Arc::ptr_eq(other, ticket))
+}
+
+/// False if it was not there.
+fn remove(tickets: &mut Vec<Ticket>, ticket: &Ticket) -> bool {
+    let count = tickets.len();
+    tickets.retain(|other| !Arc::ptr_eq(other, ticket));
+    tickets.len() < count
+}
+
+impl std::fmt::Debug for Book {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let numbers = |tickets: &[Ticket]| -> Vec<usize> {
+            tickets
+                .iter()
+                .map(|ticket| ticket.shared().number)
+                .collect()
+        };
+        write!(
+            f,
+            "waiting {:?}, executing {:?}",
+            numbers(&self.waiting),
+            numbers(&self.out)
+        )
+    }
+}
