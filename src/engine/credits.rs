@@ -6,10 +6,12 @@
 //! only: its patience, which each response that is read restores a little. When that is gone the request is cancelled, and of what the
 //! model sends for it afterwards only the end is passed on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::monotonic_ns;
+use crate::ensemble::Pace;
 use crate::{Code, Error};
 
 /// Responses on their way. With a small output each holds about 65 KiB of the byte budget: 16 MiB.
@@ -38,6 +40,8 @@ pub struct Credits {
     patience_ns: AtomicI64,
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
+    /// Of a step of an ensemble: there is no reader, but the steps behind it, which set the pace.
+    pace: Option<Arc<Pace>>,
 }
 
 /// What became of a payment.
@@ -58,13 +62,49 @@ impl Default for Credits {
             patience_ns: AtomicI64::new(PATIENCE.as_nanos() as i64),
             is_overdrawn: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            pace: None,
         }
     }
 }
 
 impl Credits {
+    /// Those of a step of an ensemble.
+    pub(crate) fn of_step(pace: Arc<Pace>) -> Credits {
+        Credits {
+            pace: Some(pace),
+            ..Credits::default()
+        }
+    }
+
     /// Pays for a response with `bytes` of outputs. Waits while there is no credit and the reader has patience left: not for shards.
     pub fn pay(&self, bytes: u64) -> Payment {
+        if let Some(pace) = &self.pace {
+            return self.note(pace.pay());
+        }
+        self.wait_until(|| self.try_take(bytes))
+    }
+
+    /// [`Credits::pay`] for nothing: waits until something could be paid.
+    pub(crate) fn await_room(&self) -> Payment {
+        if let Some(pace) = &self.pace {
+            return self.note(pace.await_room());
+        }
+        self.wait_until(|| {
+            let word = self.word.load(Ordering::Relaxed);
+            let (count, held) = (word >> COUNT_SHIFT, word & BYTES_MASK);
+            count == 0 || (count < COUNT_MAX && held <= BYTES_MAX)
+        })
+    }
+
+    /// The reader behind a step was too slow: so is the step.
+    fn note(&self, payment: Payment) -> Payment {
+        if payment == Payment::Refused {
+            self.is_overdrawn.store(true, Ordering::Relaxed);
+        }
+        payment
+    }
+
+    fn wait_until(&self, has_room: impl Fn() -> bool) -> Payment {
         loop {
             if self.is_closed.load(Ordering::Relaxed) {
                 return Payment::Unwanted;
@@ -72,7 +112,7 @@ impl Credits {
             if self.is_overdrawn() {
                 return Payment::Refused;
             }
-            if self.try_take(bytes) {
+            if has_room() {
                 return Payment::Made;
             }
             let start_ns = monotonic_ns();
@@ -87,6 +127,9 @@ impl Credits {
 
     /// Pays whatever there is, without waiting: for who made its sources wait.
     pub(crate) fn charge(&self, bytes: u64) {
+        if let Some(pace) = &self.pace {
+            return pace.count();
+        }
         let bytes = bytes.min(BYTES_MASK / 2);
         self.word
             .fetch_add(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
@@ -106,6 +149,9 @@ impl Credits {
 
     /// Pays back what was paid for a response with `bytes` of outputs: it is read.
     pub fn refund(&self, bytes: u64) {
+        if self.pace.is_some() {
+            return;
+        }
         let bytes = bytes.min(BYTES_MASK / 2);
         self.word
             .fetch_sub(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
@@ -148,7 +194,6 @@ impl Credits {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Instant;
 
     use super::*;

@@ -35,7 +35,7 @@ pub struct ModelVersion {
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
     created_ms: u64,
-    /// Live requests, and [`RETIRED`] once no more may enter.
+    /// Live requests, [`PIN`] for each who pins the version, and [`RETIRED`] once no more may enter.
     live: AtomicU64,
     /// Bound of the live requests: of the queue, or of the crowd if that is lower.
     live_max: u64,
@@ -190,7 +190,18 @@ impl ModelVersion {
 
     /// Requests that were admitted and are not finished: queued, executing or answering.
     pub fn live_count(&self) -> u64 {
-        self.live.load(Ordering::Acquire) & !RETIRED
+        self.live.load(Ordering::Acquire) & COUNT_MASK
+    }
+
+    /// Undoes what a place or a pin has added to `live`.
+    fn give_back(&self, amount: u64) {
+        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
+        let before = self.live.fetch_sub(amount, Ordering::Release);
+        if before == RETIRED + amount
+            && let Some(mourner) = self.mourner.get()
+        {
+            mourner.unpark();
+        }
     }
 
     /// Lets no more requests in: whoever still holds this version looks for its successor. Does not block.
@@ -199,7 +210,7 @@ impl ModelVersion {
         self.live.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
-    /// [`ModelVersion::retire`] if no request is live; false if one is, or if it is retired already.
+    /// [`ModelVersion::retire`] if no request is live and nobody pins it; false if one is, or if it is retired already.
     pub(crate) fn retire_if_idle(&self) -> bool {
         self.live
             .compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Relaxed)
@@ -219,11 +230,11 @@ impl ModelVersion {
             .max(self.created_ms)
     }
 
-    /// Waits until no request of a retired version is live. One thread at most does so.
+    /// Waits until no request of a retired version is live, and nobody pins it. One thread at most does so.
     pub(crate) fn await_last_request(&self) {
         let own = self.mourner.get_or_init(thread::current);
         debug_assert_eq!(own.id(), thread::current().id());
-        while self.live_count() > 0 {
+        while self.live.load(Ordering::Acquire) & !RETIRED > 0 {
             // Woken by the last request; the bound only covers one that ended between the look and the registration.
             thread::park_timeout(MOURNING_LOOK);
         }
@@ -305,8 +316,10 @@ pub enum NoPlace {
     Retired,
 }
 
-/// Bit of `live`; counts stay far below.
+/// Bit of `live`. Below are the pins, and then the live requests; both counts stay far below their bounds.
 const RETIRED: u64 = 1 << 63;
+const PIN: u64 = 1 << 32;
+const COUNT_MASK: u64 = PIN - 1;
 const MOURNING_LOOK: Duration = Duration::from_millis(50);
 
 /// A model together with a place among its live requests, which is freed on drop at the latest.
@@ -334,6 +347,7 @@ impl Reservation {
         if before & RETIRED != 0 {
             return Err(NoPlace::Retired);
         }
+        let before = before & COUNT_MASK;
         if before >= model.live_max {
             return Err(model.no_place_beside(before));
         }
@@ -347,25 +361,6 @@ impl Reservation {
             pass: None,
             is_freed: AtomicBool::new(true),
         }
-    }
-
-    /// One more place in the same model: also in one that takes no more, as this place keeps it.
-    ///
-    /// # Errors
-    /// If the model has as many live requests as it may.
-    pub(crate) fn another(&self) -> Result<Reservation, NoPlace> {
-        debug_assert!(!self.is_freed.load(Ordering::Relaxed));
-        // Relaxed: it is ordered by what made this place.
-        let before = self.model.live.fetch_add(1, Ordering::Relaxed);
-        let reservation = Reservation {
-            model: Arc::clone(&self.model),
-            pass: None,
-            is_freed: AtomicBool::new(false),
-        };
-        if before & !RETIRED >= self.model.live_max {
-            return Err(self.model.no_place_beside(before & !RETIRED));
-        }
-        Ok(reservation)
     }
 
     /// Keeps `pass` for as long as the place.
@@ -383,13 +378,60 @@ impl Reservation {
         if let Some(pass) = &self.pass {
             pass.leave();
         }
-        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
-        let before = self.model.live.fetch_sub(1, Ordering::Release);
-        if before == RETIRED + 1
-            && let Some(mourner) = self.model.mourner.get()
-        {
-            mourner.unpark();
+        self.model.give_back(1);
+    }
+}
+
+/// Keeps a version in service for who will send it requests: an ensemble's request. It takes no place among them.
+pub(crate) struct Pin {
+    model: Arc<ModelVersion>,
+}
+
+impl Pin {
+    /// # Errors
+    /// [`NoPlace::Retired`].
+    pub(crate) fn new(model: &Arc<ModelVersion>) -> Result<Pin, NoPlace> {
+        // Acquire: as a reservation.
+        let before = model.live.fetch_add(PIN, Ordering::Acquire);
+        let pin = Pin {
+            model: Arc::clone(model),
+        };
+        if before & RETIRED != 0 {
+            return Err(NoPlace::Retired);
         }
+        Ok(pin)
+    }
+
+    /// A place in the model, also if it takes no more: this keeps it.
+    ///
+    /// # Errors
+    /// If the model has as many live requests as it may.
+    pub(crate) fn reserve(&self) -> Result<Reservation, NoPlace> {
+        // Relaxed: it is ordered by what made the pin.
+        let before = self.model.live.fetch_add(1, Ordering::Relaxed) & COUNT_MASK;
+        let reservation = Reservation {
+            model: Arc::clone(&self.model),
+            pass: None,
+            is_freed: AtomicBool::new(false),
+        };
+        if before >= self.model.live_max {
+            return Err(self.model.no_place_beside(before));
+        }
+        Ok(reservation)
+    }
+}
+
+impl std::ops::Deref for Pin {
+    type Target = Arc<ModelVersion>;
+
+    fn deref(&self) -> &Arc<ModelVersion> {
+        &self.model
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.model.give_back(PIN);
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conch_config::DataType;
 use conch_memory::View;
 
+use crate::ModelVersion;
 use crate::clock::monotonic_ns;
 use crate::request::Input;
 
@@ -48,6 +49,11 @@ pub trait TraceSink: Any + Send + Sync {
 
     /// Whether [`TraceSink::showed`] wants to be called at all.
     fn wants_tensors(&self) -> bool;
+
+    /// A trace of what is done on behalf of this one's request: of a step's request to `model`. None: that is not traced.
+    fn spawn(&self, _model: &Arc<ModelVersion>, _request_id: &str) -> Option<Trace> {
+        None
+    }
 
     /// A tensor at one of the `Tensor…` stations.
     fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>);

@@ -30,16 +30,26 @@ def value(name, kind, shape):
     return part(1, name) + part(2, part(1, number(1, kind) + part(2, dims)))
 
 
+def attribute(setting):
+    """A setting of an operator: its value and its type."""
+    if isinstance(setting, str):
+        return part(4, setting) + number(20, 3)
+    if isinstance(setting, (list, tuple)):
+        return b"".join(number(8, entry) for entry in setting) + number(20, 7)
+    return number(3, setting) + number(20, 2)
+
+
 def node(operation, inputs, outputs, **attributes):
     out = b"".join(part(1, name) for name in inputs) + b"".join(part(2, name) for name in outputs) + part(4, operation)
     for name, setting in attributes.items():
-        out += part(5, part(1, name) + number(3, setting) + number(20, 2))
+        out += part(5, part(1, name) + attribute(setting))
     return out
 
 
-def constant(name, values):
-    """An INT64 vector that operators take as an input."""
-    return number(1, len(values)) + number(2, INT64) + part(8, name) + part(9, struct.pack(f"<{len(values)}q", *values))
+def constant(name, values, kind=INT64, shape=None):
+    """A tensor that operators take as an input; a vector if no shape is given."""
+    dims = b"".join(number(1, dim) for dim in (shape or [len(values)]))
+    return dims + number(2, kind) + part(8, name) + part(9, struct.pack(f"<{len(values)}{'f' if kind == FLOAT else 'q'}", *values))
 
 
 def model(inputs, outputs, nodes, constants=()):

@@ -140,6 +140,18 @@ impl<T: Clone> Course<T> {
         self.next_answer > 0
     }
 
+    /// How often a decoupled step has answered.
+    pub(crate) fn response_count(&self, step: usize) -> u64 {
+        self.response_counts.get(step).copied().unwrap_or(0)
+    }
+
+    /// Answers that wait for their turn, or for an output that another step makes.
+    pub(crate) fn held_count(&self, graph: &Graph) -> usize {
+        let outputs = self.wanted.iter().map(|output| graph.outputs[*output]);
+        let counts = outputs.filter_map(|tensor| self.cells.get(tensor).map(Cells::len));
+        counts.max().unwrap_or(0)
+    }
+
     fn count_response(&mut self, graph: &Graph, step: usize) -> u64 {
         if self.response_counts.is_empty() {
             self.response_counts = vec![0; graph.steps.len()];
@@ -248,6 +260,10 @@ impl<T> Cells<T> {
             first: None,
             more: VecDeque::new(),
         }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
     }
 
     fn insert(&mut self, cell: Cell<T>) {

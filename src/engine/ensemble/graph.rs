@@ -113,8 +113,7 @@ impl Graph {
         is_superfluous.into()
     }
 
-    #[cfg(test)]
-    /// By step, the steps that cannot start before it has answered, near or far.
+    /// The steps that cannot start before `step` has answered, near or far.
     pub(crate) fn followers(&self, step: usize) -> Vec<usize> {
         let mut is_known = vec![false; self.steps.len()];
         let mut found = Vec::new();

@@ -8,20 +8,26 @@
 mod chores;
 mod course;
 mod graph;
+mod limit;
+mod pace;
 mod run;
+mod step;
 mod tensor;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use conch_config::{Ensembling, Model};
 
-use crate::model::{NoPlace, Reservation};
+use crate::model::{NoPlace, Pin};
 use crate::queue::Refusal;
 use crate::registry::{Registry, Snapshot};
 use crate::timekeeper::Timekeeper;
 use crate::{Error, ModelVersion, Ticket, admit};
 use graph::Graph;
+use limit::Limit;
+pub(crate) use pace::Pace;
 pub(crate) use run::{Run, StepHold};
 
 /// What a version of an ensemble holds.
@@ -32,6 +38,9 @@ pub(crate) struct Ensemble {
     models: Box<[StepModel]>,
     registry: Arc<Registry>,
     timekeeper: Arc<Timekeeper>,
+    /// By step; empty unless the configuration bounds what is in flight.
+    limits: Box<[Limit]>,
+    inflight_max: u32,
     is_closed: AtomicBool,
 }
 
@@ -66,6 +75,11 @@ impl Ensemble {
             models: models.collect(),
             registry: Arc::clone(registry),
             timekeeper: Arc::clone(timekeeper),
+            limits: match ensembling.inflight_max {
+                0 => Box::default(),
+                max => ensembling.steps.iter().map(|_| Limit::new(max)).collect(),
+            },
+            inflight_max: ensembling.inflight_max,
             is_closed: AtomicBool::new(false),
         })
     }
@@ -82,6 +96,22 @@ impl Ensemble {
         Ok(())
     }
 
+    /// How many of a decoupled step's responses may be on their way through the steps behind it, in one request.
+    fn window(&self) -> u64 {
+        match self.inflight_max {
+            0 => WINDOW,
+            max => u64::from(max),
+        }
+    }
+
+    /// How long a decoupled step waits for those behind it while these make no progress.
+    fn patience(&self) -> Duration {
+        match self.inflight_max {
+            0 => PATIENCE,
+            _ => PATIENCE_IF_BOUNDED,
+        }
+    }
+
     /// Refuses further requests; those that run go on.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
@@ -91,18 +121,17 @@ impl Ensemble {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// A place among the live requests of each step's model: none of them is unloaded before the request is over, and there is room for
-    /// all of its steps.
+    /// The model of each step: none of them is unloaded before the request is over.
     ///
     /// # Errors
-    /// In the lookup's words, or UNAVAILABLE if a model has as many requests as it may.
-    fn pin(&self, id: &str) -> Result<Box<[Reservation]>, Error> {
+    /// In the lookup's words.
+    fn pin(&self, id: &str) -> Result<Box<[Pin]>, Error> {
         let mut attempts_left = SNAPSHOTS_MAX;
         loop {
             let snapshot = self.registry.snapshot();
             let found = self.models.iter().map(|step| {
                 let model = step.find(&snapshot)?;
-                Ok(Reservation::new(model).map_err(|why| (why, Arc::clone(model))))
+                Ok(Pin::new(model).map_err(|why| (why, Arc::clone(model))))
             });
             let pins: Result<Pins, Error> = found.collect();
             match pins? {
@@ -127,8 +156,14 @@ impl StepModel {
     }
 }
 
-/// All places, or why there is none in a model.
-type Pins = Result<Box<[Reservation]>, (NoPlace, Arc<ModelVersion>)>;
+/// All models, or why one takes no more.
+type Pins = Result<Box<[Pin]>, (NoPlace, Arc<ModelVersion>)>;
+
+/// As many as a client may have on their way that reads none.
+const WINDOW: u64 = crate::credits::COUNT_MAX;
+const PATIENCE: Duration = crate::credits::PATIENCE;
+/// Where the configuration bounds what is in flight memory is dear, so it is worth some waiting. Upstream waits for 300 s.
+const PATIENCE_IF_BOUNDED: Duration = Duration::from_secs(10);
 
 /// A version is replaced once per reload, and a reload takes far longer than a look.
 const SNAPSHOTS_MAX: u32 = 8;

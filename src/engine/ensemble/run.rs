@@ -20,19 +20,19 @@ use smallvec::SmallVec;
 
 use super::course::{Course, Progress, Start};
 use super::tensor::{self, Sequence, Value};
-use super::{Ensemble, chores};
-use crate::admit::{self, Prefix};
+use super::{Ensemble, Pace, chores};
+use crate::admit::Prefix;
 use crate::clock::monotonic_ns;
-use crate::model::Reservation;
+use crate::model::Pin;
 use crate::queue::refuse;
-use crate::request::{Draft, DraftInput, Live, Stamps, Ticket, WeakTicket};
+use crate::request::{Live, Ticket, WeakTicket};
 use crate::stats::{ExecutionSpan, Failure};
 use crate::{Code, Completion, Delivery, Departures, Error, Response};
 
 /// See the module.
 pub(crate) struct Run {
-    ensemble: Arc<Ensemble>,
-    ticket: Ticket,
+    pub(super) ensemble: Arc<Ensemble>,
+    pub(super) ticket: Ticket,
     own: Weak<Run>,
     outbox: Mutex<Outbox>,
     /// Locked by the thread that attends, and at the end: uncontended.
@@ -51,35 +51,57 @@ struct Outbox {
 
 // As large as what it nearly always is.
 #[expect(clippy::large_enum_variant)]
-enum Arrival {
+pub(super) enum Arrival {
     Begin,
     /// From a step; the slot tells which.
     Delivery(Delivery),
+    /// A place for a step that waited for one.
+    Place {
+        step: usize,
+        name: u64,
+    },
     /// The request is not wanted any more.
     Cancel,
 }
 
 #[derive(Default)]
-struct State {
-    live: Option<Live>,
+pub(super) struct State {
+    pub(super) live: Option<Live>,
     started_ns: u64,
     /// None until it begins, and once it is over.
-    course: Option<Course<Value>>,
-    pins: Box<[Reservation]>,
-    sequence: Sequence,
+    pub(super) course: Option<Course<Value>>,
+    pub(super) pins: Box<[Pin]>,
+    pub(super) sequence: Sequence,
     steps: Vec<Option<StepRun>>,
     free_slots: Vec<u32>,
-    failure: Option<Error>,
+    /// Requests in flight or waiting, by step; empty unless a step is decoupled.
+    pub(super) counts: Vec<u64>,
+    /// Steps that wait for a place, by names of their own.
+    pub(super) waiting: Vec<(u64, Start<Value>)>,
+    pub(super) waiting_count: u64,
+    /// Of decoupled steps that run, or did.
+    pub(super) paces: Vec<Paced>,
+    pub(super) failure: Option<Error>,
+    /// Steps' requests that are not wanted any more, until they are told so.
+    withdrawn: Vec<Ticket>,
+}
+
+/// A decoupled step and who sets its pace.
+pub(super) struct Paced {
+    pub(super) step: usize,
+    /// The steps that wait for it; none if one of them runs the same model, as that must not wait for itself.
+    pub(super) followers: Vec<usize>,
+    pub(super) pace: Arc<Pace>,
 }
 
 /// A step's request that is under way.
-struct StepRun {
-    step: usize,
-    iteration: u64,
-    is_decoupled: bool,
-    batch_size: u32,
-    sequence: Sequence,
-    ticket: WeakTicket,
+pub(super) struct StepRun {
+    pub(super) step: usize,
+    pub(super) iteration: u64,
+    pub(super) is_decoupled: bool,
+    pub(super) batch_size: u32,
+    pub(super) sequence: Sequence,
+    pub(super) ticket: WeakTicket,
 }
 
 impl Run {
@@ -131,8 +153,8 @@ impl Run {
         let is_left = !outbox.arrivals.is_empty();
         drop(outbox);
         // A model that answers faster than its answers are taken must not keep this thread, which may be a shard.
-        if is_left && let Some(own) = self.own.upgrade() {
-            let timekeeper = &self.ensemble.timekeeper;
+        if is_left {
+            let (own, timekeeper) = (self.own(), &self.ensemble.timekeeper);
             timekeeper.call_at(0, move |_| chores::attend(own));
         }
     }
@@ -158,6 +180,22 @@ impl Run {
                 Err(error) => self.fail(&mut state, error),
             },
             Arrival::Delivery(delivery) => progress = self.book(&mut state, delivery),
+            Arrival::Place { step, name } => {
+                let known = state.waiting.iter().position(|(known, _)| *known == name);
+                match known {
+                    Some(place) => {
+                        let (_, start) = state.waiting.remove(place);
+                        drop(state);
+                        self.start_in_place(start);
+                    }
+                    // It was withdrawn meanwhile.
+                    None => {
+                        drop(state);
+                        self.give_back_place(step);
+                    }
+                }
+                return self.go_on(progress);
+            }
             Arrival::Cancel => {
                 if state.course.is_some() {
                     self.fail(&mut state, Error::new(Code::Cancelled, ""));
@@ -166,8 +204,8 @@ impl Run {
         }
         if !progress.starts.is_empty() && self.ticket.is_cancelled() {
             // Upstream marks the next steps as cancelled, which comes to the same.
-            for _ in progress.starts.drain(..) {
-                state.end_run();
+            for start in progress.starts.drain(..) {
+                state.end_run(start.step);
             }
             self.fail(&mut state, Error::new(Code::Cancelled, ""));
         }
@@ -194,7 +232,12 @@ impl Run {
         let inputs = tensor::of_request(live, &origin.model.config);
         let course = state.course.insert(Course::new(graph, wanted));
         state.pins = self.ensemble.pin(&origin.id)?;
-        Ok(course.begin(graph, inputs))
+        let progress = course.begin(graph, inputs);
+        if state.pins.iter().any(|pin| pin.config.is_decoupled) {
+            state.counts = vec![0; graph.steps.len()];
+        }
+        state.count(&progress);
+        Ok(progress)
     }
 
     /// Notes what a step has delivered.
@@ -214,15 +257,19 @@ impl Run {
             None => {}
             Some(Err(error)) => self.fail(state, error),
             Some(Ok(response)) => match self.pass_on(state, &step_run, response) {
-                Ok(next) => progress = next,
+                Ok(next) => {
+                    state.count(&next);
+                    progress = next;
+                }
                 Err(error) => self.fail(state, error),
             },
         }
         if is_final {
             state.free(slot);
-            state.end_run();
-        } else if let Some(empty) = state.steps.get_mut(place) {
-            *empty = Some(step_run);
+            state.end_run(step_run.step);
+            self.give_back_place(step_run.step);
+        } else {
+            state.put(slot, step_run);
         }
         progress
     }
@@ -251,7 +298,7 @@ impl Run {
     }
 
     /// The first error is the answer, once nothing is in flight.
-    fn fail(&self, state: &mut State, error: Error) {
+    pub(super) fn fail(&self, state: &mut State, error: Error) {
         if state.failure.is_some() {
             return;
         }
@@ -263,13 +310,14 @@ impl Run {
         if let Some(course) = &mut state.course {
             course.fail();
         }
-        let under_way = state.steps.iter().flatten();
-        let tickets: SmallVec<[Ticket; 4]> =
-            under_way.filter_map(|run| run.ticket.upgrade()).collect();
-        for ticket in tickets {
-            // What it was is delivered to this run, which is being attended: it comes to that later.
-            withdraw_step(&ticket);
+        for (_, start) in std::mem::take(&mut state.waiting) {
+            state.end_run(start.step);
         }
+        for paced in &state.paces {
+            paced.pace.close();
+        }
+        let under_way = state.steps.iter().flatten();
+        state.withdrawn = under_way.filter_map(|run| run.ticket.upgrade()).collect();
     }
 
     /// Answers, starts what is to start, and ends if that was all.
@@ -283,6 +331,8 @@ impl Run {
             self.start(start);
         }
         let mut state = self.state();
+        self.set_paces(&state);
+        let withdrawn = std::mem::take(&mut state.withdrawn);
         let (is_over, has_answered) = match &state.course {
             Some(course) => (course.is_over(), course.has_answered()),
             None => return,
@@ -292,8 +342,11 @@ impl Run {
         if is_over {
             state.course = None;
             state.pins = Box::default();
+            state.paces = Vec::new();
         }
         drop(state);
+        // What it was is delivered to this run, which is being attended: it comes to that later.
+        withdrawn.iter().for_each(withdraw_step);
         let has_news = !answers.is_empty();
         for answer in answers {
             self.deliver_outcome(Some(Ok(answer)), false);
@@ -320,8 +373,11 @@ impl Run {
             state.failure = Some(error.clone());
         }
         drop(state);
-        self.close_one();
+        let is_given_up = self.close_one();
         self.deliver_outcome(outcome, true);
+        if is_given_up {
+            origin.model.free();
+        }
     }
 
     fn deadlock(&self) -> Error {
@@ -377,144 +433,17 @@ impl Run {
         }
     }
 
-    /// Admits and submits a step's request. What keeps it from that fails the ensemble.
-    fn start(&self, start: Start<Value>) {
-        let mut state = self.state();
-        if state.failure.is_some() {
-            state.end_run();
-            return;
-        }
-        match self.admit(&mut state, start) {
-            Ok(ticket) => {
-                let slot = ticket.shared().slot;
-                drop(state);
-                let model = Arc::clone(&ticket.shared().model);
-                if let Err(error) = model.submit(ticket) {
-                    let mut state = self.state();
-                    state.free(slot);
-                    state.end_run();
-                    self.fail(&mut state, error);
-                }
-            }
-            Err(error) => {
-                state.end_run();
-                self.fail(&mut state, error);
-            }
-        }
-    }
-
-    fn admit(&self, state: &mut State, start: Start<Value>) -> Result<Ticket, Error> {
-        let Start {
-            step,
-            iteration,
-            inputs: values,
-        } = start;
-        let origin = self.ticket.shared();
-        let shape = &self.ensemble.graph.steps[step];
-        let pin = state
-            .pins
-            .get(step)
-            .ok_or_else(|| Error::internal("no such step"))?;
-        let reservation = pin.another().map_err(|why| {
-            let draft = Draft {
-                id: &origin.id,
-                ..Draft::default()
-            };
-            admit::refuse(pin, &draft, why)
-        })?;
-        let config = Arc::clone(&reservation.config);
-        let mut sequence: Option<&Sequence> = None;
-        let mut inputs: SmallVec<[DraftInput<'_>; 4]> = SmallVec::with_capacity(values.len());
-        for ((name, _), value) in shape.inputs.iter().zip(&values) {
-            if let Some(told) = &value.sequence {
-                match sequence {
-                    Some(known) if known != told => crate::log::error!(
-                        "{}Different set of response parameters are set for '{}'. Parameter correlation ID {:?}, flags {} is used.",
-                        Prefix(&origin.id),
-                        reservation.name,
-                        known.id,
-                        known.flags
-                    ),
-                    Some(_) => {}
-                    None => sequence = Some(told),
-                }
-            }
-            let Some(tensor) = &value.tensor else {
-                continue;
-            };
-            let dims = config.input(name).map_or(&[][..], |(_, spec)| &spec.dims);
-            inputs.push(DraftInput {
-                name,
-                data_type: tensor.data_type,
-                shape: tensor.shape_for(dims, config.is_batching()),
-                chunks: tensor.chunks.clone(),
-            });
-        }
-        let sequence = sequence.unwrap_or(&state.sequence).clone();
-        let live = state
-            .live
-            .as_ref()
-            .ok_or_else(|| Error::internal("the request is gone"))?;
-        let draft = Draft {
-            id: &origin.id,
-            correlation_id: sequence.id.clone(),
-            sequence_flags: sequence.flags,
-            priority: live.priority,
-            timeout_us: live.timeout_us,
-            parameters: live.parameters.clone(),
-            inputs,
-            requested_outputs: shape.outputs.iter().map(|(name, _)| &**name).collect(),
-            ..Draft::default()
-        };
-        let stamps = Stamps {
-            request_start_ns: monotonic_ns(),
-            queue_start_ns: 0,
-            deadline_ns: live.stamps.deadline_ns,
-        };
-        let slot = state.reserve();
-        let own = self
-            .own
-            .upgrade()
-            .ok_or_else(|| Error::internal("the run is gone"))?;
-        let completion = Arc::clone(&own) as Arc<dyn Completion>;
-        let hold = StepHold::new(own);
-        let admitted = admit::admit_step(reservation, draft, &completion, slot, stamps, hold);
-        let place = usize::try_from(slot).unwrap_or(usize::MAX);
-        match admitted {
-            Ok(ticket) => {
-                if let Some(empty) = state.steps.get_mut(place) {
-                    *empty = Some(StepRun {
-                        step,
-                        iteration,
-                        is_decoupled: config.is_decoupled,
-                        batch_size: if config.is_batching() {
-                            ticket.shared().facts.batch_count
-                        } else {
-                            0
-                        },
-                        sequence,
-                        ticket: Arc::downgrade(&ticket),
-                    });
-                }
-                Ok(ticket)
-            }
-            Err(error) => {
-                state.free(slot);
-                Err(error)
-            }
-        }
-    }
-
-    /// One reason less to keep the request. The last gives it up and counts it.
-    fn close_one(&self) {
+    /// One reason less to keep the request. The last gives it up and counts it; returns whether this was the last. Its place is then to be
+    /// freed, although something may still refer to a step.
+    fn close_one(&self) -> bool {
         // AcqRel: who gives it up sees what the others noted.
         if self.open_count.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
+            return false;
         }
         let (live, started_ns, is_failed) = {
             let mut state = self.state();
             let Some(live) = state.live.take() else {
-                return;
+                return true;
             };
             (live, state.started_ns, state.failure.is_some())
         };
@@ -537,9 +466,15 @@ impl Run {
             statistics.report_batch(count, &span);
         }
         drop(live);
+        true
     }
 
-    fn arrive(&self, arrival: Arrival) {
+    /// Itself; whoever calls it has it by such a reference.
+    pub(super) fn own(&self) -> Arc<Run> {
+        self.own.upgrade().expect("it is in use")
+    }
+
+    pub(super) fn arrive(&self, arrival: Arrival) {
         self.outbox().arrivals.push_back(arrival);
     }
 
@@ -547,7 +482,7 @@ impl Run {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -573,7 +508,7 @@ fn withdraw_step(ticket: &Ticket) {
 }
 
 impl State {
-    fn reserve(&mut self) -> u64 {
+    pub(super) fn reserve(&mut self) -> u64 {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.steps.push(None);
             // As many as are under way at a time.
@@ -582,7 +517,14 @@ impl State {
         u64::from(slot)
     }
 
-    fn free(&mut self, slot: u64) {
+    pub(super) fn put(&mut self, slot: u64, run: StepRun) {
+        let place = usize::try_from(slot).ok();
+        if let Some(empty) = place.and_then(|place| self.steps.get_mut(place)) {
+            *empty = Some(run);
+        }
+    }
+
+    pub(super) fn free(&mut self, slot: u64) {
         let Ok(slot) = u32::try_from(slot) else {
             return;
         };
@@ -592,7 +534,18 @@ impl State {
         }
     }
 
-    fn end_run(&mut self) {
+    fn count(&mut self, progress: &Progress<Value>) {
+        for start in &progress.starts {
+            if let Some(count) = self.counts.get_mut(start.step) {
+                *count += 1;
+            }
+        }
+    }
+
+    pub(super) fn end_run(&mut self, step: usize) {
+        if let Some(count) = self.counts.get_mut(step) {
+            *count -= 1;
+        }
         if let Some(course) = &mut self.course {
             course.end_run();
         }
@@ -605,9 +558,7 @@ impl Completion for Run {
     }
 
     fn wake(&self) {
-        if let Some(own) = self.own.upgrade() {
-            chores::attend(own);
-        }
+        chores::attend(self.own());
     }
 }
 
@@ -622,7 +573,7 @@ impl fmt::Debug for Run {
 pub(crate) struct StepHold(Arc<Run>);
 
 impl StepHold {
-    fn new(run: Arc<Run>) -> StepHold {
+    pub(super) fn new(run: Arc<Run>) -> StepHold {
         // Relaxed: the caller holds a reason already.
         run.open_count.fetch_add(1, Ordering::Relaxed);
         StepHold(run)
@@ -640,6 +591,8 @@ impl StepHold {
 
 impl Drop for StepHold {
     fn drop(&mut self) {
-        self.0.close_one();
+        if self.0.close_one() {
+            self.0.ticket.shared().model.free();
+        }
     }
 }

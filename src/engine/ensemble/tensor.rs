@@ -230,3 +230,185 @@ fn joined(chunks: &[View]) -> View {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fixture::model;
+
+    #[test]
+    fn a_batch_of_one_comes_and_goes_where_the_rest_agrees() {
+        // Configured dimensions, whether the reader batches, the maker's batch size, the shape, the shape for the reader.
+        let table = [
+            (&[4][..], true, 2, &[2, 4][..], &[2, 4][..]),
+            (&[4], false, 0, &[4], &[4]),
+            (&[4], true, 0, &[4], &[1, 4]),
+            (&[-1], true, 0, &[7], &[1, 7]),
+            // It counts its batch itself.
+            (&[4], true, 0, &[3, 4], &[3, 4]),
+            (&[-1, 4], false, 3, &[3, 4], &[3, 4]),
+            (&[4], false, 1, &[1, 4], &[4]),
+            (&[-1, 4], false, 1, &[1, 4], &[1, 4]),
+            // Refused by whoever gets it.
+            (&[4], false, 2, &[2, 4], &[2, 4]),
+        ];
+        for (dims, is_batching, batch_size, shape, expected) in table {
+            let tensor = Tensor {
+                data_type: DataType::Fp32,
+                shape: Shape::from_slice(shape),
+                chunks: SmallVec::new(),
+                batch_size,
+            };
+            let got = tensor.shape_for(dims, is_batching);
+            assert_eq!(
+                &*got, expected,
+                "{dims:?} {is_batching} {batch_size} {shape:?}"
+            );
+        }
+    }
+
+    fn parameter(name: &str, value: ParameterValue) -> Parameter {
+        Parameter {
+            name: name.into(),
+            value,
+        }
+    }
+
+    #[test]
+    fn a_response_may_name_another_sequence() {
+        use ParameterValue::{Bool, Int, Text};
+        let own = Sequence {
+            id: CorrelationId::Unsigned(5),
+            flags: START | END,
+        };
+        let sequence = |id, flags| Ok(Some(Sequence { id, flags }));
+        let five = || CorrelationId::Unsigned(5);
+        let table = [
+            (vec![], Ok(None)),
+            (vec![("other", Int(1))], Ok(None)),
+            (
+                vec![("sequence_id", Int(9))],
+                sequence(CorrelationId::Unsigned(9), 0),
+            ),
+            (
+                vec![("sequence_id", Text("x".into()))],
+                sequence(CorrelationId::Text("x".into()), 0),
+            ),
+            (
+                vec![("sequence_start", Bool(true))],
+                sequence(five(), START),
+            ),
+            (
+                vec![
+                    ("sequence_start", Bool(false)),
+                    ("sequence_end", Bool(true)),
+                ],
+                sequence(five(), END),
+            ),
+            (vec![("sequence_id", Bool(true))], Err(ID_TYPE)),
+            (
+                vec![("sequence_start", Int(1))],
+                Err("expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL"),
+            ),
+            (
+                vec![("sequence_end", Text("1".into()))],
+                Err("expect parameter 'sequence_end' to be TRITONSERVER_PARAMETER_BOOL"),
+            ),
+        ];
+        for (parameters, expected) in table {
+            let parameters: Vec<Parameter> = parameters
+                .into_iter()
+                .map(|(name, value)| parameter(name, value))
+                .collect();
+            let got = told_sequence(&parameters, &own);
+            let got = got.as_ref().map_err(|error| &*error.message);
+            assert_eq!(
+                got,
+                expected.as_ref().map_err(|message| *message),
+                "{parameters:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_made_is_absent_and_names_are_those_of_the_step() {
+        let model = model(
+            "input { name: 'a' data_type: TYPE_INT32 dims: 1 } output { name: 'x' data_type: TYPE_INT32 dims: 1 }",
+        );
+        let output = |name: &str, byte: u8| Output {
+            name: name.into(),
+            data_type: DataType::Uint8,
+            shape: Shape::from_slice(&[1]),
+            data: View::copy_of(&[byte]),
+        };
+        let response = Response {
+            model: Arc::clone(&model),
+            outputs: [output("unknown", 0), output("second", 2)]
+                .into_iter()
+                .collect(),
+            parameters: vec![parameter("sequence_id", ParameterValue::Int(8))],
+        };
+        let own = Sequence {
+            id: CorrelationId::Unsigned(1),
+            flags: END,
+        };
+        let values = of_response(response, ["first", "second"].into_iter(), 0, &own).unwrap();
+        assert!(values[0].tensor.is_none());
+        let tensor = values[1].tensor.as_ref().unwrap();
+        assert_eq!(tensor.chunks[0].as_slice(), Some(&[2][..]));
+        let sequence = values[1].sequence.as_ref().unwrap();
+        assert_eq!(
+            (&sequence.id, sequence.flags),
+            (&CorrelationId::Unsigned(8), 0)
+        );
+        let told: Vec<String> = sequence
+            .parameters()
+            .iter()
+            .map(|p| format!("{} {:?}", p.name, p.value))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "sequence_id Int(8)",
+                "sequence_start Bool(false)",
+                "sequence_end Bool(false)"
+            ]
+        );
+    }
+
+    #[test]
+    fn outputs_are_shown_in_the_configured_shape() {
+        let spec = |text: &str| {
+            let inputs = "input { name: 'a' data_type: TYPE_INT32 dims: 1 }";
+            let model = model(&format!(
+                "{inputs} output {{ name: 'x' data_type: TYPE_INT32 {text} }}"
+            ));
+            model.config.outputs[0].clone()
+        };
+        let made = |shape: &[i64]| Tensor {
+            data_type: DataType::Int32,
+            shape: Shape::from_slice(shape),
+            chunks: [View::copy_of(&[1, 2]), View::copy_of(&[3])]
+                .into_iter()
+                .collect(),
+            batch_size: 0,
+        };
+        for (text, shape, expected) in [
+            ("dims: [ -1, 2 ]", &[5, 2][..], &[5, 2][..]),
+            ("dims: [ 2, 3 ] reshape { shape: [ 6 ] }", &[6], &[2, 3]),
+            ("dims: [ -1, 1 ] reshape { shape: [ -1 ] }", &[7], &[7, 1]),
+            // Of another rank than configured: as it is.
+            (
+                "dims: [ -1, 1 ] reshape { shape: [ -1 ] }",
+                &[7, 3],
+                &[7, 3],
+            ),
+        ] {
+            let output = made(shape).into_output(&spec(text), false);
+            assert_eq!(&*output.shape, expected, "{text}");
+            assert_eq!(output.data.as_slice(), Some(&[1, 2, 3][..]), "in one piece");
+        }
+    }
+}

@@ -46,10 +46,16 @@ impl Lifecycle {
         let is_polled = if overrides.is_empty() {
             self.load_named(&names, &mut failures)?
         } else {
-            let _turn = self.turns.take(names).map_err(|TurnsClosed| stopping())?;
-            match self.plan_from_request(name, overrides) {
+            let planned = {
+                let _turn = self
+                    .turns
+                    .take(names.clone())
+                    .map_err(|TurnsClosed| stopping())?;
+                self.plan_from_request(name, overrides)
+            };
+            match planned {
                 Ok(plans) => {
-                    failures = self.bring_up(plans);
+                    failures = self.load_planned(names, plans)?;
                     true
                 }
                 Err(error) => {
@@ -218,12 +224,54 @@ impl Lifecycle {
         }
     }
 
+    /// Loads what a request describes, and first what that needs.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the server is stopping.
+    fn load_planned(
+        &self,
+        mut names: BTreeSet<String>,
+        described: Vec<Plan>,
+    ) -> Result<Vec<(ModelId, Error)>, Error> {
+        let needs: BTreeSet<String> = described
+            .iter()
+            .flat_map(|plan| plan.source.needs.iter().cloned())
+            .collect();
+        loop {
+            let turn = self
+                .turns
+                .take(names.clone())
+                .map_err(|TurnsClosed| stopping())?;
+            // What cannot be read is missed when the ensemble is put together.
+            let (mut plans, _) = self.plan_all(&BTreeSet::new(), &needs);
+            plans.extend(described.iter().map(|plan| (plan.id.clone(), plan.clone())));
+            let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
+            let dependents = self.dependents(&changed);
+            if !changed.is_subset(&names) || !dependents.is_subset(&names) {
+                drop(turn);
+                names.extend(changed);
+                names.extend(dependents);
+                continue;
+            }
+            return Ok(self.bring_up_in_order(plans, changed));
+        }
+    }
+
     /// What has to be loaded for `asked`, and whether all of it could be read.
     fn plan_named(&self, asked: &BTreeSet<String>) -> (BTreeMap<ModelId, Plan>, bool) {
+        self.plan_all(asked, asked)
+    }
+
+    /// What has to be loaded for `wanted`, some of which was `asked` for by name.
+    fn plan_all(
+        &self,
+        asked: &BTreeSet<String>,
+        wanted: &BTreeSet<String>,
+    ) -> (BTreeMap<ModelId, Plan>, bool) {
         let mut plans = BTreeMap::new();
         let mut is_polled = true;
-        let mut seen = asked.clone();
-        let mut open: Vec<String> = asked.iter().cloned().collect();
+        let mut seen = wanted.clone();
+        let mut open: Vec<String> = wanted.iter().cloned().collect();
         while !open.is_empty() {
             let mut found = Vec::new();
             for name in std::mem::take(&mut open) {

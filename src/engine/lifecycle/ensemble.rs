@@ -69,11 +69,6 @@ impl Lifecycle {
         let mut config = plan.candidate.config.clone();
         let ensembling = conch_config::ensembling(&config)
             .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
-        if ensembling.inflight_max > 0 {
-            return Err(Error::unsupported(format!(
-                "ensemble '{id}' has max_inflight_requests, which this server does not support"
-            )));
-        }
         let models = self.board.lock();
         let mut missing: BTreeSet<&str> = BTreeSet::new();
         let mut found: Vec<&ModelId> = Vec::new();

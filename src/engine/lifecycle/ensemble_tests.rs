@@ -6,8 +6,12 @@ use std::sync::atomic::Ordering;
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
 use super::fake::{Directory, fault};
-use super::tests::{Count, options, start, submit};
-use crate::{Options, Server};
+use super::tests::{Count, options, start, submit, submit_as};
+use crate::fixture::Recorder;
+use crate::{
+    Code, Completion, CorrelationId, Delivery, Draft, Error, Options, Overrides, Parameter,
+    ParameterValue, Response, Server, withdraw,
+};
 
 /// Adds an ensemble that hands IN from model to model: `name` or `name@version`.
 fn ensemble(directory: &Directory, name: &str, models: &[&str]) {
@@ -307,4 +311,251 @@ fn what_runs_at_the_end_is_answered() {
     stopping.join().unwrap().unwrap();
     let admitted = count.0.load(Ordering::SeqCst);
     assert_eq!(admitted, 1, "its later steps were let in");
+}
+
+fn answer(deliveries: &[Delivery]) -> Result<&Response, &Error> {
+    let [delivery] = deliveries else {
+        panic!("{deliveries:?}")
+    };
+    assert!(delivery.is_final);
+    delivery.outcome.as_ref().unwrap().as_ref()
+}
+
+#[test]
+fn a_step_is_asked_as_the_ensemble_was() {
+    let directory = Directory::new();
+    directory.model("r", "a", &["1"], &fault("tell"));
+    ensemble(&directory, "inner", &["a", "a"]);
+    ensemble(&directory, "outer", &["inner"]);
+    let (host, server) = start(options(&directory, &["r"]));
+    let recorder = Arc::new(Recorder::default());
+    let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
+    let parameter = Parameter {
+        name: "key".into(),
+        value: ParameterValue::Int(7),
+    };
+    let draft = Draft {
+        id: "me",
+        correlation_id: CorrelationId::Text("talk".into()),
+        sequence_flags: 3,
+        priority: 5,
+        timeout_us: 1_000_000,
+        parameters: vec![parameter],
+        ..Draft::default()
+    };
+    submit_as(&server, "outer", &completion, draft).unwrap();
+    let deliveries = recorder.wait(1);
+    let response = answer(&deliveries).unwrap();
+    assert_eq!(&*response.model.name, "outer");
+    assert_eq!(response.outputs[0].data.as_slice(), Some(&[1, 0, 0, 0][..]));
+    let told: Vec<&ParameterValue> = response.parameters.iter().map(|p| &p.value).collect();
+    let expected = [
+        ParameterValue::Text("talk".into()),
+        ParameterValue::Bool(true),
+        ParameterValue::Bool(true),
+    ];
+    assert_eq!(told, expected.iter().collect::<Vec<_>>());
+    let asked: Vec<String> = host
+        .events
+        .all()
+        .into_iter()
+        .filter(|e| e.starts_with("asked"))
+        .collect();
+    // Its model has no levels of priority.
+    let expected = "asked a:1 id=me Text(\"talk\") flags=3 priority=0 timeout=1000000 [Parameter { name: \"key\", value: Int(7) }] outputs=[0]";
+    assert_eq!(asked, [expected; 2]);
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_ensemble_that_comes_to_nothing_says_so() {
+    let directory = Directory::new();
+    directory.model("r", "a", &["1"], &fault("silent"));
+    ensemble(&directory, "whole", &["a", "a"]);
+    let (_, server) = start(options(&directory, &["r"]));
+    let recorder = Arc::new(Recorder::default());
+    let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
+    submit_as(&server, "whole", &completion, Draft::default()).unwrap();
+    let deliveries = recorder.wait(1);
+    assert_eq!(
+        answer(&deliveries).unwrap_err(),
+        &Error::invalid(
+            "in ensemble 'whole', [request id: <id_unknown>] unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+        )
+    );
+    server.stop().unwrap();
+}
+
+#[test]
+fn ensembles_in_ensembles_without_end() {
+    let directory = Directory::new();
+    directory.model("r", "e0", &["1"], "");
+    let names: Vec<String> = (0..=400).map(|n| format!("e{n}")).collect();
+    for pair in names.windows(2) {
+        ensemble(&directory, &pair[1], &[&pair[0], "e0"]);
+    }
+    let (_, server) = start(options(&directory, &["r"]));
+    run(&server, "e400");
+    let statistics = server.statistics(Some("e0"), None).unwrap();
+    assert_eq!(statistics[0].inference_count, 401);
+    // Comes down in order, too.
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_request_is_withdrawn_wherever_its_step_waits() {
+    let directory = Directory::new();
+    directory.model("r", "slow", &["1"], &fault("hold"));
+    directory.model("r", "after", &["1"], &fault("tell"));
+    ensemble(&directory, "inner", &["slow", "after"]);
+    ensemble(&directory, "outer", &["inner", "after"]);
+    let (host, server) = start(options(&directory, &["r"]));
+    let ask = || {
+        let recorder = Arc::new(Recorder::default());
+        let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
+        let ticket = submit_as(&server, "outer", &completion, Draft::default()).unwrap();
+        (recorder, ticket)
+    };
+    let (first, executing) = ask();
+    let pending = || {
+        server
+            .registry()
+            .snapshot()
+            .find("slow", None)
+            .unwrap()
+            .metric_totals()
+            .pending_count
+    };
+    wait_for("the execution", || pending() == 0);
+    let (second, queued) = ask();
+    assert_eq!(pending(), 1);
+    assert!(withdraw(&queued).is_none(), "it is under way");
+    let deliveries = second.wait(1);
+    let error = answer(&deliveries).unwrap_err();
+    assert_eq!(
+        (error.code, &*error.message),
+        (Code::Cancelled, "in ensemble 'outer', ")
+    );
+    assert_eq!(pending(), 0, "nothing of it is left in the queue");
+    // What executes goes on to its end; what comes after it does not begin.
+    assert!(withdraw(&executing).is_none());
+    host.gate.open();
+    let deliveries = first.wait(1);
+    assert_eq!(answer(&deliveries).unwrap_err().code, Code::Cancelled);
+    assert_eq!(host.events.count("asked after"), 0);
+    drop((executing, queued));
+    for name in ["outer", "inner"] {
+        let statistics = server.statistics(Some(name), None).unwrap();
+        assert_eq!(statistics[0].inference.fail.count, 2, "{name}");
+        wait_for("the places", || {
+            server
+                .registry()
+                .snapshot()
+                .find(name, None)
+                .unwrap()
+                .live_count()
+                == 0
+        });
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn many_requests_and_few_places() {
+    let directory = Directory::new();
+    directory.model(
+        "r",
+        "a",
+        &["1"],
+        "instance_group { count: 3 kind: KIND_CPU }",
+    );
+    ensemble(&directory, "inner", &["a", "a", "a"]);
+    ensemble(&directory, "outer", &["inner", "a", "inner"]);
+    for name in ["inner", "outer"] {
+        let file = directory.path(&format!("r/{name}/config.pbtxt"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.replace(
+            "ensemble_scheduling {",
+            "ensemble_scheduling { max_inflight_requests: 2",
+        );
+        std::fs::write(file, text).unwrap();
+    }
+    let (_, server) = start(options(&directory, &["r"]));
+    const THREADS: usize = 4;
+    const EACH: usize = 300;
+    let done = Arc::new(Count::default());
+    let cancelled = Arc::new(Recorder::default());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for index in 0..EACH {
+                    submit(&server, "outer", &done).unwrap();
+                    // One in three is given up at once, wherever it is by then.
+                    if index % 3 == 0 {
+                        let completion = Arc::clone(&cancelled) as Arc<dyn Completion>;
+                        let draft = Draft::default();
+                        let ticket = submit_as(&server, "outer", &completion, draft).unwrap();
+                        assert!(withdraw(&ticket).is_none());
+                    }
+                }
+            });
+        }
+    });
+    wait_for("the answers", || {
+        done.0.load(Ordering::SeqCst) == THREADS * EACH
+    });
+    // Each is answered once, with what it has come to.
+    assert_eq!(cancelled.wait(THREADS * EACH / 3).len(), THREADS * EACH / 3);
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_ensemble_that_comes_with_its_load_brings_its_models() {
+    let directory = Directory::new();
+    for name in ["a", "b"] {
+        directory.model("r", name, &["1"], "");
+    }
+    directory.folder("r/whole/1");
+    ensemble(&directory, "fixed", &["a"]);
+    let (_, server) = start(explicit(&directory, &["r"]));
+    let config = |steps: &str| {
+        let tensor =
+            |name: &str| format!(r#"[{{"name":"{name}","data_type":"TYPE_INT32","dims":[1]}}]"#);
+        Overrides {
+            config: Some(format!(
+                r#"{{"name":"whole","platform":"ensemble","max_batch_size":8,"input":{},"output":{},"ensemble_scheduling":{{"step":[{steps}]}}}}"#,
+                tensor("IN"),
+                tensor("OUT")
+            )),
+            files: Vec::new(),
+        }
+    };
+    let step = |model: &str| {
+        format!(
+            r#"{{"model_name":"{model}","model_version":-1,"input_map":{{"IN":"IN"}},"output_map":{{"OUT":"OUT"}}}}"#
+        )
+    };
+    server.load_model("whole", config(&step("b"))).unwrap();
+    run(&server, "whole");
+    let error = server
+        .load_model("whole", config(&step("nobody")))
+        .unwrap_err();
+    assert_eq!(
+        error.message,
+        "load failed for model 'whole': ensemble whole contains models that are not available or ambiguous: nobody\n"
+    );
+    // A model that comes with its load changes below the ensembles that need it.
+    plain(&server, "fixed").unwrap();
+    let of_floats = Overrides {
+        config: Some(
+            r#"{"name":"a","backend":"fake","max_batch_size":8,"input":[{"name":"IN","data_type":"TYPE_FP32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_FP32","dims":[1]}]}"#
+                .to_owned(),
+        ),
+        files: Vec::new(),
+    };
+    server.load_model("a", of_floats).unwrap();
+    assert!(!serves(&server, "fixed"));
+    plain(&server, "a").unwrap();
+    run(&server, "fixed");
+    server.stop().unwrap();
 }

@@ -296,6 +296,19 @@ impl Instance for FakeInstance {
                 // Counted with the first request, before any answer is seen; the batch's size is that of this test's only request.
                 origin.model.statistics.report_batch(count, &span);
             }
+            if self.model.fault == "tell" {
+                self.model.events.push(format!(
+                    "asked {} id={} {:?} flags={} priority={} timeout={} {:?} outputs={:?}",
+                    self.model.id,
+                    origin.id,
+                    live.correlation_id,
+                    live.sequence_flags,
+                    live.priority,
+                    live.timeout_us,
+                    live.parameters,
+                    live.requested_outputs,
+                ));
+            }
             let made = live.inputs.iter().find(|input| *input.name == *"IN");
             let made = made.map(|input| Output {
                 name: "OUT".into(),
@@ -310,7 +323,8 @@ impl Instance for FakeInstance {
             };
             let ticket = Arc::clone(live.ticket());
             drop(live);
-            departures.push(ticket.shared(), Some(Ok(response)), true);
+            let outcome = (self.model.fault != "silent").then_some(Ok(response));
+            departures.push(ticket.shared(), outcome, true);
         }
     }
 }

@@ -51,9 +51,19 @@ impl Completion for Count {
 
 /// Submits a request of one element; the answer raises the count.
 pub(super) fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result<(), Error> {
+    let completion = Arc::clone(count) as Arc<dyn Completion>;
+    submit_as(server, model, &completion, Draft::default()).map(|_| ())
+}
+
+/// [`submit`] for what else there is to say of a request.
+pub(super) fn submit_as(
+    server: &Server,
+    model: &str,
+    completion: &Arc<dyn Completion>,
+    mut draft: Draft<'_>,
+) -> Result<crate::Ticket, Error> {
     let snapshot = server.registry().snapshot();
     let model = snapshot.find(model, None)?;
-    let mut draft = Draft::default();
     draft.inputs.push(DraftInput {
         name: "IN",
         data_type: DataType::Int32,
@@ -67,9 +77,8 @@ pub(super) fn submit(server: &Server, model: &str, count: &Arc<Count>) -> Result
         request_start_ns: now_ns,
         ..Stamps::default()
     };
-    let completion = Arc::clone(count) as Arc<dyn Completion>;
-    let ticket = admit::admit(model, draft, &completion, 0, stamps)?;
-    model.submit(ticket)
+    let ticket = admit::admit(model, draft, completion, 0, stamps)?;
+    model.submit(Arc::clone(&ticket)).map(|()| ticket)
 }
 
 #[test]

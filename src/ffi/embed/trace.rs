@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::log;
 use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
+use conch_engine::{ModelVersion, log};
 
 use super::callbacks::{
     conch_guard_activity, conch_guard_tensor_activity, conch_guard_trace_release, log_failure,
     on_exception,
 };
-use crate::boundary::{Tag, as_handle, c_string, handles};
+use crate::boundary::{Tag, as_handle, c_string, handles, into_handle};
 use crate::objects::BufferAttributes;
 
 handles! {
@@ -191,6 +191,20 @@ impl Drop for Carried {
 impl TraceSink for Carried {
     fn reached(&self, activity: Activity, timestamp_ns: u64) {
         self.trace().report(activity as u32, timestamp_ns);
+    }
+
+    fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
+        let child = self.trace().spawn();
+        {
+            let mut subject = child.subject();
+            subject.model_name = c_string(&model.name);
+            subject.model_version = model.version;
+            subject.request_id = c_string(request_id);
+        }
+        let handle = into_handle(Box::new(child));
+        // SAFETY: made just now, for this carrier alone; its maker frees it when it is released.
+        let carried = unsafe { Carried::take(handle) }?;
+        Some(Trace::new(carried))
     }
 
     fn wants_tensors(&self) -> bool {

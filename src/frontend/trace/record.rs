@@ -11,6 +11,8 @@ use super::settings::Setting;
 
 /// What one trace holds. A stream of many responses is recorded up to here.
 const ENTRIES_MAX: usize = 4_096;
+/// Steps of one ensemble's request that are recorded.
+const CHILDREN_MAX: usize = 1_024;
 
 /// One report.
 pub(super) enum Entry {
@@ -39,6 +41,10 @@ pub(super) struct Record {
     pub(super) setting: Arc<Setting>,
     pub(super) subject: Option<Subject>,
     pub(super) entries: Vec<Entry>,
+    /// 0: none.
+    pub(super) parent_id: u64,
+    /// Of the steps of an ensemble.
+    pub(super) children: Vec<Record>,
 }
 
 /// A trace that is being taken. It ends when the last who knows it lets go.
@@ -47,15 +53,25 @@ pub(crate) struct Traced {
     setting: Arc<Setting>,
     subject: OnceLock<Subject>,
     entries: Mutex<Vec<Entry>>,
+    /// Of the ensemble, if this is one of its steps: what it lets go of becomes part of that.
+    parent: Option<Arc<Traced>>,
+    children: Mutex<Vec<Record>>,
 }
 
 impl Traced {
     pub(super) fn new(setting: &Arc<Setting>) -> Traced {
+        Traced::below(None, setting)
+    }
+
+    /// The trace of a step of an ensemble, or of no step.
+    fn below(parent: Option<Arc<Traced>>, setting: &Arc<Setting>) -> Traced {
         Traced {
             id: next_id(),
             setting: Arc::clone(setting),
             subject: OnceLock::new(),
             entries: Mutex::new(Vec::with_capacity(16)),
+            parent,
+            children: Mutex::default(),
         }
     }
 
@@ -69,7 +85,7 @@ impl Traced {
             model: Arc::clone(model),
             request_id: request_id.into(),
         });
-        Arc::new(Reporting(Arc::clone(self)))
+        Arc::new(Reporting(Arc::new(Engine(Arc::clone(self)))))
     }
 
     /// A station of the front end, now.
@@ -97,18 +113,34 @@ impl Drop for Traced {
             .entries
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
+        let children = self
+            .children
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         let record = Record {
             id: self.id,
             setting: Arc::clone(&self.setting),
             subject: self.subject.take(),
             entries: std::mem::take(entries),
+            parent_id: self.parent.as_ref().map_or(0, |parent| parent.id),
+            children: std::mem::take(children),
         };
+        if let Some(parent) = &self.parent {
+            let mut siblings = parent
+                .children
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if siblings.len() < CHILDREN_MAX {
+                siblings.push(record);
+            }
+            return;
+        }
         self.setting.queue().push(Message::Trace(Box::new(record)));
     }
 }
 
 /// What the engine knows of it.
-struct Reporting(Arc<Traced>);
+struct Reporting(Arc<Engine>);
 
 impl Asker for Reporting {
     fn trace(&self) -> Option<Trace> {
@@ -118,23 +150,35 @@ impl Asker for Reporting {
     fn released(&self) {}
 }
 
-impl TraceSink for Traced {
+/// What the engine reports to.
+struct Engine(Arc<Traced>);
+
+impl TraceSink for Engine {
     fn reached(&self, activity: Activity, timestamp_ns: u64) {
-        self.reached_at(name_of(activity), timestamp_ns);
+        self.0.reached_at(name_of(activity), timestamp_ns);
     }
 
     fn wants_tensors(&self) -> bool {
-        self.setting.values.levels.tensors
+        self.0.setting.values.levels.tensors
+    }
+
+    fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
+        let child = Traced::below(Some(Arc::clone(&self.0)), &self.0.setting);
+        child.subject.get_or_init(|| Subject {
+            model: Arc::clone(model),
+            request_id: request_id.into(),
+        });
+        Some(Trace::new(Arc::new(Engine(Arc::new(child)))))
     }
 
     fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
         let Some(bytes) = tensor.data.as_slice() else {
             return;
         };
-        let Some(room) = self.setting.queue().room(bytes.len() as u64) else {
+        let Some(room) = self.0.setting.queue().room(bytes.len() as u64) else {
             return;
         };
-        self.add(Entry::Tensor(Box::new(KeptTensor {
+        self.0.add(Entry::Tensor(Box::new(KeptTensor {
             activity: name_of(activity),
             name: tensor.name.into(),
             data_type: tensor.data_type,

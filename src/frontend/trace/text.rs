@@ -32,6 +32,10 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
                         text.extend_from_slice(b",\"request_id\":");
                         write::string(text, subject.request_id.as_bytes());
                     }
+                    if record.parent_id != 0 {
+                        let parent = format!(",\"parent_id\":{}", record.parent_id);
+                        text.extend_from_slice(parent.as_bytes());
+                    }
                     text.push(b'}');
                 }
                 begin(text);
@@ -43,6 +47,14 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
                 begin(text);
                 put_tensor(text, tensor);
             }
+        }
+    }
+    for child in &record.children {
+        let is_first = text.len();
+        text.push(b',');
+        render(text, child);
+        if text.len() == is_first + 1 {
+            text.truncate(is_first);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 import collections
 
+import test_ensembles
 import test_errors
 import test_stream
 from repository import identity, tensors
@@ -40,6 +41,20 @@ def few(repository):
     repository.model("identity", identity(batch=8))
 
 
+def ensembles(repository):
+    chain, ensemble, step = test_ensembles.chain, test_ensembles.ensemble, test_ensembles.step
+    pair = [("INPUT0", "FP32", (2,))], [("OUTPUT0", "FP32", (2,))]
+    repository.model("a", identity()).model("batched", identity(batch=8)).model("row", identity([("INPUT0", "FP32", (2,))]))
+    repository.model("inner", ensemble(chain("a", "a"))).model("nested", ensemble(chain("inner", "a")))
+    repository.model("into_row", ensemble(chain("batched", "row"), *pair, batch=8)).model("from_row", ensemble(chain("row", "batched"), *pair))
+    repository.model("branches", ensemble([step("a", {"INPUT0": "INPUT0"}, {"OUTPUT0": name}) for name in ("left", "right")],
+                                          outputs=[(name, "FP32", (-1,)) for name in ("left", "right")]))
+    one = [("INPUT0", "INT32", (1,))]
+    repository.model("square", test_stream.square()).model("one", identity(one))
+    repository.model("counting", ensemble([step("square", {"IN": "INPUT0"}, {"OUT": "made"}), step("one", {"INPUT0": "made"}, {"OUTPUT0": "OUTPUT0"})],
+                                          one, [("OUTPUT0", "INT32", (1,))]))
+
+
 def namespaces(repository):
     repository.model("identity", identity(batch=8))
     repository.model("own", identity(batch=8))
@@ -65,5 +80,6 @@ WORLDS = {
     "idle": World(few, (), (), ()),
     "packed_low": World(few, ("--grpc-infer-response-compression-level=low",), (), ()),
     "packed_high": World(few, ("--grpc-infer-response-compression-level=high",), (), ()),
+    "ensembles": World(ensembles, (), (), ()),
     "spaces": World(namespaces, ("--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*"), (), ()),
 }

@@ -1,0 +1,78 @@
+//! `max_inflight_requests`: how many requests a step may have in its model at a time, whichever requests of the ensemble they belong to.
+//!
+//! A step that finds no place waits in line, and holds no thread; whoever gives a place back hands it to the first in line.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::run::Run;
+
+/// The places of one step. The line keeps those alive that wait in it: nobody else does.
+#[derive(Debug)]
+pub(super) struct Limit<W = Arc<Run>> {
+    place_count: u32,
+    state: Mutex<State<W>>,
+}
+
+#[derive(Debug)]
+struct State<W> {
+    taken_count: u32,
+    /// Who waits, and its name for what waits there. As long as the requests in flight, which admission bounds.
+    line: VecDeque<(W, u64)>,
+}
+
+impl<W> Limit<W> {
+    pub(super) fn new(place_count: u32) -> Limit<W> {
+        Limit {
+            place_count,
+            state: Mutex::new(State {
+                taken_count: 0,
+                line: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// Takes a place, or gets in line: then the place comes by [`Limit::give_back`].
+    pub(super) fn enter(&self, waiter: impl FnOnce() -> W, name: u64) -> bool {
+        let mut state = self.state();
+        if state.taken_count < self.place_count {
+            state.taken_count += 1;
+            return true;
+        }
+        state.line.push_back((waiter(), name));
+        false
+    }
+
+    /// Gives a place back: it belongs to whoever is returned.
+    pub(super) fn give_back(&self) -> Option<(W, u64)> {
+        let mut state = self.state();
+        let next = state.line.pop_front();
+        if next.is_none() {
+            state.taken_count -= 1;
+        }
+        next
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<W>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_go_round_in_order() {
+        let limit: Limit<char> = Limit::new(2);
+        assert!(limit.enter(|| 'a', 0) && limit.enter(|| 'b', 1));
+        assert!(!limit.enter(|| 'c', 2) && !limit.enter(|| 'd', 3));
+        assert_eq!(limit.give_back(), Some(('c', 2)));
+        assert!(!limit.enter(|| 'e', 4), "not past those who wait");
+        assert_eq!(limit.give_back(), Some(('d', 3)));
+        assert_eq!(limit.give_back(), Some(('e', 4)));
+        assert_eq!([limit.give_back(), limit.give_back()], [None; 2]);
+        assert_eq!(limit.state().taken_count, 0);
+        assert!(limit.enter(|| 'f', 5));
+    }
+}

@@ -1,0 +1,247 @@
+//! The steps of a run: their places and their pace, and the requests that they are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::chores;
+use super::course::Start;
+use super::pace::Pace;
+use super::run::{Arrival, Paced, Run, State, StepHold, StepRun};
+use super::tensor::{Sequence, Value};
+use crate::admit::{self, Prefix};
+use crate::clock::monotonic_ns;
+use crate::model::Reservation;
+use crate::request::{Draft, DraftInput, Stamps, Ticket};
+use crate::trace::Trace;
+use crate::{Asker, Completion, Credits, Error};
+
+impl Run {
+    /// Starts a step, or lets it wait for its place.
+    pub(super) fn start(&self, start: Start<Value>) {
+        let mut state = self.state();
+        if state.failure.is_some() {
+            state.end_run(start.step);
+            return;
+        }
+        if let Some(limit) = self.ensemble.limits.get(start.step) {
+            let name = state.waiting_count;
+            state.waiting_count += 1;
+            if !limit.enter(|| self.own(), name) {
+                state.waiting.push((name, start));
+                return;
+            }
+        }
+        drop(state);
+        self.start_in_place(start);
+    }
+
+    /// Gives back the place of a step's request that is over, to the next in line.
+    pub(super) fn give_back_place(&self, step: usize) {
+        let Some(limit) = self.ensemble.limits.get(step) else {
+            return;
+        };
+        if let Some((next, name)) = limit.give_back() {
+            next.arrive(Arrival::Place { step, name });
+            chores::attend(next);
+        }
+    }
+
+    /// Admits and submits a step's request. What keeps it from that fails the ensemble.
+    pub(super) fn start_in_place(&self, start: Start<Value>) {
+        let step = start.step;
+        let submitted = self.admit(start).and_then(|ticket| {
+            let slot = ticket.shared().slot;
+            let model = Arc::clone(&ticket.shared().model);
+            model
+                .submit(ticket)
+                .inspect_err(|_| self.state().free(slot))
+        });
+        if let Err(error) = submitted {
+            let mut state = self.state();
+            state.end_run(step);
+            self.fail(&mut state, error);
+            drop(state);
+            self.give_back_place(step);
+        }
+    }
+
+    /// The pace of a decoupled step in this request.
+    fn pace(&self, state: &mut State, step: usize) -> Arc<Pace> {
+        let State { paces, pins, .. } = state;
+        if let Some(known) = paces.iter().find(|known| known.step == step) {
+            return Arc::clone(&known.pace);
+        }
+        let mut followers = self.ensemble.graph.followers(step);
+        let runs_same = |other: &usize| match (pins.get(step), pins.get(*other)) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        };
+        let (patience, mut window) = (self.ensemble.patience(), self.ensemble.window());
+        if followers.iter().any(runs_same) {
+            followers.clear();
+        }
+        if followers.is_empty() {
+            // The reader alone sets the pace.
+            window = u64::MAX;
+        }
+        let reader = self.ticket.shared().credits.clone();
+        let pace = Pace::new(window, patience, reader);
+        paces.push(Paced {
+            step,
+            followers,
+            pace: Arc::clone(&pace),
+        });
+        pace
+    }
+
+    /// Lets decoupled steps answer as far as the steps behind them have come.
+    pub(super) fn set_paces(&self, state: &State) {
+        let Some(course) = state.course.as_ref().filter(|course| !course.is_failed()) else {
+            return;
+        };
+        let graph = &self.ensemble.graph;
+        for paced in state
+            .paces
+            .iter()
+            .filter(|paced| !paced.followers.is_empty())
+        {
+            let behind = paced
+                .followers
+                .iter()
+                .filter_map(|step| state.counts.get(*step));
+            let held = course.held_count(graph) as u64;
+            let behind = behind.copied().max().unwrap_or(0).max(held);
+            let room = self.ensemble.window().saturating_sub(behind);
+            paced.pace.allow(course.response_count(paced.step) + room);
+        }
+    }
+
+    /// Makes the step's request. Outside of the lock, as askers are told of it.
+    fn admit(&self, start: Start<Value>) -> Result<Ticket, Error> {
+        let Start {
+            step,
+            iteration,
+            inputs: values,
+        } = start;
+        let origin = self.ticket.shared();
+        let shape = &self.ensemble.graph.steps[step];
+        let mut state = self.state();
+        let reservation = self.place(&state, step)?;
+        let config = Arc::clone(&reservation.config);
+        let sequence = self.sequence_of(&values, &state.sequence, &reservation.name);
+        let live = state
+            .live
+            .as_ref()
+            .ok_or_else(|| Error::internal("the request is gone"))?;
+        let asker = live.asker().cloned();
+        let mut draft = Draft {
+            id: &origin.id,
+            correlation_id: sequence.id.clone(),
+            sequence_flags: sequence.flags,
+            priority: live.priority,
+            timeout_us: live.timeout_us,
+            parameters: live.parameters.clone(),
+            requested_outputs: shape.outputs.iter().map(|(name, _)| &**name).collect(),
+            ..Draft::default()
+        };
+        let deadline_ns = live.stamps.deadline_ns;
+        if config.is_decoupled {
+            let pace = self.pace(&mut state, step);
+            draft.credits = Some(Arc::new(Credits::of_step(pace)));
+        }
+        let slot = state.reserve();
+        drop(state);
+        for ((name, _), value) in shape.inputs.iter().zip(&values) {
+            let Some(tensor) = &value.tensor else {
+                continue;
+            };
+            let dims = config.input(name).map_or(&[][..], |(_, spec)| &spec.dims);
+            draft.inputs.push(DraftInput {
+                name,
+                data_type: tensor.data_type,
+                shape: tensor.shape_for(dims, config.is_batching()),
+                chunks: tensor.chunks.clone(),
+            });
+        }
+        draft.asker = asker
+            .and_then(|asker| asker.trace())
+            .and_then(|trace| trace.sink().spawn(&reservation, &origin.id))
+            .map(|trace| Arc::new(Traced(Mutex::new(Some(trace)))) as Arc<dyn Asker>);
+        let stamps = Stamps {
+            request_start_ns: monotonic_ns(),
+            queue_start_ns: 0,
+            deadline_ns,
+        };
+        let own = self.own();
+        let completion = Arc::clone(&own) as Arc<dyn Completion>;
+        let hold = StepHold::new(own);
+        let admitted = admit::admit_step(reservation, draft, &completion, slot, stamps, hold);
+        let mut state = self.state();
+        match &admitted {
+            Ok(ticket) => {
+                let batch_count = ticket.shared().facts.batch_count;
+                state.put(
+                    slot,
+                    StepRun {
+                        step,
+                        iteration,
+                        is_decoupled: config.is_decoupled,
+                        batch_size: if config.is_batching() { batch_count } else { 0 },
+                        sequence,
+                        ticket: Arc::downgrade(ticket),
+                    },
+                );
+            }
+            Err(_) => state.free(slot),
+        }
+        admitted
+    }
+
+    /// A place among the live requests of a step's model.
+    fn place(&self, state: &State, step: usize) -> Result<Reservation, Error> {
+        let pin = state
+            .pins
+            .get(step)
+            .ok_or_else(|| Error::internal("the step has no model"))?;
+        pin.reserve().map_err(|why| {
+            let draft = Draft {
+                id: &self.ticket.shared().id,
+                ..Draft::default()
+            };
+            admit::refuse(pin, &draft, why)
+        })
+    }
+
+    /// The sequence that a step's request is part of: that of the runs that made its inputs, else the ensemble's own.
+    fn sequence_of(&self, values: &[Value], own: &Sequence, model: &str) -> Sequence {
+        let mut told = values.iter().filter_map(|value| value.sequence.as_ref());
+        let Some(first) = told.next() else {
+            return own.clone();
+        };
+        if told.any(|other| other != first) {
+            // In upstream's words.
+            crate::log::error!(
+                "{}Different set of response parameters are set for '{model}'. Parameter correlation ID {:?}, flags {} is used.",
+                Prefix(&self.ticket.shared().id),
+                first.id,
+                first.flags
+            );
+        }
+        first.clone()
+    }
+}
+
+/// The asker of a step whose request is traced.
+struct Traced(Mutex<Option<Trace>>);
+
+impl Asker for Traced {
+    fn trace(&self) -> Option<Trace> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn released(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
