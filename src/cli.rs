@@ -438,6 +438,12 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             reason: String::from(reason),
         });
     }
+    if arguments.limits_rate && arguments.limit_flags.executions_max.is_some() {
+        return Err(Stop::Bad {
+            flag: String::from("executions-max"),
+            reason: String::from("--executions-max excludes --rate-limit=execution_count."),
+        });
+    }
     arguments
         .limit_flags
         .check(is_explicit)

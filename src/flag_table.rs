@@ -659,6 +659,13 @@ pub static FLAGS: &[Flag] = &[
     ),
     flag(
         "conch",
+        "executions-max",
+        Int,
+        Served,
+        "Executions at a time over all models, which share their time by weight (parameter CONCH_SHARE_WEIGHT, 1 to 10000, else 100). Excludes --rate-limit=execution_count. Default: no bound.",
+    ),
+    flag(
+        "conch",
         "model-memory-budget-bytes",
         Int,
         Served,

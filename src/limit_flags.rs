@@ -1,4 +1,4 @@
-//! The flags that bound how much is let in at a time, and how much memory models take.
+//! The flags that bound how much is let in at a time, how much of it executes, and how much memory models take.
 
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ pub struct LimitFlags {
     pub bounds: Bounds,
     /// The header, or the key of metadata, that names the tenant.
     pub tenant_header: Option<Box<str>>,
+    /// Executions at a time.
+    pub executions_max: Option<u64>,
     model_budget_bytes: Option<u64>,
     model_wait_secs: Option<u64>,
     model_waiting_max: Option<usize>,
@@ -35,6 +37,9 @@ impl LimitFlags {
             "tenant-header" => {
                 let name = access_flags::header_name(value);
                 return Some(name.map(|name| self.tenant_header = name));
+            }
+            "executions-max" => {
+                return Some(count(value).map(|max| self.executions_max = Some(max)));
             }
             "model-memory-budget-bytes" => {
                 return Some(count(value).map(|bytes| self.model_budget_bytes = Some(bytes)));

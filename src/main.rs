@@ -183,6 +183,7 @@ fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::ser
         model_load_retry_count: arguments.model_load_retry_count,
         expands_config: arguments.expands_config,
         limits_rate: arguments.limits_rate,
+        executions_max: arguments.limit_flags.executions_max,
         rate_capacities: arguments.rate_capacities.clone(),
         model_control_mode: arguments.model_control_mode,
         startup_models: arguments.startup_models.clone(),

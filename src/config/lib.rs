@@ -46,7 +46,7 @@ pub use model::{
 };
 pub use needs::needed_models;
 pub use normalize::normalize;
-pub use own::{DEADLINE_ORDER, OwnParameters, REQUESTS_MAX};
+pub use own::{DEADLINE_ORDER, OwnParameters, REQUESTS_MAX, SHARE_WEIGHT};
 pub use prepare::{Preparation, prepare};
 pub use sequence::{Controls, FlagControl, IdControl, SequenceBatching, SequenceStrategy};
 pub use states::{StateSpec, StateStart, states};

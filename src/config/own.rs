@@ -14,8 +14,13 @@ pub const SEQUENCE_QUEUE_MAX: &str = "CONCH_SEQUENCE_QUEUE_MAX";
 /// Sequences that may wait for a slot.
 pub const SEQUENCE_BACKLOG_MAX: &str = "CONCH_SEQUENCE_BACKLOG_MAX";
 
+/// The weight of a model where models share executions.
+pub const SHARE_WEIGHT: &str = "CONCH_SHARE_WEIGHT";
+const SHARE_WEIGHT_MAX: u32 = 10_000;
+const SHARE_WEIGHT_DEFAULT: u32 = 100;
+
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnParameters {
     /// None: what the server says for all.
     pub requests_max: Option<u64>,
@@ -23,6 +28,19 @@ pub struct OwnParameters {
     /// None: as many as may be live.
     pub sequence_queue_max: Option<u32>,
     pub sequence_backlog_max: Option<u32>,
+    pub share_weight: u32,
+}
+
+impl Default for OwnParameters {
+    fn default() -> OwnParameters {
+        OwnParameters {
+            requests_max: None,
+            is_by_deadline: false,
+            sequence_queue_max: None,
+            sequence_backlog_max: None,
+            share_weight: SHARE_WEIGHT_DEFAULT,
+        }
+    }
 }
 
 impl OwnParameters {
@@ -37,8 +55,15 @@ impl OwnParameters {
         if requests_max == Some(0) {
             return Err(reader.refusal(REQUESTS_MAX, "a number of requests above 0"));
         }
+        let share_weight = reader
+            .value(SHARE_WEIGHT, WEIGHTS)?
+            .unwrap_or(SHARE_WEIGHT_DEFAULT);
+        if !(1..=SHARE_WEIGHT_MAX).contains(&share_weight) {
+            return Err(reader.refusal(SHARE_WEIGHT, WEIGHTS));
+        }
         Ok(OwnParameters {
             requests_max,
+            share_weight,
             is_by_deadline: reader
                 .value(DEADLINE_ORDER, "true or false")?
                 .unwrap_or(false),
@@ -47,6 +72,8 @@ impl OwnParameters {
         })
     }
 }
+
+const WEIGHTS: &str = "a number from 1 to 10000";
 
 struct Reader<'a> {
     model: &'a str,
@@ -88,10 +115,15 @@ mod tests {
     fn values_are_read_or_refused() {
         check(&[("OTHER", "x")], Ok(OwnParameters::default()));
         check(
-            &[(REQUESTS_MAX, "7"), (DEADLINE_ORDER, "true")],
+            &[
+                (REQUESTS_MAX, "7"),
+                (DEADLINE_ORDER, "true"),
+                (SHARE_WEIGHT, "10000"),
+            ],
             Ok(OwnParameters {
                 requests_max: Some(7),
                 is_by_deadline: true,
+                share_weight: 10_000,
                 ..OwnParameters::default()
             }),
         );
@@ -101,6 +133,12 @@ mod tests {
                 "parameter 'CONCH_REQUESTS_MAX' of model 'm' must be a number of requests above 0, got '{value}'"
             );
             check(&[(REQUESTS_MAX, value)], Err(&message));
+        }
+        for value in ["0", "10001", "-1", "1.5", ""] {
+            let message = format!(
+                "parameter 'CONCH_SHARE_WEIGHT' of model 'm' must be a number from 1 to 10000, got '{value}'"
+            );
+            check(&[(SHARE_WEIGHT, value)], Err(&message));
         }
         check(
             &[(DEADLINE_ORDER, "yes")],

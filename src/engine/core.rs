@@ -109,7 +109,7 @@ pub(crate) fn start_cores(
     lineup: Lineup,
     placement: &Placement,
 ) -> Result<Cores, Error> {
-    let rosters = rosters(&lineup, 0)?;
+    let rosters = rosters(version, &lineup, 0)?;
     let active = rosters.iter().filter(|roster| roster.index.is_some());
     let instance_counts: Vec<usize> = active.map(|roster| roster.specs.len()).collect();
     let active_count = instance_counts.len();
@@ -300,7 +300,11 @@ impl Drop for Cores {
 ///
 /// # Errors
 /// INVALID_ARG if the limiter could never let one execute.
-pub(crate) fn rosters(lineup: &Lineup, first_index: usize) -> Result<Vec<Roster>, Error> {
+pub(crate) fn rosters(
+    version: &ModelVersion,
+    lineup: &Lineup,
+    first_index: usize,
+) -> Result<Vec<Roster>, Error> {
     let mut rosters: Vec<Roster> = Vec::new();
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     let mut next_index = first_index;
@@ -327,9 +331,7 @@ pub(crate) fn rosters(lineup: &Lineup, first_index: usize) -> Result<Vec<Roster>
             continue;
         };
         if let Some(limiter) = lineup.limiter.as_ref().filter(|_| !spec.is_passive) {
-            roster
-                .seats
-                .push(limiter.seat(&spec.rate_limit, spec.device_id)?);
+            roster.seats.push(limiter.seat_for(version, spec)?);
         }
         roster.specs.push(spec.clone());
     }

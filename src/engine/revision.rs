@@ -58,7 +58,7 @@ impl Cores {
             }
             found.is_none()
         });
-        let rosters = rosters(&lineup, first_index)?;
+        let rosters = rosters(version, &lineup, first_index)?;
         let next_index = first_index + active_count(&rosters);
         if next_index > self.queue.core_count_max() {
             return Ok(None);

@@ -65,6 +65,8 @@ pub struct Options {
     pub host_policies: HostPolicies,
     /// Instances execute only with the resources that their groups name (`--rate-limit=execution_count`).
     pub limits_rate: bool,
+    /// Executions at a time over all models, which share them by weight; excludes `limits_rate`.
+    pub executions_max: Option<u64>,
     /// How much there is of these resources; none: as much as the neediest instance asks for.
     pub rate_capacities: Vec<Capacity>,
     pub model_load_thread_count: usize,
@@ -107,6 +109,7 @@ impl Default for Options {
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
             limits_rate: false,
+            executions_max: None,
             rate_capacities: Vec::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
@@ -177,6 +180,11 @@ impl Server {
     pub fn start(options: Options, host: Arc<dyn BackendHost>) -> Result<Arc<Server>, Error> {
         if options.model_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
+        }
+        if options.executions_max.is_some() && options.limits_rate {
+            return Err(Error::invalid(
+                "executions are shared among models, or limited by resources: not both",
+            ));
         }
         let demand = match options.demand.clone() {
             Some(settings) => Some(Demand::new(settings, &options)?),

@@ -108,9 +108,12 @@ impl Lifecycle {
             board: Board::new(registry, options.namespacing, options.demand.is_some()),
             turns: Turns::default(),
             permits: Permits::new(options.model_load_thread_count),
-            limiter: options
-                .limits_rate
-                .then(|| Limiter::new(options.rate_capacities.clone())),
+            limiter: match options.executions_max {
+                Some(executions_max) => Some(Limiter::sharing(executions_max)),
+                None => options
+                    .limits_rate
+                    .then(|| Limiter::new(options.rate_capacities.clone())),
+            },
             options: options.clone(),
             host,
             pool,

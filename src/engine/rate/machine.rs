@@ -20,12 +20,22 @@
 //! least, so those with lower passes get before it a bounded number of times; those with higher ones, [`OVERTAKEN_MAX`] times; and what
 //! then runs ends.
 
+//!
+//! **Shares.** The other policy (start-time fair queueing): instances belong to *flows*, one per model, and all need one of the same few
+//! executions. A flow has a tag, which each of its executions raises by its cost divided by the flow's weight; an instance that begins to wait gets the
+//! tag of its flow for a pass, or the pass of who was granted last if that is higher: a flow that was idle has saved nothing, and one that is new owes nothing. When
+//! nobody waits or runs, all tags are history, and who comes next begins beyond them.
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::resources::{Capacity, Needs, Resource, Unmet, capacities};
 
 /// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
 pub(super) const OVERTAKEN_MAX: u32 = 8;
+
+/// The stride of weight 1: enough digits for the quotient of any weight.
+const SHARE_UNIT: u128 = 1 << 32;
 
 pub(super) type InstanceId = u64;
 
@@ -39,13 +49,18 @@ pub(super) struct Machine {
     waiting: BTreeSet<(u128, u64, InstanceId)>,
     next_arrival: u64,
     next_id: InstanceId,
+    /// The tags of flows.
+    flows: BTreeMap<Arc<str>, u128>,
+    /// The highest pass of a flow's instance that was granted a turn.
+    granted_pass: u128,
 }
 
 #[derive(Debug)]
 struct Instance {
     needs: Needs,
-    /// What an execution adds to the pass: the priority, at least 1.
+    /// What an execution adds to the pass: the priority, at least 1. Of a flow, what a unit of cost adds to its tag.
     stride: u128,
+    flow: Option<Arc<str>>,
     pass: u128,
     /// Its last turn was in vain.
     was_vain: bool,
@@ -88,12 +103,32 @@ impl Machine {
         let instance = Instance {
             needs,
             stride,
+            flow: None,
             pass: 0,
             was_vain: false,
             state: State::Idle,
         };
         self.instances.insert(id, instance);
         Ok((id, self.grant()))
+    }
+
+    /// An idle instance of `flow` more, whose executions cost it the less the higher `weight`.
+    ///
+    /// # Errors
+    /// As [`Machine::add`].
+    pub(super) fn add_to(
+        &mut self,
+        flow: &Arc<str>,
+        needs: Needs,
+        weight: u32,
+    ) -> Result<(InstanceId, Vec<InstanceId>), Unmet> {
+        let (id, granted) = self.add(needs, 1)?;
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.flow = Some(Arc::clone(flow));
+            instance.stride = (SHARE_UNIT / u128::from(weight.max(1))).max(1);
+        }
+        self.flows.entry(Arc::clone(flow)).or_default();
+        Ok((id, granted))
     }
 
     /// One less, whatever it does; returns who is granted its turn for that. There may be less of its resources afterwards.
@@ -109,7 +144,15 @@ impl Machine {
         if let Ok(capacities) = capacities(all, &self.given) {
             self.capacities = capacities;
         }
-        self.grant()
+        if let Some(flow) = &instance.flow {
+            let is_its = |other: &Instance| other.flow.as_ref() == Some(flow);
+            if !self.instances.values().any(is_its) {
+                self.flows.remove(flow);
+            }
+        }
+        let granted = self.grant();
+        self.note_rest();
+        granted
     }
 
     /// An idle instance has work. Returns who may run now: it, or nobody.
@@ -118,25 +161,45 @@ impl Machine {
         self.grant()
     }
 
-    /// A running instance is done. It may not have executed: another of its model may have taken the work; that costs nothing unless it
-    /// happens again. With `has_more` it waits again at once, and gets its next
-    /// turn in its order. Returns who may run now.
+    /// [`Machine::finish_at_cost`] of a turn that cost 1.
+    #[cfg(test)]
     pub(super) fn finish(
         &mut self,
         id: InstanceId,
         has_executed: bool,
         has_more: bool,
     ) -> Vec<InstanceId> {
+        self.finish_at_cost(id, has_executed, has_more, 1)
+    }
+
+    /// A running instance is done. It may not have executed: another of its model may have taken the work; that costs nothing unless it
+    /// happens again. With `has_more` it waits again at once, and gets its next
+    /// turn in its order. `cost` is what a flow pays for. Returns who may run now.
+    pub(super) fn finish_at_cost(
+        &mut self,
+        id: InstanceId,
+        has_executed: bool,
+        has_more: bool,
+        cost: u64,
+    ) -> Vec<InstanceId> {
         let Some(instance) = self.instances.get_mut(&id) else {
             return Vec::new();
         };
         debug_assert_eq!(instance.state, State::Running);
         instance.state = State::Idle;
-        if has_executed || instance.was_vain {
-            instance.pass += instance.stride;
-        }
+        let is_charged = has_executed || instance.was_vain;
         instance.was_vain = !has_executed;
         let needs = std::mem::take(&mut instance.needs);
+        if is_charged {
+            match &instance.flow {
+                None => instance.pass += instance.stride,
+                Some(flow) => {
+                    let (flow, pass) = (Arc::clone(flow), instance.pass);
+                    let price = instance.stride.saturating_mul(u128::from(cost));
+                    self.charge(&flow, pass, price);
+                }
+            }
+        }
         self.give_back(&needs);
         if let Some(instance) = self.instances.get_mut(&id) {
             instance.needs = needs;
@@ -144,12 +207,40 @@ impl Machine {
         if has_more {
             self.enter(id);
         }
-        self.grant()
+        let granted = self.grant();
+        self.note_rest();
+        granted
     }
 
     pub(super) fn is_running(&self, id: InstanceId) -> bool {
         let instance = self.instances.get(&id);
         instance.is_some_and(|instance| instance.state == State::Running)
+    }
+
+    /// Raises the tag of `flow` for a turn that began at `pass`; its instances that wait get back in line by it.
+    fn charge(&mut self, flow: &Arc<str>, pass: u128, price: u128) {
+        let Some(tag) = self.flows.get_mut(flow) else {
+            return;
+        };
+        *tag = (*tag).max(pass).saturating_add(price);
+        for (id, instance) in &mut self.instances {
+            if let State::Waiting { arrival, .. } = instance.state
+                && instance.flow.as_ref() == Some(flow)
+                && instance.pass < *tag
+            {
+                self.waiting.remove(&(instance.pass, arrival, *id));
+                instance.pass = *tag;
+                self.waiting.insert((instance.pass, arrival, *id));
+            }
+        }
+    }
+
+    /// When nobody waits or runs, no flow is owed anything.
+    fn note_rest(&mut self) {
+        if self.waiting.is_empty() && self.held.is_empty() {
+            let highest = self.flows.values().copied().max().unwrap_or(0);
+            self.granted_pass = self.granted_pass.max(highest);
+        }
     }
 
     /// No longer among those that wait.
@@ -167,6 +258,7 @@ impl Machine {
             return;
         };
         debug_assert_eq!(entering.state, State::Idle);
+        let tag = entering.flow.as_ref().and_then(|flow| self.flows.get(flow));
         let competes = |other: &&Instance| {
             other.state != State::Idle
                 && other
@@ -174,15 +266,20 @@ impl Machine {
                     .keys()
                     .any(|need| entering.needs.contains_key(need))
         };
-        let lowest = self
-            .instances
-            .values()
-            .filter(competes)
-            .map(|other| other.pass)
-            .min();
-        // One turn behind the others is what somebody is who has just run.
-        let floor = lowest.map_or(0, |pass| pass.saturating_sub(entering.stride));
-        let pass = entering.pass.max(floor);
+        let pass = match tag {
+            Some(tag) => self.granted_pass.max(*tag),
+            None => {
+                let lowest = self
+                    .instances
+                    .values()
+                    .filter(competes)
+                    .map(|other| other.pass)
+                    .min();
+                // One turn behind the others is what somebody is who has just run.
+                let floor = lowest.map_or(0, |pass| pass.saturating_sub(entering.stride));
+                entering.pass.max(floor)
+            }
+        };
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         if let Some(instance) = self.instances.get_mut(&id) {
@@ -242,6 +339,9 @@ impl Machine {
                     self.waiting.remove(&(instance.pass, arrival, *id));
                 }
                 instance.state = State::Running;
+                if instance.flow.is_some() {
+                    self.granted_pass = self.granted_pass.max(instance.pass);
+                }
             }
         }
         granted
@@ -267,5 +367,7 @@ impl Machine {
     }
 }
 
+#[cfg(test)]
+mod share_tests;
 #[cfg(test)]
 mod tests;

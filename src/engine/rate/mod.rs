@@ -4,7 +4,9 @@
 //! before it forms a batch, so what arrives meanwhile joins it, and gives them back when the execution is over; who gets them is up to
 //! [`machine`]. A core that waits for resources is to its model's queue like one that executes: others look after the rest.
 //!
-//! Without the flag there is no limiter, and instances have no seats.
+//! The same seats share a number of executions among models by weight (`--executions-max`): then each needs one of these and nothing else, and what an execution costs is how long it holds its seat.
+//!
+//! Without either flag there is no limiter, and instances have no seats.
 
 mod machine;
 mod resources;
@@ -15,16 +17,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_config::RateLimit;
 
-use crate::Error;
+use crate::clock::monotonic_ns;
+use crate::{Error, InstanceSpec, ModelVersion};
 use machine::{InstanceId, Machine};
-use resources::{Needs, Resource};
+use resources::{Needs, Resource, Unmet};
 
 pub use resources::Capacity;
+
+/// What sharing models need one of.
+const EXECUTIONS: &str = "executions";
 
 /// See the module.
 pub(crate) struct Limiter {
     /// Held for one event at a time; waits are outside.
     state: Mutex<State>,
+    /// Models share executions, whatever resources they name.
+    is_sharing: bool,
 }
 
 struct State {
@@ -40,7 +48,49 @@ impl Limiter {
                 machine: Machine::new(capacities),
                 bells: BTreeMap::new(),
             }),
+            is_sharing: false,
         })
+    }
+
+    /// A limiter of `executions_max` executions at a time, which models share by weight.
+    pub(crate) fn sharing(executions_max: u64) -> Arc<Limiter> {
+        let capacity = Capacity {
+            name: EXECUTIONS.to_owned(),
+            count: executions_max.max(1),
+            device: None,
+        };
+        Arc::new(Limiter {
+            state: Mutex::new(State {
+                machine: Machine::new(vec![capacity]),
+                bells: BTreeMap::new(),
+            }),
+            is_sharing: true,
+        })
+    }
+
+    /// A seat for an instance of `model`.
+    ///
+    /// # Errors
+    /// As [`Limiter::seat`].
+    pub(crate) fn seat_for(
+        self: &Arc<Self>,
+        model: &ModelVersion,
+        spec: &InstanceSpec,
+    ) -> Result<Seat, Error> {
+        if !self.is_sharing {
+            return self.seat(&spec.rate_limit, spec.device_id);
+        }
+        let weight = model.config.own.share_weight;
+        let flow: Arc<str> = match &*model.namespace {
+            "" => Arc::clone(&model.name),
+            namespace => Arc::from(format!("{namespace}::{}", model.name)),
+        };
+        let resource = Resource {
+            name: Arc::from(EXECUTIONS),
+            device: None,
+        };
+        let needs = Needs::from([(resource, 1)]);
+        self.take_seat(|machine| machine.add_to(&flow, needs, weight))
     }
 
     /// A seat for an instance on device `device` whose group says `limit`.
@@ -59,12 +109,17 @@ impl Limiter {
                 (key, u64::from(resource.count))
             })
             .collect();
+        self.take_seat(|machine| machine.add(needs, limit.priority))
+    }
+
+    fn take_seat(
+        self: &Arc<Self>,
+        add: impl FnOnce(&mut Machine) -> Result<(InstanceId, Vec<InstanceId>), Unmet>,
+    ) -> Result<Seat, Error> {
         let bell = Arc::new(Condvar::new());
         let mut state = self.lock();
-        let (id, granted) = state
-            .machine
-            .add(needs, limit.priority)
-            .map_err(|unmet| Error::invalid(unmet.to_string()))?;
+        let (id, granted) =
+            add(&mut state.machine).map_err(|unmet| Error::invalid(unmet.to_string()))?;
         state.bells.insert(id, Arc::clone(&bell));
         state.ring(&granted);
         drop(state);
@@ -73,6 +128,7 @@ impl Limiter {
             id,
             bell,
             is_held: false,
+            held_since_ns: 0,
         })
     }
 
@@ -105,6 +161,7 @@ pub(crate) struct Seat {
     id: InstanceId,
     bell: Arc<Condvar>,
     is_held: bool,
+    held_since_ns: u64,
 }
 
 impl Seat {
@@ -121,24 +178,35 @@ impl Seat {
         state.ring(&granted);
         self.await_turn(state);
         self.is_held = true;
+        self.held_since_ns = monotonic_ns();
     }
 
     /// Gives back what an execution held, and waits for the next turn.
     pub(crate) fn renew(&mut self) {
         debug_assert!(self.is_held);
         let mut state = self.limiter.lock();
-        let granted = state.machine.finish(self.id, true, true);
+        let cost = self.cost();
+        let granted = state.machine.finish_at_cost(self.id, true, true, cost);
         state.ring(&granted);
         self.await_turn(state);
+        self.held_since_ns = monotonic_ns();
     }
 
     /// Gives back what the instance holds. `has_executed`: it had use of it.
     pub(crate) fn release(&mut self, has_executed: bool) {
         debug_assert!(self.is_held);
         let mut state = self.limiter.lock();
-        let granted = state.machine.finish(self.id, has_executed, false);
+        let cost = self.cost();
+        let granted = state
+            .machine
+            .finish_at_cost(self.id, has_executed, false, cost);
         state.ring(&granted);
         self.is_held = false;
+    }
+
+    /// How long the seat was held, in us.
+    fn cost(&self) -> u64 {
+        (monotonic_ns().saturating_sub(self.held_since_ns) / 1_000).max(1)
     }
 
     fn await_turn(&self, state: MutexGuard<'_, State>) {
@@ -214,6 +282,49 @@ mod tests {
         // All seats are gone, and with them what they held.
         let mut seat = limiter.seat(&limit(&[("R", true, 3)], 1), 0).unwrap();
         seat.acquire();
+    }
+
+    #[test]
+    fn models_share_executions_and_all_get_some() {
+        let limiter = Limiter::sharing(2);
+        let spec = InstanceSpec {
+            name: String::new(),
+            kind: conch_config::InstanceKind::Cpu,
+            device_id: 0,
+            host_policy: String::new(),
+            is_passive: false,
+            profiles: Vec::new(),
+            secondary_devices: Vec::new(),
+            // What a group names is the other policy's.
+            rate_limit: limit(&[("R", true, 9)], 3),
+        };
+        let (running, turns) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for weight in ["1", "100", "10000"] {
+                let text = format!(
+                    "parameters {{ key: 'CONCH_SHARE_WEIGHT' value {{ string_value: '{weight}' }} }}"
+                );
+                let model = crate::fixture::model(&text);
+                for _ in 0..2 {
+                    let mut seat = limiter.seat_for(&model, &spec).unwrap();
+                    let (running, turns) = (&running, &turns);
+                    scope.spawn(move || {
+                        for _ in 0..100 {
+                            if seat.is_held() {
+                                seat.renew();
+                            } else {
+                                seat.acquire();
+                            }
+                            assert!(running.fetch_add(1, Ordering::SeqCst) < 2);
+                            std::thread::yield_now();
+                            running.fetch_sub(1, Ordering::SeqCst);
+                            turns.fetch_add(1, Ordering::SeqCst);
+                        }
+                    });
+                }
+            }
+        });
+        assert_eq!(turns.into_inner(), 600);
     }
 
     #[test]
