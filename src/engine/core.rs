@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use conch_channel::{SPIN_MAX_NS, Spin};
-use conch_config::InstanceKind;
+use conch_config::{InstanceKind, Scheduling};
 
 use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
 use crate::progress::Progress;
@@ -254,7 +254,7 @@ impl Cores {
     /// Refuses new requests, executes what is queued, drops the instances on their threads and waits for all that. Blocks as long as
     /// the backend executes.
     pub fn stop(&self) {
-        self.close();
+        self.queue.close();
         let mut crew = self.crew();
         // It asks instances that go now.
         let inspector = crew.inspector.take();
@@ -274,9 +274,13 @@ impl Cores {
         }
     }
 
-    /// Refuses new requests without waiting; what is queued is still executed.
+    /// Refuses new requests without waiting, but those of sequences under way: these may end while anything is in flight. What is queued is
+    /// still executed.
     pub fn close(&self) {
-        self.queue.close();
+        match self.version.config.scheduling {
+            Scheduling::Sequence(_) => self.queue.refuse_starts(),
+            _ => self.queue.close(),
+        }
     }
 
     /// How many threads there are.

@@ -15,7 +15,7 @@ use super::*;
 use crate::fixture::{Recorder, draft, input, model};
 use crate::timekeeper::Timekeeper;
 use crate::topology::Topology;
-use crate::{Code, Completion, Draft, Stamps, Ticket, admit, withdraw};
+use crate::{Code, Completion, CorrelationId, Draft, Stamps, Ticket, admit, withdraw};
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
                       TYPE_INT32 dims: [ 1 ] } ]";
@@ -240,8 +240,17 @@ impl Bed {
     }
 
     fn admit(&self, slot: u64) -> Result<Ticket, Error> {
+        self.admit_of(0, 0, slot)
+    }
+
+    /// A request of sequence `id`.
+    fn admit_of(&self, id: u64, sequence_flags: u32, slot: u64) -> Result<Ticket, Error> {
         let completion: Arc<dyn Completion> = self.recorder.clone();
-        let drafted: Draft<'_> = draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])]);
+        let drafted = Draft {
+            correlation_id: CorrelationId::Unsigned(id),
+            sequence_flags,
+            ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
+        };
         let stamps = Stamps {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Stamps::default()
@@ -284,6 +293,36 @@ fn three_instances_execute_three_requests_and_the_fourth_waits() {
     assert_eq!(bed.batches(), [[3]]);
     bed.fake.let_go(3);
     assert_eq!(bed.recorder.wait(3).len(), 3);
+    bed.stop();
+}
+
+#[test]
+fn sequences_under_way_may_end_while_the_server_stops() {
+    const START: u32 = 1;
+    const END: u32 = 2;
+    let bed = Bed::cpus(
+        &format!("sequence_batching {{ }} {CONFIG}"),
+        Fake::closed(),
+        1,
+    );
+    let send = |id, flags, slot| bed.version.submit(bed.admit_of(id, flags, slot).unwrap());
+    send(7, START, 0).unwrap();
+    bed.fake.wait_inside(1);
+    bed.cores.as_ref().unwrap().close();
+    assert!(bed.version.is_closed());
+    send(7, END, 1).unwrap();
+    for flags in [START, START | END] {
+        let refused = send(8, flags, 2).unwrap_err();
+        let words =
+            "Server is stopping, scheduler for model has stopped accepting new inference requests";
+        assert_eq!(
+            (refused.code, &*refused.message),
+            (Code::Unavailable, words)
+        );
+    }
+    bed.fake.let_go(2);
+    assert_eq!(bed.recorder.wait(2).len(), 2);
+    assert_eq!(bed.batches(), [[0], [1]]);
     bed.stop();
 }
 

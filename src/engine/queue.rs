@@ -1,7 +1,7 @@
 //! A model's queue: its inbox, its scheduler, and the cores that drive it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use conch_channel::{Chain, Clock, Fate, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
@@ -66,6 +66,8 @@ pub(crate) struct Queue {
     core_count_max: usize,
     /// The earliest deadline that the timekeeper has for this queue.
     entrusted_ns: AtomicU64,
+    /// No sequence starts any more.
+    is_stopping: AtomicBool,
 }
 
 impl Queue {
@@ -114,6 +116,7 @@ impl Queue {
             core_count_max,
             timekeeper,
             entrusted_ns: AtomicU64::new(NEVER_NS),
+            is_stopping: AtomicBool::new(false),
         })
     }
 
@@ -292,6 +295,16 @@ impl Queue {
             self.entrust(deadline_ns);
         }
         false
+    }
+
+    /// Refuses requests that start a sequence; those under way may go on until [`Queue::close`].
+    pub(crate) fn refuse_starts(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it takes no more requests, or none that start anything.
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed) || self.relay.is_closing()
     }
 
     /// Refuses further requests; what is queued is still executed.
@@ -597,7 +610,7 @@ impl ModelVersion {
     /// Whether the queue takes no more requests.
     pub(crate) fn is_closed(&self) -> bool {
         match self.queue.get() {
-            Some(queue) => queue.relay.is_closing(),
+            Some(queue) => queue.is_stopping(),
             None => self.ensemble.get().is_none_or(|own| own.is_closed()),
         }
     }
@@ -617,7 +630,12 @@ impl ModelVersion {
             },
             _ => NEVER_NS,
         };
+        let is_start = |ticket: &Ticket| {
+            let member = ticket.shared().member.as_ref();
+            member.is_some_and(|member| member.is_start)
+        };
         let refused = match self.queue.get() {
+            Some(queue) if is_start(&ticket) && queue.is_stopping() => ticket,
             Some(queue) => match queue.submit(ticket) {
                 Ok(()) => {
                     // Every core may be executing for longer than that.
@@ -645,10 +663,14 @@ impl ModelVersion {
 
 /// Refuses a request because its model takes no more, and counts it.
 pub(crate) fn stopping(refused: &Ticket) -> Refusal {
-    let error = Error::unavailable(format!(
-        "{}Server is stopping, scheduler for model has stopped accepting new inference requests",
-        crate::admit::Prefix(&refused.shared().id)
-    ));
+    const WORDS: &str =
+        "Server is stopping, scheduler for model has stopped accepting new inference requests";
+    let origin = refused.shared();
+    let error = match origin.member {
+        // The sequence batcher names no request.
+        Some(_) => Error::unavailable(WORDS),
+        None => Error::unavailable(format!("{}{WORDS}", crate::admit::Prefix(&origin.id))),
+    };
     let live = refused.claim(Fate::Cancel, None);
     if let Some(live) = &live {
         let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
