@@ -153,6 +153,7 @@ fn load(backends: PathBuf) -> Result<Loaded, Error> {
         is_passive: false,
         profiles: Vec::new(),
         secondary_devices: Vec::new(),
+        rate_limit: Default::default(),
     })?;
     Ok(Loaded {
         instance,
