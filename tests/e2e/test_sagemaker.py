@@ -1,8 +1,11 @@
 """The SageMaker listener, in conch and in the real Triton: one model at /invocations, and many by /models."""
 
+import http.client
 import json
+import os
 import pathlib
 import shutil
+import subprocess
 import threading
 import time
 import unittest
@@ -11,7 +14,7 @@ import uuid
 import server as servers
 import wire
 from case import IS_TRITON, KIND, ListenerCase, conch_only, pack
-from repository import identity
+from repository import Repository, identity
 
 MIME = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 MODELS = pathlib.Path("/opt/ml/models")
@@ -172,6 +175,71 @@ def may_write():
 
 
 @unittest.skipUnless(may_write(), f"{MODELS} cannot be made here")
+@conch_only
+class Serve(unittest.TestCase):
+    """The script that starts a container."""
+
+    SCRIPT = servers.ROOT / "scripts/sagemaker-serve"
+
+    def run_script(self, models, **environment):
+        port = servers.free_port()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SAGEMAKER_")}
+        process = subprocess.Popen(
+            [self.SCRIPT, "serve"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**clean, "CONCH": os.environ.get("CONCH", str(servers.built("conch"))), "CONCH_SAGEMAKER_MODEL": str(models),
+                 "SAGEMAKER_BIND_TO_PORT": str(port), "SAGEMAKER_TRITON_LOG_VERBOSE": "false",
+                 "SAGEMAKER_TRITON_ADDITIONAL_ARGS":
+                     f"--backend-directory={servers.backend_directory()} --sagemaker-address=127.0.0.1", **environment})
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process, port
+
+    def ask(self, process, port, method, path, body=None):
+        while process.poll() is None:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            try:
+                connection.request(method, path, body and json.dumps(body))
+                response = connection.getresponse()
+                return response.status, response.read()
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+            finally:
+                connection.close()
+        self.fail(process.stdout.read())
+
+    def test_the_only_model(self):
+        with Repository() as repository:
+            repository.model("only", identity())
+            process, port = self.run_script(repository)
+            while self.ask(process, port, "GET", "/ping")[0] != 200:
+                time.sleep(0.05)
+            status, body = self.ask(process, port, "POST", "/invocations", BODY)
+            self.assertEqual((status, json.loads(body)["model_name"]), (200, "only"))
+            process.terminate()
+            self.assertEqual(process.wait(30), 0)
+
+    def test_many_models(self):
+        process, port = self.run_script("/nowhere", SAGEMAKER_MULTI_MODEL="true")
+        self.assertEqual(self.ask(process, port, "GET", "/ping")[0], 200)
+        self.assertEqual(json.loads(self.ask(process, port, "GET", "/models")[1]), {"models": []})
+
+    def test_what_cannot_be_served(self):
+        with Repository() as none, Repository() as two:
+            two.model("a", identity()).model("b", identity())
+            for models, environment, words in (
+                    (none, {}, f"there is no model in {none}"),
+                    (two, {}, f"there are several models in {two} (a b)"),
+                    (two, {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "c"}, f"there is no directory {two}/c"),
+                    (two.path / "a", {}, "it must hold the model's directory instead"),
+                    (two, {"SAGEMAKER_TRITON_INFERENCE_TYPE": "x"}, "must be one of infer, generate, generate_stream")):
+                with self.subTest(words):
+                    process, _ = self.run_script(models, **environment)
+                    output, _ = process.communicate(timeout=30)
+                    self.assertEqual(process.returncode, 1, output)
+                    self.assertIn(words, output)
+
+
 class Many(SageMakerCase):
     """A multi-model endpoint: models are loaded from below /opt/ml/models."""
 
