@@ -295,6 +295,8 @@ fn every_served_flag_can_be_set() {
             ("sagemaker-safe-port-range", _) => "1-2",
             ("host-policy", _) => "p,cpu-cores=0-1,3-3",
             ("cache-config", _) => "a,b=c",
+            ("rate-limit", _) => "execution_count",
+            ("rate-limit-resource", _) => "r:1",
             ("memory-limit-bytes", _) => "1048576",
             (_, Takes::Bool) => "true",
             (_, Takes::Int) => "5",
