@@ -62,18 +62,19 @@ class Asking:
     def unload(self, name, body=""):
         return self.control(name, "unload", body)
 
+    def rows(self):
+        status, reply = self.server.post_json("/v2/repository/index", "")
+        self.assertEqual(status, 200, reply)
+        return json.loads(reply)
+
     def index(self):
         """`name`, `name:version state` or `name:version reason`, of models that nobody is unloading."""
-        def read():
-            status, reply = self.server.post_json("/v2/repository/index", "")
-            self.assertEqual(status, 200, reply)
-            return json.loads(reply)
-        wait_until(lambda: all(row.get("state") != "UNLOADING" for row in read()), read)
+        wait_until(lambda: all(row.get("state") != "UNLOADING" for row in self.rows()), self.rows)
 
         def show(row):
             version = f":{row['version']} " if "version" in row else ""
             return row["name"] + version + (row.get("reason") or row.get("state", ""))
-        return sorted(show(row) for row in read())
+        return sorted(show(row) for row in self.rows())
 
     def is_ready(self, name):
         return self.server.get(f"/v2/models/{name}/ready")[0] == 200
@@ -335,7 +336,7 @@ class Traffic(Asking, ServerCase):
         started = time.monotonic()
         for load in loads:
             load.start()
-        wait_until(lambda: "slow:1 LOADING" in self.index(), self.index)
+        wait_until(lambda: ("slow", "LOADING") in [(row["name"], row.get("state")) for row in self.rows()], self.index)
         slowest, count = 0, 0
         while loads[0].is_alive():
             before = time.monotonic()

@@ -167,17 +167,6 @@ class Configurations(unittest.TestCase):
                 self.assertEqual(server.post_json("/v2/models/other/infer", {"inputs": [
                     {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})[0], 200)
 
-    def test_unserved_schedulers(self):
-        with Repository() as repository:
-            repository.model("sequences", identity(batch=2, extra="sequence_batching { }\n"))
-            repository.model("steps", 'platform: "ensemble"\n'
-                             'input { name: "a" data_type: TYPE_FP32 dims: 1 }\noutput { name: "b" data_type: TYPE_FP32 dims: 1 }\n'
-                             'ensemble_scheduling { step { model_name: "x" model_version: -1 input_map { key: "i" value: "a" } '
-                             'output_map { key: "o" value: "b" } } }\n')
-            with self.start(repository) as server:
-                for name, reason in (("sequences", "uses sequence_batching"), ("steps", "is an ensemble")):
-                    self.assertRegex(server.output, f"{name}.*{reason}, which this server does not support")
-
     def test_passed_through(self):
         extra = ('optimization { graph { level: 1 } priority: PRIORITY_MAX cuda { graphs: true } eager_batching: true '
                  'gather_kernel_buffer_threshold: 3 }\n'
