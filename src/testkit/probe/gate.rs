@@ -1,4 +1,7 @@
 //! Holds executions back until a test lets them go.
+//!
+//! The file says how many executions of the model may go on, from its first: `3`. Numbers behind that one may go on out of turn: `0 2` lets
+//! the third go, and neither the first nor the second.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +23,7 @@ impl Gate {
         }
     }
 
-    /// Waits until the number in the file is larger than that of the executions before this one.
+    /// Waits until the file lets the execution go.
     ///
     /// # Errors
     /// `Unavailable` if there is no such number.
@@ -29,11 +32,37 @@ impl Gate {
         loop {
             let text = std::fs::read_to_string(&self.path)
                 .map_err(|error| Error::unavailable(format!("no gate: {error}")))?;
-            // Half written: looked at again.
-            if text.trim().parse().is_ok_and(|let_go: u64| let_go > before) {
+            if lets_go(&text, before) {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Whether `text` lets the execution go that has so many before it. One that is half written lets none go.
+fn lets_go(text: &str, before: u64) -> bool {
+    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+    let is_in_turn = matches!(numbers.next(), Some(Ok(count)) if count > before);
+    is_in_turn || numbers.any(|number| number == Ok(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_says_who_may_go() {
+        for (text, gone) in [
+            ("", &[][..]),
+            ("x", &[]),
+            ("0\n", &[]),
+            ("2", &[0, 1]),
+            ("0 2", &[2]),
+            ("1 3 2\n", &[0, 2, 3]),
+        ] {
+            let found: Vec<u64> = (0..5).filter(|before| lets_go(text, *before)).collect();
+            assert_eq!(found, gone, "{text:?}");
         }
     }
 }
