@@ -52,8 +52,11 @@ impl Turn {
         })
     }
 
-    /// Takes the next place. Called under the baton of the model.
+    /// Takes the next place, unless it has one: a request that is run again keeps its place. Called under the baton of the model.
     pub(crate) fn reserve(&self) {
+        if self.place.load(Ordering::Relaxed) != 0 {
+            return;
+        }
         let place = self.order.reserved.fetch_add(1, Ordering::Relaxed) + 1;
         self.place.store(place, Ordering::Release);
     }
@@ -189,5 +192,24 @@ mod tests {
         assert!(recorder.0.lock().unwrap().is_empty());
         drop(turns);
         assert_eq!(*recorder.0.lock().unwrap(), [(1, true)]);
+    }
+
+    #[test]
+    fn who_is_batched_again_keeps_its_place() {
+        let recorder = Arc::new(Recorder::default());
+        let completion: Arc<dyn Completion> = recorder.clone();
+        let order = Arc::new(Order::default());
+        let turns: Vec<_> = (0..2).map(|_| Turn::new(&order, &completion)).collect();
+        for index in [0, 1, 0, 0] {
+            turns[index].reserve();
+        }
+        for slot in [1, 0] {
+            turns[slot as usize].deliver(Delivery {
+                slot,
+                outcome: None,
+                is_final: true,
+            });
+        }
+        assert_eq!(*recorder.0.lock().unwrap(), [(0, true), (1, true)]);
     }
 }
