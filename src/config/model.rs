@@ -110,7 +110,7 @@ pub enum Scheduling {
     Default,
     Dynamic(DynamicBatching),
     Sequence(Box<SequenceBatching>),
-    /// Configured but served by later work: loading such a model is refused.
+    /// Of other models, which have queues of their own.
     Ensemble,
 }
 

@@ -14,19 +14,19 @@ pub(crate) fn model(text: &str) -> Arc<ModelVersion> {
 }
 
 pub(crate) fn model_with(text: &str, live_max: u64) -> Arc<ModelVersion> {
-    let text = format!("name: 'm' backend: 'fake' {text}");
+    let config = config(&format!("backend: 'fake' {text}"));
+    Arc::new(ModelVersion::new("m".into(), 1, config, 1, live_max))
+}
+
+/// The configuration that `text` describes, of a model named `m`.
+pub(crate) fn config(text: &str) -> Arc<conch_config::Model> {
+    let text = format!("name: 'm' {text}");
     let mut message =
         conch_config::parse_text("config.pbtxt", &text).expect("the test's configuration parses");
     conch_config::normalize(&mut message);
     let config =
         conch_config::Model::from_message(message).expect("the test's configuration is valid");
-    Arc::new(ModelVersion::new(
-        "m".into(),
-        1,
-        Arc::new(config),
-        1,
-        live_max,
-    ))
+    Arc::new(config)
 }
 
 /// Remembers what was delivered.

@@ -222,6 +222,12 @@ impl ModelVersion {
         self.live.fetch_and(!RETIRED, Ordering::AcqRel);
     }
 
+    /// Whether no request is live, and nobody pins it.
+    #[cfg(test)]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.live.load(Ordering::Acquire) & !RETIRED == 0
+    }
+
     /// When it was used last, or made, ms since the epoch.
     pub(crate) fn last_used_ms(&self) -> u64 {
         self.statistics

@@ -10,38 +10,20 @@ use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::rate::Seat;
-use crate::scheduler::{Entry, Facts, Harvest, Membership, Scheduler, policy_of, rejection_ns};
+use crate::scheduler::{Facts, Harvest, Membership, Scheduler, Subject, policy_of, rejection_ns};
 use crate::sequence::{returned, turn_away};
 use crate::shown::Shown;
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
-use crate::{Code, Departures, Error, Live, ModelVersion, Ticket};
+use crate::{Code, Departures, Error, Live, ModelVersion, Origin, Ticket};
 
-impl Entry for Ticket {
-    type Owned = Live;
-
+impl Subject for Origin {
     fn facts(&self) -> &Facts {
-        &self.shared().facts
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.is_queued()
-    }
-
-    fn claim(&self, fate: Fate) -> Option<Live> {
-        conch_channel::Claim::claim(self, fate, None)
+        &self.facts
     }
 
     fn member(&self) -> Option<&Membership> {
-        self.shared().member.as_deref()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.was_cancelled()
-    }
-
-    fn is_same(&self, other: &Ticket) -> bool {
-        Arc::ptr_eq(self, other)
+        self.member.as_deref()
     }
 }
 
@@ -154,32 +136,14 @@ impl Queue {
             let turn = self
                 .relay
                 .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
-                    accept(scheduler, arrivals, now_ns, harvest);
-                    if let (Scheduler::Sequence(sequence), Some(returns)) =
-                        (&mut *scheduler, self.returns.get(core))
-                    {
-                        returned(sequence, returns.take_all(), now_ns, harvest);
-                    }
-                    let outlook = scheduler.form(core, now_ns, harvest);
-                    for live in &mut harvest.batch {
-                        leave_queue(live);
-                    }
-                    self.call(harvest);
-                    let is_work = !harvest.batch.is_empty()
-                        || !harvest.expired.is_empty()
-                        || !harvest.cancelled.is_empty()
-                        || !harvest.refused.is_empty();
+                    let outlook = self.form(core, scheduler, arrivals, now_ns, harvest);
+                    let is_work = !harvest.batch.is_empty() || has_refusals(harvest);
                     (is_work.then_some(()), outlook)
                 });
             let Some(turn) = turn else {
                 return self.part_with(runner);
             };
-            if let Some(deadline_ns) = turn.unwatched_deadline_ns {
-                self.entrust(deadline_ns);
-            }
-            reject(&mut harvest.expired, departures);
-            cancel(&mut harvest.cancelled, departures);
-            turn_away(&mut harvest.refused, departures);
+            self.settle(turn.unwatched_deadline_ns, harvest, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
@@ -210,45 +174,83 @@ impl Queue {
                     .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
                         accept(scheduler, arrivals, now_ns, harvest);
                         let outlook = scheduler.look(now_ns, harvest);
-                        let is_work = outlook.is_ready
-                            || !harvest.expired.is_empty()
-                            || !harvest.cancelled.is_empty();
+                        let is_work = outlook.is_ready || has_refusals(harvest);
                         (is_work.then_some(outlook.is_ready), outlook)
                     });
                 let Some(turn) = turn else {
                     return self.part_with(runner);
                 };
-                if let Some(deadline_ns) = turn.unwatched_deadline_ns {
-                    self.entrust(deadline_ns);
-                }
-                reject(&mut harvest.expired, departures);
-                cancel(&mut harvest.cancelled, departures);
+                self.settle(turn.unwatched_deadline_ns, harvest, departures);
                 if !turn.batch {
                     continue;
                 }
                 seat.acquire();
             }
             let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-                accept(scheduler, arrivals, now_ns, harvest);
-                let outlook = scheduler.form(core, now_ns, harvest);
-                for live in &mut harvest.batch {
-                    leave_queue(live);
-                }
+                let outlook = self.form(core, scheduler, arrivals, now_ns, harvest);
                 ((), outlook)
             });
-            if let Some(((), Outlook { deadline_ns, .. })) = visited
-                && deadline_ns != NEVER_NS
-            {
-                self.entrust(deadline_ns);
-            }
-            reject(&mut harvest.expired, departures);
-            cancel(&mut harvest.cancelled, departures);
+            self.settle(deadline_of(visited), harvest, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
             // A sibling was faster, or has the baton.
             seat.release(false);
         }
+    }
+
+    /// Under the baton: lets the scheduler accept what has arrived and come back, and form one batch for `core`.
+    fn form(
+        &self,
+        core: usize,
+        scheduler: &mut Scheduler<Ticket>,
+        arrivals: Chain<Ticket>,
+        now_ns: u64,
+        harvest: &mut Harvest<Live>,
+    ) -> Outlook {
+        accept(scheduler, arrivals, now_ns, harvest);
+        if let (Scheduler::Sequence(sequence), Some(returns)) =
+            (&mut *scheduler, self.returns.get(core))
+        {
+            returned(sequence, returns.take_all(), now_ns, harvest);
+        }
+        let outlook = scheduler.form(core, now_ns, harvest);
+        for live in &mut harvest.batch {
+            leave_queue(live);
+        }
+        self.call(harvest);
+        outlook
+    }
+
+    /// After the baton: answers who is not executed, and has a deadline watched that no core watches.
+    fn settle(
+        self: &Arc<Self>,
+        unwatched_deadline_ns: Option<u64>,
+        harvest: &mut Harvest<Live>,
+        departures: &mut Departures,
+    ) {
+        if let Some(deadline_ns) = unwatched_deadline_ns {
+            self.entrust(deadline_ns);
+        }
+        reject(&mut harvest.expired, departures);
+        cancel(&mut harvest.cancelled, departures);
+        turn_away(&mut harvest.refused, departures);
+    }
+
+    /// What a core would execute now, for tests that are the model's only core.
+    #[cfg(test)]
+    pub(crate) fn form_now(self: &Arc<Self>) -> Vec<Live> {
+        let mut harvest = Harvest::default();
+        let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
+            let outlook = self.form(0, scheduler, arrivals, now_ns, &mut harvest);
+            ((), outlook)
+        });
+        self.settle(
+            deadline_of(visited),
+            &mut harvest,
+            &mut Departures::default(),
+        );
+        harvest.batch
     }
 
     pub(crate) fn submit(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refused<Ticket>> {
@@ -350,14 +352,8 @@ impl Queue {
             ((), outlook)
         });
         // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
-        if let Some(((), Outlook { deadline_ns, .. })) = visited
-            && deadline_ns != NEVER_NS
-        {
-            self.entrust(deadline_ns);
-        }
         let mut departures = Departures::default();
-        reject(&mut harvest.expired, &mut departures);
-        turn_away(&mut harvest.refused, &mut departures);
+        self.settle(deadline_of(visited), &mut harvest, &mut departures);
         visited.is_some()
     }
 }
@@ -377,6 +373,17 @@ fn accept(
     for ticket in arrivals {
         scheduler.accept(ticket, now_ns, harvest);
     }
+}
+
+/// Whether some are to be answered without being executed.
+fn has_refusals(harvest: &Harvest<Live>) -> bool {
+    !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
+}
+
+/// What a visit leaves to the timekeeper.
+fn deadline_of(visited: Option<((), Outlook)>) -> Option<u64> {
+    let ((), outlook) = visited?;
+    (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns)
 }
 
 /// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.

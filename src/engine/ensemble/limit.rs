@@ -53,6 +53,13 @@ impl<W> Limit<W> {
         next
     }
 
+    /// Places taken, places in all, and how many wait for one.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (u32, u32, usize) {
+        let state = self.state();
+        (state.taken_count, self.place_count, state.line.len())
+    }
+
     fn state(&self) -> MutexGuard<'_, State<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +79,7 @@ mod tests {
         assert_eq!(limit.give_back(), Some(('d', 3)));
         assert_eq!(limit.give_back(), Some(('e', 4)));
         assert_eq!([limit.give_back(), limit.give_back()], [None; 2]);
-        assert_eq!(limit.state().taken_count, 0);
+        assert_eq!(limit.counts(), (0, 2, 0));
         assert!(limit.enter(|| 'f', 5));
     }
 }

@@ -121,6 +121,12 @@ impl Ensemble {
         self.is_closed.load(Ordering::Relaxed)
     }
 
+    /// By step that is bounded: places taken, places in all, and how many wait for one.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> Vec<(u32, u32, usize)> {
+        self.limits.iter().map(Limit::counts).collect()
+    }
+
     /// The model of each step: none of them is unloaded before the request is over.
     ///
     /// # Errors

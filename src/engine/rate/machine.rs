@@ -1,7 +1,7 @@
 //! Which instance may execute next: a passive state machine over the resources that instances hold while they execute.
 //!
 //! ```text
-//!          wait                 granted (by any event)      
+//!          wait                 granted (by any event)
 //! idle ──────────► waiting ──────────────────────────────► running
 //!   ▲                 │ leave                                 │
 //!   └─────────────────┴───────────────────────────────────────┘ finish
@@ -19,7 +19,6 @@
 //! **Nobody starves.** A pass never falls, and stands still while its instance waits; every execution of another raises that one's by 1 at
 //! least, so those with lower passes get before it a bounded number of times; those with higher ones, [`OVERTAKEN_MAX`] times; and what
 //! then runs ends.
-
 //!
 //! **Shares.** The other policy (start-time fair queueing): instances belong to *flows*, one per model, and all need one of the same few
 //! executions. A flow has a tag, which each of its executions raises by its cost divided by the flow's weight; an instance that begins to wait gets the
@@ -32,15 +31,15 @@ use std::sync::Arc;
 use super::resources::{Capacity, Needs, Resource, Unmet, capacities};
 
 /// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
-pub(super) const OVERTAKEN_MAX: u32 = 8;
+pub(crate) const OVERTAKEN_MAX: u32 = 8;
 
 /// The stride of weight 1: enough digits for the quotient of any weight.
 const SHARE_UNIT: u128 = 1 << 32;
 
-pub(super) type InstanceId = u64;
+pub(crate) type InstanceId = u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     given: Vec<Capacity>,
     capacities: BTreeMap<Resource, u64>,
     held: BTreeMap<Resource, u64>,
@@ -79,7 +78,7 @@ enum State {
 }
 
 impl Machine {
-    pub(super) fn new(given: Vec<Capacity>) -> Machine {
+    pub(crate) fn new(given: Vec<Capacity>) -> Machine {
         Machine {
             given,
             ..Machine::default()
@@ -90,7 +89,7 @@ impl Machine {
     ///
     /// # Errors
     /// If its needs, beside those of all others, cannot be met: then there is none more.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         needs: Needs,
         priority: u32,
@@ -116,7 +115,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`Machine::add`].
-    pub(super) fn add_to(
+    pub(crate) fn add_to(
         &mut self,
         flow: &Arc<str>,
         needs: Needs,
@@ -132,7 +131,7 @@ impl Machine {
     }
 
     /// One less, whatever it does; returns who is granted its turn for that. There may be less of its resources afterwards.
-    pub(super) fn remove(&mut self, id: InstanceId) -> Vec<InstanceId> {
+    pub(crate) fn remove(&mut self, id: InstanceId) -> Vec<InstanceId> {
         self.leave(id);
         let Some(instance) = self.instances.remove(&id) else {
             return Vec::new();
@@ -156,14 +155,14 @@ impl Machine {
     }
 
     /// An idle instance has work. Returns who may run now: it, or nobody.
-    pub(super) fn wait(&mut self, id: InstanceId) -> Vec<InstanceId> {
+    pub(crate) fn wait(&mut self, id: InstanceId) -> Vec<InstanceId> {
         self.enter(id);
         self.grant()
     }
 
     /// [`Machine::finish_at_cost`] of a turn that cost 1.
     #[cfg(test)]
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &mut self,
         id: InstanceId,
         has_executed: bool,
@@ -175,7 +174,7 @@ impl Machine {
     /// A running instance is done. It may not have executed: another of its model may have taken the work; that costs nothing unless it
     /// happens again. With `has_more` it waits again at once, and gets its next
     /// turn in its order. `cost` is what a flow pays for. Returns who may run now.
-    pub(super) fn finish_at_cost(
+    pub(crate) fn finish_at_cost(
         &mut self,
         id: InstanceId,
         has_executed: bool,
@@ -212,7 +211,7 @@ impl Machine {
         granted
     }
 
-    pub(super) fn is_running(&self, id: InstanceId) -> bool {
+    pub(crate) fn is_running(&self, id: InstanceId) -> bool {
         let instance = self.instances.get(&id);
         instance.is_some_and(|instance| instance.state == State::Running)
     }
@@ -235,9 +234,14 @@ impl Machine {
         }
     }
 
+    /// Whether nobody waits or runs.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.waiting.is_empty() && self.held.is_empty()
+    }
+
     /// When nobody waits or runs, no flow is owed anything.
     fn note_rest(&mut self) {
-        if self.waiting.is_empty() && self.held.is_empty() {
+        if self.is_at_rest() {
             let highest = self.flows.values().copied().max().unwrap_or(0);
             self.granted_pass = self.granted_pass.max(highest);
         }

@@ -8,8 +8,8 @@
 //!
 //! Without either flag there is no limiter, and instances have no seats.
 
-mod machine;
-mod resources;
+pub(crate) mod machine;
+pub(crate) mod resources;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -34,7 +34,13 @@ impl<T: Entry> Fifo<T> {
         self.outlook()
     }
 
-    pub(crate) fn outlook(&self) -> Outlook {
+    /// What is left. Nobody shall get ready for one that somebody else has claimed.
+    pub(crate) fn outlook(&mut self) -> Outlook {
+        while self
+            .queue
+            .pop_front_if(|entry| !entry.is_waiting())
+            .is_some()
+        {}
         idle(self.queue.is_empty())
     }
 }

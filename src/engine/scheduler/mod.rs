@@ -4,6 +4,8 @@
 //! drives a [`Scheduler`] under its model's baton, tests drive it on a virtual clock with entries of their own.
 
 mod dynamic;
+#[cfg(test)]
+mod fake;
 mod fifo;
 mod levels;
 pub(crate) mod measure;
@@ -12,7 +14,9 @@ mod strategy;
 #[cfg(test)]
 mod tests;
 
-use conch_channel::{Fate, NEVER_NS, Outlook};
+use std::sync::Arc;
+
+use conch_channel::{Claim, Fate, NEVER_NS, Outlook, Owned};
 use conch_config::{Model, Scheduling};
 use smallvec::SmallVec;
 
@@ -75,6 +79,42 @@ pub(crate) trait Entry: Clone {
 
     /// Whether both are the same request.
     fn is_same(&self, other: &Self) -> bool;
+}
+
+/// What everyone may read of a request that is claimed.
+pub(crate) trait Subject {
+    fn facts(&self) -> &Facts;
+
+    /// As [`Entry::member`].
+    fn member(&self) -> Option<&Membership>;
+}
+
+impl<S: Subject, T> Entry for Arc<Claim<S, T>> {
+    type Owned = Owned<S, T>;
+
+    fn facts(&self) -> &Facts {
+        self.shared().facts()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.is_queued()
+    }
+
+    fn claim(&self, fate: Fate) -> Option<Owned<S, T>> {
+        Claim::claim(self, fate, None)
+    }
+
+    fn member(&self) -> Option<&Membership> {
+        self.shared().member()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.was_cancelled()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self, other)
+    }
 }
 
 /// Why a request of a sequence is not executed.

@@ -1,78 +1,17 @@
 //! Schedulers on a virtual clock: the table is the specification, and a simple model checks random runs.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 
-use super::{Dynamic, Entry, Facts, Fifo, Harvest, Membership, Strategy, Verdict};
+use super::fake::{Fake, settings};
+use super::{Dynamic, Entry, Facts, Fifo, Harvest, Strategy, Verdict};
 
 mod strategy;
 
-/// A ticket that remembers who claimed it.
-#[derive(Debug)]
-struct Fake {
-    number: usize,
-    facts: Facts,
-    fate: Cell<Option<Fate>>,
-    member: Option<Membership>,
-    is_cancelled: Cell<bool>,
-}
-
-impl Entry for Rc<Fake> {
-    type Owned = usize;
-
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.fate.get().is_none()
-    }
-
-    fn claim(&self, fate: Fate) -> Option<usize> {
-        if self.fate.get().is_some() {
-            return None;
-        }
-        self.fate.set(Some(fate));
-        Some(self.number)
-    }
-
-    fn member(&self) -> Option<&Membership> {
-        self.member.as_ref()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.is_cancelled.get()
-    }
-
-    fn is_same(&self, other: &Rc<Fake>) -> bool {
-        Rc::ptr_eq(self, other)
-    }
-}
-
-fn settings(preferred: &[u32], delay_us: u64) -> DynamicBatching {
-    DynamicBatching {
-        preferred_batch_sizes: preferred.to_vec(),
-        max_queue_delay_us: delay_us,
-        is_preserving_order: false,
-        is_by_deadline: false,
-        priority_levels: 0,
-        default_priority_level: 0,
-        default_policy: QueuePolicy::default(),
-        priority_policies: Vec::new(),
-    }
-}
-
 fn fake(number: usize, facts: Facts) -> Rc<Fake> {
-    Rc::new(Fake {
-        number,
-        facts,
-        fate: Cell::new(None),
-        member: None,
-        is_cancelled: Cell::new(false),
-    })
+    Fake::new(number, facts, None)
 }
 
 /// Requests as (inferences, queued at us, shape), in order of arrival, level 0.

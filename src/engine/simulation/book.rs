@@ -180,12 +180,7 @@ impl Book {
         let Some(member) = card.member.as_ref().filter(|member| !member.is_start) else {
             return Ok(());
         };
-        let before = self.taken.iter().rev().find(|other| {
-            let is_before = other.shared().number != card.number
-                && self.position(other) < self.position(ticket);
-            let other = other.shared().member.as_ref();
-            is_before && other.is_some_and(|other| other.key == member.key)
-        });
+        let before = self.before(ticket, member);
         let expected = before.and_then(self::run);
         if expected == Some(run) {
             return Ok(());
@@ -198,15 +193,7 @@ impl Book {
         let Some(member) = ticket.shared().member.as_ref() else {
             return false;
         };
-        let before = self
-            .taken
-            .iter()
-            .rev()
-            .skip_while(|other| !Arc::ptr_eq(other, ticket));
-        let before = before.skip(1).find(|other| {
-            let other = other.shared().member.as_ref();
-            other.is_some_and(|other| other.key == member.key)
-        });
+        let before = self.before(ticket, member);
         let is_over = match before.and_then(|before| Some((before, run(before)?))) {
             None => true,
             Some((before, run)) => {
@@ -223,10 +210,17 @@ impl Book {
         !member.is_start && is_over
     }
 
-    fn position(&self, ticket: &Ticket) -> Option<usize> {
-        self.taken
-            .iter()
-            .position(|other| Arc::ptr_eq(other, ticket))
+    /// The request of the same name that came before `ticket`.
+    fn before(&self, ticket: &Ticket, own: &Membership) -> Option<&Ticket> {
+        let taken = self.taken.iter().rev();
+        let mut before = taken
+            .skip_while(|other| !Arc::ptr_eq(other, ticket))
+            .skip(1);
+        let is_of_name = |other: &&Ticket| {
+            let other = other.shared().member.as_ref();
+            other.is_some_and(|other| other.key == own.key)
+        };
+        before.find(is_of_name)
     }
 
     /// A request is answered without having been executed.

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use conch_channel::{Claim, Fate, Owned};
+use conch_channel::{Claim, Owned};
 
 use crate::order::Turn;
-use crate::scheduler::{Entry, Facts, Membership};
+use crate::scheduler::{Facts, Membership, Subject};
 use crate::{Completion, Delivery};
 
 pub(super) type Ticket = Arc<Claim<Card, Errand>>;
@@ -25,31 +25,13 @@ pub(super) struct Card {
 /// What only its owner has.
 pub(super) struct Errand;
 
-impl Entry for Ticket {
-    type Owned = Live;
-
+impl Subject for Card {
     fn facts(&self) -> &Facts {
-        &self.shared().facts
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.is_queued()
-    }
-
-    fn claim(&self, fate: Fate) -> Option<Live> {
-        Claim::claim(self, fate, None)
+        &self.facts
     }
 
     fn member(&self) -> Option<&Membership> {
-        self.shared().member.as_ref()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.was_cancelled()
-    }
-
-    fn is_same(&self, other: &Ticket) -> bool {
-        Arc::ptr_eq(self, other)
+        self.member.as_ref()
     }
 }
 

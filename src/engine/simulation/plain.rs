@@ -120,6 +120,14 @@ impl Plain {
 
     /// Forms a batch at `now_ns`, if it is time for one.
     pub(crate) fn form(&mut self, now_ns: u64) -> Formed {
+        let formed = self.look(now_ns);
+        self.waiting
+            .retain(|waiting| !formed.batch.contains(&waiting.number));
+        formed
+    }
+
+    /// The batch that there is at `now_ns`, which stays.
+    pub(crate) fn look(&mut self, now_ns: u64) -> Formed {
         let expired = self.expire(now_ns);
         let sizes = self.settings.preferred_batch_sizes.clone();
         let preferred_max = sizes.iter().copied().max().unwrap_or(self.size_max);
@@ -163,8 +171,6 @@ impl Plain {
         } else if !(is_full || size >= preferred_max || is_overdue || delay_ns == 0) {
             batch.clear();
         }
-        self.waiting
-            .retain(|waiting| !batch.contains(&waiting.number));
         Formed { batch, expired }
     }
 }

@@ -66,8 +66,14 @@ impl Setup {
     }
 
     pub(super) fn is_ordered(&self) -> bool {
-        self.dynamic()
-            .is_some_and(|settings| settings.is_preserving_order)
+        let oldest = self
+            .sequences()
+            .and_then(|settings| match &settings.strategy {
+                SequenceStrategy::Oldest(batching) => Some(batching),
+                SequenceStrategy::Direct { .. } => None,
+            });
+        let batching = self.dynamic().or(oldest);
+        batching.is_some_and(|settings| settings.is_preserving_order)
     }
 
     /// A level for a request; 0 without levels.
@@ -138,7 +144,6 @@ fn sequences(random: &mut Random, batch_size_max: u32) -> SequenceBatching {
         }
     } else {
         SequenceStrategy::Oldest(DynamicBatching {
-            is_preserving_order: false,
             priority_levels: 0,
             default_priority_level: 0,
             default_policy: QueuePolicy::default(),

@@ -14,14 +14,10 @@ impl Story {
         }
     }
 
-    pub(super) fn tell(&mut self, now_ns: u64, what: impl FnOnce() -> String) {
+    /// `when`: in ns, or as the simulation counts.
+    pub(super) fn tell(&mut self, when: u64, what: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
-            lines.push(format!(
-                "{:>9}.{:03} us  {}",
-                now_ns / 1_000,
-                now_ns % 1_000,
-                what()
-            ));
+            lines.push(format!("{when:>12}  {}", what()));
         }
     }
 }

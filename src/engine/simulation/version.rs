@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use conch_channel::NEVER_NS;
+use conch_channel::{NEVER_NS, Outlook};
 
 use super::book::Book;
 use super::card::{Live, Ticket};
 use super::plain::{Formed, Plain};
 use super::setup::{Kind, Setup};
 use crate::order::Order;
+use crate::rate::machine::InstanceId;
 use crate::scheduler::{Dynamic, Fifo, Scheduler, Sequence};
 
 pub(super) struct Version {
@@ -21,6 +22,10 @@ pub(super) struct Version {
     pub(super) model: Model,
     pub(super) inbox: Vec<Ticket>,
     pub(super) cores: Vec<Core>,
+    /// The seats of each core's instances; none where executions are not limited, nor once they are given back.
+    pub(super) seats: Vec<Vec<InstanceId>>,
+    /// What the scheduler left behind when it was last driven.
+    pub(super) outlook: Outlook,
     pub(super) order: Option<Arc<Order>>,
     /// Numbers in the order in which they were batched, and how many of them have left whole.
     pub(super) batched: Vec<usize>,
@@ -41,7 +46,14 @@ pub(super) struct Version {
 
 #[derive(Default)]
 pub(super) struct Core {
-    pub(super) executing: Vec<Live>,
+    /// What it executes, or will.
+    pub(super) batch: Vec<Live>,
+    /// Its instance waits for its turn.
+    pub(super) is_waiting: bool,
+    /// The instance whose turn is next.
+    pub(super) instance: usize,
+    /// When that began to execute.
+    pub(super) began_ns: u64,
     /// Requests of sequences that it executed, for the scheduler.
     pub(super) returned: Vec<Ticket>,
     /// A look is on the agenda.
@@ -50,7 +62,7 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn is_idle(&self) -> bool {
-        self.executing.is_empty()
+        self.batch.is_empty() && !self.is_waiting
     }
 }
 
@@ -64,7 +76,7 @@ pub(super) enum Model {
 }
 
 impl Version {
-    pub(super) fn new(setup: Setup) -> Version {
+    pub(super) fn new(setup: Setup, seats: Vec<Vec<InstanceId>>) -> Version {
         let (scheduler, model) = match &setup.kind {
             Kind::Default => (Scheduler::Fifo(Fifo::default()), Model::Line(Vec::new())),
             Kind::Dynamic(settings) => (
@@ -82,6 +94,12 @@ impl Version {
         };
         Version {
             cores: setup.seat_counts.iter().map(|_| Core::default()).collect(),
+            seats,
+            outlook: Outlook {
+                is_ready: false,
+                deadline_ns: NEVER_NS,
+                is_empty: true,
+            },
             order: setup.is_ordered().then(Arc::default),
             setup,
             scheduler,
@@ -103,6 +121,23 @@ impl Version {
         self.cores
             .iter()
             .position(|core| core.is_idle() && !core.is_rung)
+    }
+
+    /// The seat of the instance of `core` whose turn is next.
+    pub(super) fn seat(&self, core: usize) -> Option<InstanceId> {
+        let seats = self.seats.get(core)?;
+        seats.get(self.cores[core].instance).copied()
+    }
+
+    /// Whether a core that looked now would find something to do.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        !self.inbox.is_empty() || self.outlook.is_ready || self.outlook.deadline_ns <= now_ns
+    }
+
+    /// It takes no more requests, has answered all, and no core is about to do anything.
+    pub(super) fn is_over(&self) -> bool {
+        let has_ended = |core: &Core| core.is_idle() && !core.is_rung;
+        self.is_retired && self.live_count == 0 && self.cores.iter().all(has_ended)
     }
 
     /// Nobody is about to look.
@@ -160,6 +195,14 @@ impl Model {
             },
             Model::Dynamic(plain) => plain.form(now_ns),
             Model::Sequences(_) => Formed::default(),
+        }
+    }
+
+    /// The batch that [`Model::form`] would form, which stays.
+    pub(super) fn look(&mut self, now_ns: u64) -> Formed {
+        match self {
+            Model::Dynamic(plain) => plain.look(now_ns),
+            _ => self.clone().form(now_ns),
         }
     }
 

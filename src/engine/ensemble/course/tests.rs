@@ -1,6 +1,8 @@
 use conch_config::EnsembleStep;
 
 use super::*;
+use crate::simulation::random::Random;
+use crate::simulation::shape::Shape;
 
 /// A graph from lines like `a b > c`: a step that reads `a` and `b` and makes `c`.
 fn graph(inputs: &str, steps: &[&str], outputs: &str) -> Graph {
@@ -208,57 +210,20 @@ fn who_waits_for_whom() {
     assert_eq!(shape.followers(3), [0_usize; 0]);
 }
 
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % sides as u64) as usize
-    }
-}
-
 /// Random graphs with at most one decoupled step, whose runs end in any order, answer as one that computes step by step does.
 #[test]
 fn whatever_the_order_the_answers_are_the_same() {
     for seed in 0..2_000 {
-        let mut dice = Dice(seed);
-        let step_count = 1 + dice.roll(7);
-        let decoupled = dice.roll(step_count * 2);
-        // Tensors before and after the decoupled step do not meet.
-        let (mut before, mut after) = (vec!["x".to_owned()], Vec::new());
-        let mut steps = Vec::new();
-        for step in 0..step_count {
-            let made = format!("t{step}");
-            let from = if step > decoupled && (after.len() > 1 || dice.roll(2) > 0) {
-                &mut after
-            } else {
-                &mut before
-            };
-            let reads: Vec<String> = (0..=dice.roll(2))
-                .map(|_| from[dice.roll(from.len())].clone())
-                .collect();
-            let is_after = step == decoupled || from[0] != "x";
-            steps.push(format!("{} > {made}", reads.join(" ")));
-            if is_after { &mut after } else { &mut before }.push(made);
-        }
-        // What nobody reads is answered, if it comes as often as the rest.
-        let mut outputs = if after.is_empty() {
-            before[1..].to_vec()
-        } else {
-            after
-        };
-        let rotation = dice.roll(outputs.len());
-        outputs.rotate_left(rotation);
-        let lines: Vec<&str> = steps.iter().map(String::as_str).collect();
-        let wanted: Vec<usize> = (0..=dice.roll(outputs.len()))
-            .filter(|n| *n < outputs.len())
+        let mut random = Random(seed);
+        let shape = Shape::random(&mut random);
+        let steps = shape.reads.iter().enumerate();
+        let lines: Vec<String> = steps
+            .map(|(step, reads)| format!("{} > t{step}", reads.join(" ")))
             .collect();
-        let mut told = Told::new(graph("x", &lines, &outputs.join(" ")), &wanted);
-        let response_count = dice.roll(4) as u64;
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let wanted = shape.wanted(&mut random);
+        let mut told = Told::new(graph("x", &lines, &shape.outputs.join(" ")), &wanted);
+        let response_count = random.below(4);
 
         let mut runs: Vec<(usize, u64, Vec<String>)> = Vec::new();
         let mut answers: Vec<Vec<String>> = Vec::new();
@@ -271,9 +236,10 @@ fn whatever_the_order_the_answers_are_the_same() {
         };
         take(first, &mut runs);
         while !runs.is_empty() {
-            let (step, iteration, inputs) = runs.swap_remove(dice.roll(runs.len()));
-            let made = format!("{step}({})", inputs.join(","));
-            if step == decoupled {
+            let run = random.below(runs.len() as u64) as usize;
+            let (step, iteration, inputs) = runs.swap_remove(run);
+            let made = make(step, &inputs);
+            if shape.decoupled == Some(step) {
                 for index in 0..response_count {
                     let output = [format!("{made}#{index}")];
                     let next = told.1.respond(&told.0, step, iteration, true, output);
@@ -287,40 +253,25 @@ fn whatever_the_order_the_answers_are_the_same() {
         }
         assert!(
             told.1.is_over() && told.is_clean(),
-            "seed {seed}: {steps:?}"
+            "seed {seed}: {shape:?}"
         );
 
-        let is_decoupled = decoupled < step_count && told.1.is_needed(decoupled);
-        let expected: Vec<Vec<String>> = (0..if is_decoupled { response_count } else { 1 })
+        let answer_count = match shape.multiplies(&wanted) {
+            true => response_count,
+            false => 1,
+        };
+        let expected: Vec<Vec<String>> = (0..answer_count)
             .map(|index| {
-                let value = |tensor: &str| compute(&steps, tensor, decoupled, index);
-                wanted
-                    .iter()
-                    .map(|output| value(&outputs[*output]))
+                let outputs = wanted.iter().map(|output| &shape.outputs[*output]);
+                outputs
+                    .map(|tensor| shape.value(tensor, "x", index, &make))
                     .collect()
             })
             .collect();
-        assert_eq!(
-            answers, expected,
-            "seed {seed}: {steps:?} > {outputs:?} {wanted:?}"
-        );
+        assert_eq!(answers, expected, "seed {seed}: {shape:?} {wanted:?}");
     }
 }
 
-fn compute(steps: &[String], tensor: &str, decoupled: usize, index: u64) -> String {
-    let Some(step) = tensor.strip_prefix('t') else {
-        return tensor.to_owned();
-    };
-    let step: usize = step.parse().unwrap();
-    let (reads, _) = steps[step].split_once('>').unwrap();
-    let inputs: Vec<String> = reads
-        .split_whitespace()
-        .map(|tensor| compute(steps, tensor, decoupled, index))
-        .collect();
-    let suffix = if step == decoupled {
-        format!("#{index}")
-    } else {
-        String::new()
-    };
-    format!("{step}({}){suffix}", inputs.join(","))
+fn make(step: usize, inputs: &[String]) -> String {
+    format!("{step}({})", inputs.join(","))
 }

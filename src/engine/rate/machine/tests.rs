@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::simulation::random::Random;
 
 const NOBODY: [InstanceId; 0] = [];
 
@@ -156,19 +157,6 @@ fn capacities_follow_the_instances() {
         [fits],
         "a refused one leaves nothing behind"
     );
-}
-
-/// A small generator (SplitMix64), so that a seed is a whole story.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % bound
-    }
 }
 
 /// What a random life knows of an instance beside the machine.

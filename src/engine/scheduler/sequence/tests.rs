@@ -1,56 +1,14 @@
 //! Sequences on a virtual clock: stories whose every step is written down, and random runs that are held against the rules.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use conch_channel::{Fate, NEVER_NS};
-use conch_config::{DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy};
+use conch_channel::NEVER_NS;
+use conch_config::{SequenceBatching, SequenceStrategy};
 
 use super::{Dismissal, Entry, Harvest, Key, Membership, Sequence};
 use crate::scheduler::Facts;
-
-/// A request that remembers who claimed it.
-#[derive(Debug)]
-struct Fake {
-    number: usize,
-    facts: Facts,
-    fate: Cell<Option<Fate>>,
-    member: Membership,
-    is_cancelled: Cell<bool>,
-}
-
-impl Entry for Rc<Fake> {
-    type Owned = usize;
-
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.fate.get().is_none()
-    }
-
-    fn claim(&self, fate: Fate) -> Option<usize> {
-        let is_free = self.fate.get().is_none();
-        is_free.then(|| {
-            self.fate.set(Some(fate));
-            self.number
-        })
-    }
-
-    fn member(&self) -> Option<&Membership> {
-        Some(&self.member)
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.is_cancelled.get()
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        Rc::ptr_eq(self, other)
-    }
-}
+use crate::scheduler::fake::{Fake, settings};
 
 const US: u64 = 1_000;
 const IDLE_US: u64 = 1_000;
@@ -72,16 +30,7 @@ fn direct(slot_count: u32) -> SequenceBatching {
 
 fn oldest(slot_count: u32, preferred: &[u32], delay_us: u64) -> SequenceBatching {
     SequenceBatching {
-        strategy: SequenceStrategy::Oldest(DynamicBatching {
-            preferred_batch_sizes: preferred.to_vec(),
-            max_queue_delay_us: delay_us,
-            is_preserving_order: false,
-            is_by_deadline: false,
-            priority_levels: 0,
-            default_priority_level: 0,
-            default_policy: QueuePolicy::default(),
-            priority_policies: Vec::new(),
-        }),
+        strategy: SequenceStrategy::Oldest(settings(preferred, delay_us)),
         ..direct(slot_count)
     }
 }
@@ -117,19 +66,15 @@ impl Stage {
         } else {
             Key::Unsigned(id)
         };
-        let request = Rc::new(Fake {
-            number,
-            facts: Facts {
-                batch_count: 1,
-                queued_ns: self.now_ns,
-                timeout_us,
-                signature: [shape].into_iter().collect(),
-                ..Facts::default()
-            },
-            fate: Cell::new(None),
-            member: Membership::new(key, flags & START != 0, flags & END != 0),
-            is_cancelled: Cell::new(false),
-        });
+        let facts = Facts {
+            batch_count: 1,
+            queued_ns: self.now_ns,
+            timeout_us,
+            signature: [shape].into_iter().collect(),
+            ..Facts::default()
+        };
+        let member = Membership::new(key, flags & START != 0, flags & END != 0);
+        let request = Fake::new(number, facts, Some(member));
         self.requests.push(Rc::clone(&request));
         let mut harvest = Harvest::default();
         self.sequence.accept(request, self.now_ns, &mut harvest);
@@ -627,7 +572,12 @@ fn run_random(seed: u64) {
                 }
                 for (_, number) in &batch {
                     // Its run, as a name may be used again.
-                    let run_of = |number: &usize| stage.requests[*number].member.run();
+                    let run_of = |number: &usize| {
+                        stage.requests[*number]
+                            .member
+                            .as_ref()
+                            .and_then(Membership::run)
+                    };
                     let id = run_of(number);
                     if let Some(last) = last_of.insert(id, *number) {
                         assert!(

@@ -1,0 +1,76 @@
+//! What the tests of schedulers share: requests that remember who claimed them, and a plain configuration.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use conch_channel::Fate;
+use conch_config::{DynamicBatching, QueuePolicy};
+
+use super::{Entry, Facts, Membership};
+
+#[derive(Debug)]
+pub(super) struct Fake {
+    pub(super) number: usize,
+    pub(super) facts: Facts,
+    pub(super) fate: Cell<Option<Fate>>,
+    pub(super) member: Option<Membership>,
+    pub(super) is_cancelled: Cell<bool>,
+}
+
+impl Fake {
+    pub(super) fn new(number: usize, facts: Facts, member: Option<Membership>) -> Rc<Fake> {
+        Rc::new(Fake {
+            number,
+            facts,
+            fate: Cell::new(None),
+            member,
+            is_cancelled: Cell::new(false),
+        })
+    }
+}
+
+impl Entry for Rc<Fake> {
+    type Owned = usize;
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.fate.get().is_none()
+    }
+
+    fn claim(&self, fate: Fate) -> Option<usize> {
+        let is_free = self.fate.get().is_none();
+        is_free.then(|| {
+            self.fate.set(Some(fate));
+            self.number
+        })
+    }
+
+    fn member(&self) -> Option<&Membership> {
+        self.member.as_ref()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.get()
+    }
+
+    fn is_same(&self, other: &Rc<Fake>) -> bool {
+        Rc::ptr_eq(self, other)
+    }
+}
+
+/// A dynamic batcher without levels, timeouts or bounds.
+pub(super) fn settings(preferred: &[u32], delay_us: u64) -> DynamicBatching {
+    DynamicBatching {
+        preferred_batch_sizes: preferred.to_vec(),
+        max_queue_delay_us: delay_us,
+        is_preserving_order: false,
+        is_by_deadline: false,
+        priority_levels: 0,
+        default_priority_level: 0,
+        default_policy: QueuePolicy::default(),
+        priority_policies: Vec::new(),
+    }
+}

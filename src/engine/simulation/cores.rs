@@ -1,0 +1,462 @@
+//! What cores and the timekeeper do with a scheduler: they look, form batches, wait for their turn to execute, and answer.
+
+use std::sync::Arc;
+
+use conch_channel::{NEVER_NS, Outlook};
+
+use super::Breach;
+use super::Held;
+use super::card::{Live, Ticket};
+use super::clients::leave;
+use super::limits::Turns;
+use super::version::{Model, Version};
+use super::world::{Answer, Event, World};
+use crate::rate::machine::InstanceId;
+use crate::scheduler::{Dismissal, Harvest, Scheduler};
+
+impl World {
+    /// Rings one idle core, if there is one.
+    pub(super) fn ring(&mut self, index: usize) {
+        if let Some(core) = self.versions[index].idle_core() {
+            self.rouse(index, core);
+        }
+    }
+
+    /// Rings this very core, if it is idle; one that executes looks when it is done.
+    fn call(&mut self, index: usize, core: usize) {
+        let state = &self.versions[index].cores[core];
+        if state.is_idle() && !state.is_rung {
+            self.rouse(index, core);
+        }
+    }
+
+    /// A core wakes up after a moment.
+    fn rouse(&mut self, index: usize, core: usize) {
+        self.versions[index].cores[core].is_rung = true;
+        let at_ns = self.now_ns + self.random.below(4) * 500;
+        self.plan(
+            at_ns,
+            Event::Look {
+                version: index,
+                core,
+            },
+        );
+    }
+
+    /// A core that has something behind it looks before it sleeps.
+    fn look_again(&mut self, index: usize, core: usize) {
+        self.versions[index].cores[core].is_rung = true;
+        self.plan(
+            self.now_ns,
+            Event::Look {
+                version: index,
+                core,
+            },
+        );
+    }
+
+    /// Those whose turn it is learn of it after a moment.
+    pub(super) fn announce(&mut self, turns: Turns) {
+        for (version, core) in turns {
+            let at_ns = self.now_ns + self.random.below(4) * 500;
+            self.plan(at_ns, Event::TakeTurn { version, core });
+        }
+    }
+
+    /// Somebody watches `deadline_ns`, unless an earlier one is watched.
+    pub(super) fn watch(&mut self, index: usize, deadline_ns: u64) {
+        let version = &mut self.versions[index];
+        if deadline_ns < version.watched_ns {
+            version.watched_ns = deadline_ns;
+            self.plan(deadline_ns, Event::Deadline { version: index });
+        }
+    }
+
+    pub(super) fn meet_deadline(&mut self, index: usize) -> Held {
+        let version = &mut self.versions[index];
+        if version.watched_ns > self.now_ns {
+            // An earlier one came in between.
+            return Ok(());
+        }
+        version.watched_ns = NEVER_NS;
+        if version.has_idle_core() {
+            self.ring(index);
+            return Ok(());
+        }
+        // The timekeeper's visit.
+        let mut visit = Visit::default();
+        take_in(version, self.now_ns, &mut visit)?;
+        let outlook = version.scheduler.expire(self.now_ns, &mut visit.harvest);
+        note_dismissals(version, self.now_ns, &mut visit)?;
+        version.outlook = outlook;
+        let expected = version.model.expire(self.now_ns);
+        self.story.tell(self.now_ns, || {
+            format!(
+                "the timekeeper: {visit}, deadline {}",
+                outlook.deadline_ns / 1_000
+            )
+        });
+        self.close_visit(index, visit, &expected)?;
+        self.watch(index, outlook.deadline_ns);
+        Ok(())
+    }
+
+    /// A core looks at the scheduler. It executes the batch that it finds; where executions are limited, it asks for its turn first, and
+    /// forms the batch when that comes.
+    pub(super) fn look(&mut self, index: usize, core: usize) -> Held {
+        let version = &mut self.versions[index];
+        version.cores[core].is_rung = false;
+        version.is_disturbed = false;
+        if !version.cores[core].is_idle() {
+            return Err(format!("core {core} looks while it executes"));
+        }
+        let seat = version.seat(core);
+        if version.setup.sequences().is_none()
+            && let Some(seat) = seat
+        {
+            return self.look_before_turn(index, core, seat);
+        }
+        let outlook = self.form(index, core)?;
+        let is_work = !self.versions[index].cores[core].batch.is_empty();
+        if is_work {
+            // A batch of sequences is one instance's alone: it waits for the turn of this one.
+            match self.versions[index].seat(core) {
+                Some(seat) => self.ask_for_turn(index, core, seat)?,
+                None => self.execute(index, core),
+            }
+        }
+        if outlook.is_ready {
+            if !is_work {
+                return Err("nothing came of a look, and it is to be repeated".into());
+            }
+            self.ring(index);
+        }
+        self.watch(index, outlook.deadline_ns);
+        Ok(())
+    }
+
+    fn look_before_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> Held {
+        let version = &mut self.versions[index];
+        let mut visit = Visit::default();
+        take_in(version, self.now_ns, &mut visit)?;
+        let outlook = version.scheduler.look(self.now_ns, &mut visit.harvest);
+        version.outlook = outlook;
+        let expected = version.model.look(self.now_ns);
+        self.story.tell(self.now_ns, || {
+            format!("core {core} of {index} looks before its turn: {visit}, {outlook:?}")
+        });
+        if outlook.is_ready == expected.batch.is_empty() {
+            return Err(format!(
+                "{outlook:?} before a batch of {:?}",
+                expected.batch
+            ));
+        }
+        self.close_visit(index, visit, &expected.expired)?;
+        self.check_outlook(index, outlook)?;
+        if outlook.is_ready {
+            self.ask_for_turn(index, core, seat)?;
+            // As if it executed: a sibling looks after the rest.
+            self.ring(index);
+        }
+        self.watch(index, outlook.deadline_ns);
+        Ok(())
+    }
+
+    fn ask_for_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> Held {
+        self.versions[index].cores[core].is_waiting = true;
+        let turns = self.limits.wait(seat)?;
+        self.announce(turns);
+        Ok(())
+    }
+
+    /// The instance of a core may execute.
+    pub(super) fn take_turn(&mut self, index: usize, core: usize) -> Held {
+        let state = &mut self.versions[index].cores[core];
+        if !std::mem::take(&mut state.is_waiting) {
+            return Err(format!(
+                "core {core} of {index} has a turn that it did not ask for"
+            ));
+        }
+        // It is awake, and nobody's to ring.
+        state.is_rung = true;
+        if state.batch.is_empty() {
+            let outlook = self.form(index, core)?;
+            if outlook.is_ready || outlook.deadline_ns != NEVER_NS {
+                self.ring(index);
+            }
+            self.watch(index, outlook.deadline_ns);
+            if self.versions[index].cores[core].batch.is_empty() {
+                // A sibling was faster.
+                self.give_turn_back(index, core, false, false)?;
+                self.look_again(index, core);
+                return Ok(());
+            }
+        }
+        self.versions[index].cores[core].is_rung = false;
+        self.execute(index, core);
+        Ok(())
+    }
+
+    /// What an instance held is given back; with `has_more` it waits for its next turn.
+    fn give_turn_back(
+        &mut self,
+        index: usize,
+        core: usize,
+        has_executed: bool,
+        has_more: bool,
+    ) -> Held {
+        let version = &mut self.versions[index];
+        let Some(seat) = version.seat(core) else {
+            return Ok(());
+        };
+        version.cores[core].is_waiting = has_more;
+        let cost = ((self.now_ns - version.cores[core].began_ns) / 1_000).max(1);
+        let turns = self.limits.finish(seat, has_executed, has_more, cost)?;
+        self.announce(turns);
+        Ok(())
+    }
+
+    /// The scheduler forms a batch for `core`, which is held against the model.
+    fn form(&mut self, index: usize, core: usize) -> Result<Outlook, Breach> {
+        let version = &mut self.versions[index];
+        let mut visit = Visit::default();
+        take_in(version, self.now_ns, &mut visit)?;
+        take_back(version, core, self.now_ns, &mut visit)?;
+        let outlook = version
+            .scheduler
+            .form(core, self.now_ns, &mut visit.harvest);
+        note_dismissals(version, self.now_ns, &mut visit)?;
+        version.outlook = outlook;
+        version.is_disturbed = false;
+        let expected = version.model.form(self.now_ns);
+        self.story.tell(self.now_ns, || {
+            format!("core {core} of {index} forms {visit}, {outlook:?}")
+        });
+        let batch = std::mem::take(&mut visit.harvest.batch);
+        let instance = visit.harvest.instance;
+        if let Model::Sequences(book) = &mut version.model {
+            book.begin(core, instance, &batch, &visit.harvest.rows, self.now_ns)?;
+            version.cores[core].instance = instance;
+        } else if numbers(&batch) != expected.batch {
+            let (found, expected) = (numbers(&batch), expected.batch);
+            return Err(format!("a batch of {found:?} instead of {expected:?}"));
+        }
+        self.check_batch(index, &batch)?;
+        let version = &mut self.versions[index];
+        for live in &batch {
+            let card = live.shared();
+            if let Some(turn) = &card.turn {
+                turn.reserve();
+            }
+            if !std::mem::replace(&mut self.requests[card.number].has_begun, true) {
+                version.batched.push(card.number);
+                leave(version, card);
+            }
+        }
+        version.cores[core].batch = batch;
+        self.close_visit(index, visit, &expected.expired)?;
+        self.check_outlook(index, outlook)?;
+        Ok(outlook)
+    }
+
+    /// Answers whom the scheduler has given up, and passes its calls on.
+    fn close_visit(&mut self, index: usize, visit: Visit, expected: &[usize]) -> Held {
+        let mut expired = numbers(&visit.harvest.expired);
+        expired.sort_unstable();
+        if expired != expected {
+            return Err(format!("{expired:?} are rejected instead of {expected:?}"));
+        }
+        for live in visit.harvest.expired {
+            self.refuse(live, Answer::Expired)?;
+        }
+        for (live, why) in visit.refused {
+            self.refuse(live, Answer::Dismissed(why))?;
+        }
+        for core in visit.harvest.called {
+            self.call(index, core);
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, index: usize, core: usize) {
+        let version = &mut self.versions[index];
+        version.cores[core].began_ns = self.now_ns;
+        let duration_ns = 1 + self.random.below(version.setup.execution_us_max * 1_000);
+        self.story
+            .tell(self.now_ns, || format!("core {core} of {index} executes"));
+        let at_ns = self.now_ns + duration_ns;
+        self.plan(
+            at_ns,
+            Event::Finish {
+                version: index,
+                core,
+            },
+        );
+    }
+
+    pub(super) fn finish(&mut self, index: usize, core: usize) -> Held {
+        let version = &mut self.versions[index];
+        let batch = std::mem::take(&mut version.cores[core].batch);
+        let is_fault = self.random.chance(version.setup.fault_percent, 100);
+        let response_count = version.setup.response_count_max + 1;
+        self.story.tell(self.now_ns, || {
+            let fate = if is_fault { "fails" } else { "is done" };
+            format!("{:?} {fate}", numbers(&batch))
+        });
+        let is_sequence = version.setup.sequences().is_some();
+        let is_iterative = version
+            .setup
+            .sequences()
+            .is_some_and(|settings| settings.is_iterative);
+        for live in batch {
+            let ticket = Arc::clone(live.ticket());
+            let runs_again = is_iterative && !is_fault && self.random.chance(1, 3);
+            if is_sequence {
+                let core = &mut self.versions[index].cores[core];
+                core.returned.push(Arc::clone(&ticket));
+            }
+            if runs_again {
+                drop(live.requeue());
+                continue;
+            }
+            drop(live);
+            let answer = match is_fault {
+                true => Answer::Failed,
+                false if ticket.is_cancelled() => Answer::Cancelled,
+                false => Answer::Executed,
+            };
+            if answer == Answer::Executed {
+                for _ in 0..self.random.below(response_count) {
+                    ticket.shared().deliver(false);
+                }
+            }
+            self.answer(&ticket, answer)?;
+        }
+        let version = &self.versions[index];
+        let seats = version.seats.get(core).map_or(0, Vec::len);
+        // One that has a single seat asks for its next turn at once if it has work, as otherwise others would get ahead of it.
+        let has_more = seats == 1 && !is_sequence && version.is_due(self.now_ns);
+        self.give_turn_back(index, core, true, has_more)?;
+        let version = &mut self.versions[index];
+        version.cores[core].instance = (version.cores[core].instance + 1) % seats.max(1);
+        if !has_more {
+            self.look_again(index, core);
+        }
+        Ok(())
+    }
+
+    /// Retired versions that have nothing left give their seats back.
+    pub(super) fn part_with_retired(&mut self) -> Held {
+        for index in 0..self.versions.len() {
+            let version = &mut self.versions[index];
+            // Those of sequences are needed for the muster.
+            if !version.is_over() || version.setup.sequences().is_some() {
+                continue;
+            }
+            for seat in std::mem::take(&mut version.seats).into_iter().flatten() {
+                let turns = self.limits.remove(seat)?;
+                self.announce(turns);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers one that was not executed.
+    fn refuse(&mut self, live: Live, answer: Answer) -> Held {
+        let ticket = Arc::clone(live.ticket());
+        drop(live);
+        let record = &self.requests[ticket.shared().number];
+        if !record.has_begun {
+            leave(&mut self.versions[record.version], ticket.shared());
+        }
+        self.answer(&ticket, answer)
+    }
+
+    /// Answers a request for the first and last time.
+    pub(super) fn answer(&mut self, ticket: &Ticket, answer: Answer) -> Held {
+        let number = ticket.shared().number;
+        let record = &mut self.requests[number];
+        if let Some(before) = record.answer.replace(answer) {
+            return Err(format!(
+                "{number} is answered again: {answer:?} after {before:?}"
+            ));
+        }
+        record.ticket = None;
+        self.versions[record.version].live_count -= 1;
+        ticket.shared().deliver(true);
+        Ok(())
+    }
+}
+
+/// What one drive of the scheduler brings.
+#[derive(Default)]
+struct Visit {
+    harvest: Harvest<Live>,
+    refused: Vec<(Live, Dismissal)>,
+}
+
+impl std::fmt::Display for Visit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let refused = self.refused.iter();
+        let refused: Vec<_> = refused
+            .map(|(live, why)| (live.shared().number, *why))
+            .collect();
+        write!(
+            f,
+            "batch {:?}, rows {:?}, rejected {:?}, refused {refused:?}, calls {:?}",
+            numbers(&self.harvest.batch),
+            self.harvest.rows,
+            numbers(&self.harvest.expired),
+            self.harvest.called,
+        )
+    }
+}
+
+/// The scheduler takes in what lies in the inbox.
+fn take_in(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
+    for ticket in std::mem::take(&mut version.inbox) {
+        version.model.accept(&ticket);
+        let known = Arc::clone(&ticket);
+        version.scheduler.accept(ticket, now_ns, &mut visit.harvest);
+        if let Model::Sequences(book) = &mut version.model {
+            book.note(&known, now_ns);
+        }
+        note_dismissals(version, now_ns, visit)?;
+    }
+    Ok(())
+}
+
+/// What the scheduler has just dismissed is looked at before anything else happens.
+fn note_dismissals(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
+    for (live, why) in visit.harvest.refused.drain(..) {
+        if let Model::Sequences(book) = &mut version.model {
+            book.dismiss(live.ticket(), why, now_ns)?;
+        }
+        visit.refused.push((live, why));
+    }
+    Ok(())
+}
+
+/// The scheduler of sequences learns what `core` has done.
+fn take_back(version: &mut Version, core: usize, now_ns: u64, visit: &mut Visit) -> Held {
+    for ticket in std::mem::take(&mut version.cores[core].returned) {
+        let (Scheduler::Sequence(sequence), Model::Sequences(book)) =
+            (&mut version.scheduler, &mut version.model)
+        else {
+            return Ok(());
+        };
+        let runs_again = ticket.is_queued();
+        book.come_back(&ticket, runs_again, now_ns);
+        if sequence.awaits() && runs_again {
+            sequence.reschedule(ticket, now_ns, &mut visit.harvest);
+        } else if sequence.awaits() {
+            sequence.release(&ticket, now_ns);
+        }
+        note_dismissals(version, now_ns, visit)?;
+    }
+    Ok(())
+}
+
+pub(super) fn numbers(batch: &[Live]) -> Vec<usize> {
+    batch.iter().map(|live| live.shared().number).collect()
+}

@@ -1,0 +1,436 @@
+//! Ensembles: real requests of random ensembles run through real queues, which are looked after by hand: what is executed, in which order
+//! it ends, what fails, who gives up and which model is replaced is up to the seed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use conch_config::DataType;
+
+use super::kitchen::{Kitchen, answer_of, inputs_of};
+use super::random::Random;
+use super::story::Story;
+use super::{EVENT_COUNT_MIN, Held};
+use crate::fixture::{draft, input};
+use crate::{
+    Code, Completion, Delivery, Departures, Draft, Error, Live, Stamps, Ticket, admit, withdraw,
+};
+
+/// One seed.
+pub(super) struct Ensembles {
+    random: Random,
+    kitchen: Kitchen,
+    requests: Vec<Record>,
+    /// What executes.
+    executing: Vec<Execution>,
+    receiver: Arc<Receiver>,
+    has_faults: bool,
+    pub(super) event_count: u64,
+    fault_count: u64,
+}
+
+/// A request of an ensemble.
+struct Record {
+    ticket: Option<Ticket>,
+    ensemble: usize,
+    x: String,
+    wanted: Vec<usize>,
+    /// How often its decoupled step answers.
+    response_count: u64,
+    /// What may have ended it: faults of its steps, in order.
+    faults: Vec<String>,
+    is_cancelled: bool,
+    /// A step ended without an answer.
+    has_gap: bool,
+    answers: Vec<BTreeMap<String, String>>,
+    error: Option<Error>,
+    is_final: bool,
+}
+
+struct Execution {
+    live: Live,
+    model: usize,
+    /// Responses that are still to come, of a decoupled model.
+    left_count: u64,
+    sent_count: u64,
+}
+
+/// Notes what arrives, in order.
+#[derive(Default)]
+struct Receiver(Mutex<Vec<Delivery>>);
+
+impl Completion for Receiver {
+    fn deliver(&self, delivery: Delivery) {
+        self.0.lock().unwrap().push(delivery);
+    }
+
+    fn wake(&self) {}
+}
+
+impl Ensembles {
+    pub(super) fn new(seed: u64) -> Ensembles {
+        let mut random = Random(seed);
+        let kitchen = Kitchen::random(&mut random);
+        Ensembles {
+            has_faults: random.chance(1, 2),
+            random,
+            kitchen,
+            requests: Vec::new(),
+            executing: Vec::new(),
+            receiver: Arc::default(),
+            event_count: 0,
+            fault_count: 0,
+        }
+    }
+
+    /// Lives through the seed.
+    pub(super) fn live(&mut self, story: &mut Story) -> Held {
+        story.tell(0, || format!("{:?}", self.kitchen));
+        while self.event_count < EVENT_COUNT_MIN {
+            self.event_count += 1;
+            match self.random.below(24) {
+                0..4 => self.arrive(story)?,
+                4..12 => self.take_up(story)?,
+                12..21 => self.go_on(story)?,
+                21 => self.cancel(story),
+                22 if self.has_faults => self.fail(story),
+                _ if self.random.chance(1, 8) => self.replace(story),
+                _ => {}
+            }
+            self.check()?;
+        }
+        story.tell(self.event_count, || "nothing comes any more".into());
+        self.has_faults = false;
+        while let Some(number) = self.requests.iter().position(|request| !request.is_final) {
+            if self.executing.is_empty() && !self.kitchen.has_work() {
+                return Err(format!("nothing is left, and {number} is not answered"));
+            }
+            self.take_up(story)?;
+            self.go_on(story)?;
+            self.event_count += 1;
+            self.check()?;
+            if self.event_count > EVENT_COUNT_MAX {
+                return Err("it does not come to rest".into());
+            }
+        }
+        self.check_end()
+    }
+
+    /// A request for one of the ensembles.
+    fn arrive(&mut self, story: &mut Story) -> Held {
+        let under_way = self.requests.iter().filter(|request| !request.is_final);
+        if under_way.count() >= LIVE_MAX {
+            return Ok(());
+        }
+        let number = self.requests.len();
+        let ensemble = self.random.below(self.kitchen.ensembles.len() as u64) as usize;
+        let shape = &self.kitchen.ensembles[ensemble].shape;
+        let wanted = shape.wanted(&mut self.random);
+        let x = format!("x{number}");
+        story.tell(self.event_count, || {
+            format!("{number} arrives at e{ensemble} and wants {wanted:?}")
+        });
+        let id = format!("{number}");
+        let names = wanted.iter().map(|output| &*shape.outputs[*output]);
+        let drafted = Draft {
+            id: &id,
+            requested_outputs: names.collect(),
+            ..draft(vec![input(
+                "x",
+                DataType::Uint8,
+                &[x.len() as i64],
+                &[x.as_bytes()],
+            )])
+        };
+        let completion: Arc<dyn Completion> = self.receiver.clone();
+        let model = Arc::clone(&self.kitchen.ensembles[ensemble].model);
+        let stamps = Stamps::default();
+        let ticket = admit::admit(&model, drafted, &completion, number as u64, stamps)
+            .map_err(|error| format!("{number} is refused: {}", error.message))?;
+        self.requests.push(Record {
+            ticket: Some(Arc::clone(&ticket)),
+            ensemble,
+            x,
+            wanted,
+            response_count: 0,
+            faults: Vec::new(),
+            is_cancelled: false,
+            has_gap: false,
+            answers: Vec::new(),
+            error: None,
+            is_final: false,
+        });
+        model
+            .submit(ticket)
+            .map_err(|error| format!("{number} is refused: {}", error.message))
+    }
+
+    /// A core of one of the models looks for a batch.
+    fn take_up(&mut self, story: &mut Story) -> Held {
+        let model = self.random.below(self.kitchen.models.len() as u64) as usize;
+        for live in self.kitchen.models[model].form(&mut self.random) {
+            let number = number_of(&live);
+            let request = &mut self.requests[number];
+            story.tell(self.event_count, || {
+                format!("m{model} begins {:?} of {number}", inputs_of(&live))
+            });
+            if request.is_final || request.is_cancelled {
+                return Err(format!("a step of {number} begins when nobody wants it"));
+            }
+            let ensemble = &self.kitchen.ensembles[request.ensemble];
+            // An inner ensemble ends first.
+            if !request.faults.is_empty() && !ensemble.is_nested {
+                return Err(format!("a step of {number} begins after a failure"));
+            }
+            let mut left_count = 0;
+            if self.kitchen.models[model].is_decoupled {
+                left_count = self.random.below(4);
+                request.response_count = left_count;
+            }
+            self.executing.push(Execution {
+                live,
+                model,
+                left_count,
+                sent_count: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Something that executes answers, or ends.
+    fn go_on(&mut self, story: &mut Story) -> Held {
+        if self.executing.is_empty() {
+            return Ok(());
+        }
+        let place = self.random.below(self.executing.len() as u64) as usize;
+        let execution = &mut self.executing[place];
+        let model = &self.kitchen.models[execution.model];
+        let made = model.make(&inputs_of(&execution.live));
+        let mut departures = Departures::default();
+        let ticket = Arc::clone(execution.live.ticket());
+        if model.is_decoupled && execution.left_count > 0 {
+            let made = format!("{made}#{}", execution.sent_count);
+            story.tell(self.event_count, || format!("{made} is there"));
+            execution.left_count -= 1;
+            execution.sent_count += 1;
+            // The last response may be the end.
+            let is_final = execution.left_count == 0 && self.random.chance(1, 2);
+            if is_final {
+                self.executing.swap_remove(place);
+            }
+            let response = answer_of(ticket.shared(), &made);
+            departures.push(ticket.shared(), Some(Ok(response)), is_final);
+            departures.flush();
+            return Ok(());
+        }
+        let is_gap = !model.is_decoupled && self.has_faults && self.random.chance(1, 40);
+        let number = number_of(&execution.live);
+        story.tell(self.event_count, || {
+            format!(
+                "{made} ends{}",
+                if is_gap { " without an answer" } else { "" }
+            )
+        });
+        let outcome = match model.is_decoupled || is_gap {
+            true => None,
+            false => Some(Ok(answer_of(ticket.shared(), &made))),
+        };
+        self.requests[number].has_gap |= is_gap;
+        self.executing.swap_remove(place);
+        departures.push(ticket.shared(), outcome, true);
+        departures.flush();
+        Ok(())
+    }
+
+    /// Something that executes fails.
+    fn fail(&mut self, story: &mut Story) {
+        if self.executing.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.executing.len() as u64) as usize;
+        let execution = self.executing.swap_remove(place);
+        let number = number_of(&execution.live);
+        let words = format!("fault {}", self.fault_count);
+        self.fault_count += 1;
+        story.tell(self.event_count, || {
+            format!("{:?} of {number}: {words}", inputs_of(&execution.live))
+        });
+        let request = &mut self.requests[number];
+        // What ends it is what comes first; an inner ensemble tells later.
+        if !request.is_cancelled || self.kitchen.ensembles[request.ensemble].is_nested {
+            request.faults.push(words.clone());
+        }
+        let ticket = Arc::clone(execution.live.ticket());
+        drop(execution);
+        let mut departures = Departures::default();
+        departures.push(ticket.shared(), Some(Err(Error::internal(words))), true);
+        departures.flush();
+    }
+
+    /// A client loses patience.
+    fn cancel(&mut self, story: &mut Story) {
+        let waiting = self.requests.iter().enumerate();
+        let waiting: Vec<usize> = waiting
+            .filter(|(_, request)| !request.is_final)
+            .map(|(number, _)| number)
+            .collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let number = self.random.one_of(&waiting);
+        story.tell(self.event_count, || format!("{number} is cancelled"));
+        let request = &mut self.requests[number];
+        request.is_cancelled = true;
+        if let Some(ticket) = &request.ticket {
+            assert!(
+                withdraw(ticket).is_none(),
+                "the run answers, not the caller"
+            );
+        }
+    }
+
+    /// A model is reloaded: who has begun goes on with what it had.
+    fn replace(&mut self, story: &mut Story) {
+        let model = self.random.below(self.kitchen.models.len() as u64) as usize;
+        story.tell(self.event_count, || format!("m{model} is replaced"));
+        self.kitchen.replace(model);
+    }
+}
+
+/// What must hold.
+impl Ensembles {
+    fn check(&mut self) -> Held {
+        let deliveries = std::mem::take(&mut *self.receiver.0.lock().unwrap());
+        for delivery in deliveries {
+            self.note(delivery)?;
+        }
+        for (index, ensemble) in self.kitchen.ensembles.iter().enumerate() {
+            let places = ensemble.model.ensemble.get().map(|own| own.places());
+            for (step, (taken, max, waiting)) in places.into_iter().flatten().enumerate() {
+                if taken > max || (waiting > 0 && taken < max) {
+                    return Err(format!(
+                        "step {step} of e{index}: {taken} of {max} places taken, {waiting} wait"
+                    ));
+                }
+            }
+        }
+        for (model, own) in self.kitchen.models.iter().enumerate() {
+            let Some(max) = self.kitchen.places_of(model) else {
+                continue;
+            };
+            let executing = self.executing.iter();
+            let executing = executing.filter(|execution| execution.model == model);
+            let count = executing.count() as u64 + own.waiting_count();
+            if count > max {
+                return Err(format!("m{model} has {count} requests in {max} places"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers come before the end, the end comes once, and what is answered is what the steps make.
+    fn note(&mut self, delivery: Delivery) -> Held {
+        let number = usize::try_from(delivery.slot).unwrap();
+        let request = &mut self.requests[number];
+        if request.is_final {
+            return Err(format!("{number} has a response after its last"));
+        }
+        request.is_final = delivery.is_final;
+        match delivery.outcome {
+            None => {}
+            Some(Err(error)) => request.error = Some(error),
+            Some(Ok(response)) => {
+                let outputs = response.outputs.iter().map(|output| {
+                    let bytes = output.data.as_slice().unwrap();
+                    let text = String::from_utf8(bytes.to_vec()).unwrap();
+                    (output.name.to_string(), text)
+                });
+                let answer: BTreeMap<String, String> = outputs.collect();
+                let index = request.answers.len() as u64;
+                let expected =
+                    self.kitchen
+                        .answer(request.ensemble, &request.wanted, &request.x, index);
+                if answer != expected {
+                    return Err(format!("{number} gets {answer:?} instead of {expected:?}"));
+                }
+                request.answers.push(answer);
+            }
+        }
+        if request.is_final {
+            request.ticket = None;
+            return self.check_answer(number);
+        }
+        Ok(())
+    }
+
+    /// One that is over has all its answers, or says why not.
+    fn check_answer(&self, number: usize) -> Held {
+        let request = &self.requests[number];
+        let ensemble = &self.kitchen.ensembles[request.ensemble];
+        let expected_count = match ensemble.shape.multiplies(&request.wanted) {
+            true => request.response_count,
+            false => 1,
+        };
+        let count = request.answers.len() as u64;
+        let is_nested = ensemble.is_nested;
+        let is_failed = !request.faults.is_empty();
+        let ends_with = |error: &Error, words: &String| error.message.ends_with(&**words);
+        let is_just = match &request.error {
+            None if request.has_gap => ensemble.model.config.is_decoupled,
+            None => count == expected_count && !is_failed && !request.is_cancelled,
+            Some(error) if error.code == Code::Cancelled => {
+                request.is_cancelled && (is_nested || !is_failed)
+            }
+            Some(error) if error.message.contains("unexpected deadlock") => {
+                request.has_gap && (is_nested || !(is_failed || request.is_cancelled))
+            }
+            Some(error) if is_nested => {
+                let mut faults = request.faults.iter();
+                faults.any(|words| ends_with(error, words))
+            }
+            Some(error) => {
+                let first = request.faults.first();
+                first.is_some_and(|words| ends_with(error, words))
+            }
+        };
+        is_just.then_some(()).ok_or_else(|| {
+            format!(
+                "{number} ends with {count} answers and {:?}, of {expected_count}; {:?}, cancelled: {}, gap: {}",
+                request.error, request.faults, request.is_cancelled, request.has_gap
+            )
+        })
+    }
+
+    fn check_end(&mut self) -> Held {
+        if !self.executing.is_empty() {
+            return Err("something executes when all is answered".into());
+        }
+        let models = self.kitchen.all_versions();
+        // What was cancelled lies in the queues until somebody looks.
+        let queues = models.iter().filter_map(|model| model.queue.get());
+        if queues
+            .map(|queue| queue.form_now())
+            .any(|batch| !batch.is_empty())
+        {
+            return Err("something waits when all is answered".into());
+        }
+        let mut left = models.iter().filter(|model| !model.is_unused());
+        if let Some(model) = left.next() {
+            return Err(format!("{model:?} is never free"));
+        }
+        for ensemble in &self.kitchen.ensembles {
+            let places = ensemble.model.ensemble.get().map(|own| own.places());
+            if places.into_iter().flatten().any(|(taken, ..)| taken > 0) {
+                return Err("a place is never free".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number_of(live: &Live) -> usize {
+    live.shared().id.parse().unwrap()
+}
+
+/// So many requests at once.
+const LIVE_MAX: usize = 6;
+const EVENT_COUNT_MAX: u64 = 20_000;

@@ -1,0 +1,293 @@
+//! What limits the executions of all versions: the real rate limiter's machine, and a plain account of who holds what beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Breach;
+use super::random::Random;
+use super::setup::Setup;
+use crate::rate::Capacity;
+use crate::rate::machine::{InstanceId, Machine, OVERTAKEN_MAX};
+use crate::rate::resources::{Needs, Resource};
+
+/// See the module.
+pub(super) struct Limits {
+    policy: Policy,
+    machine: Machine,
+    seats: BTreeMap<InstanceId, Seat>,
+}
+
+#[derive(Debug)]
+enum Policy {
+    Free,
+    /// Instances need resources: as many as are given (none: as the neediest wants) of each.
+    Resources {
+        given: Option<u64>,
+    },
+    /// So many executions, which models share by weight.
+    Shares {
+        executions_max: u64,
+    },
+}
+
+/// The place of one instance.
+struct Seat {
+    version: usize,
+    core: usize,
+    needs: Needs,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// So many others were let run meanwhile who need something of the same.
+    Waiting {
+        passed_count: u32,
+    },
+    Running,
+}
+
+/// Whose turn it is: version and core.
+pub(super) type Turns = Vec<(usize, usize)>;
+
+impl Limits {
+    pub(super) fn random(random: &mut Random) -> Limits {
+        let policy = match random.below(6) {
+            0..3 => Policy::Free,
+            3 => Policy::Resources { given: None },
+            4 => Policy::Resources {
+                given: Some(NEED_MAX + random.below(3)),
+            },
+            _ => Policy::Shares {
+                executions_max: 1 + random.below(3),
+            },
+        };
+        let capacity = |name: &str, count| Capacity {
+            name: name.to_owned(),
+            count,
+            device: None,
+        };
+        let capacities = match policy {
+            Policy::Free | Policy::Resources { given: None } => Vec::new(),
+            Policy::Resources { given: Some(count) } => {
+                NAMES.iter().map(|name| capacity(name, count)).collect()
+            }
+            Policy::Shares { executions_max } => vec![capacity(EXECUTIONS, executions_max)],
+        };
+        Limits {
+            policy,
+            machine: Machine::new(capacities),
+            seats: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self.policy, Policy::Free)
+    }
+
+    /// Seats for the instances of each core of a new version, and whose turn it is now; no seats where nothing is limited.
+    pub(super) fn add(
+        &mut self,
+        version: usize,
+        setup: &Setup,
+        random: &mut Random,
+    ) -> Result<(Vec<Vec<InstanceId>>, Turns), Breach> {
+        let flow: Arc<str> = Arc::from(random.one_of(&["a", "b"]));
+        let rank = match self.policy {
+            Policy::Shares { .. } => random.one_of(&[1, 100, 1_000]),
+            _ => random.below(4) as u32,
+        };
+        let mut seats = vec![Vec::new(); setup.seat_counts.len()];
+        let mut turns = Turns::new();
+        if self.is_free() {
+            return Ok((seats, turns));
+        }
+        for (core, count) in setup.seat_counts.iter().enumerate() {
+            for _ in 0..*count {
+                let needs = self.needs(core, random);
+                let added = match self.policy {
+                    Policy::Shares { .. } => self.machine.add_to(&flow, needs.clone(), rank),
+                    _ => self.machine.add(needs.clone(), rank),
+                };
+                let (id, granted) = added.map_err(|unmet| unmet.to_string())?;
+                let seat = Seat {
+                    version,
+                    core,
+                    needs,
+                    state: State::Idle,
+                };
+                self.seats.insert(id, seat);
+                seats[core].push(id);
+                turns.extend(self.note(&granted)?);
+            }
+        }
+        Ok((seats, turns))
+    }
+
+    fn needs(&self, core: usize, random: &mut Random) -> Needs {
+        if let Policy::Shares { .. } = self.policy {
+            return Needs::from([(resource(EXECUTIONS, None), 1)]);
+        }
+        let mut needs = Needs::new();
+        for name in NAMES {
+            // The last is one of each device.
+            let device = (name == NAMES[2]).then_some(core as i32 % 2);
+            let count = random.below(NEED_MAX * 2);
+            if (1..=NEED_MAX).contains(&count) {
+                needs.insert(resource(name, device), count);
+            }
+        }
+        needs
+    }
+
+    /// An idle instance has work.
+    pub(super) fn wait(&mut self, id: InstanceId) -> Result<Turns, Breach> {
+        self.change(id, State::Idle, State::Waiting { passed_count: 0 })?;
+        let granted = self.machine.wait(id);
+        self.note(&granted)
+    }
+
+    /// A running one is done; with `has_more` it waits again at once.
+    pub(super) fn finish(
+        &mut self,
+        id: InstanceId,
+        has_executed: bool,
+        has_more: bool,
+        cost: u64,
+    ) -> Result<Turns, Breach> {
+        let next = match has_more {
+            true => State::Waiting { passed_count: 0 },
+            false => State::Idle,
+        };
+        self.change(id, State::Running, next)?;
+        let granted = self
+            .machine
+            .finish_at_cost(id, has_executed, has_more, cost);
+        self.note(&granted)
+    }
+
+    /// An idle one goes.
+    pub(super) fn remove(&mut self, id: InstanceId) -> Result<Turns, Breach> {
+        self.change(id, State::Idle, State::Idle)?;
+        self.seats.remove(&id);
+        let granted = self.machine.remove(id);
+        self.note(&granted)
+    }
+
+    fn change(&mut self, id: InstanceId, from: State, to: State) -> Result<(), Breach> {
+        let seat = self.seats.get_mut(&id).ok_or("no such seat")?;
+        if seat.state != from {
+            return Err(format!("seat {id} is {:?}, not {from:?}", seat.state));
+        }
+        seat.state = to;
+        Ok(())
+    }
+
+    /// The machine lets some run: who waits, and no more than there is room for.
+    fn note(&mut self, granted: &[InstanceId]) -> Result<Turns, Breach> {
+        let mut turns = Turns::new();
+        for id in granted {
+            let seat = self.seats.get_mut(id).ok_or("nobody gets a turn")?;
+            if !matches!(seat.state, State::Waiting { .. }) {
+                return Err(format!("seat {id} gets a turn while {:?}", seat.state));
+            }
+            seat.state = State::Running;
+            turns.push((seat.version, seat.core));
+            let taken = seat.needs.clone();
+            for need in taken.keys() {
+                let (held, capacity) = (self.held(need), self.capacity(need));
+                if held > capacity {
+                    return Err(format!("{held} of {capacity} {need:?} are taken"));
+                }
+            }
+            for other in self.seats.values_mut() {
+                if let State::Waiting { passed_count } = &mut other.state
+                    && other.needs.keys().any(|need| taken.contains_key(need))
+                {
+                    *passed_count += 1;
+                }
+            }
+        }
+        Ok(turns)
+    }
+
+    fn held(&self, resource: &Resource) -> u64 {
+        let running = self
+            .seats
+            .values()
+            .filter(|seat| seat.state == State::Running);
+        running.filter_map(|seat| seat.needs.get(resource)).sum()
+    }
+
+    fn capacity(&self, resource: &Resource) -> u64 {
+        match self.policy {
+            Policy::Free => 0,
+            Policy::Shares { executions_max } => executions_max,
+            Policy::Resources { given: Some(given) } => given,
+            Policy::Resources { given: None } => {
+                let needs = self
+                    .seats
+                    .values()
+                    .filter_map(|seat| seat.needs.get(resource));
+                needs.max().copied().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Nobody waits beside what it needs, but for such as was overtaken too often: what that needs is kept for it.
+    pub(super) fn check(&self) -> Result<(), Breach> {
+        for (id, seat) in &self.seats {
+            let State::Waiting { .. } = seat.state else {
+                continue;
+            };
+            let has_room = seat
+                .needs
+                .iter()
+                .all(|(need, count)| self.held(need) + count <= self.capacity(need));
+            let gives_way = self.seats.values().any(|other| {
+                let passed = matches!(other.state, State::Waiting { passed_count } if passed_count >= OVERTAKEN_MAX);
+                passed && other.needs.keys().any(|need| seat.needs.contains_key(need))
+            });
+            if has_room && !gives_way {
+                return Err(format!(
+                    "seat {id} waits for {:?}, which is free",
+                    seat.needs
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody has anything to do: all is given back, so that one who needs everything gets it at once.
+    pub(super) fn check_end(&mut self) -> Result<(), Breach> {
+        if self.is_free() {
+            return Ok(());
+        }
+        if !self.machine.is_at_rest() {
+            return Err("somebody waits or runs at the end".into());
+        }
+        let resources = self.seats.values().flat_map(|seat| seat.needs.keys());
+        let all: Needs = resources
+            .map(|resource| (resource.clone(), self.capacity(resource)))
+            .collect();
+        let added = self.machine.add(all, 1);
+        let (id, _) = added.map_err(|unmet| unmet.to_string())?;
+        if self.machine.wait(id) != [id] {
+            return Err("not everything is given back".into());
+        }
+        Ok(())
+    }
+}
+
+fn resource(name: &str, device: Option<i32>) -> Resource {
+    Resource {
+        name: Arc::from(name),
+        device,
+    }
+}
+
+const EXECUTIONS: &str = "executions";
+const NAMES: [&str; 3] = ["R", "S", "T"];
+/// The most that an instance needs of one resource.
+const NEED_MAX: u64 = 3;
