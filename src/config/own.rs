@@ -13,6 +13,10 @@ pub const DEADLINE_ORDER: &str = "CONCH_DEADLINE_ORDER";
 pub const SEQUENCE_QUEUE_MAX: &str = "CONCH_SEQUENCE_QUEUE_MAX";
 /// Sequences that may wait for a slot.
 pub const SEQUENCE_BACKLOG_MAX: &str = "CONCH_SEQUENCE_BACKLOG_MAX";
+/// How long sequences under way keep a version, or an instance, whose place was taken; 0: they end with it.
+pub const SEQUENCE_DRAIN_SECONDS: &str = "CONCH_SEQUENCE_DRAIN_SECONDS";
+/// A conversation may take that long; and what it holds is a model's memory.
+const SEQUENCE_DRAIN_SECONDS_DEFAULT: u64 = 3_600;
 
 /// The weight of a model where models share executions.
 pub const SHARE_WEIGHT: &str = "CONCH_SHARE_WEIGHT";
@@ -28,6 +32,7 @@ pub struct OwnParameters {
     /// None: as many as may be live.
     pub sequence_queue_max: Option<u32>,
     pub sequence_backlog_max: Option<u32>,
+    pub sequence_drain_seconds: u64,
     pub share_weight: u32,
 }
 
@@ -38,6 +43,7 @@ impl Default for OwnParameters {
             is_by_deadline: false,
             sequence_queue_max: None,
             sequence_backlog_max: None,
+            sequence_drain_seconds: SEQUENCE_DRAIN_SECONDS_DEFAULT,
             share_weight: SHARE_WEIGHT_DEFAULT,
         }
     }
@@ -69,6 +75,9 @@ impl OwnParameters {
                 .unwrap_or(false),
             sequence_queue_max: reader.value(SEQUENCE_QUEUE_MAX, "a number of requests")?,
             sequence_backlog_max: reader.value(SEQUENCE_BACKLOG_MAX, "a number of sequences")?,
+            sequence_drain_seconds: reader
+                .value(SEQUENCE_DRAIN_SECONDS, "a number of seconds")?
+                .unwrap_or(SEQUENCE_DRAIN_SECONDS_DEFAULT),
         })
     }
 }
@@ -119,11 +128,13 @@ mod tests {
                 (REQUESTS_MAX, "7"),
                 (DEADLINE_ORDER, "true"),
                 (SHARE_WEIGHT, "10000"),
+                (SEQUENCE_DRAIN_SECONDS, "0"),
             ],
             Ok(OwnParameters {
                 requests_max: Some(7),
                 is_by_deadline: true,
                 share_weight: 10_000,
+                sequence_drain_seconds: 0,
                 ..OwnParameters::default()
             }),
         );
@@ -140,6 +151,12 @@ mod tests {
             );
             check(&[(SHARE_WEIGHT, value)], Err(&message));
         }
+        check(
+            &[(SEQUENCE_DRAIN_SECONDS, "-1")],
+            Err(
+                "parameter 'CONCH_SEQUENCE_DRAIN_SECONDS' of model 'm' must be a number of seconds, got '-1'",
+            ),
+        );
         check(
             &[(DEADLINE_ORDER, "yes")],
             Err("parameter 'CONCH_DEADLINE_ORDER' of model 'm' must be true or false, got 'yes'"),

@@ -18,7 +18,7 @@ use crate::labels::Labels;
 use crate::order::Order;
 use crate::queue::{Bounds, Queue};
 use crate::readiness::Board;
-use crate::sequence::Names;
+use crate::sequence::{Elders, Names};
 use crate::states::StatesStart;
 use crate::stats::{ModelStatistics, Statistics, Totals};
 
@@ -56,6 +56,8 @@ pub struct ModelVersion {
     pub(crate) labels: OnceLock<Labels>,
     /// Ids of its sequences that have none of their own.
     pub(crate) sequence_names: Names,
+    /// Versions whose place it took, for the sequences that go on there.
+    pub(crate) elders: Elders,
     /// What its sequences' implicit states begin with, and where their buffers come from, if it has any; set before the cores are started.
     pub(crate) states: OnceLock<(StatesStart, Arc<Pool>)>,
     /// Present once the cores are started.
@@ -105,6 +107,7 @@ impl ModelVersion {
             order: is_ordered.then(Arc::default),
             labels: OnceLock::new(),
             sequence_names: Names::default(),
+            elders: Elders::default(),
             states: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
@@ -406,6 +409,16 @@ impl Pin {
             return Err(NoPlace::Retired);
         }
         Ok(pin)
+    }
+
+    pub(crate) fn version(&self) -> &Arc<ModelVersion> {
+        &self.model
+    }
+
+    /// Whether the version is retired, and nothing but this keeps it.
+    pub(crate) fn is_last(&self) -> bool {
+        // Acquire pairs with the Release of `give_back`.
+        self.model.live.load(Ordering::Acquire) == RETIRED + PIN
     }
 
     /// A place in the model, also if it takes no more: this keeps it.

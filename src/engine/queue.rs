@@ -1,8 +1,9 @@
 //! A model's queue: its inbox, its scheduler, and the cores that drive it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use conch_channel::{Chain, Clock, Fate, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
@@ -10,8 +11,10 @@ use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::rate::Seat;
-use crate::scheduler::{Facts, Harvest, Membership, Scheduler, Subject, policy_of, rejection_ns};
-use crate::sequence::{returned, turn_away};
+use crate::scheduler::{
+    Facts, Harvest, Key, Membership, Scheduler, Sequence, Subject, policy_of, rejection_ns,
+};
+use crate::sequence::{Ledger, returned, turn_away};
 use crate::shown::Shown;
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
@@ -50,6 +53,8 @@ pub(crate) struct Queue {
     entrusted_ns: AtomicU64,
     /// No sequence starts any more.
     is_stopping: AtomicBool,
+    /// Present once its sequences are being handed over: those that are under way.
+    ledger: OnceLock<Arc<Ledger>>,
 }
 
 impl Queue {
@@ -99,6 +104,7 @@ impl Queue {
             timekeeper,
             entrusted_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
+            ledger: OnceLock::new(),
         })
     }
 
@@ -190,7 +196,7 @@ impl Queue {
                 let outlook = self.form(core, scheduler, arrivals, now_ns, harvest);
                 ((), outlook)
             });
-            self.settle(deadline_of(visited), harvest, departures);
+            self.settle(deadline_of(visited).1, harvest, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
@@ -209,16 +215,24 @@ impl Queue {
         harvest: &mut Harvest<Live>,
     ) -> Outlook {
         accept(scheduler, arrivals, now_ns, harvest);
-        if let (Scheduler::Sequence(sequence), Some(returns)) =
-            (&mut *scheduler, self.returns.get(core))
-        {
-            returned(sequence, returns.take_all(), now_ns, harvest);
+        if let Scheduler::Sequence(sequence) = &mut *scheduler {
+            if let Some(returns) = self.returns.get(core) {
+                returned(sequence, returns.take_all(), now_ns, harvest);
+            }
+            self.end_restarted(sequence, now_ns);
         }
         let outlook = scheduler.form(core, now_ns, harvest);
         for live in &mut harvest.batch {
             leave_queue(live);
         }
-        self.call(harvest);
+        if let Scheduler::Sequence(sequence) = &*scheduler
+            && !sequence.awaits()
+            && !harvest.batch.is_empty()
+        {
+            // That it asks again is how its batch comes back: before, no sequence of it idles.
+            self.relay.mark(core);
+        }
+        self.pass_on(harvest);
         outlook
     }
 
@@ -246,7 +260,7 @@ impl Queue {
             ((), outlook)
         });
         self.settle(
-            deadline_of(visited),
+            deadline_of(visited).1,
             &mut harvest,
             &mut Departures::default(),
         );
@@ -259,7 +273,7 @@ impl Queue {
         if is_member && self.relay.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
             // baton, if that is a core that leaves with its batch.
-            if !self.look_in() {
+            if self.inspect(|_| ()).is_none() {
                 self.entrust(monotonic_ns());
             }
         }
@@ -284,10 +298,61 @@ impl Queue {
         }
     }
 
-    /// Passes the scheduler's calls on.
-    fn call(&self, harvest: &mut Harvest<Live>) {
+    /// Passes on what the scheduler says beside its batch. Under the baton.
+    fn pass_on(&self, harvest: &mut Harvest<Live>) {
         for core in harvest.called.drain(..) {
             self.relay.mark(core);
+        }
+        if !harvest.ended.is_empty()
+            && let Some(ledger) = self.ledger.get()
+        {
+            ledger.close(harvest.ended.drain(..));
+        }
+    }
+
+    /// Ends sequences that began anew in another version.
+    fn end_restarted(&self, sequence: &mut Sequence<Ticket>, now_ns: u64) {
+        if let Some(ledger) = self.ledger.get() {
+            for key in ledger.restarted() {
+                sequence.end(&key, now_ns);
+            }
+        }
+    }
+
+    /// Begins to write down which sequences are under way: whoever asks before requests go elsewhere misses none. None if the model has no
+    /// sequences, or if its cores leave no moment for a look. May block for so long.
+    pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<Ledger>> {
+        let ledger = self.ledger.get_or_init(Arc::default);
+        // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
+        fence(Ordering::SeqCst);
+        for _ in 0..HAND_OVER_LOOKS {
+            let listed = self.inspect(|scheduler| match scheduler {
+                Scheduler::Sequence(sequence) => {
+                    ledger.list(sequence.hand_over());
+                    true
+                }
+                _ => false,
+            });
+            match listed {
+                Some(is_listed) => return is_listed.then(|| Arc::clone(ledger)),
+                None => std::thread::sleep(HAND_OVER_PAUSE),
+            }
+        }
+        None
+    }
+
+    /// How many sequences take requests; none if a core is just looking itself.
+    pub(crate) fn sequence_count(self: &Arc<Self>) -> Option<usize> {
+        self.inspect(|scheduler| match scheduler {
+            Scheduler::Sequence(sequence) => sequence.open_count(),
+            _ => 0,
+        })
+    }
+
+    /// The ledger has sequences that began anew elsewhere.
+    pub(crate) fn notice_restart(self: &Arc<Self>) {
+        if self.inspect(|_| ()).is_none() {
+            self.entrust(monotonic_ns());
         }
     }
 
@@ -339,24 +404,32 @@ impl Queue {
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        self.look_in();
+        self.inspect(|_| ());
     }
 
-    /// Sees to what has arrived and what has timed out, from outside the cores. False if somebody else has the baton.
-    fn look_in(self: &Arc<Self>) -> bool {
+    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the baton.
+    fn inspect<R>(self: &Arc<Self>, look: impl FnOnce(&mut Scheduler<Ticket>) -> R) -> Option<R> {
         let mut harvest = Harvest::default();
         let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
             accept(scheduler, arrivals, now_ns, &mut harvest);
+            if let Scheduler::Sequence(sequence) = &mut *scheduler {
+                self.end_restarted(sequence, now_ns);
+            }
             let outlook = scheduler.expire(now_ns, &mut harvest);
-            self.call(&mut harvest);
-            ((), outlook)
+            self.pass_on(&mut harvest);
+            (look(scheduler), outlook)
         });
         // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
         let mut departures = Departures::default();
-        self.settle(deadline_of(visited), &mut harvest, &mut departures);
-        visited.is_some()
+        let (seen, deadline_ns) = deadline_of(visited);
+        self.settle(deadline_ns, &mut harvest, &mut departures);
+        seen
     }
 }
+
+/// The baton is held for microseconds: a second of looks is far more than one that succeeds takes.
+const HAND_OVER_LOOKS: usize = 10_000;
+const HAND_OVER_PAUSE: Duration = Duration::from_micros(100);
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -380,10 +453,12 @@ fn has_refusals(harvest: &Harvest<Live>) -> bool {
     !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
 }
 
-/// What a visit leaves to the timekeeper.
-fn deadline_of(visited: Option<((), Outlook)>) -> Option<u64> {
-    let ((), outlook) = visited?;
-    (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns)
+/// What a visit made, and what it leaves to the timekeeper.
+fn deadline_of<R>(visited: Option<(R, Outlook)>) -> (Option<R>, Option<u64>) {
+    let Some((made, Outlook { deadline_ns, .. })) = visited else {
+        return (None, None);
+    };
+    (Some(made), (deadline_ns != NEVER_NS).then_some(deadline_ns))
 }
 
 /// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.
@@ -637,13 +712,13 @@ impl ModelVersion {
             },
             _ => NEVER_NS,
         };
-        let is_start = |ticket: &Ticket| {
-            let member = ticket.shared().member.as_ref();
-            member.is_some_and(|member| member.is_start)
-        };
+        let member = ticket.shared().member.as_ref();
+        let started = member
+            .filter(|member| member.is_start)
+            .map(|member| member.key.clone());
         let refused = match self.queue.get() {
-            Some(queue) if is_start(&ticket) && queue.is_stopping() => ticket,
-            Some(queue) => match queue.submit(ticket) {
+            Some(queue) if started.is_some() && queue.is_stopping() => ticket,
+            Some(queue) => match self.submit_to(queue, ticket, started) {
                 Ok(()) => {
                     // Every core may be executing for longer than that.
                     if rejection_ns != NEVER_NS {
@@ -665,6 +740,27 @@ impl ModelVersion {
             },
         };
         Err(stopping(&refused))
+    }
+
+    /// Puts a request into the queue that starts the sequence `started`, or none.
+    fn submit_to(
+        &self,
+        queue: &Arc<Queue>,
+        ticket: Ticket,
+        started: Option<Key>,
+    ) -> Result<(), Refused<Ticket>> {
+        let Some(key) = started else {
+            return queue.submit(ticket);
+        };
+        // It may go on in a version that this one took the place of.
+        self.elders.end(&key);
+        queue.submit(ticket)?;
+        // Pairs with the fence of a hand-over: that has seen the request, or we see the ledger.
+        fence(Ordering::SeqCst);
+        if let Some(ledger) = queue.ledger.get() {
+            ledger.note(key);
+        }
+        Ok(())
     }
 }
 

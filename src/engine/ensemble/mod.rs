@@ -127,6 +127,11 @@ impl Ensemble {
         self.limits.iter().map(Limit::counts).collect()
     }
 
+    /// The version that a step wants; none: the highest that is ready.
+    fn version_of(&self, step: usize) -> Option<i64> {
+        self.models.get(step)?.version
+    }
+
     /// The model of each step: none of them is unloaded before the request is over.
     ///
     /// # Errors

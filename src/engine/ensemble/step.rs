@@ -9,7 +9,7 @@ use super::run::{Arrival, Paced, Run, State, StepHold, StepRun};
 use super::tensor::{Sequence, Value};
 use crate::admit::{self, Prefix};
 use crate::clock::monotonic_ns;
-use crate::model::Reservation;
+use crate::model::{Pin, Reservation};
 use crate::request::{Draft, DraftInput, Stamps, Ticket};
 use crate::trace::Trace;
 use crate::{Asker, Completion, Credits, Error};
@@ -125,9 +125,13 @@ impl Run {
         let origin = self.ticket.shared();
         let shape = &self.ensemble.graph.steps[step];
         let mut state = self.state();
-        let reservation = self.place(&state, step)?;
+        let pin = state
+            .pins
+            .get(step)
+            .ok_or_else(|| Error::internal("the step has no model"))?;
+        let sequence = self.sequence_of(&values, &state.sequence, &pin.name);
+        let reservation = self.place(pin, step, &sequence)?;
         let config = Arc::clone(&reservation.config);
-        let sequence = self.sequence_of(&values, &state.sequence, &reservation.name);
         let live = state
             .live
             .as_ref()
@@ -196,13 +200,11 @@ impl Run {
         admitted
     }
 
-    /// A place among the live requests of a step's model.
-    fn place(&self, state: &State, step: usize) -> Result<Reservation, Error> {
-        let pin = state
-            .pins
-            .get(step)
-            .ok_or_else(|| Error::internal("the step has no model"))?;
-        pin.reserve().map_err(|why| {
+    /// A place among the live requests of a step's model, or of where its sequence goes on.
+    fn place(&self, pin: &Pin, step: usize, sequence: &Sequence) -> Result<Reservation, Error> {
+        let version = self.ensemble.version_of(step);
+        let of_elder = Reservation::of_elder(pin, version, &sequence.id, sequence.flags);
+        of_elder.unwrap_or_else(|| pin.reserve()).map_err(|why| {
             let draft = Draft {
                 id: &self.ticket.shared().id,
                 ..Draft::default()

@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::source::Source;
 use crate::progress::Progress;
 use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry, Versions};
+use crate::sequence::Elder;
 use crate::{Error, ModelVersion};
 
 pub(super) type Models = BTreeMap<ModelId, Entry>;
@@ -53,6 +54,8 @@ pub(super) struct Slot {
     progress: Option<Arc<Progress>>,
     /// Tells a slot that was filled anew from the one that an unloading thread left.
     serial: u64,
+    /// While UNLOADING: another version is there for its requests, and it only stays for its sequences.
+    has_heir: bool,
 }
 
 /// A version on its way out of service.
@@ -62,6 +65,8 @@ pub(super) struct Departing {
     slot: Option<(ModelId, i64, u64)>,
     /// That version.
     successor: Option<Arc<ModelVersion>>,
+    /// What it is for its sequences, if they go on in it.
+    elder: Option<Arc<Elder>>,
 }
 
 /// See the module.
@@ -104,6 +109,7 @@ impl Slot {
             loaded: None,
             progress: Some(Arc::clone(progress)),
             serial: 0,
+            has_heir: false,
         }
     }
 
@@ -113,6 +119,7 @@ impl Slot {
             loaded: Some(loaded),
             progress: None,
             serial: 0,
+            has_heir: false,
         }
     }
 
@@ -122,6 +129,7 @@ impl Slot {
             loaded: None,
             progress: None,
             serial: 0,
+            has_heir: false,
         }
     }
 
@@ -150,6 +158,7 @@ impl Entry {
             loaded,
             slot: Some((id.clone(), version, serial)),
             successor: None,
+            elder: None,
         })
     }
 
@@ -162,7 +171,20 @@ impl Entry {
             loaded: old,
             slot: None,
             successor: Some(successor),
+            elder: None,
         })
+    }
+
+    /// A version on its way out goes on as the one of `elders` that it is, if any.
+    pub(super) fn accompany(&mut self, departing: &mut Departing, elders: &[Arc<Elder>]) {
+        let version = departing.loaded.version();
+        departing.elder = elders.iter().find(|elder| elder.is(version)).cloned();
+        if departing.elder.is_some()
+            && let Some((_, number, _)) = &departing.slot
+            && let Some(slot) = self.versions.get_mut(number)
+        {
+            slot.has_heir = true;
+        }
     }
 
     /// Takes all its versions out of service.
@@ -262,7 +284,8 @@ impl Board {
                 && (entry.arriving.is_none() || entry.has_ready() || self.is_on_demand)
                 && entry.versions.values().all(|slot| match slot.state {
                     State::Ready => true,
-                    State::Loading | State::Unloading => self.is_on_demand,
+                    State::Loading => self.is_on_demand,
+                    State::Unloading => slot.has_heir || self.is_on_demand,
                     State::Unavailable(ref reason) => reason == UNLOADED,
                 })
         });
@@ -294,6 +317,10 @@ impl Board {
     pub(super) fn send_off(self: &Arc<Self>, departing: Vec<Departing>) {
         for one in &departing {
             one.loaded.retire();
+            if one.elder.is_none() {
+                // Nobody is left who would send them anything.
+                one.loaded.version().elders.give_up();
+            }
         }
         for one in departing {
             self.departing().push(Arc::clone(one.loaded.version()));
@@ -325,7 +352,12 @@ impl Board {
     fn see_off(&self, departing: Departing) {
         let version = Arc::clone(departing.loaded.version());
         // A panicking backend must not make a stop wait for it.
-        let unloading = std::panic::AssertUnwindSafe(|| departing.loaded.unload());
+        let unloading = std::panic::AssertUnwindSafe(|| {
+            if let Some(elder) = departing.elder {
+                elder.see_out();
+            }
+            departing.loaded.unload();
+        });
         let _ = std::panic::catch_unwind(unloading);
         version.leave();
         if let Some(successor) = departing.successor {

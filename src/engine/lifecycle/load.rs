@@ -337,6 +337,7 @@ impl Lifecycle {
 
     /// Puts the new versions and instances into service and takes the old ones out, but for those that are kept, in one step.
     fn swap_in(&self, plan: &Plan, kept: &[i64], changes: Vec<(i64, Change)>) {
+        let elders = self.hand_over(&plan.id, kept, &changes);
         let mut departing = Vec::new();
         {
             let mut models = self.board.lock();
@@ -358,6 +359,9 @@ impl Lifecycle {
             }
             for version in old {
                 departing.extend(entry.take_down(&plan.id, version));
+            }
+            for one in &mut departing {
+                entry.accompany(one, &elders);
             }
             entry.source = Some(plan.source.clone().following(entry.source.as_ref()));
             entry.trouble = None;

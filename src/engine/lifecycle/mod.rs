@@ -16,6 +16,7 @@ mod change;
 mod demand;
 mod ensemble;
 mod files;
+mod handover;
 mod load;
 mod loaded;
 mod plan;
@@ -36,6 +37,8 @@ mod demand_tests;
 mod ensemble_tests;
 #[cfg(test)]
 pub(crate) mod fake;
+#[cfg(test)]
+mod handover_tests;
 #[cfg(test)]
 mod remote_tests;
 #[cfg(test)]

@@ -147,6 +147,8 @@ pub(crate) struct Harvest<O> {
     pub instance: usize,
     /// Cores that are to ask for a batch.
     pub called: Vec<usize>,
+    /// Sequences that take no more requests, once they are being handed over.
+    pub ended: Vec<Key>,
 }
 
 impl<O> Harvest<O> {
@@ -166,6 +168,7 @@ impl<O> Default for Harvest<O> {
             rows: Vec::new(),
             instance: 0,
             called: Vec::new(),
+            ended: Vec::new(),
         }
     }
 }

@@ -37,13 +37,7 @@ pub(crate) fn check(
             model.name
         )));
     }
-    let key = match &draft.correlation_id {
-        CorrelationId::Unsigned(0) => None,
-        CorrelationId::Unsigned(number) => Some(Key::Unsigned(*number)),
-        CorrelationId::Text(text) if text.is_empty() => None,
-        CorrelationId::Text(text) => Some(Key::Text(text.clone())),
-    };
-    let key = match key {
+    let key = match Key::of(&draft.correlation_id) {
         Some(key) => key,
         None if settings.is_iterative => {
             // Relaxed: only uniqueness matters.

@@ -1,15 +1,19 @@
 //! What a model with sequence batching has beside its scheduler: the checks of its requests, the tensors that tell it about its sequences,
-//! and the way back of requests that its scheduler waits for.
+//! the way back of requests that its scheduler waits for, and the sequences that go on in a version whose place was taken.
 
 mod admission;
 mod answers;
 mod attendant;
 mod controls;
+mod elder;
 mod leash;
+mod ledger;
 
 pub(crate) use admission::{Names, check};
 pub(crate) use answers::{returned, turn_away};
 pub(crate) use attendant::Attendant;
 pub(crate) use controls::ControlInputs;
+pub(crate) use elder::{Elder, Elders};
 pub(crate) use leash::Leash;
 pub use leash::reschedule;
+pub(crate) use ledger::Ledger;

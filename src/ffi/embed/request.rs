@@ -384,17 +384,16 @@ impl InferenceRequest {
     }
 
     fn reserve_place(&self, server: &Arc<Server>) -> Result<Reservation, Error> {
-        let refusal = match Reservation::new(&self.model) {
+        let sequence = self.sequence();
+        let place = |model| Reservation::of_sequence(model, self.version, &sequence, self.flags);
+        let refusal = match place(&self.model) {
             Ok(reservation) => return Ok(reservation),
             Err(refusal) => refusal,
         };
         if refusal == NoPlace::Retired {
             let snapshot = server.registry().snapshot();
             let successor = snapshot.find(&self.model.name, self.version);
-            if let Some(reservation) = successor
-                .ok()
-                .and_then(|model| Reservation::new(model).ok())
-            {
+            if let Some(reservation) = successor.ok().and_then(|model| place(model).ok()) {
                 return Ok(reservation);
             }
             if let Some(demand) = server.demand() {
@@ -414,15 +413,19 @@ impl InferenceRequest {
         Err(conch_engine::admit::refuse(&self.model, &draft, refusal))
     }
 
+    fn sequence(&self) -> CorrelationId {
+        match &self.correlation_id {
+            Correlation::Unsigned(number) => CorrelationId::Unsigned(*number),
+            Correlation::Text(text) => {
+                CorrelationId::Text(text.to_string_lossy().into_owned().into())
+            }
+        }
+    }
+
     fn draft(&self, asker: Arc<dyn Asker>) -> Result<Draft<'_>, Error> {
         let mut draft = Draft {
             id: self.id.to_str().unwrap_or_default(),
-            correlation_id: match &self.correlation_id {
-                Correlation::Unsigned(number) => CorrelationId::Unsigned(*number),
-                Correlation::Text(text) => {
-                    CorrelationId::Text(text.to_string_lossy().into_owned().into())
-                }
-            },
+            correlation_id: self.sequence(),
             sequence_flags: self.flags,
             priority: self.priority,
             timeout_us: self.timeout_us,

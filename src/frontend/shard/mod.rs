@@ -390,9 +390,11 @@ impl Shard {
         };
         // What kind of model it is was looked at when the first was found.
         let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
-        let mut entered = match lease {
-            Some(lease) => Ok(*lease),
-            None => Reservation::new(model),
+        let (id, flags) = (&draft.correlation_id, draft.sequence_flags);
+        let mut entered = match (Reservation::of_elder(model, version, id, flags), lease) {
+            (Some(place), _) => place,
+            (None, Some(lease)) => Ok(*lease),
+            (None, None) => Reservation::new(model),
         };
         for _ in 0..SUCCESSORS_MAX {
             if !matches!(entered, Err(NoPlace::Retired)) {
@@ -403,7 +405,7 @@ impl Shard {
             if successor.config.is_decoupled != model.config.is_decoupled {
                 break;
             }
-            entered = Reservation::new(&successor);
+            entered = Reservation::of_sequence(&successor, version, id, flags);
         }
         let mut reservation = entered.map_err(|why| admit::refuse(model, draft, why))?;
         if let Some(pass) = pass {

@@ -2,12 +2,26 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::request::CorrelationId;
+
 /// The name of a sequence. Ids that the server made up never meet those of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Unsigned(u64),
     Text(Box<str>),
     Generated(u64),
+}
+
+impl Key {
+    /// The sequence that a client means; none if it names none.
+    pub(crate) fn of(id: &CorrelationId) -> Option<Key> {
+        match id {
+            CorrelationId::Unsigned(0) => None,
+            CorrelationId::Unsigned(number) => Some(Key::Unsigned(*number)),
+            CorrelationId::Text(text) if text.is_empty() => None,
+            CorrelationId::Text(text) => Some(Key::Text(text.clone())),
+        }
+    }
 }
 
 /// A request's part in its sequence.

@@ -150,8 +150,7 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Sequences that take requests.
-    #[cfg(test)]
-    fn open_count(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.roll.open_count()
     }
 
@@ -159,6 +158,22 @@ impl<T: Entry> Sequence<T> {
     #[cfg(test)]
     pub(crate) fn has_slot(&self, run: u64) -> bool {
         self.roll.get(run).is_none_or(|run| run.slot.is_some())
+    }
+
+    /// The names of the sequences that take requests. From now on each harvest tells which of them do not any more.
+    pub(crate) fn hand_over(&mut self) -> Vec<Key> {
+        self.roll.note_ends()
+    }
+
+    /// Ends a sequence, if there is one of this name: what it has waiting is executed, and nothing joins it.
+    pub(crate) fn end(&mut self, key: &Key, now_ns: u64) {
+        let Some(id) = self.roll.find(key) else {
+            return;
+        };
+        self.roll.close(id);
+        if let Some(slot) = self.roll.get(id).and_then(|run| run.slot) {
+            self.settle(slot, now_ns);
+        }
     }
 
     /// Adds an arrival; or, for one that has arrived before, learns that it is cancelled.
@@ -296,6 +311,7 @@ impl<T: Entry> Sequence<T> {
 
     fn outlook(&mut self, harvest: &mut Harvest<T::Owned>) -> Outlook {
         harvest.called.append(&mut self.called);
+        self.roll.tell_ends(&mut harvest.ended);
         let seats = self.seats.iter().map(|seat| seat.deadline_ns);
         let deadline_ns = seats
             .chain([self.idle.next_ns(), self.roll.next_timeout_ns()])

@@ -35,6 +35,8 @@ pub(super) struct Roll<T> {
     backlog_count: usize,
     timeouts: BTreeSet<(u64, RunId)>,
     last: RunId,
+    /// Names of sequences that take no more requests, since somebody wants to know.
+    ended: Option<Vec<Key>>,
 }
 
 impl<T> Default for Roll<T> {
@@ -46,6 +48,7 @@ impl<T> Default for Roll<T> {
             backlog_count: 0,
             timeouts: BTreeSet::new(),
             last: 0,
+            ended: None,
         }
     }
 }
@@ -65,7 +68,6 @@ impl<T> Roll<T> {
     }
 
     /// How many take requests.
-    #[cfg(test)]
     pub(super) fn open_count(&self) -> usize {
         self.open.len()
     }
@@ -103,6 +105,23 @@ impl<T> Roll<T> {
         run.is_ending = true;
         if self.open.get(&run.key) == Some(&id) {
             self.open.remove(&run.key);
+            if let Some(ended) = &mut self.ended {
+                ended.push(run.key.clone());
+            }
+        }
+    }
+
+    /// Begins to note which sequences end. The names of those that take requests.
+    pub(super) fn note_ends(&mut self) -> Vec<Key> {
+        self.ended.get_or_insert_default();
+        self.open.keys().cloned().collect()
+    }
+
+    /// Adds the names of those that ended, and did not begin anew since, to `ended`.
+    pub(super) fn tell_ends(&mut self, ended: &mut Vec<Key>) {
+        if let Some(noted) = &mut self.ended {
+            let open = &self.open;
+            ended.extend(noted.drain(..).filter(|key| !open.contains_key(key)));
         }
     }
 

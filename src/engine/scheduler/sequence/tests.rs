@@ -45,6 +45,7 @@ struct Stage {
     now_ns: u64,
     refused: Vec<(usize, Dismissal)>,
     called: Vec<usize>,
+    ended: Vec<Key>,
 }
 
 impl Stage {
@@ -55,6 +56,7 @@ impl Stage {
             now_ns: 1_000_000,
             refused: Vec::new(),
             called: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -141,6 +143,20 @@ impl Stage {
     fn note(&mut self, harvest: &mut Harvest<usize>) {
         self.refused.append(&mut harvest.refused);
         self.called.append(&mut harvest.called);
+        self.ended.append(&mut harvest.ended);
+    }
+
+    /// Which sequences are said to have ended, since the last look.
+    fn ends(&mut self) -> Vec<u64> {
+        self.expire();
+        let number = |key| match key {
+            Key::Unsigned(number) => number,
+            other => panic!("{other:?}"),
+        };
+        std::mem::take(&mut self.ended)
+            .into_iter()
+            .map(number)
+            .collect()
     }
 
     fn pass(&mut self, us: u64) {
@@ -225,6 +241,68 @@ fn a_second_start_joins_the_live_sequence() {
     for number in 0..3 {
         assert_eq!(stage.form(0), [(0, number)]);
     }
+}
+
+#[test]
+fn a_hand_over_lists_what_is_under_way_and_tells_what_ends() {
+    for settings in [direct(3), oldest(3, &[1], 0)] {
+        let mut stage = Stage::new(&settings, 3, &[1]);
+        for id in 1..=5 {
+            stage.send(id, START);
+        }
+        stage.send(2, END);
+        assert_eq!(stage.ends(), [0; 0], "nobody wants to know");
+        let mut under_way = stage.sequence.hand_over();
+        under_way.sort_by_key(|key| format!("{key:?}"));
+        // 4 and 5 wait for a slot.
+        let expected: Vec<Key> = [1, 3, 4, 5].into_iter().map(Key::Unsigned).collect();
+        assert_eq!(under_way, expected);
+        // By its end; not if it begins anew before anybody looks.
+        stage.send(1, END);
+        stage.send(1, START);
+        stage.send(3, END);
+        stage.send(6, START | END);
+        assert_eq!(stage.ends(), [3, 6]);
+        stage.cancel(3);
+        assert_eq!(stage.ends(), [4]);
+        // By a word: what waits is executed, and nothing joins it.
+        stage.sequence.end(&Key::Unsigned(5), stage.now_ns);
+        stage.sequence.end(&Key::Unsigned(9), stage.now_ns);
+        assert_eq!(stage.ends(), [5]);
+        stage.refused.clear();
+        let late = stage.send(5, 0);
+        assert_eq!(stage.refusals(), [(late, Dismissal::NotStarted)]);
+        let mut order = Vec::new();
+        for _ in 0..10 {
+            for (_, number) in stage.form(0) {
+                order.push(number);
+                if stage.sequence.awaits() {
+                    stage.release(number);
+                }
+            }
+        }
+        order.sort_unstable();
+        assert_eq!(order, [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+        // By itself.
+        assert_eq!(stage.sequence.open_count(), 1);
+        stage.pass(2 * IDLE_US);
+        stage.form(0);
+        stage.pass(2 * IDLE_US);
+        assert_eq!(stage.ends(), [1]);
+        assert_eq!(stage.sequence.open_count(), 0);
+    }
+}
+
+#[test]
+fn a_sequence_that_is_ended_idle_frees_its_slot_at_once() {
+    let mut stage = Stage::new(&direct(1), 1, &[1]);
+    stage.send(1, START);
+    stage.send(2, START);
+    assert_eq!(stage.form(0), [(0, 0)]);
+    assert_eq!(stage.form(0), []);
+    stage.sequence.end(&Key::Unsigned(1), stage.now_ns);
+    assert_eq!(stage.calls(), [0]);
+    assert_eq!(stage.form(0), [(0, 1)]);
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! What becomes of sequences that are under way in versions whose place is taken: they go on there, where the versions that come allow it.
+
+use std::sync::Arc;
+
+use conch_config::Scheduling;
+
+use super::Lifecycle;
+use super::board::Slot;
+use super::load::Change;
+use crate::ModelVersion;
+use crate::registry::ModelId;
+use crate::sequence::{Elder, Elders};
+
+impl Lifecycle {
+    /// Makes elders of the versions of model `id` that `changes` take the place of, for those that come. Call it before these are published.
+    ///
+    /// The heir of a version is the one of its number. Requests that name no version go to the highest: if the highest goes, the heir is
+    /// also what is the highest then, if that comes with `changes`.
+    pub(super) fn hand_over(
+        &self,
+        id: &ModelId,
+        kept: &[i64],
+        changes: &[(i64, Change)],
+    ) -> Vec<Arc<Elder>> {
+        let coming = |number: i64| {
+            changes.iter().find_map(|(other, change)| match change {
+                Change::Loaded(loaded) if *other == number => Some(loaded.version()),
+                _ => None,
+            })
+        };
+        let staying = |number: &i64| {
+            kept.contains(number)
+                || changes
+                    .iter()
+                    .any(|(other, change)| other == number && matches!(change, Change::Revised(_)))
+        };
+        let highest = kept.iter().chain(changes.iter().map(|(number, _)| number));
+        let highest = highest.max().and_then(|number| coming(*number));
+        let going: Vec<(i64, Arc<ModelVersion>)> = {
+            let models = self.board.lock();
+            let slots = models.get(id).map(|entry| &entry.versions);
+            let ready = slots
+                .into_iter()
+                .flatten()
+                .filter(|(_, slot)| Slot::is_ready(slot));
+            let loaded =
+                ready.filter_map(|(number, slot)| Some((*number, slot.loaded.as_ref()?.version())));
+            loaded
+                .map(|(number, version)| (number, Arc::clone(version)))
+                .collect()
+        };
+        let was_highest = going.last().map(|(number, _)| *number);
+        let mut elders = Vec::new();
+        for (number, version) in going.iter().filter(|(number, _)| !staying(number)) {
+            let of_number = coming(*number);
+            let of_highest = highest.filter(|_| was_highest == Some(*number));
+            let is_other =
+                |heir: &&Arc<ModelVersion>| of_number.is_none_or(|other| !Arc::ptr_eq(other, heir));
+            let heirs: Vec<&Arc<ModelVersion>> = of_number
+                .into_iter()
+                .chain(of_highest.filter(is_other))
+                .filter(|heir| continues(version, heir))
+                .collect();
+            if heirs.is_empty() {
+                continue;
+            }
+            let Some(elder) = Elder::new(version) else {
+                continue;
+            };
+            for heir in heirs {
+                Elders::inherit(heir, version, &elder);
+            }
+            elders.push(elder);
+        }
+        elders
+    }
+}
+
+/// Whether requests that go to `heir` may go on to `version` instead: who sent them has looked whether it has sequences, and whether it
+/// answers more than once.
+fn continues(version: &ModelVersion, heir: &ModelVersion) -> bool {
+    let is_sequential =
+        |config: &conch_config::Model| matches!(config.scheduling, Scheduling::Sequence(_));
+    is_sequential(&version.config)
+        && is_sequential(&heir.config)
+        && version.config.is_decoupled == heir.config.is_decoupled
+}

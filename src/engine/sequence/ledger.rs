@@ -1,0 +1,138 @@
+//! Which sequences are under way in a version whose place another takes: those go on where they are.
+//!
+//! Begun when the version is about to be replaced. The scheduler lists what it has, and afterwards says what has ended; who submits the start
+//! of a sequence meanwhile adds that itself. Shards ask for every request of a sequence without a start, for as long as any is left.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::scheduler::Key;
+
+/// See the module. A name that stays although its sequence has ended does no harm: its requests are refused where they are sent, in the
+/// same words.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// With each, whether it is still under way.
+    listed: OnceLock<HashMap<Key, AtomicBool>>,
+    /// Those that began since. Locked for one look-up at a time, and by shards only if there are any: of requests that had their place in the
+    /// version when it was replaced.
+    late: Mutex<HashSet<Key>>,
+    has_late: AtomicBool,
+    /// Those that began anew elsewhere, which their scheduler does not know yet.
+    restarted: Mutex<Vec<Key>>,
+    has_restarted: AtomicBool,
+}
+
+impl Ledger {
+    /// What the scheduler has.
+    pub(crate) fn list(&self, keys: Vec<Key>) {
+        let listed = keys.into_iter().map(|key| (key, AtomicBool::new(true)));
+        self.listed.get_or_init(|| listed.collect());
+    }
+
+    /// A request that starts this sequence was submitted.
+    pub(crate) fn note(&self, key: Key) {
+        match self.flag(&key) {
+            Some(flag) => flag.store(true, Ordering::Release),
+            None => {
+                let mut late = lock(&self.late);
+                late.insert(key);
+                self.has_late.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// These take no more requests.
+    pub(crate) fn close(&self, keys: impl Iterator<Item = Key>) {
+        for key in keys {
+            self.forget(&key);
+        }
+    }
+
+    /// Whether this sequence is under way here.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.flag(key)
+            .is_some_and(|flag| flag.load(Ordering::Acquire))
+            || (self.has_late.load(Ordering::Acquire) && lock(&self.late).contains(key))
+    }
+
+    /// This sequence begins anew elsewhere. Returns whether it was under way here.
+    pub(crate) fn restart(&self, key: &Key) -> bool {
+        let was_here = self.forget(key);
+        if was_here {
+            lock(&self.restarted).push(key.clone());
+            self.has_restarted.store(true, Ordering::Release);
+        }
+        was_here
+    }
+
+    /// What the scheduler is to end.
+    pub(crate) fn restarted(&self) -> Vec<Key> {
+        // The load first: cores ask with every batch.
+        if self.has_restarted.load(Ordering::Relaxed)
+            && self.has_restarted.swap(false, Ordering::AcqRel)
+        {
+            return std::mem::take(&mut lock(&self.restarted));
+        }
+        Vec::new()
+    }
+
+    fn forget(&self, key: &Key) -> bool {
+        let was_listed = self
+            .flag(key)
+            .is_some_and(|flag| flag.swap(false, Ordering::AcqRel));
+        let was_late = self.has_late.load(Ordering::Acquire) && lock(&self.late).remove(key);
+        was_listed || was_late
+    }
+
+    fn flag(&self, key: &Key) -> Option<&AtomicBool> {
+        self.listed.get()?.get(key)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Changed by single insertions and removals only.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        Key::Unsigned(number)
+    }
+
+    #[test]
+    fn a_name_is_there_from_its_start_to_its_end() {
+        let ledger = Ledger::default();
+        // Submitted while the scheduler was not asked yet.
+        ledger.note(key(1));
+        ledger.list(vec![key(1), key(2), Key::Text("2".into())]);
+        ledger.note(key(3));
+        let present = |ledger: &Ledger| -> Vec<u64> {
+            (0..5).filter(|number| ledger.has(&key(*number))).collect()
+        };
+        assert_eq!(present(&ledger), vec![1, 2, 3]);
+        ledger.close([key(1), key(3), key(4)].into_iter());
+        assert_eq!(present(&ledger), vec![2]);
+        ledger.note(key(3));
+        ledger.note(key(1));
+        assert_eq!(present(&ledger), vec![1, 2, 3]);
+        assert!(ledger.has(&Key::Text("2".into())));
+        assert!(!ledger.has(&Key::Text("1".into())));
+    }
+
+    #[test]
+    fn what_begins_anew_elsewhere_is_to_be_ended_here() {
+        let ledger = Ledger::default();
+        ledger.list(vec![key(1), key(2)]);
+        assert!(ledger.restart(&key(2)));
+        assert!(!ledger.restart(&key(2)), "it is gone");
+        assert!(!ledger.restart(&key(3)), "it was never here");
+        assert!(ledger.has(&key(1)) && !ledger.has(&key(2)));
+        assert_eq!(ledger.restarted(), [key(2)]);
+        assert_eq!(ledger.restarted(), []);
+    }
+}
