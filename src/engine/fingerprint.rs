@@ -62,10 +62,6 @@ impl Fingerprint {
             } = object;
             (name, bytes, tag, modified_ns).hash(hasher);
         }
-        for directory in &listing.directories {
-            let hasher = hashers.entry(&directory[..first(directory)]).or_default();
-            directory.hash(hasher);
-        }
         Fingerprint {
             own: 0,
             entries: hashers

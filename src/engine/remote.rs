@@ -3,7 +3,6 @@
 //! Implemented by `remote` over object stores, and by a fake in tests. Control threads only: every call blocks, but each for a bounded
 //! time without news from the other side.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -24,20 +23,17 @@ pub trait Remote: fmt::Debug + Send + Sync {
     fn exists(&self, directory: &str) -> Result<bool, Error>;
 
     /// What lies below each of `directories`, in their order; nothing below one that is not there. Downloads no contents.
-    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>>;
-
-    /// Writes all that `listing` names below `directory` into the empty directory `target`, or fails and leaves what came so far.
     ///
     /// # Errors
-    /// INVALID_ARG for a name that cannot be a file's; UNAVAILABLE if what lies there is not any more what `listing` says; what `watch`
+    /// Of each: as [`Remote::models`], and INVALID_ARG if it has more objects than can be held.
+    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>>;
+
+    /// Downloads a directory, or fails and leaves what came so far.
+    ///
+    /// # Errors
+    /// INVALID_ARG for a name that cannot be a file's; UNAVAILABLE if what lies there is not any more what the listing says; what `watch`
     /// returned; INTERNAL for all that network and disk may do.
-    fn download(
-        &self,
-        directory: &str,
-        listing: &Listing,
-        target: &Path,
-        watch: &Watch<'_>,
-    ) -> Result<(), Error>;
+    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error>;
 
     /// Where models of this kind of repository are to be kept while they are loaded; none for the system's directory of temporary files.
     fn mount_directory(&self, directory: &str) -> Option<PathBuf>;
@@ -48,13 +44,11 @@ pub trait Remote: fmt::Debug + Send + Sync {
 pub struct Listing {
     /// By name.
     pub objects: Vec<Object>,
-    /// Directories that are there though nothing lies in them, by their path below the directory.
-    pub directories: BTreeSet<String>,
 }
 
 impl Listing {
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.directories.is_empty()
+        self.objects.is_empty()
     }
 
     pub fn total_bytes(&self) -> u64 {
@@ -63,7 +57,7 @@ impl Listing {
     }
 }
 
-/// One file of a remote directory.
+/// One file of a remote directory; or a directory in which nothing lies, which cannot be told from an empty file without asking for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Below the directory, with `/` between its parts. From outside: it may be anything.
@@ -73,6 +67,16 @@ pub struct Object {
     pub tag: String,
     /// Since 1970.
     pub modified_ns: i64,
+}
+
+/// What is to be downloaded, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'w> {
+    pub directory: &'w str,
+    /// All that is wanted of it, as it was listed.
+    pub listing: &'w Listing,
+    /// An empty directory.
+    pub target: &'w Path,
 }
 
 /// How far a download is.
@@ -105,8 +109,8 @@ impl Remote for NoRemote {
             .collect()
     }
 
-    fn download(&self, directory: &str, _: &Listing, _: &Path, _: &Watch<'_>) -> Result<(), Error> {
-        Err(refusal(directory))
+    fn download(&self, wanted: &Wanted<'_>, _: &Watch<'_>) -> Result<(), Error> {
+        Err(refusal(wanted.directory))
     }
 
     fn mount_directory(&self, _: &str) -> Option<PathBuf> {

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use conch_engine::remote::{Listing, Object, Progress, Watch};
+use conch_engine::remote::{Object, Progress, Wanted, Watch};
 use conch_engine::{Code, Error, log};
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -21,15 +21,18 @@ use crate::failure::Failure;
 use crate::listing;
 use crate::uri::Place;
 
-/// Writes all of `listing` below `target`.
+/// Writes all that is wanted of `place`.
 pub(crate) async fn download(
     store: &dyn ObjectStore,
     place: &Place,
-    uri: &str,
-    listing: &Listing,
-    target: &Path,
+    wanted: &Wanted<'_>,
     watch: &Watch<'_>,
 ) -> Result<(), Failure> {
+    let Wanted {
+        directory: uri,
+        listing,
+        target,
+    } = *wanted;
     let needed = listing.total_bytes();
     let free = free_bytes(target);
     if free.is_some_and(|free| free < needed) {
@@ -41,10 +44,6 @@ pub(crate) async fn download(
     }
     // A first attempt with other credentials may have left something.
     clear(target)?;
-    for directory in &listing.directories {
-        let path = target.join(local_name(directory)?);
-        make_directories(&path)?;
-    }
     let course = Course {
         store,
         place,
@@ -58,11 +57,9 @@ pub(crate) async fn download(
             make_directories(parent)?;
         }
         create(&path)?;
-        if object.bytes == 0 {
-            course.advance(0, 1)?;
-        }
-        let mut start = 0;
-        while start < object.bytes {
+        let mut start = 0u64;
+        // What is empty has one part, too: it may turn out to be the mark of a directory.
+        loop {
             let end = object.bytes.min(start.saturating_add(PART_BYTES));
             parts.push(Part {
                 object,
@@ -71,6 +68,9 @@ pub(crate) async fn download(
                 end,
             });
             start = end;
+            if start == object.bytes {
+                break;
+            }
         }
     }
     let fetching = stream::iter(&parts)
@@ -145,14 +145,15 @@ impl Course<'_> {
             range: (!is_whole).then_some(GetRange::Bounded(*position..part.end)),
             ..GetOptions::default()
         };
-        let reply = self
-            .store
-            .get_opts(&listing::path(&key)?, options)
-            .await
-            .map_err(|error| match error {
-                object_store::Error::NotFound { .. } => changed(object),
-                error => Failure::Store(error),
-            })?;
+        let reply = match self.store.get_opts(&listing::path(&key)?, options).await {
+            Ok(reply) => reply,
+            // Its name ends with a slash, which listings do not tell.
+            Err(object_store::Error::NotFound { .. }) if object.bytes == 0 => {
+                return Ok(turn_into_directory(&part.path)?);
+            }
+            Err(object_store::Error::NotFound { .. }) => return Err(changed(object)),
+            Err(error) => return Err(Failure::Store(error)),
+        };
         let tag = listing::tag(&reply.meta);
         let has_other_tag = !tag.is_empty() && !object.tag.is_empty() && tag != object.tag;
         if has_other_tag || reply.meta.size != object.bytes {
@@ -222,6 +223,12 @@ fn make_directories(path: &Path) -> Result<(), Error> {
             path.display()
         )),
     })
+}
+
+fn turn_into_directory(path: &Path) -> Result<(), Error> {
+    fs::remove_file(path)
+        .and_then(|()| fs::create_dir(path))
+        .map_err(|cause| disk_error(path, &cause))
 }
 
 fn clear(directory: &Path) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! HTTP/1.1 under the stores' protocols, on the runtime of the calling thread.
 //!
-//! Every wait has a bound: for a connection, for the head of a reply, and for each piece of a body. Connections are used again within
-//! one operation; they end with its runtime, and who finds such a one makes another.
+//! Every wait has a bound: for a connection, for the head of a reply, and for each piece of a body; so has the size of a reply.
+//! Connections are used again within one operation; they end with its runtime, and who finds such a one makes another.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -113,6 +113,7 @@ impl Client {
         };
         let body = Reply {
             body,
+            bytes_left: REPLY_BYTES_MAX,
             patience: Box::pin(sleep(READ_TIMEOUT)),
             is_waiting: false,
             sender: Some(sender),
@@ -241,6 +242,8 @@ impl fmt::Debug for Idle {
 /// A reply's body. Its connection is idle again when it ends.
 struct Reply {
     body: Incoming,
+    /// How many may still come.
+    bytes_left: usize,
     /// Runs from the moment at which nothing was there: how long the reader takes does not count.
     patience: Pin<Box<Sleep>>,
     is_waiting: bool,
@@ -265,7 +268,8 @@ impl Body for Reply {
                 if is_over && let Some(sender) = this.sender.take() {
                     this.idle.put(&this.key, sender);
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(broken)))
+                let frame = frame.map(|frame| frame.map_err(broken));
+                Poll::Ready(frame.map(|frame| this.take(frame?)))
             }
             Poll::Pending => {
                 if !this.is_waiting {
@@ -285,6 +289,23 @@ impl Body for Reply {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl Reply {
+    fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
+        let count = frame.data_ref().map_or(0, Bytes::len);
+        match self.bytes_left.checked_sub(count) {
+            Some(left) => self.bytes_left = left,
+            None => {
+                let words = format!("a reply of more than {REPLY_BYTES_MAX} bytes");
+                return Err(HttpError::new(
+                    HttpErrorKind::Decode,
+                    io::Error::other(words),
+                ));
+            }
+        }
+        Ok(frame)
     }
 }
 
@@ -338,6 +359,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of each connection: what arrives at 1 GB/s in a quarter of a millisecond.
 const BUFFER_MAX: usize = 256 * 1024;
+/// Four times the largest part of an object that is asked for; a listing's page of 5,000 names of 1 KiB has some 15 MB.
+const REPLY_BYTES_MAX: usize = 64 << 20;
 /// As many as one operation uses at once, and some.
 const IDLE_MAX: usize = 32;
 const USER_AGENT: &str = concat!("conch/", env!("CARGO_PKG_VERSION"));

@@ -16,16 +16,16 @@ mod store;
 mod tests;
 mod uri;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use conch_engine::remote::{Listing, Remote, Watch};
+use conch_engine::remote::{Listing, Remote, Wanted, Watch};
 use conch_engine::{Code, Error};
 use futures_util::stream::{self, StreamExt};
-use object_store::ObjectStore;
 
 use credentials::Environment;
 use failure::Failure;
-use store::Stores;
+use listing::Allowance;
+use store::{Store, Stores};
 use uri::{Kind, Place};
 
 /// All remote repositories.
@@ -50,12 +50,12 @@ impl Cloud {
     async fn attempt<T>(
         &self,
         uri: &str,
-        work: impl AsyncFn(&dyn ObjectStore, &Place) -> Result<T, Failure>,
+        work: impl AsyncFn(&Store, &Place) -> Result<T, Failure>,
         told: impl Fn(Failure, Kind) -> Error,
     ) -> Result<T, Error> {
         let place = Place::parse(uri)?;
         let store = self.stores.open(&place, uri)?;
-        let failure = match work(&*store, &place).await {
+        let failure = match work(&store, &place).await {
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
@@ -63,14 +63,24 @@ impl Cloud {
             return Err(told(failure, place.kind));
         }
         let store = self.stores.open(&place, uri)?;
-        let outcome = work(&*store, &place).await;
+        let outcome = work(&store, &place).await;
         outcome.map_err(|failure| told(failure, place.kind))
     }
 
-    async fn list_one(&self, uri: &str) -> Result<Listing, Error> {
+    /// [`Cloud::attempt`] of what only lists.
+    async fn looking<T>(
+        &self,
+        uri: &str,
+        work: impl AsyncFn(&Store, &Place) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let told = |failure: Failure, kind| failure.of_listing(kind, uri);
+        self.attempt(uri, work, told).await
+    }
+
+    async fn list_one(&self, uri: &str, allowance: &Allowance) -> Result<Listing, Error> {
         let outcome = self
-            .attempt(uri, listing::contents, |failure, kind| {
-                failure.of_listing(kind, uri)
+            .looking(uri, async |store, place| {
+                listing::contents(&*store.pages, place, allowance).await
             })
             .await;
         match outcome {
@@ -89,23 +99,22 @@ impl Default for Cloud {
 
 impl Remote for Cloud {
     fn models(&self, repository: &str) -> Result<Vec<String>, Error> {
-        let names = block_on(
-            self.attempt(repository, listing::directories, |failure, kind| {
-                failure.of_listing(kind, repository)
-            }),
-        )?;
+        let names = block_on(self.looking(repository, async |store, place| {
+            listing::directories(&*store.pages, place).await
+        }))?;
         Ok(names?.into_iter().collect())
     }
 
     fn exists(&self, directory: &str) -> Result<bool, Error> {
-        block_on(self.attempt(directory, listing::exists, |failure, kind| {
-            failure.of_listing(kind, directory)
+        block_on(self.looking(directory, async |store, place| {
+            listing::exists(&*store.pages, place).await
         }))?
     }
 
     fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>> {
+        let allowance = Allowance::new();
         let listing = stream::iter(directories)
-            .map(|directory| self.list_one(directory))
+            .map(|directory| self.list_one(directory, &allowance))
             .buffered(LISTINGS_AT_ONCE)
             .collect::<Vec<_>>();
         match block_on(listing) {
@@ -114,19 +123,12 @@ impl Remote for Cloud {
         }
     }
 
-    fn download(
-        &self,
-        directory: &str,
-        listing: &Listing,
-        target: &Path,
-        watch: &Watch<'_>,
-    ) -> Result<(), Error> {
-        let work = async |store: &dyn ObjectStore, place: &Place| {
-            download::download(store, place, directory, listing, target, watch).await
+    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error> {
+        let work = async |store: &Store, place: &Place| {
+            download::download(&*store.objects, place, wanted, watch).await
         };
-        block_on(self.attempt(directory, work, |failure, kind| {
-            failure.of_object(kind, directory)
-        }))?
+        let uri = wanted.directory;
+        block_on(self.attempt(uri, work, |failure, kind| failure.of_object(kind, uri)))?
     }
 
     fn mount_directory(&self, directory: &str) -> Option<PathBuf> {

@@ -1,81 +1,159 @@
 //! What lies in a store below a directory. Stores know objects only: a directory is what names have in common.
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use conch_engine::Error;
 use conch_engine::remote::{Listing, Object};
-use futures_util::TryStreamExt;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ListResult, ObjectMeta};
 
 use crate::failure::Failure;
 use crate::uri::Place;
 
+/// How many objects one operation may still hold, whatever directories they lie in.
+#[derive(Debug)]
+pub(crate) struct Allowance(Cell<usize>);
+
+impl Allowance {
+    pub(crate) fn new() -> Allowance {
+        Allowance(Cell::new(TOGETHER_MAX))
+    }
+
+    fn take(&self) -> Result<(), Failure> {
+        let left = self.0.get().checked_sub(1).ok_or_else(|| {
+            refusal(format!(
+                "there are more than {TOGETHER_MAX} objects in the models that are looked at together"
+            ))
+        })?;
+        self.0.set(left);
+        Ok(())
+    }
+}
+
 /// The names of the directories directly in `place`, sorted.
+///
+/// # Errors
+/// INVALID_ARG for more than [`ENTRIES_MAX`], or if there is no end to what lies between them.
 pub(crate) async fn directories(
-    store: &dyn ObjectStore,
+    store: &dyn PaginatedListStore,
     place: &Place,
 ) -> Result<BTreeSet<String>, Failure> {
-    let prefix = path(&place.key)?;
-    let found = store.list_with_delimiter(Some(&prefix)).await?;
-    let names = found.common_prefixes.iter().filter_map(Path::filename);
-    Ok(names.map(ToOwned::to_owned).collect())
+    let mut names = BTreeSet::new();
+    let take = |page: ListResult| {
+        let found = page.common_prefixes.iter().filter_map(Path::filename);
+        names.extend(found.map(ToOwned::to_owned));
+        match names.len() {
+            ..=ENTRIES_MAX => Ok(ControlFlow::Continue(())),
+            _ => Err(refusal(format!(
+                "more than {ENTRIES_MAX} directories lie in '{}'",
+                place.key
+            ))),
+        }
+    };
+    walk(store, place, Some(DELIMITER), take).await?;
+    Ok(names)
 }
 
 /// Whether anything lies below `place`; a whole bucket is there if it can be listed.
-pub(crate) async fn exists(store: &dyn ObjectStore, place: &Place) -> Result<bool, Failure> {
-    let prefix = path(&place.key)?;
-    let first = store.list(Some(&prefix)).try_next().await?;
-    Ok(first.is_some() || place.key.is_empty())
+pub(crate) async fn exists(store: &dyn PaginatedListStore, place: &Place) -> Result<bool, Failure> {
+    let mut is_there = place.key.is_empty();
+    let take = |page: ListResult| {
+        is_there |= !page.objects.is_empty();
+        Ok(match is_there {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    };
+    walk(store, place, None, take).await?;
+    Ok(is_there)
 }
 
 /// Everything below `place`.
-pub(crate) async fn contents(store: &dyn ObjectStore, place: &Place) -> Result<Listing, Failure> {
-    let prefix = path(&place.key)?;
+///
+/// # Errors
+/// INVALID_ARG for more than [`ENTRIES_MAX`] objects, or more than `allowance` has left.
+pub(crate) async fn contents(
+    store: &dyn PaginatedListStore,
+    place: &Place,
+    allowance: &Allowance,
+) -> Result<Listing, Failure> {
     let mut found = BTreeMap::new();
-    let mut objects = store.list(Some(&prefix));
-    while let Some(meta) = objects.try_next().await? {
-        let Some(name) = below(&meta.location, &place.key) else {
-            continue;
-        };
-        found.insert(name.to_owned(), meta);
-        if found.len() > OBJECTS_MAX {
-            return Err(Failure::Final(Error::invalid(format!(
-                "more than {OBJECTS_MAX} objects lie below '{}'",
-                place.key
-            ))));
+    let take = |page: ListResult| {
+        for meta in page.objects {
+            let Some(name) = below(&meta.location, &place.key) else {
+                continue;
+            };
+            allowance.take()?;
+            found.insert(name.to_owned(), meta);
+            if found.len() > ENTRIES_MAX {
+                return Err(refusal(format!(
+                    "more than {ENTRIES_MAX} objects lie below '{}'",
+                    place.key
+                )));
+            }
         }
-    }
-    // Consoles and tools mark a directory by an empty object whose name ends with a slash, of which the listing above does not tell.
-    let mut directories = BTreeSet::new();
-    for parent in parents_of_empty_ones(&found) {
-        let parent = match (place.key.as_str(), parent.as_str()) {
-            (key, "") => key.to_owned(),
-            ("", parent) => parent.to_owned(),
-            (key, parent) => format!("{key}/{parent}"),
-        };
-        let listed = store.list_with_delimiter(Some(&path(&parent)?)).await?;
-        let names = listed.common_prefixes.iter();
-        let names = names.filter_map(|location| below(location, &place.key));
-        directories.extend(names.map(ToOwned::to_owned));
-    }
-    directories.retain(|name| found.get(name).is_some_and(|meta| meta.size == 0));
-    found.retain(|name, _| !directories.contains(name));
-    let has_children = |directory: &String| {
+        Ok(ControlFlow::Continue(()))
+    };
+    walk(store, place, None, take).await?;
+    // Consoles and tools mark a directory by an empty object whose name ends with a slash, of which a listing does not tell. Where
+    // something lies in it, that tells enough; else the download asks.
+    let has_children = |directory: &str| {
         let inside = format!("{directory}/");
         let mut after = found.range(inside.clone()..);
         after
             .next()
-            .is_some_and(|(name, _)| name.starts_with(&inside))
+            .is_some_and(|(name, _): (&String, _)| name.starts_with(&inside))
     };
-    directories.retain(|directory| !has_children(directory));
+    let marks: Vec<String> = found
+        .iter()
+        .filter(|(name, meta)| meta.size == 0 && has_children(name))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for mark in marks {
+        found.remove(&mark);
+    }
+    let objects = found.into_iter();
     Ok(Listing {
-        objects: found
-            .into_iter()
-            .map(|(name, meta)| object(name, meta))
-            .collect(),
-        directories,
+        objects: objects.map(|(name, meta)| object(name, meta)).collect(),
     })
+}
+
+/// Shows `take` all pages of the listing of `place`, until it has seen enough.
+async fn walk(
+    store: &dyn PaginatedListStore,
+    place: &Place,
+    delimiter: Option<&'static str>,
+    mut take: impl FnMut(ListResult) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    let prefix = match path(&place.key)?.as_ref() {
+        "" => None,
+        key => Some(format!("{key}/")),
+    };
+    let mut page_token = None;
+    for _ in 0..PAGES_MAX {
+        let options = PaginatedListOptions {
+            delimiter: delimiter.map(Cow::Borrowed),
+            page_token,
+            ..PaginatedListOptions::default()
+        };
+        let page = store.list_paginated(prefix.as_deref(), options).await?;
+        if take(page.result)?.is_break() || page.page_token.is_none() {
+            return Ok(());
+        }
+        page_token = page.page_token;
+    }
+    Err(refusal(format!(
+        "the listing of '{}' has more than {PAGES_MAX} pages",
+        place.key
+    )))
+}
+
+fn refusal(message: String) -> Failure {
+    Failure::Final(Error::invalid(message))
 }
 
 /// The path of an object of a place's bucket.
@@ -83,8 +161,7 @@ pub(crate) async fn contents(store: &dyn ObjectStore, place: &Place) -> Result<L
 /// # Errors
 /// INVALID_ARG for what no store can have.
 pub(crate) fn path(key: &str) -> Result<Path, Failure> {
-    Path::parse(key)
-        .map_err(|error| Failure::Final(Error::invalid(format!("'{key}' is no path: {error}"))))
+    Path::parse(key).map_err(|error| refusal(format!("'{key}' is no path: {error}")))
 }
 
 /// The tag of an object, however it was told: listings and replies differ in quotes.
@@ -93,7 +170,7 @@ pub(crate) fn tag(meta: &ObjectMeta) -> &str {
     tag.trim_start_matches("W/").trim_matches('"')
 }
 
-fn object(name: String, meta: ObjectMeta) -> Object {
+pub(crate) fn object(name: String, meta: ObjectMeta) -> Object {
     Object {
         name,
         bytes: meta.size,
@@ -111,15 +188,13 @@ fn below<'p>(location: &'p Path, key: &str) -> Option<&'p str> {
     Some(inside).filter(|inside| !inside.is_empty())
 }
 
-fn parents_of_empty_ones(found: &BTreeMap<String, ObjectMeta>) -> BTreeSet<String> {
-    let empty = found.iter().filter(|(_, meta)| meta.size == 0);
-    empty
-        .map(|(name, _)| match name.rsplit_once('/') {
-            Some((parent, _)) => parent.to_owned(),
-            None => String::new(),
-        })
-        .collect()
-}
+/// As many as are looked at in a local directory: objects of a model, or models of a repository.
+const ENTRIES_MAX: usize = 100_000;
+/// Some 250 MB of names and tags: ten times what the largest model may have, or a thousand models of a thousand files.
+const TOGETHER_MAX: usize = 1_000_000;
+/// A million names at a thousand a page; half a minute where a page takes 30 ms.
+const PAGES_MAX: usize = 1_000;
+const DELIMITER: &str = "/";
 
-/// As many as are looked at in a local directory.
-const OBJECTS_MAX: usize = 100_000;
+#[cfg(test)]
+mod tests;

@@ -10,12 +10,30 @@ use conch_engine::{Error, log};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use crate::credentials::{AsCredential, Credential, Credentials, Environment, S3Credential};
 use crate::http::Connector;
 use crate::profile;
 use crate::uri::{Kind, Place};
+
+/// One bucket or container.
+#[derive(Clone)]
+pub(crate) struct Store {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) pages: Arc<dyn PaginatedListStore>,
+}
+
+impl Store {
+    fn of(store: impl ObjectStore + PaginatedListStore) -> Store {
+        let store = Arc::new(store);
+        Store {
+            objects: Arc::clone(&store) as Arc<dyn ObjectStore>,
+            pages: store,
+        }
+    }
+}
 
 /// All stores of this process.
 pub(crate) struct Stores {
@@ -30,7 +48,7 @@ struct State {
     credentials: Option<Arc<Credentials>>,
     /// The credential file as it was read.
     text: Vec<u8>,
-    open: HashMap<Key, Arc<dyn ObjectStore>>,
+    open: HashMap<Key, Store>,
 }
 
 /// Endpoint, account and bucket, and the name of the credential.
@@ -60,7 +78,7 @@ impl Stores {
     ///
     /// # Errors
     /// NOT_FOUND if no credential is for it; INVALID_ARG or INTERNAL if the credentials are no good.
-    pub(crate) fn open(&self, place: &Place, uri: &str) -> Result<Arc<dyn ObjectStore>, Error> {
+    pub(crate) fn open(&self, place: &Place, uri: &str) -> Result<Store, Error> {
         let credentials = self.credentials()?;
         let found = credentials.find(place.kind, uri);
         let (name, credential) = match found {
@@ -80,7 +98,7 @@ impl Stores {
             name.to_owned(),
         );
         if let Some(store) = self.lock().open.get(&key) {
-            return Ok(Arc::clone(store));
+            return Ok(store.clone());
         }
         log::verbose!(1, "Using credential  {name}  for path  {uri}");
         let store = match credential {
@@ -95,7 +113,7 @@ impl Stores {
             .as_ref()
             .is_some_and(|now| Arc::ptr_eq(now, &credentials))
         {
-            state.open.insert(key, Arc::clone(&store));
+            state.open.insert(key, store.clone());
         }
         Ok(store)
     }
@@ -158,11 +176,7 @@ impl Stores {
         ClientOptions::new().with_allow_http(is_plain)
     }
 
-    fn open_s3(
-        &self,
-        place: &Place,
-        mut credential: S3Credential,
-    ) -> Result<Arc<dyn ObjectStore>, Error> {
+    fn open_s3(&self, place: &Place, mut credential: S3Credential) -> Result<Store, Error> {
         let has_keys = |credential: &S3Credential| {
             !credential.key_id.is_empty() && !credential.secret_key.is_empty()
         };
@@ -202,7 +216,7 @@ impl Stores {
                 "Unable to create S3 filesystem client. Check account credentials. {error}"
             ))
         })?;
-        Ok(Arc::new(store))
+        Ok(Store::of(store))
     }
 
     /// Without keys: what the environment of the process or the machine may ask for, else nobody.
@@ -261,11 +275,7 @@ impl Stores {
         builder.with_skip_signature(is_off || !is_in_a_cloud())
     }
 
-    fn open_gs(
-        &self,
-        place: &Place,
-        path: Option<&std::path::Path>,
-    ) -> Result<Arc<dyn ObjectStore>, Error> {
+    fn open_gs(&self, place: &Place, path: Option<&std::path::Path>) -> Result<Store, Error> {
         let endpoint = place.endpoint.clone();
         let endpoint = endpoint.or_else(|| {
             let host = self
@@ -297,14 +307,10 @@ impl Stores {
                 "Unable to create GCS client. Check account credentials. {error}"
             ))
         })?;
-        Ok(Arc::new(store))
+        Ok(Store::of(store))
     }
 
-    fn open_as(
-        &self,
-        place: &Place,
-        credential: &AsCredential,
-    ) -> Result<Arc<dyn ObjectStore>, Error> {
+    fn open_as(&self, place: &Place, credential: &AsCredential) -> Result<Store, Error> {
         let account = match credential.account.as_str() {
             "" => &place.account,
             account => account,
@@ -360,7 +366,7 @@ impl Stores {
                 "Unable to create Azure filesystem client. Check account credentials. {error}"
             ))
         })?;
-        Ok(Arc::new(store))
+        Ok(Store::of(store))
     }
 }
 

@@ -38,6 +38,8 @@ class Bucket:
         # Access keys that are let in; all if none.
         self.keys = None
         self.page = 1000
+        # Bytes of nothing in each listing.
+        self.padding = 0
         store = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -173,7 +175,7 @@ class Bucket:
             rows.append(key)
         following = rows[-1] if truncated else ""
         body = (self._azure_page if is_azure else self._s3_page)(objects, rows, prefixes, following)
-        self._reply(request, 200, body.encode(), [("content-type", "application/xml")])
+        self._reply(request, 200, body.encode() + b" " * self.padding, [("content-type", "application/xml")])
 
     def _size(self, key, contents):
         return next((size for ending, size in self.claimed_sizes.items() if key.endswith(ending)), len(contents))

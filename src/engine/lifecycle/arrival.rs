@@ -96,7 +96,7 @@ impl Copies {
 }
 
 /// A model, the listing of its directory, and how that looks.
-type Wanted<'m> = (usize, &'m (ModelId, PathBuf), Listing, Fingerprint);
+type Missing<'m> = (usize, &'m (ModelId, PathBuf), Listing, Fingerprint);
 
 impl Lifecycle {
     /// Looks at models in their repositories and brings those here that are remote, several at a time. In the order of `models`; none
@@ -109,6 +109,25 @@ impl Lifecycle {
         models: &[(ModelId, PathBuf)],
         is_forced: bool,
     ) -> Vec<Result<Option<Arrival>, Error>> {
+        let late = Mutex::new(Vec::new());
+        let mut outcomes = self.arrive_each(models, is_forced, |index, outcome| {
+            let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
+            late.push((index, outcome));
+        });
+        for (index, outcome) in late.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            outcomes[index] = outcome.map(Some);
+        }
+        outcomes
+    }
+
+    /// As [`Lifecycle::arrive`], but what was downloaded goes to `on_download` with its index, at once and on the thread that downloaded
+    /// it; in what is returned it is none.
+    pub(super) fn arrive_each(
+        &self,
+        models: &[(ModelId, PathBuf)],
+        is_forced: bool,
+        on_download: impl Fn(usize, Result<Arrival, Error>) + Sync,
+    ) -> Vec<Result<Option<Arrival>, Error>> {
         let uris: Vec<&str> = models
             .iter()
             .filter_map(|(_, path)| remote::uri(path))
@@ -119,7 +138,7 @@ impl Lifecycle {
         }
         .into_iter();
         let mut outcomes = Vec::with_capacity(models.len());
-        let mut wanted: Vec<Wanted<'_>> = Vec::new();
+        let mut wanted: Vec<Missing<'_>> = Vec::new();
         for (index, model) in models.iter().enumerate() {
             let (id, path) = model;
             let (looks, listing) = match remote::uri(path) {
@@ -146,7 +165,6 @@ impl Lifecycle {
             };
             match listing {
                 Some(listing) if copy.is_none() => {
-                    // Its outcome is put in its place below.
                     outcomes.push(Ok(None));
                     wanted.push((index, model, listing, looks));
                 }
@@ -157,9 +175,7 @@ impl Lifecycle {
                 }))),
             }
         }
-        for (index, outcome) in self.download_all(wanted) {
-            outcomes[index] = outcome.map(Some);
-        }
+        self.download_all(&wanted, on_download);
         outcomes
     }
 
@@ -176,16 +192,17 @@ impl Lifecycle {
         source.is_some_and(|source| source.is_same(path, looks))
     }
 
-    fn download_all(&self, wanted: Vec<Wanted<'_>>) -> Vec<(usize, Result<Arrival, Error>)> {
+    fn download_all(
+        &self,
+        wanted: &[Missing<'_>],
+        on_download: impl Fn(usize, Result<Arrival, Error>) + Sync,
+    ) {
         let next = AtomicUsize::new(0);
-        let outcomes = Mutex::new(Vec::with_capacity(wanted.len()));
         let work = || {
             while let Some((index, (id, path), listing, looks)) =
                 wanted.get(next.fetch_add(1, Ordering::Relaxed))
             {
-                let outcome = self.download(id, path, listing, looks);
-                let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-                outcomes.push((*index, outcome));
+                on_download(*index, self.download(id, path, listing, looks));
             }
         };
         let thread_count = self.options.model_load_thread_count.min(wanted.len());
@@ -201,9 +218,6 @@ impl Lifecycle {
             // This thread is one of them, so the work is done even if no other could be started.
             work();
         });
-        outcomes
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn download(
@@ -235,11 +249,13 @@ impl Lifecycle {
         log::info!("downloading '{id}' from {uri}: {whole}");
         let started = Instant::now();
         let reporter = Reporter::new(self, id, whole);
-        self.options
-            .remote
-            .download(uri, listing, &incoming, &|progress| {
-                reporter.report(progress)
-            })?;
+        let wanted = remote::Wanted {
+            directory: uri,
+            listing,
+            target: &incoming,
+        };
+        let watch = |progress| reporter.report(progress);
+        self.options.remote.download(&wanted, &watch)?;
         fs::rename(&incoming, &target).map_err(|cause| failed(&cause))?;
         let seconds = started.elapsed().as_secs_f32();
         log::info!("downloaded '{id}': {whole} in {seconds:.1} s");

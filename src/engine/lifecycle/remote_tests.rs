@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::fake::{Directory, fault};
 use super::tests::{options, row, start};
-use crate::remote::{Listing, Object, Progress, Remote, Watch};
+use crate::remote::{Listing, Object, Progress, Remote, Wanted, Watch};
 use crate::{ControlMode, Error, Options, Overrides, Server};
 
 /// Serves `s3://bucket/…` from a local directory.
@@ -77,11 +77,15 @@ fn walk(directory: &Path, prefix: &str, listing: &mut Listing) {
     for entry in entries {
         let entry = entry.unwrap();
         let name = format!("{prefix}{}", entry.file_name().into_string().unwrap());
-        if entry.path().is_dir() {
-            listing.directories.insert(name.clone());
+        let is_directory = entry.path().is_dir();
+        let is_empty = || fs::read_dir(entry.path()).unwrap().next().is_none();
+        if is_directory && !is_empty() {
             walk(&entry.path(), &format!("{name}/"), listing);
         } else {
-            let contents = fs::read(entry.path()).unwrap();
+            let contents = match is_directory {
+                true => Vec::new(),
+                false => fs::read(entry.path()).unwrap(),
+            };
             listing.objects.push(Object {
                 name,
                 bytes: contents.len() as u64,
@@ -114,13 +118,12 @@ impl Remote for FakeRemote {
         directories.iter().map(list).collect()
     }
 
-    fn download(
-        &self,
-        directory: &str,
-        listing: &Listing,
-        target: &Path,
-        watch: &Watch<'_>,
-    ) -> Result<(), Error> {
+    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error> {
+        let Wanted {
+            directory,
+            listing,
+            target,
+        } = *wanted;
         let source = self.local(directory)?;
         let (broken, meanwhile) = {
             let mut state = self.state.lock().unwrap();
@@ -128,11 +131,14 @@ impl Remote for FakeRemote {
             state.downloads.push(name.to_owned());
             (state.broken == name, state.meanwhile.clone())
         };
-        for name in &listing.directories {
-            fs::create_dir_all(target.join(name)).unwrap();
-        }
         for object in &listing.objects {
-            fs::copy(source.join(&object.name), target.join(&object.name)).unwrap();
+            let (from, to) = (source.join(&object.name), target.join(&object.name));
+            if from.is_dir() {
+                fs::create_dir_all(to).unwrap();
+                continue;
+            }
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(from, to).unwrap();
             watch(Progress {
                 bytes: object.bytes,
                 files: 1,
@@ -349,9 +355,9 @@ fn several_come_at_once_and_show() {
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 3, "{seen:?}");
     for (name, state, head) in [
-        ("a", "READY", "successor is downloading: 1 of 1 files, "),
-        ("b", "READY", "successor is downloading: 1 of 1 files, "),
-        ("c", "LOADING", "downloading: 1 of 1 files, "),
+        ("a", "READY", "successor is downloading: 1 of 2 files, "),
+        ("b", "READY", "successor is downloading: 1 of 2 files, "),
+        ("c", "LOADING", "downloading: 1 of 2 files, "),
     ] {
         let (got, reason) = &seen[name];
         assert_eq!(got, state, "{name}");
