@@ -98,7 +98,7 @@ impl Drop for Arriving<'_> {
                 models.remove(&self.id);
             }
         }
-        self.board.publish(&models);
+        self.board.note_readiness(&models);
     }
 }
 
@@ -296,7 +296,8 @@ impl Board {
     pub(super) fn show_arriving(&self, id: &ModelId) -> Arriving<'_> {
         let mut models = self.lock();
         models.entry(id.clone()).or_default().arriving = Some(String::new());
-        self.publish(&models);
+        // Requests do not see it, but whether the server is ready.
+        self.note_readiness(&models);
         Arriving {
             board: self,
             id: id.clone(),

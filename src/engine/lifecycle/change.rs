@@ -1,6 +1,9 @@
 //! Changing what is loaded: at start, by request, and by what lies on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::board::Trouble;
 use super::files::OverrideFiles;
@@ -8,6 +11,7 @@ use super::plan::Plan;
 use super::turns::TurnsClosed;
 use super::{Lifecycle, source};
 use crate::registry::ModelId;
+use crate::repositories::Scan;
 use crate::{ControlMode, Error, Overrides, log};
 
 /// Stands for all models in the list of startup models.
@@ -132,15 +136,15 @@ impl Lifecycle {
         self.repositories().unregister(path)
     }
 
-    /// Brings all models into line with what lies in the repositories: loads what is new or changed, takes down what is gone. Returns
-    /// whether all could be read. One that cannot be read stays as it is.
+    /// Brings all models into line with what lies in the repositories: takes down what is gone, and loads what is new or changed. Of
+    /// what has to be downloaded, each is loaded as soon as it is here, but for ensembles and their models. Returns whether all could be
+    /// read. One that cannot be read stays as it is.
     fn synchronize(&self) -> bool {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
-        let mut is_sound = scan.unreadable.is_empty();
+        let is_sound = AtomicBool::new(scan.unreadable.is_empty());
         let mut found = Vec::new();
-        let mut plans = BTreeMap::new();
-        let mut going = Vec::new();
+        let mut going = self.gone(&scan);
         for (id, paths) in &scan.models {
             let [path] = paths.as_slice() else {
                 log::error!(
@@ -148,47 +152,72 @@ impl Lifecycle {
                 );
                 self.note_trouble(id, Trouble::Duplicate);
                 going.push(id.clone());
-                is_sound = false;
+                is_sound.store(false, Ordering::Relaxed);
                 continue;
             };
             found.push((id.clone(), path.clone()));
         }
-        for ((id, _), arrival) in found.iter().zip(self.arrive(&found, false)) {
-            match self.plan_arrived(id, arrival, true) {
-                Ok(plan) => plans.extend(plan.map(|plan| (id.clone(), plan))),
-                Err(error) => {
-                    log_poll_failure(&id.to_string(), &error);
-                    self.note_trouble(id, Trouble::Refused(error));
-                    is_sound = false;
-                }
-            }
-        }
-        {
-            let models = self.board.lock();
-            for (id, entry) in models.iter() {
-                let Some(source) = &entry.source else {
-                    continue;
-                };
-                // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
-                let is_hidden = scan
-                    .unreadable
-                    .iter()
-                    .any(|repository| source.path.starts_with(repository));
-                if !scan.models.contains_key(id) && !is_hidden {
-                    going.push(id.clone());
-                }
-            }
-        }
-        let changed = going.iter().chain(plans.keys());
-        let changed = changed.map(|id| id.name.to_string()).collect();
+        let changed: BTreeSet<String> = going.iter().map(|id| id.name.to_string()).collect();
+        let changed = Mutex::new(changed);
         if !going.is_empty() {
             self.take_down(going);
         }
         if scan.unreadable.is_empty() {
             self.copies.retain(|id| scan.models.contains_key(id));
         }
-        self.bring_up_in_order(plans, changed);
-        is_sound
+        let plan = |id: &ModelId, arrival| match self.plan_arrived(id, arrival, true) {
+            Ok(plan) => {
+                let mut changed = changed.lock().unwrap_or_else(PoisonError::into_inner);
+                changed.extend(plan.iter().map(|plan| plan.id.name.to_string()));
+                plan
+            }
+            Err(error) => {
+                log_poll_failure(&id.to_string(), &error);
+                self.note_trouble(id, Trouble::Refused(error));
+                is_sound.store(false, Ordering::Relaxed);
+                None
+            }
+        };
+        let plans = Mutex::new(BTreeMap::new());
+        let postpone = |plan: Plan| {
+            let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
+            plans.insert(plan.id.clone(), plan);
+        };
+        // An ensemble is not to meet its models as they are now for as long as others are on their way.
+        let stands_alone = |plan: &Plan| {
+            let name = BTreeSet::from([plan.id.name.to_string()]);
+            plan.source.needs.is_empty() && self.dependents(&name).is_empty()
+        };
+        let arrivals = self.arrive_each(&found, false, |index, arrival| {
+            match plan(&found[index].0, arrival.map(Some)) {
+                Some(plan) if stands_alone(&plan) => drop(self.bring_up(vec![plan])),
+                Some(plan) => postpone(plan),
+                None => {}
+            }
+        });
+        for ((id, _), arrival) in found.iter().zip(arrivals) {
+            plan(id, arrival).into_iter().for_each(postpone);
+        }
+        self.bring_up_in_order(
+            plans.into_inner().unwrap_or_else(PoisonError::into_inner),
+            changed.into_inner().unwrap_or_else(PoisonError::into_inner),
+        );
+        is_sound.into_inner()
+    }
+
+    /// The models that were to be loaded and lie nowhere any more.
+    fn gone(&self, scan: &Scan) -> Vec<ModelId> {
+        let models = self.board.lock();
+        let gone = models.iter().filter(|(id, entry)| {
+            // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
+            let is_hidden = |path: &Path| {
+                let mut unreadable = scan.unreadable.iter();
+                unreadable.any(|repository| path.starts_with(repository))
+            };
+            let source = entry.source.as_ref();
+            !scan.models.contains_key(id) && source.is_some_and(|source| !is_hidden(&source.path))
+        });
+        gone.map(|(id, _)| id.clone()).collect()
     }
 
     /// Loads models by name, and first those that they need. Returns whether all that were asked for could be read; what failed to

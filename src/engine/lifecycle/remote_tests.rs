@@ -398,3 +398,50 @@ fn repositories_are_registered_by_uri() {
     load(&server, "named").unwrap_err();
     assert!(is_ready(&server, "named"));
 }
+
+#[test]
+fn each_is_loaded_when_it_is_here_unless_an_ensemble_uses_it() {
+    let directory = Directory::new();
+    directory.model("r", "c", &["1"], "");
+    directory.folder("r/e/1");
+    directory.file(
+        "r/e/config.pbtxt",
+        "platform: 'ensemble' max_batch_size: 8
+         input { name: 'IN' data_type: TYPE_INT32 dims: 1 } output { name: 'OUT' data_type: TYPE_INT32 dims: 1 }
+         ensemble_scheduling { step { model_name: 'c' model_version: -1
+           input_map { key: 'IN' value: 'IN' } output_map { key: 'OUT' value: 'OUT' } } }",
+    );
+    let remote = FakeRemote::new(&directory);
+    let (host, server) = start(Options {
+        model_load_thread_count: 1,
+        ..remote_options(&directory, &remote, ControlMode::Poll)
+    });
+    assert!(is_ready(&server, "e"));
+    for name in ["a", "b", "d"] {
+        directory.model("r", name, &["1"], "");
+    }
+    directory.file("r/c/1/weights", "new");
+    // As each of them arrives, one after the other: what is ready, and how often `c` was loaded.
+    let seen: Arc<Mutex<Vec<(String, usize)>>> = Arc::default();
+    let meanwhile = {
+        let (server, host) = (Arc::clone(&server), Arc::clone(&host));
+        let seen = Arc::clone(&seen);
+        move || {
+            let ready = ["a", "b", "d"].map(|name| if is_ready(&server, name) { name } else { "" });
+            let loaded = (ready.concat(), host.events.count("load c"));
+            seen.lock().unwrap().push(loaded);
+        }
+    };
+    remote.state.lock().unwrap().meanwhile = Some(Arc::new(meanwhile));
+    server.poll_repositories().unwrap();
+    remote.state.lock().unwrap().meanwhile = None;
+    let mut seen = seen.lock().unwrap().clone();
+    seen.dedup();
+    let seen: Vec<(&str, usize)> = seen
+        .iter()
+        .map(|(ready, count)| (&**ready, *count))
+        .collect();
+    assert_eq!(seen, [("", 1), ("a", 1), ("ab", 1)]);
+    assert!(is_ready(&server, "d") && is_ready(&server, "e"));
+    assert_eq!(host.events.count("load c"), 2);
+}
