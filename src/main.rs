@@ -24,7 +24,7 @@ use conch_engine::server::Server;
 use conch_engine::{ControlMode, Error, log};
 use conch_frontend::Frontend;
 use conch_memory::Sparse;
-use conch_net::signal::Signals;
+use conch_net::signal::{self, Signals};
 
 use cli::{Arguments, Stop};
 use cloud_flags::endpoint;
@@ -69,6 +69,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let machine = machine::prepare(arguments).map_err(|reason| format!("error: {reason}"))?;
     // Before the first thread of a model: a signal during a long load must not leave half-started backends behind.
     let signals = Signals::install(&machine::STOP_SIGNALS)
+        .and_then(|signals| signal::survive_size_limits().map(|()| signals))
         .map_err(|error| format!("error: cannot install signal handlers: {error}"))?;
     let creating = |error: Error| {
         format!(

@@ -58,14 +58,7 @@ impl Signals {
         // Made before the handlers, so that a refusal of one takes the descriptor's number away from those that are installed.
         let signals = Signals { event };
         for number in numbers {
-            // SAFETY: all-zero bytes are a valid sigaction.
-            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            action.sa_sigaction = handle as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            // SAFETY: `action` is readable and its handler only does what is safe in one.
-            if unsafe { libc::sigaction(*number, &raw const action, std::ptr::null_mut()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+            set(*number, handle)?;
         }
         Ok(signals)
     }
@@ -93,6 +86,28 @@ impl Signals {
     }
 }
 
+/// Has a write beyond the limit of a file's size (RLIMIT_FSIZE) fail, where it would end the process.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn survive_size_limits() -> io::Result<()> {
+    extern "C" fn go_on(_: libc::c_int) {}
+    // Not ignored: programs that backends start would inherit that.
+    set(libc::SIGXFSZ, go_on)
+}
+
+fn set(number: i32, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: `action` is readable and its handler only does what is safe in one.
+    match unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl Drop for Signals {
     fn drop(&mut self) {
         // The handlers stay installed and write into nothing.
@@ -103,6 +118,14 @@ impl Drop for Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_may_not_grow_is_an_error() {
+        survive_size_limits().unwrap();
+        // What the kernel sends whoever writes beyond the limit.
+        // SAFETY: no pointers are passed; the handler is installed.
+        assert_eq!(unsafe { libc::raise(libc::SIGXFSZ) }, 0);
+    }
 
     #[test]
     fn a_signal_is_read_once() {

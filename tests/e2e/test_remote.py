@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -254,6 +255,7 @@ class Explicit(RemoteCase):
         self.bucket.breaks.clear()
         self.bucket.always_breaks_at = self.bucket.before_object = None
         self.bucket.claimed_sizes.clear()
+        self.bucket.padding = 0
         self.bucket.gate.set()
 
     def failed(self, name, *words):
@@ -312,7 +314,7 @@ class Explicit(RemoteCase):
             def is_shown():
                 rows = [row for row in self.rows() if row["name"] == "gated"]
                 return len(rows) == 1 and rows[0].get("state") == "LOADING" and re.fullmatch(
-                    r"downloading: 0 of 1 files, [1-9]\d* of \d+ bytes", rows[0].get("reason", ""))
+                    r"downloading: \d of 2 files, [1-9]\d* of \d+ bytes", rows[0].get("reason", ""))
             wait_until(is_shown, lambda: str(self.rows()))
             self.assertEqual(self.server.get("/v2/health/ready")[0], 400)
             # Others go on meanwhile.
@@ -358,6 +360,30 @@ class Explicit(RemoteCase):
         self.bucket.claimed_sizes["restless/config.pbtxt"] = 1 << 50
         self.failed("restless", "there is not enough space for", f"it has {1 << 50} bytes")
         self.assertEqual(self.bucket.downloads(), [])
+
+    def test_a_disk_that_fills_up_meanwhile(self):
+        """Stood in for by the largest size that the process's files may have."""
+        pid, kind = self.server.process.pid, resource.RLIMIT_FSIZE
+        soft, hard = resource.prlimit(pid, kind)
+        resource.prlimit(pid, kind, (10 << 20, hard))
+        try:
+            self.failed("weights", "failed to write", "/1/weights': File too large")
+            self.assertEqual(list(self.mount.path.glob("*/.incoming")), [])
+            self.assert_serves("start")
+            self.assertEqual(self.load("m"), (200, ""))
+        finally:
+            resource.prlimit(pid, kind, (soft, hard))
+        self.assertEqual(self.load("weights"), (200, ""))
+        self.assertEqual(self.mount.files("weights")["1/weights"], self.weights())
+        for name in ("weights", "m"):
+            self.assertEqual(self.unload(name), (200, ""))
+
+    def test_a_listing_that_is_too_large(self):
+        self.bucket.padding = 65 << 20
+        self.failed("m", "a reply of more than 67108864 bytes")
+        self.bucket.padding = 0
+        self.assertEqual(self.load("m"), (200, ""))
+        self.assertEqual(self.unload("m"), (200, ""))
 
     def test_another_size_than_was_said(self):
         for size in (1, 100_000):
