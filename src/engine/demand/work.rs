@@ -182,9 +182,19 @@ impl Demand {
         let bytes = measured(server, name).unwrap_or(file_bytes);
         // An ensemble has brought others along.
         self.learn(server);
+        let is_there = server.registry().snapshot().find(name, None).is_ok();
         let mut state = self.lock();
         state.reserved.remove(name);
-        state.sizes.insert(Arc::clone(name), bytes);
+        // Clients may ask for loads by whatever names.
+        if is_there {
+            state.sizes.insert(Arc::clone(name), bytes);
+        }
+    }
+
+    /// Models whose size is known.
+    #[cfg(test)]
+    pub(crate) fn size_count(&self) -> usize {
+        self.lock().sizes.len()
     }
 
     /// Finds out what models take that came by other ways.

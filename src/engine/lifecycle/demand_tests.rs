@@ -173,6 +173,18 @@ fn refusals_say_why() {
 }
 
 #[test]
+fn names_that_clients_make_up_leave_nothing() {
+    let directory = Directory::new();
+    model(&directory, "a", "");
+    let (_, server) = start(on_demand(&directory, 2, LONG_MS));
+    plain(&server, "a").unwrap();
+    for number in 0..3 {
+        plain(&server, &format!("absent-{number}")).unwrap_err();
+    }
+    assert_eq!(server.demand().unwrap().size_count(), 1);
+}
+
+#[test]
 fn so_many_wait_and_who_leaves_makes_room() {
     let directory = Directory::new();
     model(&directory, "m", &fault("meet"));
