@@ -46,7 +46,15 @@ pub fn states(config: &Model) -> Result<Vec<StateSpec>, Error> {
         return Ok(Vec::new());
     };
     let mut specs: Vec<StateSpec> = Vec::with_capacity(batching.state.len());
-    for state in &batching.state {
+    for (index, state) in batching.state.iter().enumerate() {
+        let is_same =
+            |other: &State| other.input_name == state.input_name && !other.initial_state.is_empty();
+        if !state.initial_state.is_empty() && batching.state[..index].iter().any(is_same) {
+            return Err(Error::invalid(format!(
+                "State input name '{}' specified more than once.",
+                state.input_name
+            )));
+        }
         let spec = spec(state, config.is_batching())?;
         let is_new = |known: &StateSpec| {
             known.input_name != spec.input_name && known.output_name != spec.output_name
@@ -273,16 +281,26 @@ mod tests {
                 "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name 'i'.",
             ),
             (
+                format!(
+                    "state {{ {STATE} use_growable_memory: true use_same_buffer_for_input_output: true }}"
+                ),
+                "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the instance type to \
+                 KIND_GPU or set 'use_growable_memory' to false for state input 'i'.",
+            ),
+            (
+                "state { input_name: 'i' output_name: 'o' dims: [ 1 ] }".to_owned(),
+                "state 'i' must specify a valid data type",
+            ),
+            (
+                initial("[ 1, 3 ]", int).repeat(2),
+                "State input name 'i' specified more than once.",
+            ),
+            (
                 initial("[ 4611686018427387904, 3 ]", int),
                 "failed to compute the byte size of state 'i'",
             ),
         ] {
             assert_eq!(states_of(4, &states), Err(expected.to_owned()), "{states}");
         }
-        let growable = format!(
-            "state {{ {STATE} use_growable_memory: true use_same_buffer_for_input_output: true }}"
-        );
-        let error = states_of(4, &growable).unwrap_err();
-        assert!(error.contains("can only work with KIND_GPU"), "{error}");
     }
 }
