@@ -3,8 +3,8 @@
 //   options LIBRARY REPOSITORY BACKENDS OTHER_REPOSITORY AGENTS
 //
 // REPOSITORY has `caller` (of caller.c; its configuration `second` has another output), `identity`, `slow` (three seconds per request),
-// `flaky` (of caller.c: loads at every second attempt), `broken` (does not load) and `guarded` (by the checksum agent). OTHER_REPOSITORY has
-// another `identity` and `added`. AGENTS has the checksum agent.
+// `bounded` (one live request, which takes a second), `flaky` (of caller.c: loads at every second attempt), `broken` (does not load) and
+// `guarded` (by the checksum agent). OTHER_REPOSITORY has another `identity` and `added`. AGENTS has the checksum agent.
 
 #include <time.h>
 #include <unistd.h>
@@ -245,6 +245,36 @@ static void of_the_end(void) {
   OK(TS(ResponseAllocatorDelete)(allocator));
 }
 
+// What clients are told by status 429 has no code of its own here.
+static void of_bounds(void) {
+  TRITONSERVER_ResponseAllocator* allocator = make_allocator();
+  TRITONSERVER_ServerOptions* options = make_options(TRITONSERVER_MODEL_CONTROL_EXPLICIT);
+  OK(TS(ServerOptionsSetStartupModel)(options, "bounded"));
+  TRITONSERVER_Server* server = start(options);
+  struct Wait first_wait, second_wait;
+  struct Notes notes = {0};
+  TRITONSERVER_InferenceRequest* first = make_request(server, "bounded", allocator, &notes, &first_wait);
+  TRITONSERVER_InferenceRequest* second = make_request(server, "bounded", allocator, &notes, &second_wait);
+  OK(TS(ServerInferAsync)(server, first, NULL));
+  TRITONSERVER_Error* refused = TS(ServerInferAsync)(server, second, NULL);
+  EXPECT(refused != NULL && strcmp(TS(ErrorCodeString)(refused), "Unavailable") == 0);
+  REFUSED(refused, TRITONSERVER_ERROR_UNAVAILABLE,
+          "[request id: <id_unknown>] model 'bounded' has as many live requests as it may have (1), try again later");
+  EXPECT(sem_trywait(&second_wait.released) != 0 && sem_trywait(&second_wait.answered) != 0);
+  sem_wait(&first_wait.answered);
+  sem_wait(&first_wait.released);
+  expect_four(first_wait.response, &notes);
+  OK(TS(InferenceResponseDelete)(first_wait.response));
+  // The refused one is still its owner's, who sends it again.
+  TRITONSERVER_InferenceResponse* response = run(server, second, &second_wait, NULL);
+  expect_four(response, &notes);
+  OK(TS(InferenceResponseDelete)(response));
+  OK(TS(InferenceRequestDelete)(first));
+  OK(TS(InferenceRequestDelete)(second));
+  OK(TS(ServerDelete)(server));
+  OK(TS(ResponseAllocatorDelete)(allocator));
+}
+
 static void expect_line(const char* path, const char* expected) {
   char text[4096];
   FILE* file = fopen(path, "r");
@@ -290,6 +320,7 @@ int main(int count, char** words) {
   of_loads();
   of_metrics();
   of_later();
+  of_bounds();
   of_the_end();
   of_the_log();
   puts("ok");

@@ -129,6 +129,7 @@ class Embedded(unittest.TestCase):
         servers.place(agents / "checksum" / CHECKSUM.name, CHECKSUM)
         with Repository() as repository, Repository() as other:
             repository.model("identity", identity()).model("slow", slow).model("flaky", caller).model("broken", 'backend: "nowhere"')
+            repository.model("bounded", identity(parameters={"execute_delay_ms": "1000", "CONCH_REQUESTS_MAX": "1"}))
             repository.model("caller", caller, files={"configs/second.pbtxt": caller.replace("OUTPUT0", "SECOND").encode()})
             repository.model("guarded", guarded, files={"1/file": b"contents"})
             other.model("identity", identity()).model("added", identity())
