@@ -83,17 +83,14 @@ impl Queue {
                 config.name, settings.priority_levels
             )));
         }
-        let core_count = instance_counts.len();
-        // Sequences are bound to the cores that there are.
-        let mut core_count_max = core_count_max(core_count);
+        let core_count_max = core_count_max(instance_counts.len());
         let mut returns = Vec::new();
         let relay = match &scheduler {
             Scheduler::Sequence(sequence) => {
                 if sequence.awaits() {
-                    returns.resize_with(core_count, Inbox::default);
+                    returns.resize_with(core_count_max, Inbox::default);
                 }
-                core_count_max = core_count;
-                Relay::calling(scheduler, core_count)
+                Relay::calling(scheduler, core_count_max)
             }
             _ => Relay::new(scheduler, core_count_max),
         };
@@ -116,6 +113,44 @@ impl Queue {
     /// Lets a core go once it has executed what it has. Another must stay.
     pub(crate) fn dismiss(&self, core: usize) {
         self.relay.dismiss(core);
+    }
+
+    /// [`Queue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
+    /// ended.
+    pub(crate) fn see_off(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
+        let deadline_ns =
+            monotonic_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        loop {
+            let is_late = monotonic_ns() >= deadline_ns;
+            let mut ended_count = 0;
+            let gone = self.inspect(|scheduler, now_ns| match scheduler {
+                Scheduler::Sequence(sequence) => {
+                    if is_late {
+                        ended_count = cores
+                            .iter()
+                            .map(|core| sequence.end_all(*core, now_ns))
+                            .sum();
+                    }
+                    let (gone, rest) = cores.iter().partition(|core| sequence.see_off(**core));
+                    cores = rest;
+                    gone
+                }
+                _ => std::mem::take(&mut cores),
+            });
+            if ended_count > 0 {
+                crate::log::warning!(
+                    "{ended_count} sequences end with the instances that they were in: they did not end in time"
+                );
+            }
+            for core in gone.into_iter().flatten() {
+                self.dismiss(core);
+            }
+            // Once it is closed its cores leave by themselves, when nothing waits.
+            if cores.is_empty() || self.relay.is_closing() {
+                return;
+            }
+            std::thread::sleep(DISMISSAL_LOOK);
+        }
     }
 
     /// The calling thread's side, as core number `core`.
@@ -273,7 +308,7 @@ impl Queue {
         if is_member && self.relay.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
             // baton, if that is a core that leaves with its batch.
-            if self.inspect(|_| ()).is_none() {
+            if self.inspect(|_, _| ()).is_none() {
                 self.entrust(monotonic_ns());
             }
         }
@@ -326,7 +361,7 @@ impl Queue {
         // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
         fence(Ordering::SeqCst);
         for _ in 0..HAND_OVER_LOOKS {
-            let listed = self.inspect(|scheduler| match scheduler {
+            let listed = self.inspect(|scheduler, _| match scheduler {
                 Scheduler::Sequence(sequence) => {
                     ledger.list(sequence.hand_over());
                     true
@@ -343,7 +378,7 @@ impl Queue {
 
     /// How many sequences take requests; none if a core is just looking itself.
     pub(crate) fn sequence_count(self: &Arc<Self>) -> Option<usize> {
-        self.inspect(|scheduler| match scheduler {
+        self.inspect(|scheduler, _| match scheduler {
             Scheduler::Sequence(sequence) => sequence.open_count(),
             _ => 0,
         })
@@ -351,7 +386,7 @@ impl Queue {
 
     /// The ledger has sequences that began anew elsewhere.
     pub(crate) fn notice_restart(self: &Arc<Self>) {
-        if self.inspect(|_| ()).is_none() {
+        if self.inspect(|_, _| ()).is_none() {
             self.entrust(monotonic_ns());
         }
     }
@@ -404,20 +439,26 @@ impl Queue {
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        self.inspect(|_| ());
+        self.inspect(|_, _| ());
     }
 
     /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the baton.
-    fn inspect<R>(self: &Arc<Self>, look: impl FnOnce(&mut Scheduler<Ticket>) -> R) -> Option<R> {
+    fn inspect<R>(
+        self: &Arc<Self>,
+        look: impl FnOnce(&mut Scheduler<Ticket>, u64) -> R,
+    ) -> Option<R> {
         let mut harvest = Harvest::default();
         let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
             accept(scheduler, arrivals, now_ns, &mut harvest);
             if let Scheduler::Sequence(sequence) = &mut *scheduler {
                 self.end_restarted(sequence, now_ns);
             }
+            scheduler.expire(now_ns, &mut harvest);
+            let seen = look(scheduler, now_ns);
+            // What it did may want cores to be called.
             let outlook = scheduler.expire(now_ns, &mut harvest);
             self.pass_on(&mut harvest);
-            (look(scheduler), outlook)
+            (seen, outlook)
         });
         // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
         let mut departures = Departures::default();
@@ -430,6 +471,8 @@ impl Queue {
 /// The baton is held for microseconds: a second of looks is far more than one that succeeds takes.
 const HAND_OVER_LOOKS: usize = 10_000;
 const HAND_OVER_PAUSE: Duration = Duration::from_micros(100);
+/// How often it is looked whether a core that is to leave has a sequence left.
+const DISMISSAL_LOOK: Duration = Duration::from_millis(20);
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

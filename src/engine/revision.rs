@@ -5,6 +5,9 @@
 
 use std::sync::{Arc, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
+
+use conch_config::Scheduling;
 
 use crate::core::{Core, Cores, Lineup, active_count, make_cores, rosters, shares_thread};
 use crate::queue::Queue;
@@ -103,6 +106,7 @@ impl Revision {
             .inspector
             .as_ref()
             .map(|inspector| Arc::clone(inspector.board()));
+        let patience = Duration::from_secs(self.version.config.own.sequence_drain_seconds);
         let (queue, version) = (Arc::clone(&self.cores.queue), Arc::clone(&self.version));
         crew.escorts.retain(|escort| !escort.is_finished());
         // Shared with the thread so that it can still be had if that does not start.
@@ -116,7 +120,7 @@ impl Revision {
                 }
                 let leaving =
                     std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
-                let_go(&queue, leaving, &version);
+                let_go(&queue, leaving, &version, patience);
             }
         };
         let escort = std::thread::Builder::new().name("unload".to_owned());
@@ -130,16 +134,19 @@ impl Revision {
                 drop(crew);
                 let leaving =
                     std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
-                let_go(&self.cores.queue, leaving, &self.version);
+                // This thread has others to see to.
+                let_go(&self.cores.queue, leaving, &self.version, Duration::ZERO);
             }
         }
     }
 }
 
-/// Lets cores go and waits until they have.
-fn let_go(queue: &Queue, leaving: Vec<Core>, version: &ModelVersion) {
-    for index in leaving.iter().filter_map(|core| core.index) {
-        queue.dismiss(index);
+/// Lets cores go, those with sequences when these have ended or `patience` is over, and waits until they have.
+fn let_go(queue: &Arc<Queue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
+    let indices = leaving.iter().filter_map(|core| core.index);
+    match version.config.scheduling {
+        Scheduling::Sequence(_) => queue.see_off(indices.collect(), patience),
+        _ => indices.for_each(|index| queue.dismiss(index)),
     }
     for core in leaving {
         core.join(&version.name);

@@ -218,5 +218,61 @@ class Polled(Handover):
         self.wait_for_ends("ModelFinalize", "touched", 3)
 
 
+def grouped(text, count):
+    return text.replace("{ count: 1 kind", f"{{ count: {count} kind")
+
+
+@conch_only  # Upstream loads such a model anew, too.
+@needs_library("probe")
+class Instances(Handover):
+    @classmethod
+    def models(cls, repository):
+        cls.flags = (*cls.flags, EXPLICIT)
+        cls.texts = {name: cls.batching(name, f"{strategy} {NUMBERS} {IDLE} {ZEROS}", batch=2) for name, strategy in STRATEGIES.items()}
+        cls.texts["one"] = cls.batching("one", f"direct {{ }} {NUMBERS} {IDLE} {ZEROS}", batch=1)
+        for name, text in cls.texts.items():
+            repository.model(name, text)
+
+    def resize(self, model, count):
+        self.repository.model(model, grouped(self.texts[model], count))
+        self.assertEqual(self.load(model), (200, ""))
+
+    def test_speakers_do_not_notice(self):
+        for model in STRATEGIES:
+            with self.subTest(model):
+                self.assertEqual(self.load(model), (200, ""))
+                counts = [3, 1, 4, 2, 4, 1] * 2
+                self.among_speakers(model, [lambda count=count: self.resize(model, count) for count in counts])
+                self.wait_for_ends("InstanceFinalize", model, 2 * (2 + 2 + 3))
+                self.assertEqual(self.ends("InstanceInitialize", model), 1 + 2 * (2 + 3 + 2))
+                self.assertEqual((self.ends("ModelInitialize", model), self.ends("ModelFinalize", model)), (1, 0))
+
+    def test_who_comes_takes_what_waits_and_who_leaves_ends_what_it_has(self):
+        self.assertEqual(self.load("one"), (200, ""))
+        self.infer("one", 1, "<", 1)
+        self.send("one", 2, "<", 10)
+        self.wait_for_pending("one", 1)
+        self.resize("one", 2)
+        # For its slot nobody had to go.
+        self.assertEqual(self.answer().as_numpy("OUTPUT0")[0].tolist(), [10] * 4)
+        instances = {told(rows): instance for instance, rows in self.executions("one")}
+        self.assertNotEqual(instances["1<"], instances["2<"])
+        self.resize("one", 1)
+        self.assertEqual(self.infer("one", 2, "", 10), [20] * 4)
+        self.assertEqual(self.infer("one", 1, "", 1), [2] * 4)
+        # The one that leaves takes no other.
+        self.send("one", 3, "<", 100)
+        self.wait_for_pending("one", 1)
+        self.assertEqual(self.infer("one", 2, ">", 10), [30] * 4)
+        self.wait_for_ends("InstanceFinalize", "one", 1)
+        self.wait_for_pending("one", 1)
+        self.assertEqual(self.infer("one", 1, ">", 1), [3] * 4)
+        self.assertEqual(self.answer().as_numpy("OUTPUT0")[0].tolist(), [100] * 4)
+        self.infer("one", 3, ">")
+        self.assertEqual(self.ends("ModelInitialize", "one"), 1)
+        events = [event.object for event in self.record.events("InstanceFinalize") if event.edge == "end" and event.object.startswith("one:")]
+        self.assertEqual(len(events), 1)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use conch_config::{Gpus, ModelConfig, Scheduling};
+use conch_config::{Gpus, ModelConfig};
 
 use super::Lifecycle;
 use super::board::Slot;
@@ -93,9 +93,8 @@ impl Lifecycle {
             .filter(|slot| Slot::is_ready(slot))?;
         let loaded = slot.loaded.as_ref()?;
         let source = entry.source.as_ref()?;
-        // Sequences are bound to their instances.
-        let is_bound = matches!(loaded.version().config.scheduling, Scheduling::Sequence(_));
-        (!is_bound && source.keeps_model(&plan.source, version))
+        source
+            .keeps_model(&plan.source, version)
             .then(|| Some((Arc::clone(loaded.version()), loaded.staff()?.clone())))?
     }
 }

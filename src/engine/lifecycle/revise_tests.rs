@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::control_tests::{explicit, plain, settle, shown, wait_for};
 use super::fake::{Directory, Host, fault};
-use super::tests::{Count, start, submit};
+use super::tests::{Count, start, submit, submit_as};
 use crate::Server;
 
 fn groups(text: &str) -> String {
@@ -269,4 +269,94 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     assert_eq!(count_of(&third), 4);
     assert_eq!(count_of(&reload(3)), 5);
     server.stop().unwrap();
+}
+
+/// Sequences that go on while their model's instances come and go: each asks for one request at a time.
+#[test]
+fn sequences_go_on_while_instances_come_and_go() {
+    const STRATEGIES: [&str; 2] = ["direct { }", "oldest { max_candidate_sequences: 2 }"];
+    for strategy in STRATEGIES {
+        let directory = Directory::new();
+        let config = |count: usize| {
+            format!(
+                "sequence_batching {{ max_sequence_idle_microseconds: 60000000 {strategy} }} {}",
+                groups(&format!("{{ kind: KIND_CPU count: {count} }}"))
+            )
+        };
+        directory.model("r", "m", &["1"], &config(2));
+        let (host, server) = start(explicit(&directory, &["r"]));
+        plain(&server, "m").unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for client in 0..3_u64 {
+                let (server, is_over) = (&server, &is_over);
+                scope.spawn(move || {
+                    let count = Arc::new(Count::default());
+                    let mut submitted = 0;
+                    for turn in 0_u64.. {
+                        for step in 0..4 {
+                            // Odd turns are two sequences side by side.
+                            for more in 0..=turn % 2 {
+                                let draft = crate::Draft {
+                                    correlation_id: crate::CorrelationId::Unsigned(
+                                        1 + 10 * client + more,
+                                    ),
+                                    sequence_flags: u32::from(step == 0)
+                                        | u32::from(step == 3) << 1,
+                                    ..crate::Draft::default()
+                                };
+                                let completion = Arc::clone(&count) as Arc<dyn crate::Completion>;
+                                submit_as(server, "m", &completion, draft).unwrap();
+                                submitted += 1;
+                            }
+                            answered(&count, submitted);
+                        }
+                        if is_over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                });
+            }
+            for round in 0..20 {
+                directory.model("r", "m", &[], &config(1 + round % 3));
+                plain(&server, "m").unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(host.events.count("load m:1"), 1, "{strategy}");
+        // 1, 2, 3, 1, ...: as many as in the last round.
+        wait_for("those that left", || instances(&host).len() == 2);
+        server.stop().unwrap();
+        assert_eq!(instances(&host), [""; 0]);
+    }
+}
+
+#[test]
+fn an_instance_with_sequences_does_not_hold_up_the_end() {
+    let directory = Directory::new();
+    let config = |count: usize| {
+        format!(
+            "sequence_batching {{ max_sequence_idle_microseconds: 60000000 direct {{ }} }} {}",
+            groups(&format!("{{ kind: KIND_CPU count: {count} }}"))
+        )
+    };
+    directory.model("r", "m", &["1"], &config(2));
+    let (host, server) = start(explicit(&directory, &["r"]));
+    plain(&server, "m").unwrap();
+    let count = Arc::new(Count::default());
+    for id in 1..=2 {
+        let draft = crate::Draft {
+            correlation_id: crate::CorrelationId::Unsigned(id),
+            sequence_flags: 1,
+            ..crate::Draft::default()
+        };
+        let completion = Arc::clone(&count) as Arc<dyn crate::Completion>;
+        submit_as(&server, "m", &completion, draft).unwrap();
+        answered(&count, id as usize);
+    }
+    directory.model("r", "m", &[], &config(1));
+    plain(&server, "m").unwrap();
+    assert_eq!(instances(&host).len(), 2, "it has a sequence");
+    server.stop().unwrap();
+    assert_eq!(instances(&host), [""; 0]);
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A slot belongs to an instance (a *seat*) and each seat to one core. What a core may execute is thus decided when a sequence starts;
-//! this scheduler calls that core by name. As upstream's `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits
+//! this scheduler calls that core by name. Cores may come later, and leave once their sequences have ended. As upstream's `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits
 //! or executes, and that a cancelled request ends its sequence at once, not when its turn comes.
 
 mod direct;
@@ -44,7 +44,7 @@ pub(crate) struct Sequence<T: Entry> {
     vacancies: Vacancies,
     idle: Idle,
     seats: Vec<Seat<T>>,
-    /// The seats of each core.
+    /// The seats of each core; none of one that has not come yet.
     cores: Vec<Range<usize>>,
     idle_ns: u64,
     backlog_max: usize,
@@ -86,6 +86,18 @@ struct Slot<T> {
     candidate: Option<T>,
 }
 
+impl<T> Seat<T> {
+    fn of(core: usize) -> Seat<T> {
+        Seat {
+            core,
+            slots: Vec::new(),
+            is_called: false,
+            deadline_ns: NEVER_NS,
+            is_busy: false,
+        }
+    }
+}
+
 impl<T> Default for Slot<T> {
     fn default() -> Slot<T> {
         Slot {
@@ -107,13 +119,7 @@ impl<T: Entry> Sequence<T> {
         let mut cores = Vec::with_capacity(seat_counts.len());
         for (core, count) in seat_counts.iter().enumerate() {
             let start = seats.len();
-            seats.extend((0..*count).map(|_| Seat {
-                core,
-                slots: Vec::new(),
-                is_called: false,
-                deadline_ns: NEVER_NS,
-                is_busy: false,
-            }));
+            seats.extend((0..*count).map(|_| Seat::of(core)));
             cores.push(start..seats.len());
         }
         let strategy = match &settings.strategy {
@@ -262,13 +268,75 @@ impl<T: Entry> Sequence<T> {
         self.settle(slot, now_ns);
     }
 
-    /// Forms a batch for `core`, if there is one at `now_ns`.
+    /// Core `core` has come since, with one instance: what waits for a slot has some.
+    fn join(&mut self, core: usize, now_ns: u64) {
+        let seat = self.seats.len();
+        self.seats.push(Seat::of(core));
+        if self.cores.len() <= core {
+            self.cores.resize(core + 1, 0..0);
+        }
+        self.cores[core] = seat..seat + 1;
+        if let Strategy::Oldest(oldest) = &mut self.strategy {
+            oldest.add_seat();
+        }
+        self.vacancies.add_seat();
+        while self.roll.backlog_count() > 0
+            && let Some(slot) = self.vacancies.take()
+        {
+            match self.roll.promote(slot, now_ns) {
+                Some(id) => {
+                    self.occupy(slot, id, now_ns);
+                    self.settle(slot, now_ns);
+                }
+                None => self.vacancies.give(slot),
+            }
+        }
+    }
+
+    /// Core `core` is to leave: no more sequences go to it. True once it has none and nothing of it is out.
+    pub(crate) fn see_off(&mut self, core: usize) -> bool {
+        let seats = self.cores.get(core).cloned().unwrap_or(0..0);
+        for seat in seats.clone() {
+            self.vacancies.close_seat(seat);
+        }
+        self.seats[seats].iter().all(|seat| {
+            let is_empty = |slot: &Slot<T>| slot.run.is_none() && !slot.is_out;
+            !seat.is_busy && seat.slots.iter().all(is_empty)
+        })
+    }
+
+    /// Ends the sequences of `core`: what they have waiting is executed. Returns how many there were.
+    pub(crate) fn end_all(&mut self, core: usize, now_ns: u64) -> usize {
+        let mut count = 0;
+        for seat in self.cores.get(core).cloned().unwrap_or(0..0) {
+            for row in 0..self.seats[seat].slots.len() {
+                let Some(id) = self.seats[seat].slots[row].run else {
+                    continue;
+                };
+                count += usize::from(self.roll.get(id).is_some_and(|run| !run.is_ending));
+                self.roll.close(id);
+                self.settle(
+                    SlotId {
+                        row: row as u32,
+                        seat: seat as u32,
+                    },
+                    now_ns,
+                );
+            }
+        }
+        count
+    }
+
+    /// Forms a batch for `core`, if there is one at `now_ns`. Who asks for the first time has come, with one instance.
     pub(crate) fn form(
         &mut self,
         core: usize,
         now_ns: u64,
         harvest: &mut Harvest<T::Owned>,
     ) -> Outlook {
+        if self.cores.get(core).is_none_or(Range::is_empty) {
+            self.join(core, now_ns);
+        }
         let seats = self.cores.get(core).cloned().unwrap_or(0..0);
         for seat in seats.clone() {
             if self.seats[seat].is_busy {
@@ -517,7 +585,11 @@ impl<T: Entry> Sequence<T> {
         {
             self.idle.forget(id, run.look_ns);
         }
-        match self.roll.promote(slot, now_ns) {
+        let next = self
+            .vacancies
+            .is_wanted(slot)
+            .then(|| self.roll.promote(slot, now_ns));
+        match next.flatten() {
             Some(id) => {
                 self.occupy(slot, id, now_ns);
                 true

@@ -11,6 +11,8 @@ use crate::scheduler::{Dynamic, Facts};
 pub(super) struct Oldest<T: Entry> {
     /// One per seat.
     batchers: Vec<Dynamic<Candidate<T>>>,
+    settings: DynamicBatching,
+    batch_size_max: u32,
 }
 
 /// The next request of a sequence.
@@ -56,10 +58,20 @@ impl<T: Entry> Oldest<T> {
         batch_size_max: u32,
         seat_count: usize,
     ) -> Oldest<T> {
-        let batcher = || Dynamic::new(settings, batch_size_max, None);
-        Oldest {
-            batchers: (0..seat_count).map(|_| batcher()).collect(),
+        let mut oldest = Oldest {
+            batchers: Vec::with_capacity(seat_count),
+            settings: settings.clone(),
+            batch_size_max,
+        };
+        for _ in 0..seat_count {
+            oldest.add_seat();
         }
+        oldest
+    }
+
+    pub(super) fn add_seat(&mut self) {
+        let batcher = Dynamic::new(&self.settings, self.batch_size_max, None);
+        self.batchers.push(batcher);
     }
 }
 

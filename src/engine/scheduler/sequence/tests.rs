@@ -294,6 +294,104 @@ fn a_hand_over_lists_what_is_under_way_and_tells_what_ends() {
 }
 
 #[test]
+fn a_core_that_comes_takes_what_waits_and_what_starts() {
+    for settings in [direct(1), oldest(1, &[1], 0)] {
+        let mut stage = Stage::new(&settings, 1, &[1]);
+        for id in 1..=4 {
+            stage.send(id, START);
+        }
+        assert_eq!(stage.form(0), [(0, 0)]);
+        // Numbers may be left out, and come in any order.
+        assert_eq!(stage.form(3), [(0, 1)]);
+        assert_eq!(stage.form(2), [(0, 2)]);
+        stage.send(5, START);
+        assert_eq!(stage.form(4), [(0, 3)], "in the order in which they wait");
+        for core in 0..5 {
+            assert_eq!(stage.form(core), [], "only core 1 is new");
+            if core == 0 {
+                assert_eq!(stage.form(1), [(0, 4)]);
+            }
+        }
+        stage.send(2, 0);
+        if stage.sequence.awaits() {
+            stage.release(1);
+        }
+        assert_eq!(stage.calls(), [3], "a sequence stays where it is");
+        assert_eq!(stage.form(3), [(0, 5)]);
+    }
+}
+
+#[test]
+fn a_core_leaves_when_its_sequences_have_ended() {
+    for settings in [direct(2), oldest(2, &[1], 0)] {
+        let mut stage = Stage::new(&settings, 1, &[1, 1]);
+        let run = |stage: &mut Stage, core: usize| {
+            let batch = stage.form(core);
+            for (_, number) in &batch {
+                if stage.sequence.awaits() {
+                    stage.release(*number);
+                }
+            }
+            batch
+        };
+        for id in 1..=5 {
+            stage.send(id, START);
+        }
+        // 2 and 4 are on core 1, 5 waits.
+        assert!(!stage.sequence.see_off(1));
+        while !run(&mut stage, 1).is_empty() {}
+        stage.send(2, END);
+        assert_eq!(run(&mut stage, 1), [(0, 5)]);
+        assert_eq!(run(&mut stage, 1), [], "what waits is not for it");
+        assert!(!stage.sequence.see_off(1), "4 is under way");
+        stage.send(4, END);
+        let batch = stage.form(1);
+        assert_eq!(batch, [(1, 6)]);
+        assert!(!stage.sequence.see_off(1), "it executes");
+        if stage.sequence.awaits() {
+            stage.release(6);
+        }
+        assert_eq!(stage.form(1), []);
+        assert!(stage.sequence.see_off(1));
+        // What waited gets the next slot of the other.
+        stage.send(1, END);
+        let mut order = Vec::new();
+        while let batch = run(&mut stage, 0)
+            && !batch.is_empty()
+        {
+            order.extend(batch.into_iter().map(|(_, number)| number));
+        }
+        order.sort_unstable();
+        assert_eq!(order, [0, 2, 4, 7]);
+        assert_eq!(stage.refusals(), []);
+    }
+}
+
+#[test]
+fn what_a_leaving_core_has_may_be_ended() {
+    let mut stage = Stage::new(&direct(2), 2, &[1, 1]);
+    for id in 1..=4 {
+        stage.send(id, START);
+    }
+    assert_eq!(stage.form(1), [(0, 1), (1, 3)]);
+    assert_eq!(stage.form(1), []);
+    stage.send(4, 0);
+    assert!(!stage.sequence.see_off(1));
+    assert_eq!(stage.sequence.end_all(1, stage.now_ns), 2);
+    assert_eq!(
+        stage.sequence.end_all(1, stage.now_ns),
+        0,
+        "they have ended"
+    );
+    assert_eq!(stage.form(1), [(1, 4)], "what waits is executed");
+    assert_eq!(stage.form(1), []);
+    assert!(stage.sequence.see_off(1));
+    let late = stage.send(2, 0);
+    assert_eq!(stage.refusals(), [(late, Dismissal::NotStarted)]);
+    assert_eq!(stage.form(0), [(0, 0), (1, 2)]);
+}
+
+#[test]
 fn a_sequence_that_is_ended_idle_frees_its_slot_at_once() {
     let mut stage = Stage::new(&direct(1), 1, &[1]);
     stage.send(1, START);

@@ -6,48 +6,66 @@ use super::member::SlotId;
 
 #[derive(Debug)]
 pub(super) struct Vacancies {
-    seat_count: u32,
     row_count: u32,
-    /// The first slot that was never used, in order; all behind it are free.
-    fresh: SlotId,
-    /// Used ones that are free again: all in front of `fresh`.
-    returned: BTreeSet<SlotId>,
+    /// Of each seat the first slot that was never used, unless there is none; all behind it are free, too. And used ones that are free again.
+    free: BTreeSet<SlotId>,
+    /// By seat: the row of that first slot. None: the seat takes no sequences any more.
+    fresh: Vec<Option<u32>>,
 }
 
 impl Vacancies {
     pub(super) fn new(seat_count: usize, row_count: u32) -> Vacancies {
-        Vacancies {
-            seat_count: u32::try_from(seat_count).unwrap_or(u32::MAX),
+        let mut vacancies = Vacancies {
             row_count,
-            fresh: SlotId { row: 0, seat: 0 },
-            returned: BTreeSet::new(),
+            free: BTreeSet::new(),
+            fresh: Vec::with_capacity(seat_count),
+        };
+        for _ in 0..seat_count {
+            vacancies.add_seat();
         }
+        vacancies
+    }
+
+    /// The slots of another seat are free, too.
+    pub(super) fn add_seat(&mut self) {
+        let seat = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
+        self.fresh.push(Some(0));
+        if self.row_count > 0 {
+            self.free.insert(SlotId { row: 0, seat });
+        }
+    }
+
+    /// No slot of `seat` is given out any more.
+    pub(super) fn close_seat(&mut self, seat: usize) {
+        if let Some(fresh) = self.fresh.get_mut(seat) {
+            *fresh = None;
+        }
+        self.free.retain(|slot| slot.seat() != seat);
     }
 
     /// Takes the lowest free slot.
     pub(super) fn take(&mut self) -> Option<SlotId> {
-        if let Some(slot) = self.returned.pop_first() {
-            return Some(slot);
-        }
-        let slot = self.fresh;
-        if slot.row >= self.row_count || self.seat_count == 0 {
-            return None;
-        }
-        self.fresh = if slot.seat + 1 < self.seat_count {
-            SlotId {
-                seat: slot.seat + 1,
-                ..slot
+        let slot = self.free.pop_first()?;
+        if let Some(Some(fresh)) = self.fresh.get_mut(slot.seat())
+            && *fresh == slot.row
+        {
+            *fresh += 1;
+            if *fresh < self.row_count {
+                let row = *fresh;
+                self.free.insert(SlotId { row, ..slot });
             }
-        } else {
-            SlotId {
-                row: slot.row + 1,
-                seat: 0,
-            }
-        };
+        }
         Some(slot)
     }
 
+    /// Whether `slot`, which becomes free, may be given out again.
+    pub(super) fn is_wanted(&self, slot: SlotId) -> bool {
+        matches!(self.fresh.get(slot.seat()), Some(Some(_)))
+    }
+
     pub(super) fn give(&mut self, slot: SlotId) {
-        self.returned.insert(slot);
+        if self.is_wanted(slot) {
+            self.free.insert(slot);
+        }
     }
 }
