@@ -104,7 +104,10 @@ mod tests {
             );
         }
         let long = "${SIZE:-xxxxxxxxxx}".repeat(20);
-        assert!(expand("f", &long, 100, |_| None).is_err());
+        assert_eq!(
+            expand("f", &long, 100, |_| None).unwrap_err().message,
+            "f: more than 100 bytes with the values of environment variables"
+        );
         assert!(expand("f", &long, 1_000, |_| None).is_ok());
     }
 }

@@ -122,9 +122,14 @@ mod tests {
             )
         };
         assert_eq!(at(1_000).unwrap().len(), 1_024);
-        assert!(at(1_001).unwrap_err().message.contains("1025 instances"));
+        assert_eq!(
+            at(1_001).unwrap_err(),
+            Error::invalid("model 'm' asks for 1025 instances, at most 1024 are allowed")
+        );
         assert!(at(u32::MAX).is_err());
-        assert!(instance_specs("m", &[group(InstanceKind::Gpu, 1, &[], "")]).is_err());
-        assert!(instance_specs("m", &[]).is_err());
+        for groups in [vec![group(InstanceKind::Gpu, 1, &[], "")], Vec::new()] {
+            let refused = instance_specs("m", &groups).unwrap_err();
+            assert_eq!(refused, Error::invalid("model 'm' has no instance"));
+        }
     }
 }

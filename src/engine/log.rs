@@ -461,11 +461,11 @@ pub(crate) mod tests {
         verbose!(3, "not shown {}", 3);
         set_verbose_level(0);
         write_table("x/y.rs", 5, "+---+\n| A |\n+---+");
-        assert!(
-            set_file("/nonexistent/directory/log")
-                .unwrap_err()
-                .message
-                .contains("/nonexistent/directory/log")
+        assert_eq!(
+            set_file("/nonexistent/directory/log").unwrap_err(),
+            Error::internal(
+                "failed to open log file '/nonexistent/directory/log': No such file or directory (os error 2)"
+            )
         );
         assert_eq!(settings().file, path, "lines go where they went before");
         set_file("").unwrap();

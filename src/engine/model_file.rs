@@ -122,3 +122,42 @@ fn resolved(path: &Path) -> PathBuf {
     }
     absolute
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::fake::Directory;
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let directory = Directory::new();
+        directory.file("m/text", "0123456789");
+        directory.folder("m/folder");
+        let model = directory.path("m");
+        let locate = |name: &str| ModelFile::locate(&model, name).unwrap();
+        assert_eq!(locate("text").read(10).unwrap(), b"0123456789");
+        let unreadable = |name: &str, why: &str| {
+            let path = model.join(name);
+            let path = path.display();
+            Err(Error::internal(format!(
+                "failed to open text file for read {path}: {why}"
+            )))
+        };
+        for (name, why) in [
+            ("text", "it is larger than 9 bytes"),
+            ("folder", "it is no file"),
+            ("none", "No such file or directory (os error 2)"),
+        ] {
+            assert_eq!(locate(name).read(9), unreadable(name, why));
+        }
+        let nowhere = directory.path("nowhere");
+        let message = format!(
+            "Failed to canonicalize parent path '{}': No such file or directory (os error 2)",
+            nowhere.display()
+        );
+        assert_eq!(
+            ModelFile::locate(&nowhere, "text").unwrap_err(),
+            Error::invalid(message)
+        );
+    }
+}

@@ -212,28 +212,25 @@ mod tests {
 
     #[test]
     fn version_names() {
+        const NO_NUMBER: &str = "fails to convert to integral number";
         let table: [(&str, Result<Option<i64>, &str>); 14] = [
             ("1", Ok(Some(1))),
             ("0", Ok(Some(0))),
             ("9223372036854775807", Ok(Some(i64::MAX))),
-            ("9223372036854775808", Err("fails")),
-            ("01", Err("contains leading zeros")),
-            ("00", Err("contains leading zeros")),
-            ("-1", Err("fails")),
-            ("+1", Err("fails")),
-            ("1a", Err("fails")),
-            (" 1", Err("fails")),
-            ("٣", Err("fails")),
-            ("abc", Err("fails")),
+            ("9223372036854775808", Err(NO_NUMBER)),
+            ("01", Err("contains leading zeros in its directory name")),
+            ("00", Err("contains leading zeros in its directory name")),
+            ("-1", Err(NO_NUMBER)),
+            ("+1", Err(NO_NUMBER)),
+            ("1a", Err(NO_NUMBER)),
+            (" 1", Err(NO_NUMBER)),
+            ("٣", Err(NO_NUMBER)),
+            ("abc", Err(NO_NUMBER)),
             ("warmup", Ok(None)),
             ("configs", Ok(None)),
         ];
         for (name, expected) in table {
-            match (parse_version(name), expected) {
-                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{name}"),
-                (Err(got), Err(expected)) => assert!(got.starts_with(expected), "{name}: {got}"),
-                (got, expected) => panic!("{name}: got {got:?}, expected {expected:?}"),
-            }
+            assert_eq!(parse_version(name), expected, "{name}");
         }
     }
 

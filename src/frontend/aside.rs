@@ -130,7 +130,10 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert_eq!(refused.code, conch_engine::Code::Unavailable);
+        assert_eq!(
+            refused,
+            Error::unavailable("the server has too many requests for model control in flight")
+        );
         assert!(waiting.len() <= THREADS_MAX);
         drop(closed);
         for aside in waiting {

@@ -84,6 +84,7 @@ fn start() -> (Frontend, Arc<Server>) {
         http: endpoint(),
         metrics: endpoint(),
         http_input_bytes_max: 1 << 20,
+        http_body_bytes_max: 16 << 20,
         http_head_timeout: Duration::from_millis(300),
         http_stall_timeout: Duration::from_millis(300),
         ..Options::default()
@@ -496,14 +497,46 @@ fn the_ways_to_end_a_connection() {
     assert_eq!(read_answer(&mut stream, true).0, 200);
 
     // A head that never ends, and a body that stops.
-    for text in [
-        "GET /v2 HTT".to_owned(),
-        format!("POST {ECHO} HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"),
+    for (text, part) in [
+        ("GET /v2 HTT".to_owned(), "head"),
+        (
+            format!("POST {ECHO} HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"),
+            "body",
+        ),
+        (
+            format!("POST {ECHO} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
+            "body",
+        ),
     ] {
         let mut stream = connect(http());
         stream.write_all(text.as_bytes()).unwrap();
-        assert_eq!(read_answer(&mut stream, true).0, 408, "{text}");
+        let (status, _, body) = read_answer(&mut stream, true);
+        assert_eq!(
+            (status, String::from_utf8(body).unwrap()),
+            (
+                408,
+                format!(r#"{{"error":"the request's {part} did not arrive in time"}}"#)
+            ),
+            "{text}"
+        );
     }
+}
+
+#[test]
+fn a_chunked_body_has_a_largest_size() {
+    let mut stream = connect(http());
+    let mut text = format!("POST {ECHO} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1000001\r\n");
+    text.push_str(&" ".repeat(0x0100_0001));
+    stream.write_all(text.as_bytes()).unwrap();
+    let (status, head, body) = read_answer(&mut stream, true);
+    assert_eq!(
+        (status, String::from_utf8(body).unwrap()),
+        (
+            413,
+            r#"{"error":"the request's body is too large"}"#.to_owned()
+        )
+    );
+    assert!(head.contains("Connection: close\r\n"), "{head}");
 }
 
 /// Were the connection closed while the client sends, the reset would fail its send, and it might never read the answer.

@@ -191,6 +191,18 @@ fn refusals_name_field_line_and_column() {
             r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":1e39}}}"#,
             "sequence_batching.direct.minimum_slot_utilization: number out of range",
         ),
+        (
+            r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":"half"}}}"#,
+            r#"sequence_batching.direct.minimum_slot_utilization: expected a number, got "half""#,
+        ),
+        (
+            r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":true}}}"#,
+            "sequence_batching.direct.minimum_slot_utilization: expected a number",
+        ),
+        (
+            r#"{"name":{}}"#,
+            "name: invalid type: map, expected a boolean, a number or a string",
+        ),
     ] {
         let error = from_json(json).expect_err(json);
         let (what, line) = error.message.rsplit_once(" at line ").expect(json);

@@ -293,6 +293,16 @@ fn files_are_read_and_missing_ones_named() {
             path.display()
         )
     );
+    let json = folder.join("config.json");
+    std::fs::write(&json, b"{\"name\":\"\xFF\"}").unwrap();
+    for (path, expands) in [(&json, false), (&json, true), (&path, true)] {
+        let message = load_file(path, expands).unwrap_err().message;
+        assert_eq!(message, format!("{} is not text in UTF-8", path.display()));
+    }
+    std::fs::write(&json, "{").unwrap();
+    let message = load_file(&json, false).unwrap_err().message;
+    let begin = format!("failed to read {}: EOF while parsing", json.display());
+    assert!(message.starts_with(&begin), "{message}");
     std::fs::remove_dir_all(&folder).unwrap();
     let message = load_file(&path, false).unwrap_err().message;
     assert!(

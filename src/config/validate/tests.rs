@@ -39,6 +39,42 @@ fn a_name_is_needed() {
     assert_eq!(error.message, "model configuration must specify 'name'");
 }
 
+#[test]
+fn what_no_text_can_say_is_refused_all_the_same() {
+    let text = "name: 'm' backend: 'b' input { name: 'i' data_type: TYPE_INT32 dims: [ 1 ] } output { name: 'o' data_type: TYPE_INT32 dims: [ 1 ] }";
+    let mut config = parse_text("config.pbtxt", text).unwrap();
+    let refused = |config: &ModelConfig| {
+        let result = validate(config).and_then(|()| validate_io(config));
+        result.map_err(|error| error.message)
+    };
+    let says = |message: &str| Err(message.to_owned());
+    assert_eq!(
+        refused(&config),
+        says("must specify 'version policy' for m")
+    );
+    normalize(&mut config);
+    assert_eq!(refused(&config), Ok(()));
+    config.batch_input.push(conch_proto::inference::BatchInput {
+        kind: 99,
+        ..Default::default()
+    });
+    assert_eq!(
+        refused(&config),
+        says("unknown batch input kind '99' for m")
+    );
+    config.batch_input.clear();
+    config
+        .batch_output
+        .push(conch_proto::inference::BatchOutput {
+            kind: 99,
+            ..Default::default()
+        });
+    assert_eq!(
+        refused(&config),
+        says("unknown batch output kind '99' for m")
+    );
+}
+
 /// Text and refusal; no refusal if empty.
 const TABLE: &[(&str, &str)] = &[
     (

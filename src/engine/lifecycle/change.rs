@@ -352,7 +352,11 @@ impl Lifecycle {
         failures
     }
 
-    fn plan_from_request(&self, name: &str, overrides: Overrides) -> Result<Vec<Plan>, Error> {
+    pub(super) fn plan_from_request(
+        &self,
+        name: &str,
+        overrides: Overrides,
+    ) -> Result<Vec<Plan>, Error> {
         if overrides.files.is_empty() {
             let repositories = self.repositories().clone();
             let located = repositories.locate(name)?;

@@ -213,6 +213,13 @@ impl Backend for FakeBackend {
             _ => {}
         }
         let mut config = Arc::clone(&context.config);
+        if fault == "ensemble" {
+            let mut message = (*config.message).clone();
+            let text = "ensemble_scheduling { step { model_name: 'other' model_version: -1 } }";
+            let proposed = conch_config::parse_text("proposal", text).unwrap();
+            message.scheduling_choice = proposed.scheduling_choice;
+            config = Arc::new(conch_config::Model::from_message(message)?);
+        }
         if fault == "complete" {
             assert!(context.may_complete && config.inputs.is_empty());
             let mut message = (*config.message).clone();

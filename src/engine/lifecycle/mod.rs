@@ -40,6 +40,8 @@ pub(crate) mod fake;
 #[cfg(test)]
 mod handover_tests;
 #[cfg(test)]
+mod refusal_tests;
+#[cfg(test)]
 mod remote_tests;
 #[cfg(test)]
 mod revise_tests;

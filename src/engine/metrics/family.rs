@@ -371,6 +371,12 @@ mod tests {
             .collect()
     }
 
+    fn refusal<T: std::fmt::Debug>(outcome: Result<T, Error>) -> String {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.code, Code::InvalidArg);
+        error.message.into_owned()
+    }
+
     fn text_of(family: &Family) -> String {
         let mut text = String::new();
         render(&mut text, &family.shared);
@@ -382,7 +388,10 @@ mod tests {
         let first =
             Family::open(FamilyKind::Counter, "shared_total", "Help\nwith \\ and \"").unwrap();
         let second = Family::open(FamilyKind::Counter, "shared_total", "other").unwrap();
-        assert!(Family::open(FamilyKind::Gauge, "shared_total", "").is_err());
+        assert_eq!(
+            refusal(Family::open(FamilyKind::Gauge, "shared_total", "")),
+            "Family name already exists with different type"
+        );
         assert_eq!(
             text_of(&first),
             "",
@@ -426,13 +435,17 @@ mod tests {
             metric.set(1.0).unwrap_err().message,
             "TRITONSERVER_METRIC_KIND_COUNTER does not support Set"
         );
-        assert_eq!(metric.increment(-1.0).unwrap_err().code, Code::InvalidArg);
-        assert_eq!(
-            metric.increment(f64::NAN).unwrap_err().code,
-            Code::InvalidArg
-        );
+        for amount in [-1.0, f64::NAN] {
+            assert_eq!(
+                refusal(metric.increment(amount)),
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+            );
+        }
         assert_eq!(metric.observe(1.0).unwrap_err().code, Code::Unsupported);
-        assert!(counter.metric(&[], Some(&[1.0])).is_err());
+        assert_eq!(
+            refusal(counter.metric(&[], Some(&[1.0]))),
+            "Unexpected args found in counter Metric constructor."
+        );
         let gauge = Family::open(FamilyKind::Gauge, "kinds_gauge", "").unwrap();
         let metric = gauge.metric(&[], None).unwrap();
         metric.set(5.0).unwrap();
@@ -440,9 +453,16 @@ mod tests {
         assert_eq!(metric.value().unwrap(), -2.5);
         let histogram = Family::open(FamilyKind::Histogram, "kinds_histogram", "h").unwrap();
         for bad in [&[2.0, 1.0][..], &[1.0, 1.0], &[1.0, f64::NAN]] {
-            assert!(histogram.metric(&[], Some(bad)).is_err(), "{bad:?}");
+            assert_eq!(
+                refusal(histogram.metric(&[], Some(bad))),
+                "Bucket boundaries must be strictly increasing.",
+                "{bad:?}"
+            );
         }
-        assert!(histogram.metric(&[], None).is_err());
+        assert_eq!(
+            refusal(histogram.metric(&[], None)),
+            "Bucket boundaries not found in Metric args."
+        );
         let metric = histogram
             .metric(&labels(&[("x", "y")]), Some(&[0.1, 1.0]))
             .unwrap();
@@ -467,11 +487,11 @@ mod tests {
             ("a-b", false),
             ("ä", false),
         ] {
-            assert_eq!(
-                Family::open(FamilyKind::Gauge, name, "").is_ok(),
-                is_good,
-                "{name}"
-            );
+            let opened = Family::open(FamilyKind::Gauge, name, "");
+            assert_eq!(opened.is_ok(), is_good, "{name}");
+            if !is_good {
+                assert_eq!(refusal(opened), "Invalid metric name");
+            }
         }
         let family = Family::open(FamilyKind::Gauge, "labelled", "").unwrap();
         for (name, is_good) in [
@@ -482,11 +502,11 @@ mod tests {
             ("le", false),
             ("a\"b", false),
         ] {
-            assert_eq!(
-                family.metric(&labels(&[(name, "v")]), None).is_ok(),
-                is_good,
-                "{name}"
-            );
+            let made = family.metric(&labels(&[(name, "v")]), None);
+            assert_eq!(made.is_ok(), is_good, "{name}");
+            if !is_good {
+                assert_eq!(refusal(made), format!("Invalid label name '{name}'"));
+            }
         }
     }
 }

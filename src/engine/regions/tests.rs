@@ -185,14 +185,29 @@ fn registration_has_upstreams_words() {
     );
     assert_eq!(regions.cuda_status(""), Ok(()));
     let long = "n".repeat(NAME_BYTES_MAX + 1);
-    assert_eq!(
-        regions.register(&long, key, 0, 1).unwrap_err().code,
-        Code::InvalidArg
+    let too_long = format!(
+        "the name of a shared memory region must not be longer than {NAME_BYTES_MAX} bytes"
     );
+    assert_eq!(text(regions.register(&long, key, 0, 1)), invalid(&too_long));
     assert_eq!(regions.register(&long[1..], key, 0, 1), Ok(()));
     regions.unregister_all().unwrap();
     assert!(names(&regions).is_empty());
     assert_eq!(mapping_count(&object), 0);
+}
+
+#[test]
+fn what_is_no_memory_is_refused() {
+    let (regions, object) = (enabled(), Object::new(0));
+    std::fs::remove_file(&object.path).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(&object.path)
+        .status();
+    assert!(made.unwrap().success());
+    let message = format!("Invalid shared memory region: '{}'", object.key);
+    assert_eq!(
+        text(regions.register("r", &object.key, 0, 1)),
+        Err((Code::Internal, message))
+    );
 }
 
 #[test]

@@ -190,19 +190,23 @@ mod tests {
                 Ok(Some(("hello!", 0))),
             ),
             ("A\r\n0123456789\r\n", Ok(None)),
-            ("5\nhello\r\n0\r\n\r\n", Err(400)),
-            ("5\r\nhello0\r\n\r\n", Err(400)),
-            ("5\r\nhello\n0\r\n\r\n", Err(400)),
-            ("\r\n", Err(400)),
-            ("-5\r\n", Err(400)),
-            ("0x5\r\n", Err(400)),
-            ("5 5\n", Err(400)),
-            ("1ffffffff0000\r\n", Err(400)),
-            ("0\r\n\n", Err(400)),
-            ("0\r\nX: y\n\r\n", Err(400)),
+            ("5\nhello\r\n0\r\n\r\n", Err("unexpected byte")),
+            ("5\r\nhello0\r\n\r\n", Err("unexpected byte")),
+            ("5\r\nhello\n0\r\n\r\n", Err("unexpected byte")),
+            ("\r\n", Err("unexpected byte")),
+            ("-5\r\n", Err("unexpected byte")),
+            ("0x5\r\n", Err("unexpected byte")),
+            ("5 5\n", Err("a line ends without a carriage return")),
+            ("1ffffffff0000\r\n", Err("a chunk is too large")),
+            ("0\r\n\n", Err("a line ends without a carriage return")),
+            (
+                "0\r\nX: y\n\r\n",
+                Err("a line ends without a carriage return"),
+            ),
         ] {
             for step in 1..=text.len() {
-                let outcome = decode(text.as_bytes(), step).map_err(|refusal| refusal.status);
+                let outcome = decode(text.as_bytes(), step);
+                let expected = expected.map_err(malformed);
                 let expected = expected.map(|found: Option<(&str, usize)>| {
                     found.map(|(data, left)| (data.as_bytes().to_vec(), left))
                 });
@@ -230,6 +234,9 @@ mod tests {
             }
         }
         let endless = [b"1;".to_vec(), vec![b'x'; 5000]].concat();
-        assert!(decode(&endless, 100).is_err(), "extensions are bounded");
+        assert_eq!(
+            decode(&endless, 100),
+            Err(malformed("too many bytes beside the data"))
+        );
     }
 }

@@ -293,24 +293,32 @@ pub(super) fn json_length_within(
 mod tests {
     use super::*;
 
-    fn check(text: &str, expected: Result<(Method, &str, Framing, bool), u16>) {
-        let end = match find_end(text.as_bytes(), 0) {
-            Ok(end) => end.unwrap_or_else(|| panic!("no end in {text:?}")),
-            Err(refusal) => {
-                assert_eq!(Err(refusal.status), expected, "{text:?}");
-                return;
+    type Parts<'a> = (Method, &'a str, Framing, bool);
+
+    /// A refusal is its status and the end of its message.
+    fn check(text: &str, expected: Result<Parts<'_>, (u16, &str)>) {
+        let whole = match find_end(text.as_bytes(), 0) {
+            Ok(end) => {
+                assert_eq!(end, Some(text.len()), "{text:?}");
+                parse(text.as_bytes())
             }
+            Err(refusal) => Err(refusal),
         };
-        assert_eq!(end, text.len(), "{text:?}");
-        let outcome = parse(text.as_bytes());
-        let outcome = outcome
-            .as_ref()
-            .map(|head| (head.method, head.path, head.framing, head.keeps_alive));
-        assert_eq!(
-            outcome.map_err(|refusal| refusal.status),
-            expected,
-            "{text:?}"
-        );
+        match (&whole, expected) {
+            (Ok(head), expected) => {
+                let parts = (head.method, head.path, head.framing, head.keeps_alive);
+                assert_eq!(Ok(parts), expected, "{text:?}");
+            }
+            (Err(refusal), Err((status, message))) => {
+                assert_eq!(refusal.status, status, "{text:?}");
+                assert!(
+                    refusal.message.ends_with(message),
+                    "{text:?}: {}",
+                    refusal.message
+                );
+            }
+            (Err(refusal), Ok(_)) => panic!("{text:?}: {}", refusal.message),
+        }
     }
 
     #[test]
@@ -360,61 +368,106 @@ mod tests {
             // What different parsers might take for different requests.
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Err(400),
+                Err((
+                    400,
+                    "the request has both Content-Length and Transfer-Encoding",
+                )),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
-                Err(400),
+                Err((
+                    400,
+                    "the request has both Content-Length and Transfer-Encoding",
+                )),
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
-                Err(400),
+                Err((400, "the request has more than one Content-Length")),
             ),
-            ("POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\n", Err(400)),
-            ("POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n", Err(400)),
-            ("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", Err(400)),
-            ("POST / HTTP/1.1\r\nContent-Length: 0x5\r\n\r\n", Err(400)),
-            ("POST / HTTP/1.1\r\nContent-Length: \r\n\r\n", Err(400)),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\n",
+                Err((400, "Unable to parse Content-Length, got: 5, 5")),
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n",
+                Err((400, "Unable to parse Content-Length, got: +5")),
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                Err((400, "Unable to parse Content-Length, got: -1")),
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 0x5\r\n\r\n",
+                Err((400, "Unable to parse Content-Length, got: 0x5")),
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: \r\n\r\n",
+                Err((400, "Unable to parse Content-Length, got: ")),
+            ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n",
-                Err(400),
+                Err((
+                    400,
+                    "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 2147483648",
+                )),
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\n",
-                Err(400),
+                Err((
+                    400,
+                    "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 9223372036854775808",
+                )),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's Transfer-Encoding is not supported")),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's Transfer-Encoding is not supported")),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's Transfer-Encoding is not supported")),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's head is malformed: invalid header name")),
             ),
             (
                 "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's Transfer-Encoding is not supported")),
             ),
             (
                 "POST / HTTP/1.1\r\n Transfer-Encoding: chunked\r\n\r\n",
-                Err(400),
+                Err((400, "the request's head is malformed: invalid header name")),
             ),
             (
                 "POST / HTTP/1.1\r\nA: b\nContent-Length: 5\r\n\r\n",
-                Err(400),
+                Err((
+                    400,
+                    "a line of the request's head ends without a carriage return",
+                )),
             ),
-            ("POST / HTTP/1.1\n\n", Err(400)),
-            ("GET / HTTP/2.0\r\n\r\n", Err(400)),
-            ("GET /\0 HTTP/1.1\r\n\r\n", Err(400)),
-            ("GET / HTTP/1.1\r\nExpect: miracles\r\n\r\n", Err(417)),
+            (
+                "POST / HTTP/1.1\n\n",
+                Err((
+                    400,
+                    "a line of the request's head ends without a carriage return",
+                )),
+            ),
+            (
+                "GET / HTTP/2.0\r\n\r\n",
+                Err((400, "the request's head is malformed: invalid HTTP version")),
+            ),
+            (
+                "GET /\0 HTTP/1.1\r\n\r\n",
+                Err((400, "the request's head is malformed: invalid token")),
+            ),
+            (
+                "GET / HTTP/1.1\r\nExpect: miracles\r\n\r\n",
+                Err((417, "the request's Expect is not supported")),
+            ),
         ] {
             check(text, expected);
         }
@@ -422,7 +475,9 @@ mod tests {
             "GET / HTTP/1.1\r\n{}\r\n",
             "a: b\r\n".repeat(HEADERS_MAX + 1)
         );
-        check(&many, Err(431));
+        check(&many, Err((431, "the request has too many headers")));
+        let incomplete = parse(b"GET / HTTP/1.1\r\n").unwrap_err();
+        assert_eq!(incomplete, bad("the request's head is incomplete"));
     }
 
     #[test]

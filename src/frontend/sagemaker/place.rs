@@ -191,8 +191,8 @@ mod tests {
             assert_eq!(find(&root, &text(url)), Ok(expected), "{url}");
         }
         for (url, message) in [
-            ("five/model", "no model is found"),
-            ("none/model", "no model is found"),
+            ("five/model", "no model is found in '"),
+            ("none/model", "no model is found in '"),
             ("six/model", "Invalid \"url\""),
         ] {
             let error = find(&root, &text(url)).unwrap_err();

@@ -383,7 +383,12 @@ mod tests {
         let mut large = output(DataType::Uint8, &[1, 200_000], &bytes);
         let refused =
             classify(&mut large, u32::MAX, true, no_label, Text::new(&budget)).unwrap_err();
-        assert_eq!(refused.code, conch_engine::Code::Unavailable);
+        assert_eq!(
+            refused,
+            Error::unavailable(
+                "the server's limit of 131072 bytes for requests is reached (--memory-limit-bytes)"
+            )
+        );
         assert_eq!(budget.used_bytes(), 0);
     }
 

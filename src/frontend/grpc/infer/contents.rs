@@ -531,6 +531,14 @@ mod tests {
         ))
         .unwrap_err();
         assert_eq!(status.code, Code::ResourceExhausted);
+        assert!(
+            status.message.starts_with("the server's limit of ")
+                && status
+                    .message
+                    .ends_with(" bytes for requests is reached (--memory-limit-bytes)"),
+            "{}",
+            status.message
+        );
         assert_eq!(budget.used_bytes(), 0);
     }
 }
