@@ -24,7 +24,7 @@ use super::{Ensemble, Pace, chores};
 use crate::admit::Prefix;
 use crate::clock::monotonic_ns;
 use crate::model::Pin;
-use crate::queue::refuse;
+use crate::queue::{give_notice, refuse};
 use crate::request::{Live, Ticket, WeakTicket};
 use crate::stats::{ExecutionSpan, Failure};
 use crate::{Code, Completion, Delivery, Departures, Error, Response};
@@ -492,6 +492,10 @@ const ARRIVALS_MAX: usize = 64;
 
 /// Takes a step's request out of its queue, or marks it if it executes.
 fn withdraw_step(ticket: &Ticket) {
+    // The scheduler of a sequence has its place to free, and answers.
+    if give_notice(ticket) {
+        return;
+    }
     match ticket.claim(Fate::Cancel, None) {
         Some(live) => {
             let mut departures = Departures::default();

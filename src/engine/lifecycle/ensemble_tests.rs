@@ -461,6 +461,56 @@ fn a_request_is_withdrawn_wherever_its_step_waits() {
 }
 
 #[test]
+fn a_step_that_is_withdrawn_leaves_its_sequence() {
+    let directory = Directory::new();
+    for (name, strategy) in [
+        ("direct", "direct { }"),
+        ("oldest", "oldest { max_candidate_sequences: 1 }"),
+    ] {
+        let batching = format!("sequence_batching {{ {strategy} }}\n{}", fault("hold"));
+        directory.model("r", name, &["1"], &batching);
+        ensemble(&directory, &format!("of_{name}"), &[name]);
+    }
+    for name in ["of_direct", "of_oldest"] {
+        let (host, server) = start(options(&directory, &["r"]));
+        let ask = |id: u64, sequence_flags: u32| {
+            let recorder = Arc::new(Recorder::default());
+            let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
+            let draft = Draft {
+                correlation_id: CorrelationId::Unsigned(id),
+                sequence_flags,
+                ..Draft::default()
+            };
+            let ticket = submit_as(&server, name, &completion, draft).unwrap();
+            (recorder, ticket)
+        };
+        let pending = || {
+            let snapshot = server.registry().snapshot();
+            let version = snapshot.find(&name["of_".len()..], None).unwrap();
+            version.metric_totals().pending_count
+        };
+        let (executing, _held) = ask(1, START);
+        wait_for("the execution", || pending() == 0);
+        let (next, withdrawn) = ask(1, 0);
+        let (other, _waits) = ask(2, START | END);
+        assert!(withdraw(&withdrawn).is_none(), "it is under way");
+        host.gate.open();
+        assert!(answer(&executing.wait(1)).is_ok(), "{name}");
+        assert_eq!(
+            answer(&next.wait(1)).unwrap_err().code,
+            Code::Cancelled,
+            "{name}"
+        );
+        // The only slot is free again, as the sequence ended with its request.
+        assert!(answer(&other.wait(1)).is_ok(), "{name}");
+        server.stop().unwrap();
+    }
+}
+
+const START: u32 = 1;
+const END: u32 = 2;
+
+#[test]
 fn many_requests_and_few_places() {
     let directory = Directory::new();
     directory.model(
