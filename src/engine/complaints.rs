@@ -28,6 +28,16 @@ impl Complaints {
         }
     }
 
+    /// [`Complaints::tell`] of what is no error.
+    pub(crate) fn warn(&self, now_ns: u64, what: fmt::Arguments<'_>) {
+        if let Some(unsaid) = self.turn(now_ns) {
+            match unsaid {
+                0 => log::warning!("{what}"),
+                unsaid => log::warning!("{what} ({unsaid} more complaints since the last one)"),
+            }
+        }
+    }
+
     /// Whether a line may be written now, and how many were not since the last one.
     fn turn(&self, now_ns: u64) -> Option<u64> {
         let quiet_until_ns = self.quiet_until_ns.load(Ordering::Relaxed);

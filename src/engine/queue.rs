@@ -12,13 +12,13 @@ use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::rate::Seat;
 use crate::scheduler::{
-    Facts, Harvest, Key, Membership, Scheduler, Sequence, Subject, policy_of, rejection_ns,
+    Facts, Harvest, Hold, Key, Membership, Scheduler, Sequence, Subject, policy_of, rejection_ns,
 };
 use crate::sequence::{Ledger, returned, turn_away};
 use crate::shown::Shown;
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
-use crate::{Code, Departures, Error, Live, ModelVersion, Origin, Ticket};
+use crate::{Code, Complaints, Departures, Error, Live, ModelVersion, Origin, Ticket};
 
 impl Subject for Origin {
     fn facts(&self) -> &Facts {
@@ -55,6 +55,9 @@ pub(crate) struct Queue {
     is_stopping: AtomicBool,
     /// Present once its sequences are being handed over: those that are under way.
     ledger: OnceLock<Arc<Ledger>>,
+    /// Of sequences that start while they are under way.
+    complaints: Complaints,
+    name: Arc<str>,
 }
 
 impl Queue {
@@ -69,12 +72,21 @@ impl Queue {
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Queue, Error> {
         let strategy = strategy.map(|strategy| Box::new(Shown(strategy)) as _);
-        let scheduler = Scheduler::new(config, instance_counts, strategy).ok_or_else(|| {
+        let mut scheduler = Scheduler::new(config, instance_counts, strategy).ok_or_else(|| {
             Error::unsupported(format!(
                 "ensembles of model '{}' cannot be served by this version",
                 config.name
             ))
         })?;
+        if let Some(hold) = Hold::from_environment() {
+            crate::log::warning!(
+                "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
+                config.name,
+                hold.request_count,
+                hold.backlog_count
+            );
+            scheduler.hold(hold);
+        }
         if let Scheduling::Dynamic(settings) = &config.scheduling
             && settings.priority_levels > BOUNDED_LEVELS_MAX
         {
@@ -102,6 +114,8 @@ impl Queue {
             entrusted_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
             ledger: OnceLock::new(),
+            complaints: Complaints::default(),
+            name: Arc::clone(&config.name),
         })
     }
 
@@ -284,6 +298,7 @@ impl Queue {
         reject(&mut harvest.expired, departures);
         cancel(&mut harvest.cancelled, departures);
         turn_away(&mut harvest.refused, departures);
+        self.warn(&mut harvest.conflicts);
     }
 
     /// What a core would execute now, for tests that are the model's only core.
@@ -465,6 +480,19 @@ impl Queue {
         let (seen, deadline_ns) = deadline_of(visited);
         self.settle(deadline_ns, &mut harvest, &mut departures);
         seen
+    }
+
+    /// Tells of sequences that started while they were under way: in all likelihood two clients have the same id.
+    fn warn(&self, conflicts: &mut Vec<Key>) {
+        for key in conflicts.drain(..) {
+            self.complaints.warn(
+                monotonic_ns(),
+                format_args!(
+                    "sequence {key} for model '{}' has a conflict. The previous sequence did not end before this sequence start. Previous sequence will be terminated early.",
+                    self.name
+                ),
+            );
+        }
     }
 }
 

@@ -385,6 +385,56 @@ class Iterative(Sequences):
                 self.assertEqual((sizes[0], sum(sizes), max(sizes)), (1, 6, 2))
 
 
+@needs_library("probe")
+class Delayed(Sequences):
+    """The variables that hold schedulers until enough waits."""
+
+    environment = {"TRITONSERVER_DELAY_SCHEDULER": "3", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "2"}
+
+    @classmethod
+    def models(cls, repository):
+        repository.model("direct", cls.batching("direct", f"direct {{ }} {NUMBERS} {IDLE}", batch=2))
+        repository.model("oldest", cls.batching("oldest", f"oldest {{ max_candidate_sequences: 4 }} {NUMBERS} {IDLE}", batch=4))
+        repository.model("dynamic", cls.batching("dynamic", "", batch=4).split("sequence_batching")[0] + "dynamic_batching { }\n")
+        repository.model("plain", cls.batching("plain", "", batch=4).split("sequence_batching")[0])
+
+    def test_a_batcher_waits_for_so_many(self):
+        for number in (1, 2):
+            self.send("dynamic", 0)
+            self.wait_for_pending("dynamic", number)
+        self.assertEqual(self.executions("dynamic"), [])
+        self.send("dynamic", 0)
+        for _ in range(3):
+            self.answer()
+        # From then on it waits for nobody.
+        self.rpc.infer("dynamic", self.tensor())
+        self.assertEqual([len(rows) for _, rows in self.executions("dynamic")], [3, 1])
+        self.rpc.infer("plain", self.tensor())
+
+    def test_the_direct_batcher_waits_for_its_backlog_too(self):
+        for sequence, marks in ((1, "<"), (2, "<"), (3, "<>"), (1, ">")):
+            self.send("direct", sequence, marks)
+        self.wait_for_pending("direct", 4)
+        self.assertEqual(self.executions("direct"), [])
+        self.send("direct", 4, "<>")
+        for _ in range(5):
+            self.answer()
+        self.assertEqual(told(self.executions("direct")[0][1]), "1< 2<")
+        self.infer("direct", 2, ">")
+
+    def test_candidates_wait_for_each_other(self):
+        for sequence in (1, 2):
+            self.send("oldest", sequence, "<")
+        self.wait_for_pending("oldest", 2)
+        self.send("oldest", 1, "")
+        self.wait_for_pending("oldest", 3)
+        self.assertEqual(self.executions("oldest"), [])
+        self.send("oldest", 3, "<")
+        for _ in range(4):
+            self.answer()
+        self.assertEqual(told(self.executions("oldest")[0][1]), "1< 2< 3<")
+
+
 @conch_only
 @needs_library("probe")
 class OwnWays(Sequences):
@@ -416,6 +466,14 @@ class OwnWays(Sequences):
         self.answer()
         self.assertEqual(len(self.executions("held")), 1)
         self.infer("held", 2, "<>")
+
+    def test_a_second_start_is_told_in_the_log_but_not_each(self):
+        for marks in ("<", "<", "<", "<>"):
+            self.infer("short", 41, marks)
+        told_of = self.server.output.count("sequence 41 for model 'short' has a conflict. The previous sequence did not end before this "
+                                           "sequence start. Previous sequence will be terminated early.")
+        self.assertGreaterEqual(told_of, 1)
+        self.assertLess(told_of, 3)
 
     def test_queues_may_be_bounded(self):
         for model, admitted in (("bounded", ((1, ""), (1, ""))), ("short", ((2, "<"),))):

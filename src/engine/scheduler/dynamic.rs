@@ -18,6 +18,8 @@ pub(crate) struct Dynamic<T: Entry> {
     batch_size_max: u32,
     delay_ns: u64,
     strategy: Option<Box<dyn Strategy<T> + Send>>,
+    /// No batch forms before so many requests wait; 0 from then on.
+    held_until_count: usize,
 }
 
 /// What a look over the queue decided.
@@ -50,7 +52,13 @@ impl<T: Entry> Dynamic<T> {
             batch_size_max,
             delay_ns: settings.max_queue_delay_us.saturating_mul(1_000),
             strategy,
+            held_until_count: 0,
         }
+    }
+
+    /// See [`Hold`](super::Hold).
+    pub(crate) fn hold(&mut self, count: usize) {
+        self.held_until_count = count;
     }
 
     pub(crate) fn accept(&mut self, entry: T) {
@@ -99,6 +107,14 @@ impl<T: Entry> Dynamic<T> {
 
     /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
     fn plan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> Plan {
+        if self.levels.count() < self.held_until_count {
+            return Plan {
+                count: 0,
+                size: 0,
+                deadline_ns: NEVER_NS,
+            };
+        }
+        self.held_until_count = 0;
         let size_preferred_max = self
             .preferred_sizes
             .last()

@@ -67,6 +67,11 @@ impl<T: Entry> Levels<T> {
         self.count == 0
     }
 
+    /// Requests that wait, claimed ones included until they are found.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     pub(super) fn push(&mut self, entry: T) {
         let facts = entry.facts();
         let number = facts.level;

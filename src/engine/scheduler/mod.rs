@@ -7,6 +7,7 @@ mod dynamic;
 #[cfg(test)]
 mod fake;
 mod fifo;
+mod hold;
 mod levels;
 pub(crate) mod measure;
 mod sequence;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 
 pub(crate) use dynamic::Dynamic;
 pub(crate) use fifo::Fifo;
+pub(crate) use hold::Hold;
 pub(crate) use levels::{policy_of, rejection_ns};
 pub(crate) use sequence::{Key, Membership, Sequence};
 pub(crate) use strategy::{Strategy, Verdict};
@@ -149,6 +151,8 @@ pub(crate) struct Harvest<O> {
     pub called: Vec<usize>,
     /// Sequences that take no more requests, once they are being handed over.
     pub ended: Vec<Key>,
+    /// Sequences that were started while they were under way.
+    pub conflicts: Vec<Key>,
 }
 
 impl<O> Harvest<O> {
@@ -169,6 +173,7 @@ impl<O> Default for Harvest<O> {
             instance: 0,
             called: Vec::new(),
             ended: Vec::new(),
+            conflicts: Vec::new(),
         }
     }
 }
@@ -202,6 +207,16 @@ impl<T: Entry> Scheduler<T> {
                 seat_counts,
             )))),
             Scheduling::Ensemble => None,
+        }
+    }
+
+    /// Forms no batch until what `hold` says.
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        match self {
+            // As upstream's, whose batcher has no thread without dynamic batching.
+            Scheduler::Fifo(_) => {}
+            Scheduler::Dynamic(dynamic) => dynamic.hold(hold.request_count),
+            Scheduler::Sequence(sequence) => sequence.hold(hold),
         }
     }
 

@@ -42,6 +42,26 @@ fn run(
 }
 
 #[test]
+fn a_held_batcher_waits_for_so_many_requests_once() {
+    let mut dynamic = Dynamic::new(&settings(&[], 0), 4, None);
+    dynamic.hold(3);
+    let form = |dynamic: &mut Dynamic<Rc<Fake>>, number: usize| {
+        let facts = Facts {
+            batch_count: 1,
+            ..Facts::default()
+        };
+        dynamic.accept(fake(number, facts));
+        let mut harvest = Harvest::default();
+        let outlook = dynamic.form(1_000, &mut harvest);
+        (harvest.batch, outlook.is_ready, outlook.is_empty)
+    };
+    assert_eq!(form(&mut dynamic, 0), (vec![], false, false));
+    assert_eq!(form(&mut dynamic, 1), (vec![], false, false));
+    assert_eq!(form(&mut dynamic, 2), (vec![0, 1, 2], false, true));
+    assert_eq!(form(&mut dynamic, 3), (vec![3], false, true));
+}
+
+#[test]
 fn batches_form_as_upstream_forms_them() {
     const ONE: (u32, u64, i64) = (1, 0, 0);
     const ODD: (u32, u64, i64) = (1, 0, 9);

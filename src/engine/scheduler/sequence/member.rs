@@ -1,5 +1,6 @@
 //! What ties a request to its sequence.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::request::CorrelationId;
@@ -10,6 +11,15 @@ pub(crate) enum Key {
     Unsigned(u64),
     Text(Box<str>),
     Generated(u64),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Unsigned(number) | Key::Generated(number) => number.fmt(f),
+            Key::Text(text) => text.fmt(f),
+        }
+    }
 }
 
 impl Key {

@@ -26,7 +26,7 @@ use std::ops::Range;
 use conch_channel::{Fate, NEVER_NS, Outlook};
 use conch_config::{SequenceBatching, SequenceStrategy};
 
-use super::{Dismissal, Entry, Harvest};
+use super::{Dismissal, Entry, Harvest, Hold};
 use direct::Direct;
 use idle::Idle;
 use member::{RunId, SlotId};
@@ -55,6 +55,8 @@ pub(crate) struct Sequence<T: Entry> {
     out_count: usize,
     /// Cores that have something to do since they were last asked about.
     called: Vec<usize>,
+    /// What must wait before anything is executed, until it has.
+    hold: Option<Hold>,
 }
 
 #[derive(Debug)]
@@ -147,7 +149,35 @@ impl<T: Entry> Sequence<T> {
             waiting_count: 0,
             out_count: 0,
             called: Vec::new(),
+            hold: None,
         }
+    }
+
+    /// See [`Hold`].
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        match &mut self.strategy {
+            Strategy::Direct(_) => self.hold = Some(hold),
+            Strategy::Oldest(oldest) => oldest.hold(hold.request_count),
+        }
+    }
+
+    /// Whether nothing may be executed yet.
+    fn is_held(&mut self) -> bool {
+        let Some(hold) = &self.hold else {
+            return false;
+        };
+        let backlog_count = self.roll.backlog_request_count();
+        if self.waiting_count - backlog_count < hold.request_count
+            || backlog_count < hold.backlog_count
+        {
+            return true;
+        }
+        self.hold = None;
+        for seat in &mut self.seats {
+            seat.is_called = true;
+            self.called.push(seat.core);
+        }
+        false
     }
 
     /// Whether requests that were given out are to be brought back by [`Sequence::release`] or [`Sequence::reschedule`].
@@ -193,7 +223,12 @@ impl<T: Entry> Sequence<T> {
             return;
         }
         let id = match self.roll.find(&member.key) {
-            Some(id) => id,
+            Some(id) => {
+                if member.is_start {
+                    harvest.conflicts.push(member.key.clone());
+                }
+                id
+            }
             None if !member.is_start => {
                 harvest.refuse(&entry, Fate::Expire, Dismissal::NotStarted);
                 return;
@@ -344,6 +379,9 @@ impl<T: Entry> Sequence<T> {
             }
         }
         self.advance(now_ns, harvest);
+        if self.hold.is_some() && self.is_held() {
+            return self.outlook(harvest);
+        }
         for seat in seats.clone() {
             if !self.seats[seat].is_called {
                 continue;

@@ -13,6 +13,7 @@ pub(super) struct Oldest<T: Entry> {
     batchers: Vec<Dynamic<Candidate<T>>>,
     settings: DynamicBatching,
     batch_size_max: u32,
+    held_until_count: usize,
 }
 
 /// The next request of a sequence.
@@ -62,6 +63,7 @@ impl<T: Entry> Oldest<T> {
             batchers: Vec::with_capacity(seat_count),
             settings: settings.clone(),
             batch_size_max,
+            held_until_count: 0,
         };
         for _ in 0..seat_count {
             oldest.add_seat();
@@ -70,8 +72,17 @@ impl<T: Entry> Oldest<T> {
     }
 
     pub(super) fn add_seat(&mut self) {
-        let batcher = Dynamic::new(&self.settings, self.batch_size_max, None);
+        let mut batcher = Dynamic::new(&self.settings, self.batch_size_max, None);
+        batcher.hold(self.held_until_count);
         self.batchers.push(batcher);
+    }
+
+    /// Each instance's batcher waits for so many.
+    pub(super) fn hold(&mut self, count: usize) {
+        self.held_until_count = count;
+        for batcher in &mut self.batchers {
+            batcher.hold(count);
+        }
     }
 }
 

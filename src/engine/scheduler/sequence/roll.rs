@@ -76,6 +76,12 @@ impl<T> Roll<T> {
         self.backlog_count
     }
 
+    /// Requests of sequences without a slot. Looks at all.
+    pub(super) fn backlog_request_count(&self) -> usize {
+        let waiting = self.runs.values().filter(|run| run.slot.is_none());
+        waiting.map(|run| run.queue.len()).sum()
+    }
+
     /// Begins a sequence, in `slot` or in the backlog.
     pub(super) fn begin(&mut self, key: &Key, slot: Option<SlotId>, now_ns: u64) -> RunId {
         self.last += 1;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use conch_channel::NEVER_NS;
 use conch_config::{SequenceBatching, SequenceStrategy};
 
-use super::{Dismissal, Entry, Harvest, Key, Membership, Sequence};
+use super::{Dismissal, Entry, Harvest, Hold, Key, Membership, Sequence};
 use crate::scheduler::Facts;
 use crate::scheduler::fake::{Fake, settings};
 
@@ -46,6 +46,7 @@ struct Stage {
     refused: Vec<(usize, Dismissal)>,
     called: Vec<usize>,
     ended: Vec<Key>,
+    conflict_count: usize,
 }
 
 impl Stage {
@@ -57,6 +58,7 @@ impl Stage {
             refused: Vec::new(),
             called: Vec::new(),
             ended: Vec::new(),
+            conflict_count: 0,
         }
     }
 
@@ -144,6 +146,7 @@ impl Stage {
         self.refused.append(&mut harvest.refused);
         self.called.append(&mut harvest.called);
         self.ended.append(&mut harvest.ended);
+        self.conflict_count += harvest.conflicts.len();
     }
 
     /// Which sequences are said to have ended, since the last look.
@@ -241,6 +244,9 @@ fn a_second_start_joins_the_live_sequence() {
     for number in 0..3 {
         assert_eq!(stage.form(0), [(0, number)]);
     }
+    assert_eq!(stage.conflict_count, 1);
+    stage.send(1, START);
+    assert_eq!(stage.conflict_count, 1, "that one had ended");
 }
 
 #[test]
@@ -400,6 +406,47 @@ fn a_sequence_that_is_ended_idle_frees_its_slot_at_once() {
     assert_eq!(stage.form(0), []);
     stage.sequence.end(&Key::Unsigned(1), stage.now_ns);
     assert_eq!(stage.calls(), [0]);
+    assert_eq!(stage.form(0), [(0, 1)]);
+}
+
+#[test]
+fn a_held_scheduler_waits_for_requests_in_slots_and_without() {
+    let mut stage = Stage::new(&direct(1), 1, &[1, 1]);
+    stage.sequence.hold(Hold {
+        request_count: 3,
+        backlog_count: 2,
+    });
+    for id in 1..=3 {
+        stage.send(id, START);
+    }
+    stage.calls();
+    assert_eq!(stage.form(0), []);
+    assert_eq!(stage.calls(), [0; 0], "it is not to ask again and again");
+    stage.send(3, 0);
+    assert_eq!(stage.form(1), [], "two wait in slots");
+    stage.send(2, 0);
+    // Whoever looks lets all go.
+    assert_eq!(stage.form(0), [(0, 0)]);
+    assert_eq!(stage.calls(), [0, 1]);
+    assert_eq!(stage.form(1), [(0, 1)]);
+    assert_eq!(stage.form(1), [(0, 4)]);
+    stage.send(1, END);
+    assert_eq!(stage.form(0), [(0, 5)]);
+}
+
+#[test]
+fn a_held_candidate_waits_for_others() {
+    let mut stage = Stage::new(&oldest(4, &[4], 0), 4, &[1]);
+    stage.sequence.hold(Hold {
+        request_count: 2,
+        backlog_count: 0,
+    });
+    stage.send(1, START);
+    stage.send(1, 0);
+    assert_eq!(stage.form(0), [], "only one of a sequence is a candidate");
+    stage.send(2, START);
+    assert_eq!(stage.form(0), [(0, 0), (1, 2)]);
+    stage.release(0);
     assert_eq!(stage.form(0), [(0, 1)]);
 }
 

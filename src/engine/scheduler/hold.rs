@@ -1,0 +1,62 @@
+//! Tests of batching want requests to lie side by side before the first batch forms: the environment may say how many.
+
+/// What must wait in a scheduler before it forms its first batch; from then on it means nothing. As upstream's: the dynamic batcher, and the
+/// batcher of each instance under the oldest strategy, count what they hold; the direct strategy counts what waits in the slots of all
+/// instances, and what waits for a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) request_count: usize,
+    /// Requests of sequences that wait for a slot: only with a `request_count`, as upstream.
+    pub(crate) backlog_count: usize,
+}
+
+impl Hold {
+    /// What the environment of the process asks for, if anything.
+    pub(crate) fn from_environment() -> Option<Hold> {
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        Hold::parse(&variable(REQUESTS), &variable(BACKLOG))
+    }
+
+    fn parse(requests: &str, backlog: &str) -> Option<Hold> {
+        // What is no number is none, as for upstream.
+        let count = |text: &str| text.trim().parse().unwrap_or(0);
+        let hold = Hold {
+            request_count: count(requests),
+            backlog_count: count(backlog),
+        };
+        (hold.request_count > 0).then_some(hold)
+    }
+}
+
+const REQUESTS: &str = "TRITONSERVER_DELAY_SCHEDULER";
+const BACKLOG: &str = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_and_nothing_else() {
+        let hold = |request_count, backlog_count| {
+            Some(Hold {
+                request_count,
+                backlog_count,
+            })
+        };
+        for (requests, backlog, expected) in [
+            ("", "", None),
+            ("0", "3", None),
+            ("x", "3", None),
+            ("-1", "", None),
+            ("4", "", hold(4, 0)),
+            (" 4", "2", hold(4, 2)),
+            ("4", "many", hold(4, 0)),
+        ] {
+            assert_eq!(
+                Hold::parse(requests, backlog),
+                expected,
+                "{requests:?} {backlog:?}"
+            );
+        }
+    }
+}
