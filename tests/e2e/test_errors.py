@@ -105,9 +105,26 @@ def members():
         ("binary_data_size", request(tensor(parameters={"binary_data_size": "x"})), whole),
         ("binary_data", request(tensor(), outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": 1}}]), "boolean"),
     ]
-    for name, value, kind in rows:
-        yield infer(f"member_{name}_of_wrong_type", value, 500,
+    # A number that is no id is taken for a text, which it is not either.
+    rows += [("sequence_id", request(tensor(), parameters={"sequence_id": value}), text) for value in (True, 1.5, -1)]
+    rows += [("data", request({**tensor(), "data": value}), "array") for value in (3, "x")]
+    rows.append(("inputs", {"inputs": 3}, "array"))
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 0}
+    for name, value, kind in (("shared_memory_region", 1, text), ("shared_memory_byte_size", "x", whole), ("shared_memory_offset", "x", whole)):
+        wrong = {**region, name: value}
+        rows += [(name, request({key: given for key, given in tensor(parameters=wrong).items() if key != "data"}), kind),
+                 (name, request(tensor(), outputs=[{"name": "OUTPUT0", "parameters": wrong}]), kind)]
+    names = [name for name, *_ in rows]
+    for index, (name, value, kind) in enumerate(rows):
+        again = names[:index].count(name)
+        yield infer(f"member_{name}_of_wrong_type{f'_{again + 1}' if again else ''}", value, 500,
                     re.compile(rf"Unable to parse '{name}': attempt to access JSON non-{kind} as {kind}"))
+    yield infer("member_classification_of_wrong_type", request(tensor(), outputs=[{"name": "OUTPUT0", "parameters": {"classification": "x"}}]), 500,
+                "Unable to set 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer")
+    yield infer("member_parameters_of_wrong_type", request(tensor(), parameters=3), 500,
+                "failed to get request params.: attempt to get members for non-object")
+    yield infer("member_of_output_missing", request(tensor(), outputs=[3]), 500,
+                "Unable to parse 'name': attempt to access non-existing object member 'name'")
 
 
 HTTP = [
