@@ -42,6 +42,8 @@ mod handover_tests;
 #[cfg(test)]
 mod refusal_tests;
 #[cfg(test)]
+mod reload_tests;
+#[cfg(test)]
 mod remote_tests;
 #[cfg(test)]
 mod revise_tests;
