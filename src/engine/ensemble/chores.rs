@@ -1,7 +1,8 @@
 //! Runs that have something to do, one after another on the thread that noticed.
 //!
 //! What one run does may wake another: an ensemble that is a step of another one, or a run that waited for the first one's place. If each
-//! woke the next from within, a long chain of them would overflow the stack. So a thread that is at it only notes the next.
+//! woke the next from within, a long chain of them would overflow the stack. So a thread that is at it only notes the next. When its turn is
+//! over, the timekeeper's thread goes on with what is left, one turn each.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,8 +30,9 @@ pub(super) fn attend(run: Arc<Run>) {
         }
     });
     let Some(mut run) = first else { return };
+    let mut left = TURN_MAX;
     loop {
-        if catch_unwind(AssertUnwindSafe(|| run.attend())).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run.attend(&mut left))).is_err() {
             crate::log::error!("a request of an ensemble panicked between its steps");
             run.collapse();
         }
@@ -47,3 +49,6 @@ pub(super) fn attend(run: Arc<Run>) {
         }
     }
 }
+
+/// What one thread takes at a time, of whichever runs: arrivals, or steps that these start. Some 100 us.
+pub(crate) const TURN_MAX: usize = 64;

@@ -25,6 +25,8 @@ use crate::queue::Refusal;
 use crate::registry::{Registry, Snapshot};
 use crate::timekeeper::Timekeeper;
 use crate::{Error, ModelVersion, Ticket, admit};
+#[cfg(test)]
+pub(crate) use chores::TURN_MAX;
 use graph::Graph;
 use limit::Limit;
 pub(crate) use pace::Pace;

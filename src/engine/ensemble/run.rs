@@ -53,6 +53,8 @@ struct Outbox {
 #[expect(clippy::large_enum_variant)]
 pub(super) enum Arrival {
     Begin,
+    /// Steps that may start and were too many for one turn.
+    Starts(Vec<Start<Value>>),
     /// From a step; the slot tells which.
     Delivery(Delivery),
     /// A place for a step that waited for one.
@@ -135,24 +137,25 @@ impl Run {
         self.wake();
     }
 
-    /// Takes what has arrived, unless another thread is at it.
-    pub(super) fn attend(&self) {
+    /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread is at it.
+    pub(super) fn attend(&self, left: &mut usize) {
         let mut outbox = self.outbox();
         if std::mem::replace(&mut outbox.is_attended, true) {
             return;
         }
-        for _ in 0..ARRIVALS_MAX {
+        while *left > 0 {
             let Some(arrival) = outbox.arrivals.pop_front() else {
                 break;
             };
             drop(outbox);
-            self.take(arrival);
+            let started_count = self.take(arrival, *left);
+            *left = left.saturating_sub(started_count.max(1));
             outbox = self.outbox();
         }
         outbox.is_attended = false;
         let is_left = !outbox.arrivals.is_empty();
         drop(outbox);
-        // A model that answers faster than its answers are taken must not keep this thread, which may be a shard.
+        // Neither many steps nor a model that answers faster than its answers are taken may keep this thread, which may be a shard.
         if is_left {
             let (own, timekeeper) = (self.own(), &self.ensemble.timekeeper);
             timekeeper.call_at(0, move |_| chores::attend(own));
@@ -171,7 +174,8 @@ impl Run {
         self.ticket.shared().completion.wake();
     }
 
-    fn take(&self, arrival: Arrival) {
+    /// Starts at most so many steps; returns how many.
+    fn take(&self, arrival: Arrival, starts_max: usize) -> usize {
         let mut progress = Progress::default();
         let mut state = self.state();
         match arrival {
@@ -179,6 +183,7 @@ impl Run {
                 Ok(first) => progress = first,
                 Err(error) => self.fail(&mut state, error),
             },
+            Arrival::Starts(starts) => progress.starts = starts.into(),
             Arrival::Delivery(delivery) => progress = self.book(&mut state, delivery),
             Arrival::Place { step, name } => {
                 let known = state.waiting.iter().position(|(known, _)| *known == name);
@@ -194,7 +199,8 @@ impl Run {
                         self.give_back_place(step);
                     }
                 }
-                return self.go_on(progress);
+                self.go_on(progress);
+                return 1;
             }
             Arrival::Cancel => {
                 if state.course.is_some() {
@@ -210,7 +216,13 @@ impl Run {
             self.fail(&mut state, Error::new(Code::Cancelled, ""));
         }
         drop(state);
+        if progress.starts.len() > starts_max {
+            let rest = progress.starts.drain(starts_max..).collect();
+            self.outbox().arrivals.push_front(Arrival::Starts(rest));
+        }
+        let started_count = progress.starts.len();
         self.go_on(progress);
+        started_count
     }
 
     /// Makes the course of the request and takes its first steps.
@@ -457,9 +469,9 @@ impl Run {
             // The sums of the steps, one after the other.
             let span = ExecutionSpan {
                 exec_start_ns: started_ns,
-                compute_start_ns: started_ns + input_ns,
-                compute_end_ns: started_ns + input_ns + infer_ns,
-                exec_end_ns: started_ns + input_ns + infer_ns + output_ns,
+                compute_start_ns: after(started_ns, &[input_ns]),
+                compute_end_ns: after(started_ns, &[input_ns, infer_ns]),
+                exec_end_ns: after(started_ns, &[input_ns, infer_ns, output_ns]),
             };
             let count = u64::from(live.batch_count());
             statistics.report_request(true, &live.stamps, count, &span);
@@ -487,8 +499,12 @@ impl Run {
     }
 }
 
-/// What one thread takes of one run at a time: some 100 us.
-const ARRIVALS_MAX: usize = 64;
+/// The parts are backends' word.
+fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
+    parts_ns
+        .iter()
+        .fold(start_ns, |sum, part| sum.saturating_add(*part))
+}
 
 /// Takes a step's request out of its queue, or marks it if it executes.
 fn withdraw_step(ticket: &Ticket) {
