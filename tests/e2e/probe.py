@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import time
 
+from case import ServerCase
 from repository import tensors
 
 Event = collections.namedtuple("Event", "number time thread edge call object detail")
@@ -45,3 +46,14 @@ class Record:
                 raise AssertionError(f"{len(found)} instead of {count} times {edge} {call}")
             time.sleep(0.005)
         return found
+
+
+class ProbeCase(ServerCase):
+    """A server whose probe backend writes down how it is called."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.record = Record()
+        cls.addClassCleanup(cls.record.close)
+        cls.flags = (*cls.flags, cls.record.flag)
+        super().setUpClass()

@@ -19,8 +19,8 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import wire
-from case import ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import conch_only, needs_library
+from probe import ProbeCase, probe
 
 # How long an execution waits for a cancel, and how long a test waits for what ought to come, in seconds.
 PATIENCE, WAIT = 300, 30
@@ -37,14 +37,7 @@ def inputs(module, array=NUMBERS):
 
 @conch_only
 @needs_library("probe")
-class Cancellation(ServerCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (cls.record.flag,)
-        super().setUpClass()
-
+class Cancellation(ProbeCase):
     @classmethod
     def models(cls, repository):
         patience = PATIENCE * 1000

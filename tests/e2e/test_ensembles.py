@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 import region
 import server as servers
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library, needs_peer
-from probe import Record, probe
+from probe import ProbeCase, probe
 from repository import Repository, identity, tensors
 from test_cache import CACHES, OWN
 from test_stream import Call, final, repeat, request, square
@@ -333,18 +333,11 @@ def one_int(model, values, **more):
 
 
 @needs_library("probe")
-class Probed(EnsembleCase):
+class Probed(ProbeCase, EnsembleCase):
     """By the record of the probe backend: what runs at the same time, and what does not run at all."""
 
     whole = [("INPUT0", "INT32", (4,))]
     made = [("OUTPUT0", "INT32", (4,))]
-
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (cls.record.flag,)
-        super().setUpClass()
 
     @classmethod
     def models(cls, repository):

@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2_grpc
 import server as servers
 import test_sagemaker
 import test_vertex_ai
-from case import ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import conch_only, needs_library
+from probe import ProbeCase, probe
 from repository import Repository, identity
 
 # How long an execution waits for a cancel, and how long a test waits for what ought to come, in seconds.
@@ -41,14 +41,11 @@ def message(model, request_id=""):
 
 @conch_only
 @needs_library("probe")
-class LimitCase(ServerCase):
+class LimitCase(ProbeCase):
     @classmethod
     def setUpClass(cls):
         if cls is LimitCase:
             raise unittest.SkipTest("what the cases below share")
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (*cls.flags, cls.record.flag)
         super().setUpClass()
         channel = grpc.insecure_channel(cls.server.grpc)
         cls.addClassCleanup(channel.close)

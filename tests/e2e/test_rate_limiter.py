@@ -5,8 +5,8 @@ import concurrent.futures
 import http.client
 import unittest
 
-from case import KIND, ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import KIND, conch_only, needs_library
+from probe import ProbeCase, Record, probe
 from repository import Repository
 from server import Server
 from test_control import EXPLICIT, Asking
@@ -27,15 +27,8 @@ def limited(resources, count=1, priority=0, **more):
     return config.replace("instance_group [ { count: 1 kind: KIND_CPU } ]\n", group)
 
 
-class Limited(Asking, ServerCase):
-    more_flags = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (EXPLICIT, ON, cls.record.flag, *cls.more_flags)
-        super().setUpClass()
+class Limited(Asking, ProbeCase):
+    flags = (EXPLICIT, ON)
 
     def ask(self, model):
         body = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [4], "data": [1, 2, 3, 4]}]}
@@ -94,7 +87,7 @@ class Defaults(Limited):
 
 @needs_library("probe")
 class Explicit(Limited):
-    more_flags = ("--rate-limit-resource=R:3", "--rate-limit-resource=D:2:0", "--rate-limit-resource=E:2:1")
+    flags = (EXPLICIT, ON, "--rate-limit-resource=R:3", "--rate-limit-resource=D:2:0", "--rate-limit-resource=E:2:1")
 
     @staticmethod
     def models(repository):
@@ -119,7 +112,7 @@ class Explicit(Limited):
 class Fairness(Limited):
     """Where upstream tries only the first of those that wait, and a new instance catches up with the life of the others."""
 
-    more_flags = ("--rate-limit-resource=R:2", "--rate-limit-resource=S:1")
+    flags = (EXPLICIT, ON, "--rate-limit-resource=R:2", "--rate-limit-resource=S:1")
 
     @staticmethod
     def models(repository):

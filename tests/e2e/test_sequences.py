@@ -10,8 +10,8 @@ import numpy
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from case import IS_TRITON, ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import IS_TRITON, conch_only, needs_library
+from probe import ProbeCase, probe
 
 WAIT = 30
 OPEN = 1_000_000
@@ -27,14 +27,7 @@ NUMBERS = (control("START", "START", "int32_false_true: [ 0, 1 ]") + control("EN
 IDLE = "max_sequence_idle_microseconds: 15000000\n"
 
 
-class Sequences(ServerCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (cls.record.flag,)
-        super().setUpClass()
-
+class Sequences(ProbeCase):
     @classmethod
     def batching(cls, name, text, batch, count=1, **more):
         """The configuration of a model with a gate of its own."""

@@ -1,64 +1,74 @@
-"""Models that share a number of executions by weight: never more execute at a time, and time goes by weight."""
+"""Models that share a number of executions by weight: never more execute at a time, and turns go by weight."""
 
-import threading
+import contextlib
+import pathlib
+import tempfile
 import unittest
 
 import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
-from case import ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import conch_only, needs_library
+from probe import ProbeCase, probe
 from repository import Repository, identity
+from test_control import wait_until
 from test_limits import WAIT, message
 
 
 @conch_only
 @needs_library("probe")
-class Shares(ServerCase):
+class Shares(ProbeCase):
+    flags = ("--executions-max=2",)
+    # As large a difference as can be: how long each execution takes does not matter beside it.
+    MODELS = {"held_much": 10_000, "held_little": 1}
+    ROUNDS = 60
+
     @classmethod
     def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = ("--executions-max=2", cls.record.flag)
+        cls.folder = tempfile.TemporaryDirectory(prefix="conch-shares-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.gate = pathlib.Path(cls.folder.name) / "gate"
+        cls.gate.write_text("0")
         super().setUpClass()
 
     @classmethod
     def models(cls, repository):
-        for name, weight in (("held_much", 400), ("held_little", 100)):
-            repository.model(name, probe(batch=1, count=3, execute_ms=5, CONCH_SHARE_WEIGHT=weight))
+        for name, weight in cls.MODELS.items():
+            repository.model(name, probe(batch=1, count=3, CONCH_SHARE_WEIGHT=weight))
+        repository.model("held_first", probe(batch=1, count=2, gate=cls.gate))
 
-    def test_time_goes_by_weight(self):
-        """Both models have requests for more instances than may execute, until one of them has executed often enough."""
-        is_over = threading.Event()
-        counts = {"held_much": 0, "held_little": 0}
-        lock = threading.Lock()
+    def pending(self, model):
+        return self.server.metrics()[f'nv_inference_pending_request_count{{model="{model}",version="1"}}']
 
-        def ask(name):
-            with grpc.insecure_channel(self.server.grpc) as channel:
+    def test_turns_go_by_weight(self):
+        """Everybody is in line before the first turn is to be had; then the turns are counted."""
+        with contextlib.ExitStack() as stack:
+            def ask(model, count):
+                channel = stack.enter_context(grpc.insecure_channel(self.server.grpc, options=[("grpc.use_local_subchannel_pool", 1)]))
                 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-                while not is_over.is_set():
-                    stub.ModelInfer(message(name), timeout=WAIT)
-                    with lock:
-                        counts[name] += 1
-                        if counts[name] == 240:
-                            is_over.set()
+                return [stub.ModelInfer.future(message(model), timeout=WAIT) for _ in range(count)]
 
-        askers = [threading.Thread(target=ask, args=(name,)) for name in counts for _ in range(6)]
-        for asker in askers:
-            asker.start()
-        for asker in askers:
-            asker.join(4 * WAIT)
-        self.assertTrue(is_over.is_set())
+            asked = ask("held_first", 2)
+            self.record.wait_for(2, "begin", "Execute")
+            for model in self.MODELS:
+                asked += ask(model, self.ROUNDS)
+            wait_until(lambda: all(self.pending(model) == self.ROUNDS for model in self.MODELS), "not all are in line")
+            self.gate.write_text("2")
+            for one in asked:
+                one.result(WAIT)
+        events = self.record.events("Execute")
         running = most = 0
-        for event in self.record.events("Execute"):
+        for event in events:
             running += {"begin": 1}.get(event.edge, -1)
             most = max(most, running)
         self.assertEqual(most, 2)
-        # Four times as much, but for a machine that has other things to do.
-        self.assertEqual(counts["held_much"], max(counts.values()))
-        self.assertGreater(counts["held_much"], 2 * counts["held_little"])
-        self.assertLess(counts["held_much"], 8 * counts["held_little"])
+        turns = [event.object.split(":")[0] for event in events if event.edge == "begin"]
+        self.assertEqual(turns[:2], ["held_first"] * 2)
+        last = len(turns) - turns[::-1].index("held_much")
+        # Those that were let in before its first turn had cost it anything, and one while that was being booked.
+        self.assertLessEqual(turns[:last].count("held_little"), 3, turns)
+        self.assertEqual({name: turns.count(name) for name in self.MODELS}, dict.fromkeys(self.MODELS, self.ROUNDS))
 
 
 @conch_only

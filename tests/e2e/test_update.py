@@ -4,8 +4,8 @@ import json
 import threading
 import unittest
 
-from case import ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import conch_only, needs_library
+from probe import ProbeCase, probe
 from test_control import EXPLICIT, Asking, wait_until
 
 GROUP = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
@@ -18,13 +18,8 @@ def grouped(text, **parameters):
 
 
 @needs_library("probe")
-class Update(Asking, ServerCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (EXPLICIT, cls.record.flag)
-        super().setUpClass()
+class Update(Asking, ProbeCase):
+    flags = (EXPLICIT,)
 
     def write(self, model, text, **more):
         self.repository.model(model, grouped(text, **more))

@@ -4,8 +4,8 @@ import struct
 import threading
 import unittest
 
-from case import IS_TRITON, ServerCase, conch_only, needs_library
-from probe import Record, probe
+from case import IS_TRITON, conch_only, needs_library
+from probe import ProbeCase, probe
 from repository import Repository
 from test_control import EXPLICIT, Asking
 
@@ -27,13 +27,8 @@ ZEROS = {"INPUT0": int32("zero_data: true")}
 
 
 @needs_library("probe")
-class WarmUp(Asking, ServerCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.record = Record()
-        cls.addClassCleanup(cls.record.close)
-        cls.flags = (EXPLICIT, "--load-model=warm", cls.record.flag)
-        super().setUpClass()
+class WarmUp(Asking, ProbeCase):
+    flags = (EXPLICIT, "--load-model=warm")
 
     @staticmethod
     def models(repository):
