@@ -342,10 +342,12 @@ impl Queue {
         let Some(returns) = self.returns.get(core) else {
             return;
         };
-        // Failure: it is to be run again, but was cancelled just now and lies in the inbox, where the scheduler finds it.
-        if returns.push(ticket).is_ok() {
-            self.relay.call(core);
+        if let Some(member) = &ticket.shared().member {
+            member.bring_back();
         }
+        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the scheduler finds it.
+        let _ = returns.push(ticket);
+        self.relay.call(core);
     }
 
     /// Passes on what the scheduler says beside its batch. Under the baton.

@@ -49,19 +49,26 @@ impl Book {
         self.waiting.is_empty() && (!awaits || self.out.is_empty())
     }
 
-    /// An arrival; one that has arrived before tells of its cancellation.
-    pub(super) fn accept(&mut self, ticket: &Ticket) {
+    /// An arrival; one that has arrived before tells of its cancellation, and may be how it comes back.
+    pub(super) fn accept(&mut self, ticket: &Ticket, now_ns: u64) {
         if !contains(&self.taken, ticket) {
             self.taken.push(Ticket::clone(ticket));
             self.waiting.push(Ticket::clone(ticket));
+            return;
+        }
+        let member = ticket.shared().member.as_ref();
+        if ticket.is_queued() || member.is_some_and(Membership::is_back) {
+            self.come_back(ticket, now_ns);
         }
     }
 
     /// A request came back, to run again or for good.
-    pub(super) fn come_back(&mut self, ticket: &Ticket, runs_again: bool, now_ns: u64) {
+    pub(super) fn come_back(&mut self, ticket: &Ticket, now_ns: u64) {
+        if !remove(&mut self.out, ticket) {
+            return;
+        }
         self.note(ticket, now_ns);
-        remove(&mut self.out, ticket);
-        if runs_again {
+        if ticket.is_queued() {
             self.waiting.push(Ticket::clone(ticket));
         }
     }

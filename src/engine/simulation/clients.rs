@@ -85,8 +85,10 @@ impl World {
                 .map(|order| Turn::new(order, &completion)),
             receiver: Arc::clone(&self.receiver),
         };
+        let ticket = Claim::new(card, Errand);
         self.requests.push(Record {
-            ticket: Some(Claim::new(card, Errand)),
+            known: Arc::clone(&ticket),
+            ticket: Some(ticket),
             version: index,
             answer: None,
             is_final: false,
@@ -160,17 +162,26 @@ impl World {
         self.story
             .tell(self.now_ns, || format!("{number} is to be cancelled"));
         ticket.request_cancel();
-        let index = self.requests[number].version;
-        let version = &mut self.versions[index];
-        let is_linked = version
-            .inbox
-            .iter()
-            .any(|other| Arc::ptr_eq(other, &ticket));
-        let is_submitted = self.requests[number].is_submitted;
-        if ticket.is_queued() && is_submitted && !is_linked {
-            version.inbox.push(ticket);
-            self.watch(index, self.now_ns);
+        if !ticket.is_queued() || !self.requests[number].is_submitted {
+            return;
         }
+        // Meanwhile it may be executed, and come back.
+        let delay_ns = self.random.below(2) * self.random.below(5_000);
+        match delay_ns {
+            0 => self.notify(number),
+            _ => self.plan(self.now_ns + delay_ns, Event::Notice { number }),
+        }
+    }
+
+    /// A request that is to be cancelled reaches the inbox, unless it lies somewhere.
+    pub(super) fn notify(&mut self, number: usize) {
+        let record = &self.requests[number];
+        let index = record.version;
+        let version = &mut self.versions[index];
+        if !version.has(&record.known) {
+            version.inbox.push(Arc::clone(&record.known));
+        }
+        self.watch(index, self.now_ns);
     }
 }
 

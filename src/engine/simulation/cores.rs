@@ -297,6 +297,8 @@ impl World {
     pub(super) fn finish(&mut self, index: usize, core: usize) -> Held {
         let version = &mut self.versions[index];
         let batch = std::mem::take(&mut version.cores[core].batch);
+        // It is awake, and nobody's to ring.
+        version.cores[core].is_rung = true;
         let is_fault = self.random.chance(version.setup.fault_percent, 100);
         let response_count = version.setup.response_count_max + 1;
         self.story.tell(self.now_ns, || {
@@ -304,6 +306,10 @@ impl World {
             format!("{:?} {fate}", numbers(&batch))
         });
         let is_sequence = version.setup.sequences().is_some();
+        let awaits = match &version.scheduler {
+            Scheduler::Sequence(sequence) => sequence.awaits(),
+            _ => false,
+        };
         let is_iterative = version
             .setup
             .sequences()
@@ -311,15 +317,32 @@ impl World {
         for live in batch {
             let ticket = Arc::clone(live.ticket());
             let runs_again = is_iterative && !is_fault && self.random.chance(1, 3);
-            if is_sequence {
-                let core = &mut self.versions[index].cores[core];
-                core.returned.push(Arc::clone(&ticket));
-            }
+            let number = ticket.shared().number;
             if runs_again {
                 drop(live.requeue());
+            } else {
+                drop(live);
+            }
+            if is_sequence {
+                // Whoever does so may lose its CPU on the way.
+                let is_late = awaits && self.random.chance(1, 8);
+                match is_late {
+                    false => self.bring_back(index, core, number),
+                    true => {
+                        let at_ns = self.now_ns + self.random.below(5_000);
+                        let version = index;
+                        let event = Event::Return {
+                            version,
+                            core,
+                            number,
+                        };
+                        self.plan(at_ns, event);
+                    }
+                }
+            }
+            if runs_again {
                 continue;
             }
-            drop(live);
             let answer = match is_fault {
                 true => Answer::Failed,
                 false if ticket.is_cancelled() => Answer::Cancelled,
@@ -339,10 +362,33 @@ impl World {
         self.give_turn_back(index, core, true, has_more)?;
         let version = &mut self.versions[index];
         version.cores[core].instance = (version.cores[core].instance + 1) % seats.max(1);
+        version.cores[core].is_rung = false;
         if !has_more {
             self.look_again(index, core);
         }
         Ok(())
+    }
+
+    /// A request of a sequence comes back to the core that executed it, unless it lies in the inbox: then the scheduler finds it there.
+    pub(super) fn bring_back(&mut self, index: usize, core: usize, number: usize) {
+        let ticket = &self.requests[number].known;
+        if let Some(member) = &ticket.shared().member {
+            member.bring_back();
+        }
+        let is_linked = self.versions[index].has(ticket);
+        self.story.tell(self.now_ns, || {
+            let place = if is_linked {
+                "where it lies"
+            } else {
+                "to its core"
+            };
+            format!("{number} comes back {place}")
+        });
+        if !is_linked {
+            let returned = &mut self.versions[index].cores[core].returned;
+            returned.push(Arc::clone(ticket));
+        }
+        self.call(index, core);
     }
 
     /// Retired versions that have nothing left give their seats back.
@@ -415,7 +461,7 @@ impl std::fmt::Display for Visit {
 /// The scheduler takes in what lies in the inbox.
 fn take_in(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
     for ticket in std::mem::take(&mut version.inbox) {
-        version.model.accept(&ticket);
+        version.model.accept(&ticket, now_ns);
         let known = Arc::clone(&ticket);
         version.scheduler.accept(ticket, now_ns, &mut visit.harvest);
         if let Model::Sequences(book) = &mut version.model {
@@ -446,7 +492,7 @@ fn take_back(version: &mut Version, core: usize, now_ns: u64, visit: &mut Visit)
             return Ok(());
         };
         let runs_again = ticket.is_queued();
-        book.come_back(&ticket, runs_again, now_ns);
+        book.come_back(&ticket, now_ns);
         if sequence.awaits() && runs_again {
             sequence.reschedule(ticket, now_ns, &mut visit.harvest);
         } else if sequence.awaits() {

@@ -140,6 +140,13 @@ impl Version {
         self.is_retired && self.live_count == 0 && self.cores.iter().all(has_ended)
     }
 
+    /// Whether a request lies in a pile.
+    pub(super) fn has(&self, ticket: &Ticket) -> bool {
+        let returned = self.cores.iter().flat_map(|core| &core.returned);
+        let mut linked = self.inbox.iter().chain(returned);
+        linked.any(|other| Arc::ptr_eq(other, ticket))
+    }
+
     /// Nobody is about to look.
     pub(super) fn is_quiet(&self) -> bool {
         self.inbox.is_empty() && self.cores.iter().all(|core| !core.is_rung)
@@ -162,9 +169,9 @@ impl Version {
 }
 
 impl Model {
-    pub(super) fn accept(&mut self, ticket: &Ticket) {
+    pub(super) fn accept(&mut self, ticket: &Ticket, now_ns: u64) {
         if let Model::Sequences(book) = self {
-            book.accept(ticket);
+            book.accept(ticket, now_ns);
             return;
         }
         // Who was cancelled before the scheduler saw it never waits there.

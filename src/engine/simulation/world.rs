@@ -48,6 +48,16 @@ pub(super) enum Event {
         version: usize,
         core: usize,
     },
+    /// A request of a sequence comes back to the core that executed it.
+    Return {
+        version: usize,
+        core: usize,
+        number: usize,
+    },
+    /// A request of a sequence that somebody wants to be cancelled reaches the inbox.
+    Notice {
+        number: usize,
+    },
     /// A deadline that an idle core, or else the timekeeper, watches.
     Deadline {
         version: usize,
@@ -56,6 +66,8 @@ pub(super) enum Event {
 
 /// What the simulator knows of a request.
 pub(super) struct Record {
+    pub(super) known: Ticket,
+    /// Until it is answered.
     pub(super) ticket: Option<Ticket>,
     pub(super) version: usize,
     pub(super) answer: Option<Answer>,
@@ -204,6 +216,12 @@ impl World {
                 Event::Look { version, core } => self.look(version, core)?,
                 Event::TakeTurn { version, core } => self.take_turn(version, core)?,
                 Event::Finish { version, core } => self.finish(version, core)?,
+                Event::Return {
+                    version,
+                    core,
+                    number,
+                } => self.bring_back(version, core, number),
+                Event::Notice { number } => self.notify(number),
                 Event::Deadline { version } => self.meet_deadline(version)?,
             }
             self.part_with_retired()?;

@@ -42,6 +42,9 @@ impl<T: Entry> Sequence<T> {
         let (mut ready_count, mut oldest_ns, mut row_count) = (0_u32, NEVER_NS, 0);
         let mut template: Option<Signature> = None;
         for (row, slot) in self.seats[seat].slots.iter().enumerate() {
+            if self.is_held_back(slot) {
+                continue;
+            }
             let run = slot.run.and_then(|id| self.roll.get(id));
             let Some((entry, since_ns)) = run.and_then(|run| run.queue.front()) else {
                 continue;
@@ -61,6 +64,9 @@ impl<T: Entry> Sequence<T> {
             return;
         }
         for row in 0..row_count {
+            if self.is_held_back(&self.seats[seat].slots[row]) {
+                continue;
+            }
             let slot = &mut self.seats[seat].slots[row];
             let run = slot.run.and_then(|id| self.roll.get_mut(id));
             let Some(run) = run else { continue };
@@ -99,7 +105,7 @@ impl<T: Entry> Sequence<T> {
         // Those that did not fit are for the next step.
         if self.seats[seat].slots.iter().any(|slot| {
             let run = slot.run.and_then(|id| self.roll.get(id));
-            run.is_some_and(|run| !run.queue.is_empty())
+            !self.is_held_back(slot) && run.is_some_and(|run| !run.queue.is_empty())
         }) {
             self.seats[seat].is_called = true;
         }

@@ -1,7 +1,7 @@
 //! What ties a request to its sequence.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use crate::request::CorrelationId;
 
@@ -44,6 +44,10 @@ pub(crate) struct Membership {
     /// them, under its baton.
     run: AtomicU64,
     slot: AtomicU64,
+    /// It was given out, and the scheduler has not learned that it is back. As `run`.
+    is_out: AtomicBool,
+    /// Whoever executed it since has brought it back.
+    is_back: AtomicBool,
 }
 
 /// Number of a [`Run`](super::roll::Run): never 0, and never used twice.
@@ -75,6 +79,8 @@ impl Membership {
             is_end,
             run: AtomicU64::new(0),
             slot: AtomicU64::new(0),
+            is_out: AtomicBool::new(false),
+            is_back: AtomicBool::new(false),
         }
     }
 
@@ -90,6 +96,27 @@ impl Membership {
     pub(super) fn leave_from(&self, slot: SlotId) {
         let packed = u64::from(slot.seat) << 32 | u64::from(slot.row);
         self.slot.store(packed, Ordering::Relaxed);
+        self.is_out.store(true, Ordering::Relaxed);
+        self.is_back.store(false, Ordering::Relaxed);
+    }
+
+    /// Says that it is done with, or to be run again, before it is pushed for the scheduler: a push that finds it linked, as somebody has just
+    /// pushed it to have it cancelled, leaves no other trace.
+    pub(crate) fn bring_back(&self) {
+        self.is_back.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `is_back`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether it was brought back, for who has just taken it out of a pile.
+    pub(crate) fn is_back(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_back.load(Ordering::Relaxed)
+    }
+
+    /// Takes it back, once each time that it was given out.
+    pub(super) fn take_back(&self) -> bool {
+        self.is_out.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn slot(&self) -> SlotId {

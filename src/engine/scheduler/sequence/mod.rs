@@ -222,6 +222,10 @@ impl<T: Entry> Sequence<T> {
             self.cancel(&entry, now_ns, harvest);
             return;
         }
+        if !entry.is_waiting() {
+            // It was refused as it arrived, when somebody was about to have it cancelled.
+            return;
+        }
         let id = match self.roll.find(&member.key) {
             Some(id) => {
                 if member.is_start {
@@ -270,9 +274,11 @@ impl<T: Entry> Sequence<T> {
         }
     }
 
-    /// A request that was given out has come back, and is done with.
+    /// A request that was given out has come back, and is done with. It may come twice: where somebody wanted it cancelled just then.
     pub(crate) fn release(&mut self, entry: &T, now_ns: u64) {
-        let Some(member) = entry.member() else { return };
+        let Some(member) = entry.member().filter(|member| member.take_back()) else {
+            return;
+        };
         let slot = member.slot();
         self.come_back(slot, now_ns);
         if self.is_iterative
@@ -286,7 +292,9 @@ impl<T: Entry> Sequence<T> {
 
     /// A request that was given out has come back to be run again, after what its sequence has waiting.
     pub(crate) fn reschedule(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
-        let Some(member) = entry.member() else { return };
+        let Some(member) = entry.member().filter(|member| member.take_back()) else {
+            return;
+        };
         let slot = member.slot();
         self.come_back(slot, now_ns);
         let id = member.run();
@@ -473,7 +481,10 @@ impl<T: Entry> Sequence<T> {
     fn cancel(&mut self, entry: &T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
         let Some(member) = entry.member() else { return };
         if !entry.is_waiting() {
-            // It executes, and its backend sees the wish; or it was answered.
+            // It executes, and its backend sees the wish; or it was answered. Who brought it back may have found it on its way to here.
+            if member.is_back() {
+                self.release(entry, now_ns);
+            }
             return;
         }
         let left = member.slot();
@@ -588,16 +599,23 @@ impl<T: Entry> Sequence<T> {
         }
     }
 
+    /// Whether what waits in `slot` waits for its request that was given out, which may be run again.
+    fn is_held_back(&self, slot: &Slot<T>) -> bool {
+        slot.is_out && self.is_iterative
+    }
+
     /// After anything that happened to `slot`: frees it if its sequence is over, else sees to what waits in it.
     fn settle(&mut self, slot: SlotId, now_ns: u64) {
         loop {
             let state = &self.seats[slot.seat()].slots[slot.row()];
             let is_out = state.is_out;
+            let is_held_back = self.is_held_back(state);
             let Some(run) = state.run.and_then(|id| self.roll.get(id)) else {
                 return;
             };
             if !run.queue.is_empty() {
                 match &mut self.strategy {
+                    Strategy::Direct(_) if is_held_back => return,
                     Strategy::Direct(_) => {
                         self.call(slot.seat());
                         return;
@@ -605,7 +623,7 @@ impl<T: Entry> Sequence<T> {
                     Strategy::Oldest(_) if is_out => return,
                     Strategy::Oldest(_) => self.nominate(slot, now_ns),
                 }
-            } else if run.is_ending && !(is_out && self.is_iterative) {
+            } else if run.is_ending && !is_held_back {
                 if !self.vacate(slot, now_ns) {
                     return;
                 }
