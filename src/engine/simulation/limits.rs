@@ -186,6 +186,7 @@ impl Limits {
 
     /// The machine lets some run: who waits, and no more than there is room for.
     fn note(&mut self, granted: &[InstanceId]) -> Result<Turns, Breach> {
+        let is_sharing = matches!(self.policy, Policy::Shares { .. });
         let mut turns = Turns::new();
         for id in granted {
             let seat = self.seats.get_mut(id).ok_or("nobody gets a turn")?;
@@ -206,6 +207,9 @@ impl Limits {
                     && other.needs.keys().any(|need| taken.contains_key(need))
                 {
                     *passed_count += 1;
+                    if *passed_count > PASSED_MAX && !is_sharing {
+                        return Err(format!("{passed_count} others were let run before one"));
+                    }
                 }
             }
         }
@@ -287,6 +291,9 @@ fn resource(name: &str, device: Option<i32>) -> Resource {
     }
 }
 
+/// Where executions are not shared by weight: of a dozen instances at most each has three turns before one of a third of its priority, half
+/// of them in vain, and all may come anew. More is starvation.
+const PASSED_MAX: u32 = 60;
 const EXECUTIONS: &str = "executions";
 const NAMES: [&str; 3] = ["R", "S", "T"];
 /// The most that an instance needs of one resource.

@@ -3,7 +3,7 @@
 use conch_channel::NEVER_NS;
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 
-use crate::scheduler::{Facts, policy_of};
+use crate::scheduler::Facts;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -56,11 +56,13 @@ impl Plain {
     }
 
     fn policy(&self, level: u64) -> QueuePolicy {
-        policy_of(
-            &self.settings.priority_policies,
-            self.settings.default_policy,
-            level,
-        )
+        let mut policy = self.settings.default_policy;
+        for (own, other) in &self.settings.priority_policies {
+            if *own == level {
+                policy = *other;
+            }
+        }
+        policy
     }
 
     /// When the policy of its level is done waiting for it.
