@@ -146,6 +146,14 @@ class Embedded(unittest.TestCase):
     def test_options_are_clean(self):
         self.options(*VALGRIND)
 
+    def test_refusals(self):
+        """What functions refuse, in words."""
+        self.assertEqual(self.run_program(self.build("refusals"), LIBRARY, self.repository(), self.backends)[-3:], "ok\n")
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_refusals_are_clean(self):
+        self.run_program(*VALGRIND, self.build("refusals"), LIBRARY, self.repository(), self.backends)
+
     def values(self, *prefix):
         levels = identity(batch=4, extra="dynamic_batching { priority_levels: 5 default_priority_level: 2 }\n")
         with Repository() as repository:
