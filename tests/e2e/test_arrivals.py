@@ -274,6 +274,47 @@ class Scripts(Arrivals):
 
 
 @needs_library("probe")
+class Cancels(Arrivals):
+    """Requests of one row that are cancelled while they wait are in no batch, and count for none."""
+
+    @classmethod
+    def models(cls, repository):
+        cls.add(repository, "sizes", Rules(preferred=(3, 5)), policy=ROOM)
+
+    def wait_for_pending(self, count):
+        deadline = time.monotonic() + WAIT
+        while (seen := self.server.metrics()['nv_inference_pending_request_count{model="sizes",version="1"}']) != count:
+            self.assertLess(time.monotonic(), deadline, f"{seen} instead of {count} pending")
+            time.sleep(0.01)
+
+    def test_who_is_cancelled_makes_room(self):
+        for count, cancelled, batches in ((4, [2], [[1, 3, 4]]), (6, [1, 6], [[2, 3, 4], [5]]), (7, [3, 5], [[1, 2, 4, 6, 7]]), (2, [1, 2], [])):
+            with self.subTest(count=count, cancelled=cancelled):
+                before = len(self.tail.executions("sizes"))
+                self.held.add("sizes")
+                self.gate("sizes", before)
+                answered, calls = queue.Queue(), []
+                for number in range(1 + count):
+                    calls.append(self.rpc.async_infer("sizes", self.tensors_of(Request(number)),
+                                                      lambda result, error: answered.put(error and error.status())))
+                    self.wait_for_executions("sizes", before + 1)
+                    self.wait_for_pending(number)
+                for number in cancelled:
+                    calls[number].cancel()
+                if IS_TRITON:
+                    time.sleep(0.2)  # where it only shows when the batcher comes by
+                else:
+                    self.wait_for_pending(count - len(cancelled))
+                for gone in range(1, 2 + len(batches)):
+                    self.gate("sizes", before + gone)
+                    self.wait_for_executions("sizes", before + min(1 + gone, 1 + len(batches)))
+                answers = [answered.get(timeout=WAIT) for _ in range(1 + count)]
+                self.assertEqual(answers.count("StatusCode.CANCELLED"), len(cancelled), answers)
+                self.assertEqual(answers.count(None), 1 + count - len(cancelled), answers)
+                self.assertEqual(self.executions("sizes")[before:], [[0], *batches])
+
+
+@needs_library("probe")
 class Ahead(Arrivals):
     @classmethod
     def models(cls, repository):
