@@ -75,6 +75,7 @@ impl Lifecycle {
         let (plans, failures) = self.assemble(plans);
         let failures = Mutex::new(failures);
         let mut jobs = VecDeque::new();
+        let mut shown = Vec::new();
         for plan in plans {
             let candidate = &plan.candidate;
             let chosen = choose_versions(&plan.id.name, &candidate.path, &candidate.version_policy);
@@ -94,6 +95,7 @@ impl Lifecycle {
                 self.swap_in(&plan, &kept, Vec::new());
                 continue;
             }
+            shown.push(plan.id.clone());
             let loading = Arc::new(Loading {
                 plan,
                 versions,
@@ -106,6 +108,7 @@ impl Lifecycle {
                 jobs.push_back((Arc::clone(&loading), *version));
             }
         }
+        self.publish_loading(&shown);
         let thread_count = self.permits.thread_count.min(jobs.len());
         let jobs = Mutex::new(jobs);
         let work = || {
@@ -146,8 +149,18 @@ impl Lifecycle {
         }
     }
 
-    /// Tells the versions that can stay from those that are to be loaded, and shows the latter as LOADING, except where a version
-    /// serves meanwhile.
+    /// One snapshot for all: each costs as much as there are models.
+    fn publish_loading(&self, ids: &[ModelId]) {
+        let models = self.board.lock();
+        match ids {
+            [] => {}
+            [only] => self.board.publish_one(&models, only),
+            _ => self.board.publish(&models),
+        }
+    }
+
+    /// Tells the versions that can stay from those that are to be loaded, and notes the latter as LOADING, except where a version serves
+    /// meanwhile. [`Lifecycle::publish_loading`] shows them.
     fn show_loading(
         &self,
         plan: &Plan,
@@ -182,7 +195,6 @@ impl Lifecycle {
                 entry.versions.insert(version, Slot::loading(progress));
             }
         }
-        self.board.publish_one(&models, &plan.id);
         (kept, progress)
     }
 
