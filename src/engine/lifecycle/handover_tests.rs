@@ -1,6 +1,6 @@
 //! Sequences that are under way while their model is loaded anew, on the fake backend.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -419,4 +419,84 @@ fn an_ensembles_steps_go_on_where_their_sequences_are() {
     drop(before);
     stage.wait_for_ends(1);
     stage.server.stop().unwrap();
+}
+
+/// Ends the clients of a test, also if it fails.
+struct Over<'t>(&'t AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Nobody waits for an answer before the next request of a sequence: some are on their way, some wait, some execute when the version goes.
+#[test]
+fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
+    const CLIENTS: usize = 4;
+    const RELOADS: usize = 40;
+    for strategy in [DIRECT, OLDEST] {
+        let mut stage = Stage::new(&format!(
+            "{strategy} instance_group [ {{ kind: KIND_CPU count: 2 }} ]"
+        ));
+        let is_over = AtomicBool::new(false);
+        let turns: [AtomicUsize; CLIENTS] = Default::default();
+        let server = Arc::clone(&stage.server);
+        std::thread::scope(|scope| {
+            for (client, turn) in turns.iter().enumerate() {
+                let (server, is_over) = (&server, &is_over);
+                scope.spawn(move || {
+                    let mut reader = server.registry().reader();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let number = turn.load(Ordering::Relaxed);
+                        let id = (1 + 10 * client + number % 3) as u64;
+                        let heard = Arc::new(Heard::default());
+                        for (slot, flags) in [START, 0, 0, 0, END].into_iter().enumerate() {
+                            // As a shard: by a snapshot that may be old.
+                            let key = CorrelationId::Unsigned(id);
+                            let mut found = Arc::clone(reader.load().find("m", None).unwrap());
+                            let reservation = loop {
+                                match Reservation::of_sequence(&found, None, &key, flags) {
+                                    Ok(reservation) => break reservation,
+                                    Err(NoPlace::Retired) => {
+                                        found = Arc::clone(reader.load().find("m", None).unwrap());
+                                    }
+                                    Err(why) => panic!("{why:?}"),
+                                }
+                            };
+                            if (number + slot).is_multiple_of(7) {
+                                std::thread::yield_now();
+                            }
+                            submit(reservation, &heard, slot as u64, id, flags).unwrap();
+                        }
+                        heard.wait(5);
+                        let mut versions = heard.answers.lock().unwrap();
+                        let mut versions = versions.drain(..).map(|(_, outcome)| outcome.unwrap());
+                        let first = versions.next().unwrap();
+                        assert!(
+                            versions.all(|version| same(&version, &first)),
+                            "{id} is torn"
+                        );
+                        turn.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let over = Over(&is_over);
+            for _ in 0..RELOADS {
+                let seen: Vec<usize> = turns
+                    .iter()
+                    .map(|turn| turn.load(Ordering::Relaxed))
+                    .collect();
+                // What began before the last reload has ended: no version is given up.
+                wait_for("the clients", || {
+                    let mut pairs = turns.iter().zip(&seen);
+                    pairs.all(|(turn, seen)| turn.load(Ordering::Relaxed) >= seen + 2)
+                });
+                stage.reload();
+            }
+            drop(over);
+        });
+        stage.wait_for_ends(RELOADS);
+        stage.server.stop().unwrap();
+    }
 }
