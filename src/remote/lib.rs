@@ -18,8 +18,8 @@ mod uri;
 
 use std::path::PathBuf;
 
+use conch_engine::Error;
 use conch_engine::remote::{Listing, Remote, Wanted, Watch};
-use conch_engine::{Code, Error};
 use futures_util::stream::{self, StreamExt};
 
 use credentials::Environment;
@@ -78,16 +78,10 @@ impl Cloud {
     }
 
     async fn list_one(&self, uri: &str, allowance: &Allowance) -> Result<Listing, Error> {
-        let outcome = self
-            .looking(uri, async |store, place| {
-                listing::contents(&*store.pages, place, allowance).await
-            })
-            .await;
-        match outcome {
-            // Azure says so of a container, the others of a bucket.
-            Err(error) if error.code == Code::NotFound => Ok(Listing::default()),
-            outcome => outcome,
-        }
+        self.looking(uri, async |store, place| {
+            listing::contents(&*store.pages, place, allowance).await
+        })
+        .await
     }
 }
 

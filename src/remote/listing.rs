@@ -49,8 +49,7 @@ pub(crate) async fn directories(
         match names.len() {
             ..=ENTRIES_MAX => Ok(ControlFlow::Continue(())),
             _ => Err(refusal(format!(
-                "more than {ENTRIES_MAX} directories lie in '{}'",
-                place.key
+                "more than {ENTRIES_MAX} directories lie in '{place}'"
             ))),
         }
     };
@@ -91,8 +90,7 @@ pub(crate) async fn contents(
             found.insert(name.to_owned(), meta);
             if found.len() > ENTRIES_MAX {
                 return Err(refusal(format!(
-                    "more than {ENTRIES_MAX} objects lie below '{}'",
-                    place.key
+                    "more than {ENTRIES_MAX} objects lie below '{place}'"
                 )));
             }
         }
@@ -147,8 +145,7 @@ async fn walk(
         page_token = page.page_token;
     }
     Err(refusal(format!(
-        "the listing of '{}' has more than {PAGES_MAX} pages",
-        place.key
+        "the listing of '{place}' has more than {PAGES_MAX} pages"
     )))
 }
 

@@ -268,6 +268,11 @@ fn credentials_are_read_again_only_if_they_changed() {
     assert!(!cloud.stores.reread().unwrap());
     let missing = open("s3://b").err().unwrap();
     assert_eq!(missing.message, "Cannot match credential for path  s3://b");
+    let listed = cloud.list(&["s3://b"]).remove(0).unwrap_err();
+    assert_eq!(
+        listed, missing,
+        "it is not taken for a place where nothing is"
+    );
     // One that is missing is looked for again.
     fs::write(&file, r#"{"s3": {"": {"key_id": "k", "secret_key": "s"}}}"#).unwrap();
     open("s3://b").unwrap();

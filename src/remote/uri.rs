@@ -7,6 +7,8 @@
 //!                           as://http[s]://host[:port]/account/container/path
 //! ```
 
+use std::fmt;
+
 use conch_engine::Error;
 
 /// Which store's protocol a place speaks.
@@ -77,6 +79,14 @@ impl Place {
             bucket,
             key: parts.collect::<Vec<_>>().join("/"),
         })
+    }
+}
+
+/// Bucket and key.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.key.is_empty() { "" } else { "/" };
+        write!(f, "{}{slash}{}", self.bucket, self.key)
     }
 }
 

@@ -164,11 +164,11 @@ fn what_has_no_end_is_refused() {
     let many = Endless { page: 1_000 };
     refused(
         run(contents(&many, &place, &Allowance::new())).map(drop),
-        "more than 100000 objects lie below 'm'",
+        "more than 100000 objects lie below 'bucket/m'",
     );
     refused(
         run(directories(&many, &place)).map(drop),
-        "more than 100000 directories lie in 'm'",
+        "more than 100000 directories lie in 'bucket/m'",
     );
     assert!(
         run(exists(&many, &place)).unwrap(),
@@ -176,7 +176,7 @@ fn what_has_no_end_is_refused() {
     );
     // Pages in which nothing is.
     let nothing = Endless { page: 0 };
-    let message = "the listing of 'm' has more than 1000 pages";
+    let message = "the listing of 'bucket/m' has more than 1000 pages";
     let outcome = run(contents(&nothing, &place, &Allowance::new()));
     refused(outcome.map(drop), message);
     refused(run(directories(&nothing, &place)).map(drop), message);
