@@ -211,6 +211,20 @@ class Embedded(unittest.TestCase):
     def test_streams_are_clean(self):
         self.streams(*VALGRIND)
 
+    def sequences(self, *prefix):
+        idle = "max_sequence_idle_microseconds: 60000000"
+        with Repository() as repository:
+            repository.model("identity", identity(count=2, extra=f"sequence_batching {{ {idle} }}\n"))
+            printed = self.run_program(*prefix, self.build("sequences"), LIBRARY, repository, self.backends)
+        self.assertTrue(printed.endswith("ok\n"), printed[-3000:])
+
+    def test_sequences_while_their_model_is_loaded_anew(self):
+        self.sequences()
+
+    @unittest.skipUnless(shutil.which("valgrind"), "there is no valgrind")
+    def test_sequences_while_their_model_is_loaded_anew_are_clean(self):
+        self.sequences(*VALGRIND)
+
     @unittest.skipUnless(shutil.which("g++"), "there is no g++")
     def test_callbacks_that_throw(self):
         repository = self.repository().model("caller", identity().replace('"identity"', '"caller"'))
