@@ -29,11 +29,12 @@ impl Leash {
     }
 }
 
-/// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither starts nor ends its sequence then.
-pub fn reschedule(mut live: Live) {
+/// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither starts nor ends its sequence then. False for
+/// one that no scheduler gave out, as it warms an instance up or fills a row: it is over, and its end is still to be told.
+#[must_use]
+pub fn reschedule(mut live: Live) -> bool {
     let Some(leash) = live.leash.take() else {
-        debug_assert!(false, "who may be run again is on a leash");
-        return;
+        return false;
     };
     let core = leash.slip();
     live.sequence_flags = 0;
@@ -43,6 +44,7 @@ pub fn reschedule(mut live: Live) {
     if let Some(queue) = ticket.shared().model.queue.get() {
         queue.take_back(Arc::clone(&ticket), core);
     }
+    true
 }
 
 impl Drop for Leash {
@@ -60,5 +62,28 @@ impl fmt::Debug for Leash {
         f.debug_struct("Leash")
             .field("core", &self.core)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admit::admit;
+    use crate::fixture::{Recorder, draft, input, model};
+    use crate::synthetic::filler;
+    use crate::{Completion, Stamps};
+
+    #[test]
+    fn what_no_scheduler_gave_out_is_not_run_again() {
+        let version = model(
+            "max_batch_size: 4 sequence_batching { iterative_sequence: true } input [ { name: 'a' data_type: TYPE_INT8 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ]",
+        );
+        let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
+        let inputs = vec![input("a", conch_config::DataType::Int8, &[1, 1], &[&[7]])];
+        let ticket = admit(&version, draft(inputs), &completion, 0, Stamps::default()).unwrap();
+        let live = ticket
+            .claim(conch_channel::Fate::Execute, None)
+            .expect("nobody else wants it");
+        assert!(!reschedule(filler(&version, &live)));
     }
 }

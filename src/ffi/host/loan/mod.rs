@@ -336,10 +336,11 @@ impl Loan {
         Ok(())
     }
 
-    /// The backend gives the request back to be run again. The caller drops the backend's `Arc` afterwards.
+    /// The backend gives the request back to be run again. One that nobody sent is over instead: it warms an instance up, or fills a row. The
+    /// caller drops the backend's `Arc` afterwards.
     ///
     /// # Errors
-    /// INVALID_ARG if it gave it back before, or sent its final response, or if nobody sent it.
+    /// INVALID_ARG if it gave it back before, or sent its final response.
     pub(crate) fn reschedule(&self) -> Result<(), Error> {
         self.check_owned()?;
         let mut reply = self.reply();
@@ -350,7 +351,7 @@ impl Loan {
         }
         // SAFETY: as in `release`; it is put back if it stays with the backend.
         let live = unsafe { &mut *self.live.get() };
-        if reply.is_final || live.as_ref().is_none_or(|live| live.is_filler) {
+        if reply.is_final || live.is_none() {
             return Err(Error::invalid(
                 "a request that has its final response cannot be rescheduled",
             ));
@@ -359,10 +360,14 @@ impl Loan {
         reply.is_rescheduled = true;
         let live = live.take();
         drop(reply);
-        if let Some(live) = live {
-            reschedule(live);
+        if live.is_none_or(reschedule) {
+            return Ok(());
         }
-        Ok(())
+        let is_over = std::mem::replace(&mut self.reply().is_final, true);
+        if is_over {
+            return Ok(());
+        }
+        self.leave(None, true)
     }
 
     /// Answers with the error of a failed Execute, unless the backend gave the request back or answered it before it failed.
