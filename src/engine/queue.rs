@@ -64,7 +64,7 @@ impl Queue {
     /// A queue for cores with so many instances each; it refuses requests of which the model's configuration cannot be honoured.
     ///
     /// # Errors
-    /// UNSUPPORTED for schedulers that do not exist.
+    /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has no queue.
     pub(crate) fn new(
         config: &conch_config::Model,
         instance_counts: &[usize],
@@ -72,12 +72,8 @@ impl Queue {
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<Queue, Error> {
         let strategy = strategy.map(|strategy| Box::new(Shown(strategy)) as _);
-        let mut scheduler = Scheduler::new(config, instance_counts, strategy).ok_or_else(|| {
-            Error::unsupported(format!(
-                "ensembles of model '{}' cannot be served by this version",
-                config.name
-            ))
-        })?;
+        let mut scheduler = Scheduler::new(config, instance_counts, strategy)
+            .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
         if let Some(hold) = Hold::from_environment() {
             crate::log::warning!(
                 "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",

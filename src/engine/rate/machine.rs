@@ -216,6 +216,23 @@ impl Machine {
         instance.is_some_and(|instance| instance.state == State::Running)
     }
 
+    /// How many turns those with a resource in common may get before `id`, which waits and is of no flow.
+    #[cfg(test)]
+    pub(crate) fn patience(&self, id: InstanceId) -> u128 {
+        let own = &self.instances[&id];
+        let competes = |other: &Instance| {
+            let mut needs = other.needs.keys();
+            needs.any(|need| own.needs.contains_key(need))
+        };
+        let others = self.instances.iter().filter(|(other, _)| **other != id);
+        let before: u128 = others
+            .filter(|(_, other)| competes(other) && other.pass <= own.pass)
+            .map(|(_, other)| (own.pass - other.pass) / other.stride + 1)
+            .sum();
+        // Every other turn may be in vain.
+        2 * before + u128::from(OVERTAKEN_MAX)
+    }
+
     /// Raises the tag of `flow` for a turn that began at `pass`; its instances that wait get back in line by it.
     fn charge(&mut self, flow: &Arc<str>, pass: u128, price: u128) {
         let Some(tag) = self.flows.get_mut(flow) else {

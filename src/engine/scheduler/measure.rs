@@ -44,7 +44,7 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    /// The batcher that `config` asks for; none if that scheduler does not exist yet.
+    /// The batcher that `config` asks for; none for an ensemble.
     pub fn new(config: &Model) -> Option<Batcher> {
         Some(Batcher {
             scheduler: Scheduler::new(config, &[1], None)?,

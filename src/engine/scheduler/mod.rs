@@ -187,7 +187,7 @@ pub(crate) enum Scheduler<T: Entry> {
 }
 
 impl<T: Entry> Scheduler<T> {
-    /// The scheduler that `config` asks for; none if it is one that does not exist yet. Only the dynamic batcher asks `strategy`, and only that of
+    /// The scheduler that `config` asks for; none for an ensemble, which has none. Only the dynamic batcher asks `strategy`, and only that of
     /// sequences minds how many instances each core has.
     pub(crate) fn new(
         config: &Model,

@@ -125,7 +125,10 @@ impl World {
         if self.requests.is_empty() {
             return Ok(());
         }
-        let number = self.random.below(self.requests.len() as u64) as usize;
+        // Mostly one of the last: of the others hardly any is left.
+        let count = self.requests.len() as u64;
+        let among = if self.random.chance(3, 4) { 16 } else { count };
+        let number = (count - 1 - self.random.below(among.min(count))) as usize;
         let Some(ticket) = self.requests[number].ticket.clone() else {
             return Ok(());
         };
@@ -181,7 +184,9 @@ impl World {
         if !version.has(&record.known) {
             version.inbox.push(Arc::clone(&record.known));
         }
-        self.watch(index, self.now_ns);
+        // Who sees to it needs a moment.
+        let delay_ns = self.random.below(4) * 500;
+        self.watch(index, self.now_ns + delay_ns);
     }
 }
 

@@ -41,11 +41,19 @@ struct Seat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// So many others were let run meanwhile who need something of the same.
+    /// So many others were let run meanwhile who need something of the same, and so many may be.
     Waiting {
         passed_count: u32,
+        patience: u128,
     },
     Running,
+}
+
+impl State {
+    const BEGINS: State = State::Waiting {
+        passed_count: 0,
+        patience: u128::MAX,
+    };
 }
 
 /// Whose turn it is: version and core.
@@ -119,7 +127,7 @@ impl Limits {
                 };
                 self.seats.insert(id, seat);
                 seats[core].push(id);
-                turns.extend(self.note(&granted)?);
+                turns.extend(self.note(&granted, |_| true)?);
             }
         }
         Ok((seats, turns))
@@ -143,9 +151,9 @@ impl Limits {
 
     /// An idle instance has work.
     pub(super) fn wait(&mut self, id: InstanceId) -> Result<Turns, Breach> {
-        self.change(id, State::Idle, State::Waiting { passed_count: 0 })?;
+        self.change(id, State::Idle, State::BEGINS)?;
         let granted = self.machine.wait(id);
-        self.note(&granted)
+        self.note(&granted, |seat| *seat == id)
     }
 
     /// A running one is done; with `has_more` it waits again at once.
@@ -157,14 +165,14 @@ impl Limits {
         cost: u64,
     ) -> Result<Turns, Breach> {
         let next = match has_more {
-            true => State::Waiting { passed_count: 0 },
+            true => State::BEGINS,
             false => State::Idle,
         };
         self.change(id, State::Running, next)?;
         let granted = self
             .machine
             .finish_at_cost(id, has_executed, has_more, cost);
-        self.note(&granted)
+        self.note(&granted, |seat| *seat == id)
     }
 
     /// An idle one goes.
@@ -172,7 +180,7 @@ impl Limits {
         self.change(id, State::Idle, State::Idle)?;
         self.seats.remove(&id);
         let granted = self.machine.remove(id);
-        self.note(&granted)
+        self.note(&granted, |_| true)
     }
 
     fn change(&mut self, id: InstanceId, from: State, to: State) -> Result<(), Breach> {
@@ -184,9 +192,24 @@ impl Limits {
         Ok(())
     }
 
-    /// The machine lets some run: who waits, and no more than there is room for.
-    fn note(&mut self, granted: &[InstanceId]) -> Result<Turns, Breach> {
+    /// The machine lets some run: who waits, and no more than there is room for. What may happen to those that `is_new` says is reckoned
+    /// anew first, as they begin to wait, or there are others than before.
+    fn note(
+        &mut self,
+        granted: &[InstanceId],
+        is_new: impl Fn(&InstanceId) -> bool,
+    ) -> Result<Turns, Breach> {
         let is_sharing = matches!(self.policy, Policy::Shares { .. });
+        for (id, seat) in &mut self.seats {
+            if let State::Waiting { patience, .. } = &mut seat.state
+                && is_new(id)
+            {
+                *patience = match is_sharing || granted.contains(id) {
+                    true => u128::MAX,
+                    false => self.machine.patience(*id) + granted.len() as u128,
+                };
+            }
+        }
         let mut turns = Turns::new();
         for id in granted {
             let seat = self.seats.get_mut(id).ok_or("nobody gets a turn")?;
@@ -203,13 +226,14 @@ impl Limits {
                 }
             }
             for other in self.seats.values_mut() {
-                if let State::Waiting { passed_count } = &mut other.state
+                if let State::Waiting {
+                    passed_count,
+                    patience,
+                } = &mut other.state
                     && other.needs.keys().any(|need| taken.contains_key(need))
                 {
                     *passed_count += 1;
-                    if *passed_count > PASSED_MAX && !is_sharing {
-                        return Err(format!("{passed_count} others were let run before one"));
-                    }
+                    *patience = patience.checked_sub(1).ok_or("one starves")?;
                 }
             }
         }
@@ -250,7 +274,7 @@ impl Limits {
                 .iter()
                 .all(|(need, count)| self.held(need) + count <= self.capacity(need));
             let gives_way = self.seats.values().any(|other| {
-                let passed = matches!(other.state, State::Waiting { passed_count } if passed_count >= OVERTAKEN_MAX);
+                let passed = matches!(other.state, State::Waiting { passed_count, .. } if passed_count >= OVERTAKEN_MAX);
                 passed && other.needs.keys().any(|need| seat.needs.contains_key(need))
             });
             if has_room && !gives_way {
@@ -291,9 +315,6 @@ fn resource(name: &str, device: Option<i32>) -> Resource {
     }
 }
 
-/// Where executions are not shared by weight: of a dozen instances at most each has three turns before one of a third of its priority, half
-/// of them in vain, and all may come anew. More is starvation.
-const PASSED_MAX: u32 = 60;
 const EXECUTIONS: &str = "executions";
 const NAMES: [&str; 3] = ["R", "S", "T"];
 /// The most that an instance needs of one resource.

@@ -220,24 +220,6 @@ impl Life {
         ids.get(pick).copied()
     }
 
-    /// How many turns the competitors of `id`, which has just begun to wait, may get before it.
-    fn patience(&self, id: InstanceId) -> u128 {
-        let own = &self.machine.instances[&id];
-        let competitors = self.machine.instances.iter().filter(|(other, instance)| {
-            **other != id
-                && instance
-                    .needs
-                    .keys()
-                    .any(|need| own.needs.contains_key(need))
-        });
-        let before: u128 = competitors
-            .filter(|(_, other)| other.pass <= own.pass)
-            .map(|(_, other)| (own.pass - other.pass) / other.stride + 1)
-            .sum();
-        // Every other turn may be in vain.
-        2 * before + u128::from(OVERTAKEN_MAX)
-    }
-
     fn granted(&mut self, ids: &[InstanceId]) {
         for id in ids {
             self.known.get_mut(id).unwrap().patience = None;
@@ -256,7 +238,7 @@ impl Life {
     fn begin_to_wait(&mut self, id: InstanceId, granted: &[InstanceId]) {
         // Counted before those that the same event lets run.
         if !granted.contains(&id) {
-            let patience = self.patience(id) + granted.len() as u128;
+            let patience = self.machine.patience(id) + granted.len() as u128;
             self.known.get_mut(&id).unwrap().patience = Some(patience);
         }
         self.granted(granted);
