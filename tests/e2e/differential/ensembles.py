@@ -36,5 +36,5 @@ add("ensemble_outputs", "http-infer", *[infer(request(tensor([1, 2], [2]), outpu
 add("ensemble_step", "scheduling/ensemble-step", infer(request(tensor([1, 2, 3, 4], [2, 2])), model="into_row"),
     call("ModelInfer", floats("into_row", [1, 2, 3, 4], [2, 2])), stream([floats("into_row", [1, 2, 3, 4], [2, 2]), floats("into_row", [1, 2], [1, 2])]))
 add("ensemble_shown", "http-model-meta http-config", *[get(f"/v2/models/{model}{part}") for model in ("nested", "counting") for part in ("", "/config", "/ready")])
-add("ensemble_many", "grpc-stream", stream([ints("counting", "INPUT0", [3])]), stream([ints("counting", "INPUT0", [0])]),
+add("ensemble_many", "grpc-stream", stream([ints("counting", "INPUT0", [3])], folds=True), stream([ints("counting", "INPUT0", [0])]),
     call("ModelInfer", ints("counting", "INPUT0", [3])), post("/v2/models/counting/infer", json.dumps(request(tensor([1], [1], "INT32"))).encode()))
