@@ -325,7 +325,8 @@ impl World {
             }
             if is_sequence {
                 // Whoever does so may lose its CPU on the way.
-                let is_late = awaits && self.random.chance(1, 8);
+                // Above all while somebody is about to say that it is to be cancelled.
+                let is_late = awaits && (ticket.is_cancelled() || self.random.chance(1, 8));
                 match is_late {
                     false => self.bring_back(index, core, number),
                     true => {
