@@ -3,7 +3,10 @@
 use std::ffi::{CStr, CString};
 
 use conch_backend_sdk as sdk;
-use sdk::{Batch, Error, Gather, InstanceContext, Join, Kind, Response, Scatter, element_count};
+use sdk::{
+    Batch, BatchInput, BatchOutput, Error, Gather, InstanceContext, Join, Kind, Response, Scatter,
+    element_count,
+};
 
 use crate::engine::{Contents, Output, Session};
 use crate::model::Model;
@@ -21,6 +24,8 @@ pub struct Instance {
 struct FeedPlan {
     name: CString,
     join: Join,
+    /// It describes the batch, and no request has it.
+    batch_input: Option<BatchInput>,
     /// The model wants a scalar where the configuration says `[1]`.
     is_scalar: bool,
     is_optional: bool,
@@ -34,6 +39,8 @@ struct OutputPlan {
     is_response: bool,
     /// It is the next value of an implicit state.
     is_state: bool,
+    /// It is cut apart by the shapes of the requests' inputs.
+    batch_output: Option<BatchOutput>,
     /// What the configuration says of an output that is a scalar in the model.
     scalar_dims: Option<Vec<i64>>,
 }
@@ -74,7 +81,11 @@ impl sdk::Instance for Instance {
         // Inputs.
         let mut gathered = Vec::with_capacity(self.feeds.len());
         for feed in &mut self.feeds {
-            match feed.gather.collect(batch, &feed.name, feed.join)? {
+            let tensor = match &feed.batch_input {
+                Some(input) => Some(feed.gather.describe(batch, input)?),
+                None => feed.gather.collect(batch, &feed.name, feed.join)?,
+            };
+            match tensor {
                 Some(mut tensor) => {
                     if feed.is_scalar && element_count(&tensor.shape) == Some(1) {
                         tensor.shape.clear();
@@ -160,7 +171,7 @@ fn targets<'p, 'r>(
         .iter()
         .map(|plan| {
             let memory = match single {
-                Some(response) if !plan.is_state => {
+                Some(response) if !plan.is_state && plan.batch_output.is_none() => {
                     memory_of(plan, response, batch.max_batch_size() > 0, rows)?
                 }
                 _ => None,
@@ -223,7 +234,10 @@ fn deliver(
         shape: &shape,
         bytes: &bytes,
     };
-    if plan.is_response {
+    if let Some(batch_output) = &plan.batch_output {
+        let shares = batch_output.shares(batch, data_type, bytes.len())?;
+        scatter.write_shares(batch, shares, responses);
+    } else if plan.is_response {
         scatter.write(batch, rows, responses)?;
     }
     if plan.is_state {
@@ -263,6 +277,7 @@ fn update_states(
 
 fn feed_plans(model: &Model, session: &Session) -> Result<Vec<FeedPlan>, Error> {
     let configured = model.config.inputs()?;
+    let batch_inputs = model.config.batch_inputs()?;
     let find = |name: &CStr| configured.iter().find(|input| *input.name == *name);
     let signature = session.signature();
     let plan = |info: &TensorInfo, is_initializer: bool| {
@@ -274,6 +289,10 @@ fn feed_plans(model: &Model, session: &Session) -> Result<Vec<FeedPlan>, Error> 
             } else {
                 Join::Rows
             },
+            batch_input: batch_inputs
+                .iter()
+                .find(|input| input.targets.contains(&info.name))
+                .cloned(),
             is_scalar: info.dims.is_empty(),
             is_optional: is_initializer || input.is_some_and(|input| input.is_optional),
             gather: Gather::default(),
@@ -292,6 +311,7 @@ fn feed_plans(model: &Model, session: &Session) -> Result<Vec<FeedPlan>, Error> 
 fn output_plans(model: &Model, session: &Session) -> Result<Vec<OutputPlan>, Error> {
     let configured = model.config.outputs()?;
     let states = model.config.states()?;
+    let batch_outputs = model.config.batch_outputs()?;
     let signature = session.signature();
     Ok(signature
         .outputs
@@ -303,6 +323,10 @@ fn output_plans(model: &Model, session: &Session) -> Result<Vec<OutputPlan>, Err
                 info: info.clone(),
                 is_response: output.is_some(),
                 is_state,
+                batch_output: batch_outputs
+                    .iter()
+                    .find(|output| output.target == info.name)
+                    .cloned(),
                 scalar_dims: output.map(|output| output.model_dims().to_vec()),
             })
         })

@@ -12,23 +12,19 @@ pub fn validate(
     config: &ModelConfig,
     signature: &Signature,
 ) -> Result<(), Error> {
-    for key in ["batch_input", "batch_output"] {
-        let list = config.json().get(key).and_then(|value| value.as_array());
-        if list.is_some_and(|list| !list.is_empty()) {
-            return Err(Error::unsupported(format!(
-                "unable to load model '{model_name}', '{key}' is not supported by the onnxruntime backend"
-            )));
-        }
-    }
     let inputs = config.inputs()?;
     let states = config.states()?;
     let controls = config.controls()?;
+    let batch_inputs = config.batch_inputs()?;
+    let batch_outputs = config.batch_outputs()?;
 
     let mut control_names: Vec<_> = controls.iter().map(|control| &control.name).collect();
     control_names.sort_unstable();
     control_names.dedup();
     let optional_count = inputs.iter().filter(|input| input.is_optional).count();
-    let expected = inputs.len() - optional_count + control_names.len() + states.len();
+    let batch_input_count: usize = batch_inputs.iter().map(|input| input.targets.len()).sum();
+    let expected =
+        inputs.len() - optional_count + control_names.len() + states.len() + batch_input_count;
     if signature.inputs.len() != expected {
         return Err(Error::invalid(format!(
             "unable to load model '{model_name}', configuration expects {expected} inputs, model provides {}",
@@ -66,6 +62,17 @@ pub fn validate(
             })?;
         check_type(model_name, "input", &control.name, control.data_type, info)?;
     }
+    for batch_input in &batch_inputs {
+        for target in &batch_input.targets {
+            let name = target.to_string_lossy();
+            let info = signature.input(target).ok_or_else(|| {
+                Error::internal(format!(
+                    "configuration specified batch input '{name}', but model does not provide that input"
+                ))
+            })?;
+            check_type(model_name, "input", &name, batch_input.data_type, info)?;
+        }
+    }
     for output in &config.outputs()? {
         let info = signature.output(&output.name).ok_or_else(|| {
             unexpected(
@@ -76,7 +83,13 @@ pub fn validate(
             )
         })?;
         check_type(model_name, "output", output.name(), output.data_type, info)?;
-        check_dims(model_name, output, info, max_batch_size, true)?;
+        // What is cut apart by the shapes of inputs comes from the model in a shape of its own.
+        if !batch_outputs
+            .iter()
+            .any(|other| other.target == output.name)
+        {
+            check_dims(model_name, output, info, max_batch_size, true)?;
+        }
     }
     for state in &states {
         let name = state.output.to_string_lossy();
@@ -323,9 +336,25 @@ mod tests {
         ] {
             assert_eq!(check(&config), expected, "{config}");
         }
-        assert!(
-            check(r#"{"batch_input": [{"kind": "BATCH_ELEMENT_COUNT"}]}"#).contains("batch_input")
+        let batch_input = |name: &str, data_type: &str| {
+            let made = format!(
+                r#""batch_input": [{{"kind": "BATCH_ELEMENT_COUNT", "target_name": ["{name}"], "data_type": "{data_type}", "source_input": ["A"]}}]"#
+            );
+            check(&config(8, "", B).replacen('{', &format!("{{{made}, "), 1))
+        };
+        assert_eq!(batch_input("A", "TYPE_FP32"), "");
+        assert_eq!(
+            batch_input("N", "TYPE_FP32"),
+            "configuration specified batch input 'N', but model does not provide that input"
         );
+        assert_eq!(
+            batch_input("A", "TYPE_INT32"),
+            "unable to load model 'm', configuration expects datatype TYPE_INT32 for input 'A', model provides TYPE_FP32"
+        );
+        let batch_output = r#""batch_output": [{"target_name": ["B"], "source_input": ["A"]}]"#;
+        let fixed = B.replace("[-1]", "[7]");
+        let cut = config(8, A, &fixed).replacen('{', &format!("{{{batch_output}, "), 1);
+        assert_eq!(check(&cut), "");
     }
 
     #[test]

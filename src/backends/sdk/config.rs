@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 
 use serde_json::Value;
 
+use crate::batch_tensor::{BatchInput, BatchInputKind, BatchOutput};
 use crate::error::c_string;
 use crate::{DataType, Error};
 
@@ -183,6 +184,55 @@ impl ModelConfig {
         Ok(controls)
     }
 
+    /// Inputs that describe the batch.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one has no source, or a kind or data type that there is not.
+    pub fn batch_inputs(&self) -> Result<Vec<BatchInput>, Error> {
+        array(self.json.get("batch_input"))
+            .iter()
+            .map(|input| {
+                // The first kind is left out where all members are not shown.
+                let kind = input.get("kind").and_then(Value::as_str);
+                Ok(BatchInput {
+                    kind: BatchInputKind::parse(kind.unwrap_or("BATCH_ELEMENT_COUNT"))?,
+                    data_type: data_type(input)?,
+                    targets: names(input, "target_name").collect(),
+                    source: source(input)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Outputs that are cut apart by the shapes of inputs. Their dimensions are those of the outputs that they are shown as.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one has no source, or names an output that there is not.
+    pub fn batch_outputs(&self) -> Result<Vec<BatchOutput>, Error> {
+        let outputs = self.outputs()?;
+        let mut found = Vec::new();
+        for batch_output in array(self.json.get("batch_output")) {
+            for target in names(batch_output, "target_name") {
+                let output = outputs
+                    .iter()
+                    .find(|output| output.name == target)
+                    .ok_or_else(|| {
+                        Error::invalid(format!(
+                            "batch output '{}' is not an output of the model",
+                            target.to_string_lossy()
+                        ))
+                    })?;
+                let batch_dim = (self.max_batch_size() > 0).then_some(-1);
+                found.push(BatchOutput {
+                    source: source(batch_output)?,
+                    dims: batch_dim.into_iter().chain(output.dims.clone()).collect(),
+                    target,
+                });
+            }
+        }
+        Ok(found)
+    }
+
     /// Instances over all groups.
     pub fn instance_count(&self) -> u64 {
         array(self.json.get("instance_group"))
@@ -318,6 +368,18 @@ fn array(value: Option<&Value>) -> &[Value] {
         .and_then(Value::as_array)
         .map(Vec::as_slice)
         .unwrap_or_default()
+}
+
+fn names<'v>(object: &'v Value, key: &str) -> impl Iterator<Item = CString> + use<'v> {
+    let names = array(object.get(key)).iter().filter_map(Value::as_str);
+    names.map(c_string)
+}
+
+/// The one input that a batch input or output is made from.
+fn source(object: &Value) -> Result<CString, Error> {
+    names(object, "source_input")
+        .next()
+        .ok_or_else(|| Error::invalid("a batch input or output has no source input"))
 }
 
 fn flag(object: &Value, key: &str) -> bool {

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::data_type::{element_count, shape_text};
-use crate::{Batch, DataType, Error, Input, Request, Response};
+use crate::{Batch, BatchInput, DataType, Error, Input, Request, Response};
 
 /// Joined input of a batch.
 #[derive(Clone, Debug)]
@@ -113,6 +113,32 @@ impl Gather {
     }
 }
 
+impl Gather {
+    /// A tensor that describes the batch.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a request lacks the input that it is made from, or a number is too large for its type.
+    pub fn describe<'a>(
+        &'a mut self,
+        batch: &Batch<'_>,
+        input: &BatchInput,
+    ) -> Result<Gathered<'a>, Error> {
+        let (shape, numbers) = input.make(batch)?;
+        let byte_count = 4 * numbers.len();
+        let bytes = self.buffer.fill(byte_count, |target| {
+            for number in numbers {
+                target.write(&input.encode(number)?)?;
+            }
+            Ok(())
+        })?;
+        Ok(Gathered {
+            data_type: input.data_type,
+            shape,
+            bytes,
+        })
+    }
+}
+
 /// Where a request's rows lie in the bytes of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -142,6 +168,17 @@ impl Scatter<'_> {
         responses: &mut [Option<Response<'_>>],
     ) -> Result<(), Error> {
         let shares = self.shares(batch.max_batch_size() > 0, rows)?;
+        self.write_shares(batch, shares, responses);
+        Ok(())
+    }
+
+    /// Writes each request's share, cut elsewhere, as [`write`](Self::write) does.
+    pub fn write_shares(
+        &self,
+        batch: &Batch<'_>,
+        shares: Vec<Share>,
+        responses: &mut [Option<Response<'_>>],
+    ) {
         for ((request, response), share) in batch.requests().zip(responses).zip(shares) {
             let Some(open) = response.as_mut() else {
                 continue;
@@ -163,7 +200,6 @@ impl Scatter<'_> {
                 open.fail(error);
             }
         }
-        Ok(())
     }
 
     /// Byte range and shape of each request's rows.

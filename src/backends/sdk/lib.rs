@@ -9,6 +9,7 @@ pub mod agenda;
 pub mod agent;
 pub mod backend;
 mod batch;
+mod batch_tensor;
 pub mod clock;
 pub mod config;
 mod data_type;
@@ -26,6 +27,7 @@ pub use backend::{
     Ready,
 };
 pub use batch::Batch;
+pub use batch_tensor::{BatchInput, BatchInputKind, BatchOutput};
 #[doc(hidden)]
 pub use conch_abi as abi;
 pub use config::{BackendConfig, ModelConfig, StateConfig, TensorConfig};
