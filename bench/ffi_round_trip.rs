@@ -30,6 +30,7 @@ const MODEL: &str = r#"
     input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 }
     output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }
     instance_group { kind: KIND_CPU count: 1 name: "identity" }
+    parameters { key: "example_response_parameters" value { string_value: "false" } }
 "#;
 
 /// Counts good answers and drops them.

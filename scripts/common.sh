@@ -14,7 +14,7 @@ fail() {
 
 # Runs a command with its output in a file: told in one line, then now and then its newest line while it lasts; shown when it fails.
 quietly() {
-  local name=$1 log pid status=0 shown=$SECONDS
+  local name=$1 log pid status=0 shown=$SECONDS newest= line
   shift
   log=$cache/$(echo "$name" | tr -c 'a-z0-9\n' '-').log
   step "$name"
@@ -24,7 +24,14 @@ quietly() {
     sleep 0.2
     if [ $((SECONDS - shown)) -ge 20 ]; then
       shown=$SECONDS
-      step "  ... $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-100)"
+      line=$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-100)
+      if [ "$line" != "$newest" ]; then
+        step "  ... $line"
+      else
+        # Cargo says nothing while it optimises and links the whole program, the longest step of all.
+        step "  ... still:$line (optimising and linking the whole program takes minutes)"
+      fi
+      newest=$line
     fi
   done
   wait "$pid" || status=$?

@@ -18,7 +18,8 @@ fetch_wheel() {
   python=$(python_with_pip) || fail "python3 with pip or venv is needed to fetch $requirement (apt-get install python3-venv). $otherwise"
   rm -rf "$folder"
   mkdir -p "$folder"
-  if ! "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+  # Without a network it gives up after seconds, where pip's own settings make it a minute and more.
+  if ! "$python" -m pip --timeout 5 --retries 1 download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
     --platform manylinux_2_28_x86_64 --dest "$folder" "$requirement" >"$log" 2>&1; then
     fail "pip could not fetch $requirement: $(tail -n 1 "$log")
 Is there a network, or a package index in pip's configuration? $otherwise"

@@ -2,15 +2,18 @@
 //! unambiguous prefixes), no short options, no positional words.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use conch_engine::{Capacity, ControlMode, HostPolicies};
-use conch_frontend::{HeaderPattern, Restrictions, TraceOptions};
+use conch_frontend::{HeaderPattern, Origins, Restrictions, ShardAffinity, TraceOptions};
+use conch_memory::Owners;
 
 use crate::access_flags;
 use crate::cloud_flags::{self, Environment};
+use crate::deprecated;
 use crate::flag_values::{
-    out_of_bound, parse_backend_config, parse_bool, parse_cache_config, parse_capacity,
-    parse_count, parse_int, parse_port, set_host_policy,
+    check_unused, out_of_bound, parse_backend_config, parse_bool, parse_cache_config,
+    parse_capacity, parse_count, parse_int, parse_port, parse_uids, set_host_policy,
 };
 use crate::flags::{self, Effect, Flag, NoFlag, Takes};
 use crate::grpc_flags::GrpcFlags;
@@ -38,6 +41,10 @@ pub struct Arguments {
     pub model_config_name: String,
     pub model_load_thread_count: usize,
     pub model_load_retry_count: u32,
+    pub loads_config_once: bool,
+    pub pinned_pool_bytes: u64,
+    /// None: a load may take as long as its backend likes.
+    pub model_load_timeout_secs: Option<u64>,
     pub limits_rate: bool,
     pub rate_capacities: Vec<Capacity>,
     pub model_control_mode: ControlMode,
@@ -46,6 +53,7 @@ pub struct Arguments {
     pub startup_models: Vec<String>,
     pub namespacing: bool,
     pub allow_client_shm: bool,
+    pub shm_owners: Owners,
     pub http: Listener,
     pub grpc: Listener,
     pub metrics: Listener,
@@ -66,6 +74,8 @@ pub struct Arguments {
     pub http_forward: Option<HeaderPattern>,
     pub grpc_forward: Option<HeaderPattern>,
     pub http_timeout_header: Option<Box<str>>,
+    pub http_cors_origins: Origins,
+    pub strict_integers: bool,
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
     pub backend_config: Vec<(String, String, String)>,
@@ -75,13 +85,24 @@ pub struct Arguments {
     /// Cache, setting, value.
     pub cache_config: Vec<(String, String, String)>,
     pub shard_count: Option<usize>,
+    pub shard_affinity: ShardAffinity,
     pub memory_limit_bytes: Option<u64>,
+    pub memory_reserve_bytes: Option<u64>,
+    pub memory_stall_timeout: Duration,
     pub connections_max: Option<usize>,
     pub queue_requests_max: u64,
+    pub stream_patience_ms: u64,
     pub lowers_core_priority: bool,
     /// As the options below settle it.
     pub trace: TraceOptions,
     trace_flags: TraceFlags,
+    /// `--disable-auto-complete-config`, and what its deprecated predecessor says.
+    is_strict: bool,
+    strict_model_config: Option<bool>,
+    /// Flag and value of ports that do not exist. They matter only where the service is enabled.
+    odd_ports: Vec<(&'static str, String)>,
+    /// Warnings of deprecated flags, which go to the console as upstream's do.
+    pub console_warnings: Vec<String>,
     /// To be logged once the log is set up.
     pub warnings: Vec<String>,
 }
@@ -100,7 +121,9 @@ pub struct Listener {
 pub enum Stop {
     /// `--help`: print the usage to standard output and exit 0.
     Help,
-    /// A bad flag: usage and reason to standard error, exit 1.
+    /// `--version`: print the version to standard output and exit 0.
+    Version,
+    /// A bad flag: its name and the reason to standard error, exit 1.
     Bad { flag: String, reason: String },
     /// Flags that do not go together: the reason to standard error, exit 1.
     Clash(String),
@@ -132,6 +155,9 @@ impl Default for Arguments {
             model_config_name: String::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
+            loads_config_once: false,
+            pinned_pool_bytes: 256 << 20,
+            model_load_timeout_secs: None,
             limits_rate: false,
             rate_capacities: Vec::new(),
             model_control_mode: ControlMode::None,
@@ -139,6 +165,7 @@ impl Default for Arguments {
             startup_models: Vec::new(),
             namespacing: false,
             allow_client_shm: false,
+            shm_owners: Owners::Own,
             http: listener(8000),
             grpc: listener(8001),
             metrics: Listener {
@@ -166,6 +193,8 @@ impl Default for Arguments {
             http_forward: None,
             grpc_forward: None,
             http_timeout_header: None,
+            http_cors_origins: Origins::default(),
+            strict_integers: false,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
             host_policies: HostPolicies::default(),
@@ -173,12 +202,20 @@ impl Default for Arguments {
             repoagent_directory: PathBuf::from("/opt/tritonserver/repoagents"),
             cache_config: Vec::new(),
             shard_count: None,
+            shard_affinity: ShardAffinity::Auto,
             memory_limit_bytes: None,
+            memory_reserve_bytes: None,
+            memory_stall_timeout: conch_frontend::Options::default().memory_stall_timeout,
             connections_max: None,
             queue_requests_max: 65_536,
+            stream_patience_ms: 30_000,
             lowers_core_priority: true,
             trace: TraceOptions::default(),
             trace_flags: TraceFlags::default(),
+            is_strict: false,
+            strict_model_config: None,
+            odd_ports: Vec::new(),
+            console_warnings: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -194,6 +231,9 @@ pub fn parse(
     let mut words = words.into_iter();
     let mut given = Vec::new();
     while let Some(word) = words.next() {
+        if word == "-h" {
+            return Err(Stop::Help);
+        }
         let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
             return Err(Stop::Bad {
                 flag: String::new(),
@@ -209,8 +249,8 @@ pub fn parse(
             reason,
         };
         let flag = flags::find(name).map_err(|why| match why {
-            NoFlag::Unknown => bad(String::from("no such option; --help lists all")),
-            NoFlag::Ambiguous => bad(String::from("the prefix fits several options")),
+            NoFlag::Unknown => bad(flags::unknown(name)),
+            NoFlag::Ambiguous => bad(flags::ambiguous(name)),
         })?;
         let bad = |reason: String| Stop::Bad {
             flag: String::from(flag.name),
@@ -226,8 +266,10 @@ pub fn parse(
                 .next()
                 .ok_or_else(|| bad(String::from("the option needs a value")))?,
         };
-        if flag.name == "help" {
-            return Err(Stop::Help);
+        match flag.name {
+            "help" => return Err(Stop::Help),
+            "version" => return Err(Stop::Version),
+            _ => {}
         }
         apply(&mut arguments, flag, &value).map_err(bad)?;
         given.push(flag.name);
@@ -260,18 +302,31 @@ fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), Stri
         Takes::Nothing | Takes::Text(_) => {}
     }
     match flag.effect {
-        Effect::Served => return set(arguments, flag.name, value),
-        Effect::Inert(why) => arguments
-            .warnings
-            .push(format!("--{} has no effect: {why}", flag.name)),
-        Effect::Deprecated(instead) => {
+        Effect::Served => set(arguments, flag.name, value).map_err(|reason| flag.refuse(reason)),
+        Effect::Inert(why) => {
+            check_unused(flag.name, value)?;
             arguments
                 .warnings
-                .push(format!("--{} is deprecated, use {instead}", flag.name));
-            return set(arguments, flag.name, value);
+                .push(format!("--{} has no effect: {why}", flag.name));
+            Ok(())
+        }
+        Effect::Deprecated(_) => {
+            arguments
+                .console_warnings
+                .push(deprecated::warning(flag.name, value));
+            set(arguments, flag.name, value)
         }
     }
-    Ok(())
+}
+
+/// A port, 0 if there is none such: that is refused once it is known that the service is enabled.
+fn port(arguments: &mut Arguments, flag: &'static str, value: &str) -> Result<u16, String> {
+    arguments.odd_ports.retain(|(odd, _)| *odd != flag);
+    let port = parse_port(value)?;
+    if port.is_none() {
+        arguments.odd_ports.push((flag, value.to_owned()));
+    }
+    Ok(port.unwrap_or(0))
 }
 
 fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String> {
@@ -304,8 +359,8 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "log-file" => arguments.log_file = (!value.is_empty()).then(|| value.into()),
         "model-store" | "model-repository" => arguments.model_repositories.push(value.into()),
         "exit-on-error" => arguments.exit_on_error = parse_bool(value)?,
-        "disable-auto-complete-config" => arguments.auto_complete = false,
-        "strict-model-config" => arguments.auto_complete &= !parse_bool(value)?,
+        "disable-auto-complete-config" => arguments.is_strict = true,
+        "strict-model-config" => arguments.strict_model_config = Some(parse_bool(value)?),
         "strict-readiness" => arguments.strict_readiness = parse_bool(value)?,
         "model-config-name" if value.is_empty() => {
             return Err(String::from(
@@ -313,11 +368,21 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
             ));
         }
         "model-config-name" => arguments.model_config_name = value.into(),
-        "model-load-thread-count" => arguments.model_load_thread_count = parse_count(value, 1)?,
+        "model-load-thread-count" => {
+            // As upstream: at least one, whatever is asked for.
+            let count = parse_int(value)?.max(1);
+            arguments.model_load_thread_count =
+                usize::try_from(count).map_err(|_| out_of_bound(value))?;
+        }
         "model-load-retry-count" => {
             let count = parse_int(value)?.max(0);
             arguments.model_load_retry_count =
                 u32::try_from(count).map_err(|_| out_of_bound(value))?;
+        }
+        "load-config-once" => arguments.loads_config_once = parse_bool(value)?,
+        "model-load-timeout-secs" => {
+            let seconds = u64::try_from(parse_int(value)?).map_err(|_| out_of_bound(value))?;
+            arguments.model_load_timeout_secs = (seconds > 0).then_some(seconds);
         }
         "model-control-mode" => {
             arguments.model_control_mode = match value.to_ascii_lowercase().as_str() {
@@ -333,9 +398,10 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "load-model" => arguments.startup_models.push(value.into()),
         "model-namespacing" => arguments.namespacing = parse_bool(value)?,
         "allow-client-shm" => arguments.allow_client_shm = parse_bool(value)?,
+        "shm-allowed-uids" => arguments.shm_owners = parse_uids(value)?,
         "allow-http" => arguments.http.is_enabled = parse_bool(value)?,
         "http-address" => arguments.http.address = value.into(),
-        "http-port" => arguments.http.port = parse_port(value)?,
+        "http-port" => arguments.http.port = port(arguments, "http-port", value)?,
         "reuse-http-port" => arguments.http.shares_port = parse_bool(value)?,
         "http-max-input-size" => {
             arguments.http_input_bytes_max = u64::try_from(parse_int(value)?)
@@ -358,24 +424,26 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "http-timeout-header" => {
             arguments.http_timeout_header = access_flags::header_name(value)?;
         }
+        "http-cors-origins" => arguments.http_cors_origins = Origins::parse(value)?,
+        "strict-integers" => arguments.strict_integers = parse_bool(value)?,
         "allow-grpc" => arguments.grpc.is_enabled = parse_bool(value)?,
         "grpc-address" => arguments.grpc.address = value.into(),
-        "grpc-port" => arguments.grpc.port = parse_port(value)?,
+        "grpc-port" => arguments.grpc.port = port(arguments, "grpc-port", value)?,
         "reuse-grpc-port" => arguments.grpc.shares_port = parse_bool(value)?,
         "allow-sagemaker" => arguments.sagemaker.is_enabled = parse_bool(value)?,
         "sagemaker-address" => arguments.sagemaker.address = value.into(),
-        "sagemaker-port" => arguments.sagemaker.port = parse_port(value)?,
+        "sagemaker-port" => arguments.sagemaker.port = port(arguments, "sagemaker-port", value)?,
         "sagemaker-safe-port-range" => {
             arguments.safe_ports = Some(cloud_flags::parse_port_range(value)?);
         }
         "allow-vertex-ai" => arguments.vertex_ai.is_enabled = parse_bool(value)?,
         "vertex-ai-address" => arguments.vertex_ai.address = value.into(),
-        "vertex-ai-port" => arguments.vertex_ai.port = parse_port(value)?,
+        "vertex-ai-port" => arguments.vertex_ai.port = port(arguments, "vertex-ai-port", value)?,
         "vertex-ai-default-model" => arguments.vertex_ai_default_model = value.into(),
         "allow-metrics" => arguments.metrics.is_enabled = parse_bool(value)?,
         "allow-cpu-metrics" => arguments.allow_cpu_metrics = parse_bool(value)?,
         "metrics-address" => arguments.metrics.address = value.into(),
-        "metrics-port" => arguments.metrics.port = parse_port(value)?,
+        "metrics-port" => arguments.metrics.port = port(arguments, "metrics-port", value)?,
         "metrics-interval-ms" => {
             arguments.metrics_interval_ms = parse_int(value)?.max(0).unsigned_abs();
         }
@@ -404,14 +472,32 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
             arguments.warnings.extend(warning);
         }
         "shards" => arguments.shard_count = Some(parse_count(value, 1)?),
+        "shard-affinity" => {
+            arguments.shard_affinity = match value.to_ascii_lowercase().as_str() {
+                "auto" => ShardAffinity::Auto,
+                "pinned" => ShardAffinity::Pinned,
+                "set" => ShardAffinity::Set,
+                _ => return Err(format!("Invalid option value. Got {value}")),
+            }
+        }
         "memory-limit-bytes" => {
             let bytes = u64::try_from(parse_int(value)?)
                 .ok()
                 .filter(|bytes| *bytes >= 1 << 20);
             arguments.memory_limit_bytes = Some(bytes.ok_or("at least 1048576 (1 MiB)")?);
         }
+        "memory-reserve-bytes" => {
+            arguments.memory_reserve_bytes = Some(parse_count(value, 0)? as u64);
+        }
+        "memory-stall-timeout-ms" => {
+            arguments.memory_stall_timeout = Duration::from_millis(parse_count(value, 0)? as u64);
+        }
         "connections-max" => arguments.connections_max = Some(parse_count(value, 1)?),
         "queue-requests-max" => arguments.queue_requests_max = parse_count(value, 1)? as u64,
+        "stream-patience-ms" => arguments.stream_patience_ms = parse_count(value, 0)? as u64,
+        "pinned-memory-pool-byte-size" => {
+            arguments.pinned_pool_bytes = parse_int(value)?.max(0).unsigned_abs();
+        }
         "lower-core-priority" => arguments.lowers_core_priority = parse_bool(value)?,
         deprecated if deprecated.starts_with("trace-") => {
             let name = deprecated.trim_start_matches("trace-");
@@ -423,6 +509,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
 }
 
 fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
+    check_odd_ports(&arguments)?;
     if arguments.model_repositories.is_empty() {
         let reason = String::from("Error: --model-repository must be specified");
         return Err(Stop::Bad {
@@ -438,6 +525,17 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             reason: String::from(reason),
         });
     }
+    if let (Some(limit), Some(reserve)) =
+        (arguments.memory_limit_bytes, arguments.memory_reserve_bytes)
+        && reserve > limit / 2
+    {
+        return Err(Stop::Bad {
+            flag: String::from("memory-reserve-bytes"),
+            reason: String::from(
+                "--memory-reserve-bytes is more than half of --memory-limit-bytes.",
+            ),
+        });
+    }
     if arguments.limits_rate && arguments.limit_flags.executions_max.is_some() {
         return Err(Stop::Bad {
             flag: String::from("executions-max"),
@@ -451,6 +549,14 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             flag: String::from(flag),
             reason: String::from(reason),
         })?;
+    if arguments.is_strict && arguments.strict_model_config == Some(false) {
+        arguments
+            .console_warnings
+            .push(deprecated::STRICT_OVERRIDDEN.to_owned());
+    }
+    arguments.auto_complete = !arguments.is_strict && arguments.strict_model_config != Some(true);
+    let overridden = arguments.trace_flags.overridden();
+    arguments.console_warnings.extend(overridden);
     arguments.startup_models.sort();
     arguments.startup_models.dedup();
     arguments.model_repositories.sort();
@@ -461,6 +567,14 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     })?;
     if arguments.metrics.address.is_empty() {
         arguments.metrics.address = arguments.http.address.clone();
+        // Upstream starts then, with metrics that nobody can reach.
+        if !arguments.http.is_enabled && !may_be_address(&arguments.http.address) {
+            arguments.metrics.is_enabled = false;
+            arguments.warnings.push(format!(
+                "metrics are not served: --metrics-address is not given, and '{}' of --http-address is none",
+                arguments.http.address
+            ));
+        }
     }
     let listeners = [
         ("HTTP", &arguments.http),
@@ -483,6 +597,36 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
         }
     }
     Ok(arguments)
+}
+
+/// Whether `text` has the form of an address or of the name of a host.
+fn may_be_address(text: &str) -> bool {
+    let is_name = |label: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && !label.starts_with('-') && label.bytes().all(is_plain)
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    text.contains(':') || name.split('.').all(is_name)
+}
+
+/// A port that does not exist is refused only where somebody is to listen there, as upstream has it.
+fn check_odd_ports(arguments: &Arguments) -> Result<(), Stop> {
+    for (flag, value) in &arguments.odd_ports {
+        let is_enabled = match *flag {
+            "http-port" => arguments.http.is_enabled,
+            "grpc-port" => arguments.grpc.is_enabled,
+            "sagemaker-port" => arguments.sagemaker.is_enabled,
+            "vertex-ai-port" => arguments.vertex_ai.is_enabled,
+            _ => arguments.metrics.is_enabled,
+        };
+        if is_enabled {
+            return Err(Stop::Bad {
+                flag: String::from(*flag),
+                reason: out_of_bound(value),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// On SageMaker's address, other listeners keep to the ports that it allows.

@@ -39,19 +39,46 @@ fn accepts_both_forms_prefixes_and_repeats() {
 }
 
 #[test]
+fn owners_of_shared_memory() {
+    let owners = |line: &str| {
+        let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
+        arguments.shm_owners
+    };
+    for (line, expected) in [
+        ("", Owners::Own),
+        ("--shm-allowed-uids=all", Owners::All),
+        ("--shm-allowed-uids=1000", Owners::Only(vec![1000])),
+        (
+            "--shm-allowed-uids=0,4294967295",
+            Owners::Only(vec![0, u32::MAX]),
+        ),
+    ] {
+        assert_eq!(owners(line), expected, "{line}");
+    }
+    for value in ["x", "1,", "-1", "4294967296", "all,1"] {
+        let line = format!("--model-repository=m --shm-allowed-uids={value}");
+        assert!(parsed(&line).is_err(), "{value}");
+    }
+}
+
+#[test]
 fn metrics_and_retries_are_set() {
     let arguments = parsed(
-        "--model-repository=m --metrics-interval-ms=250 --metrics-config=counter_latencies=false --model-load-retry-count=2",
+        "--model-repository=m --metrics-interval-ms=250 --metrics-config=counter_latencies=false --model-load-retry-count=2 --model-load-timeout-secs=30",
     )
     .unwrap();
     assert_eq!(
         (
             arguments.metrics_interval_ms,
             arguments.counter_latencies,
-            arguments.model_load_retry_count
+            arguments.model_load_retry_count,
+            arguments.model_load_timeout_secs
         ),
-        (250, false, 2)
+        (250, false, 2, Some(30))
     );
+    let unlimited = parsed("--model-repository=m --model-load-timeout-secs=0").unwrap();
+    assert_eq!(unlimited.model_load_timeout_secs, None);
+    assert!(parsed("--model-repository=m --model-load-timeout-secs=-1").is_err());
 }
 
 #[test]
@@ -89,8 +116,9 @@ fn caches() {
     )
     .unwrap();
     assert_eq!(arguments.cache_config, [row("local", "size", "1048576")]);
-    assert_eq!(arguments.warnings.len(), 2);
-    assert!(arguments.warnings[0].contains("--cache-config=local,size="));
+    assert!(arguments.warnings.is_empty());
+    assert_eq!(arguments.console_warnings.len(), 2);
+    assert!(arguments.console_warnings[0].ends_with("'--cache-config=local,size=5'"));
     let both = "--model-repository=m --cache-config=local,size=1 --response-cache-byte-size=5";
     assert_eq!(
         reason(both),
@@ -126,7 +154,7 @@ fn caches() {
 fn refuses_with_a_reason() {
     for (line, expected) in [
         ("stray", "Unexpected argument: stray"),
-        ("-h", "Unexpected argument: -h"),
+        ("-x", "Unexpected argument: -x"),
         ("--http-port", "the option needs a value"),
         ("--http-port=x", "Invalid option value. Got x"),
         ("--http-port=8000abc", "Invalid option value. Got 8000abc"),
@@ -139,16 +167,23 @@ fn refuses_with_a_reason() {
             "Provided option value is out of bound. Got 99999999999999999999",
         ),
         ("--allow-http=2", "invalid value for bool option: 2"),
-        ("--log-format=iso8601", "invalid argument for --log-format"),
+        (
+            "--log-format=iso8601",
+            "invalid argument for --log-format. It takes one of: default, ISO8601",
+        ),
         (
             "--model-control-mode=manual",
-            "invalid argument for --model-control-mode",
+            "invalid argument for --model-control-mode. It takes one of: none, poll, explicit",
         ),
         (
             "--model-repository=m --model-control-mode=poll --load-model=a",
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
         ),
-        ("--no-such", "no such option; --help lists all"),
+        ("--no-such", "There is no such option."),
+        (
+            "--htpp-port=1",
+            "There is no such option. Did you mean --http-port?",
+        ),
         (
             "--http-max-input-size=0",
             "Error: --http-max-input-size must be greater than 0.",
@@ -178,7 +213,10 @@ fn refuses_with_a_reason() {
             "--metrics-config=a,counter_latencies=true",
             "--metrics-config option format is <setting>=<value>. Got a,counter_latencies=true",
         ),
-        ("--rate-limit=often", "invalid argument for --rate-limit"),
+        (
+            "--rate-limit=often",
+            "invalid argument for --rate-limit. It takes one of: off, execution_count",
+        ),
         (
             "--rate-limit-resource=R",
             "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R",
@@ -283,7 +321,7 @@ fn every_served_flag_can_be_set() {
         .filter(|flag| matches!(flag.effect, Effect::Served | Effect::Deprecated(_)))
     {
         let value = match (flag.name, flag.takes) {
-            ("help", _) => continue,
+            ("help" | "version", _) => continue,
             ("log-format", _) => "default",
             ("log-verbose", _) => "1",
             ("grpc-infer-response-compression-level", _) => "low",
@@ -292,12 +330,15 @@ fn every_served_flag_can_be_set() {
             ("trace-config", _) => "rate=5",
             ("trace-level", _) => "TENSORS",
             ("http-restricted-api" | "grpc-restricted-protocol", _) => "health:k=v",
+            ("http-cors-origins", _) => "http://a",
             ("sagemaker-safe-port-range", _) => "1-2",
             ("host-policy", _) => "p,cpu-cores=0-1,3-3",
             ("cache-config", _) => "a,b=c",
             ("rate-limit", _) => "execution_count",
             ("rate-limit-resource", _) => "r:1",
             ("memory-limit-bytes", _) => "1048576",
+            ("shard-affinity", _) => "set",
+            ("shm-allowed-uids", _) => "all",
             (_, Takes::Bool) => "true",
             (_, Takes::Int) => "5",
             (_, Takes::Nothing | Takes::Text(_)) => "text",
@@ -314,6 +355,175 @@ fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
          --model-namespacing=true --metrics-config=summary_latencies=false --metrics-config=a=b",
     )
     .unwrap();
-    assert_eq!(arguments.warnings.len(), 3);
+    assert_eq!(arguments.warnings.len(), 2);
+    assert_eq!(
+        arguments.console_warnings,
+        [
+            "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+        ]
+    );
     assert!(!arguments.auto_complete);
+}
+
+#[test]
+fn deprecated_flags_give_way() {
+    for (line, completes, overrides) in [
+        ("", true, 0),
+        (
+            "--strict-model-config=true --strict-model-config=false",
+            true,
+            0,
+        ),
+        ("--strict-model-config=true", false, 0),
+        ("--disable-auto-complete-config", false, 0),
+        (
+            "--strict-model-config=false --disable-auto-complete-config",
+            false,
+            1,
+        ),
+        (
+            "--disable-auto-complete-config --strict-model-config=false",
+            false,
+            1,
+        ),
+        (
+            "--disable-auto-complete-config --strict-model-config=true",
+            false,
+            0,
+        ),
+        ("--trace-rate=3 --trace-config=rate=4", true, 1),
+    ] {
+        let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
+        assert_eq!(arguments.auto_complete, completes, "{line}");
+        let overriding = arguments
+            .console_warnings
+            .iter()
+            .filter(|warning| warning.starts_with("Warning: Overriding deprecated"));
+        assert_eq!(overriding.count(), overrides, "{line}");
+    }
+}
+
+#[test]
+fn what_upstream_starts_with() {
+    for line in [
+        "--grpc-port -47 --allow-grpc 0",
+        "--allow-metrics=false --metrics-port=70000",
+        "--sagemaker-port=-1 --vertex-ai-port=65536",
+        "--http-port=-1 --http-port=8000",
+        "--trace-config=rate=-1 --trace-config=count=-5",
+        "--model-load-gpu-limit=0:0.5 --model-load-gpu-limit=1:1",
+    ] {
+        assert!(
+            parsed(&format!("--model-repository=m {line}")).is_ok(),
+            "{line}"
+        );
+    }
+    for count in ["0", "-3"] {
+        let line = format!("--model-repository=m --model-load-thread-count={count}");
+        assert_eq!(parsed(&line).unwrap().model_load_thread_count, 1);
+    }
+    for (line, expected) in [
+        (
+            "--grpc-port=-47",
+            "Provided option value is out of bound. Got -47",
+        ),
+        (
+            "--http-port=8000 --http-port=-1",
+            "Provided option value is out of bound. Got -1",
+        ),
+        (
+            "--model-load-gpu-limit=-1:0.6",
+            "error: setting model load GPU limit: Invalid argument - expects device ID >= 0, got -1",
+        ),
+        (
+            "--model-load-gpu-limit=0:-0.4",
+            "error: setting model load GPU limit: Invalid argument - expects limit fraction to be in range [0.0, 1.0], got -0.4",
+        ),
+        (
+            "--model-load-gpu-limit=x",
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format <first>:<second>. Found: x",
+        ),
+        (
+            "--cuda-memory-pool-byte-size=0:x",
+            "Invalid option value. Got x",
+        ),
+        (
+            "--min-supported-compute-capability=x",
+            "Invalid option value. Got x",
+        ),
+        (
+            "--grpc-infer-thread-count=1",
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        ),
+    ] {
+        assert_eq!(
+            reason(&format!("--model-repository=m {line}")),
+            expected,
+            "{line}"
+        );
+    }
+    assert_eq!(parsed("-h"), Err(Stop::Help));
+    assert_eq!(parsed("--model-repository=m --version"), Err(Stop::Version));
+}
+
+#[test]
+fn where_shards_run() {
+    use ShardAffinity::{Auto, Pinned, Set};
+    for (line, expected) in [
+        ("", Auto),
+        ("--shard-affinity=auto", Auto),
+        ("--shard-affinity=Pinned", Pinned),
+        ("--shard-affinity set", Set),
+    ] {
+        let line = format!("--model-repository=m {line}");
+        assert_eq!(parsed(&line).unwrap().shard_affinity, expected, "{line}");
+    }
+    assert_eq!(
+        reason("--model-repository=m --shard-affinity=all"),
+        "Invalid option value. Got all. It takes one of: auto, pinned, set"
+    );
+}
+
+#[test]
+fn metrics_do_not_inherit_what_is_no_address() {
+    let outcome = |line: &str| parsed(&format!("--model-repository=m {line}")).unwrap();
+    for (line, is_served) in [
+        ("--http-address=-47 --allow-http=0", false),
+        (
+            "--http-address=-47 --allow-http=0 --metrics-address=::1",
+            true,
+        ),
+        ("--http-address=-47", true),
+        ("--http-address=:: --allow-http=0", true),
+        ("--http-address=my-host.example. --allow-http=0", true),
+    ] {
+        let arguments = outcome(line);
+        assert_eq!(arguments.metrics.is_enabled, is_served, "{line}");
+        assert_eq!(arguments.warnings.is_empty(), is_served, "{line}");
+    }
+}
+
+#[test]
+fn backend_settings_have_their_form() {
+    let outcome = |value: &str| parsed(&format!("--model-repository=m --backend-config={value}"));
+    assert_eq!(
+        outcome("x,y=a,b=c").unwrap().backend_config,
+        [("x".into(), "y".into(), "a,b=c".into())]
+    );
+    let form = "--backend-config option format is '<backend name>,<setting>=<value>'. Got";
+    for (value, expected) in [
+        (
+            ",y=z",
+            "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got ,y=z"
+                .to_owned(),
+        ),
+        ("y", format!("{form} y")),
+        ("y=", format!("{form} y=")),
+        ("x,y", format!("{form} x,y")),
+        ("x,=z", format!("{form} x,=z")),
+    ] {
+        let flag = String::from("backend-config");
+        let reason = expected;
+        assert_eq!(outcome(value), Err(Stop::Bad { flag, reason }), "{value}");
+    }
 }

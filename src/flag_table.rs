@@ -9,7 +9,20 @@ const NO_GPU: &str = "this version drives no GPU";
 
 /// Every flag, by group in the order of `--help`.
 pub static FLAGS: &[Flag] = &[
-    flag("", "help", Nothing, Served, "Print this help and exit."),
+    flag(
+        "",
+        "help",
+        Nothing,
+        Served,
+        "Print this help and exit. Short: -h.",
+    ),
+    flag(
+        "",
+        "version",
+        Nothing,
+        Served,
+        "Print the version and exit.",
+    ),
     flag(
         "Server",
         "id",
@@ -142,6 +155,13 @@ pub static FLAGS: &[Flag] = &[
         Int,
         Served,
         "Further attempts after a version failed to load. Default: 0.",
+    ),
+    flag(
+        "Model Repository",
+        "model-load-timeout-secs",
+        Int,
+        Served,
+        "Seconds that an attempt to load a version may take before the load fails; 0: no limit. Default: 0.",
     ),
     flag(
         "Model Repository",
@@ -310,6 +330,13 @@ pub static FLAGS: &[Flag] = &[
         Text("none|low|medium|high"),
         Served,
         "Compression of inference responses, for clients that accept it. Default: none.",
+    ),
+    flag(
+        "GRPC",
+        "grpc-max-inflated-size",
+        Int,
+        Served,
+        "Bytes that a compressed message may inflate to; those of others are bounded by 2147483647. Default: 67108864.",
     ),
     flag(
         "GRPC",
@@ -542,8 +569,8 @@ pub static FLAGS: &[Flag] = &[
         "Memory/Device Management",
         "pinned-memory-pool-byte-size",
         Int,
-        Inert(NO_GPU),
-        "Bytes of pinned memory for transfers.",
+        Served,
+        "Bytes of pinned memory for transfers to a GPU; without one it is only shown by the metrics. Default: 268435456.",
     ),
     flag(
         "Memory/Device Management",
@@ -592,7 +619,14 @@ pub static FLAGS: &[Flag] = &[
         "allow-client-shm",
         Bool,
         Served,
-        "Let clients register shared memory of their own for the tensors of their requests (default false). They must run as the same user.",
+        "Let clients register shared memory of their own for the tensors of their requests (default false).",
+    ),
+    flag(
+        "Shared Memory",
+        "shm-allowed-uids",
+        Text("all|<uid>[,<uid>]"),
+        Served,
+        "Whose shared memory clients may register. Default: of the user that the server runs as; of all users if that is root.",
     ),
     flag(
         "conch",
@@ -603,6 +637,27 @@ pub static FLAGS: &[Flag] = &[
     ),
     flag(
         "conch",
+        "shard-affinity",
+        Text("auto|pinned|set"),
+        Served,
+        "Where a network thread runs. auto: on a CPU of its own, and on all of this process's while others keep that busy; pinned: on its own; set: on all. Default: auto.",
+    ),
+    flag(
+        "conch",
+        "grpc-handshakes-max",
+        Int,
+        Served,
+        "TLS handshakes under way; beyond that one of the client address with the most of them is closed. Default: 512.",
+    ),
+    flag(
+        "conch",
+        "load-config-once",
+        Bool,
+        Served,
+        "A configuration that comes with a load lasts until the next load without one; false: until the model's files change. Default: false.",
+    ),
+    flag(
+        "conch",
         "memory-limit-bytes",
         Int,
         Served,
@@ -610,10 +665,38 @@ pub static FLAGS: &[Flag] = &[
     ),
     flag(
         "conch",
+        "memory-reserve-bytes",
+        Int,
+        Served,
+        "Of these, what only connections may use that hold little. Default: a sixteenth of the limit.",
+    ),
+    flag(
+        "conch",
+        "memory-stall-timeout-ms",
+        Int,
+        Served,
+        "When memory runs short: milliseconds without progress after which a connection that holds much may be dropped; 0 drops none. Default: 1000.",
+    ),
+    flag(
+        "conch",
         "drain-delay-secs",
         Int,
         Served,
         "On SIGTERM or SIGINT, seconds of normal service (not ready) before draining. Default: 0.",
+    ),
+    flag(
+        "conch",
+        "http-cors-origins",
+        Text("<origin>,..."),
+        Served,
+        "Origins (<scheme>://<host>[:<port>]) whose scripts may use the HTTP listeners from a browser; * for any. Default: none.",
+    ),
+    flag(
+        "conch",
+        "strict-integers",
+        Bool,
+        Served,
+        "Refuse integers that their tensor's type cannot hold, in JSON and in typed gRPC contents, instead of wrapping them round. Default: false.",
     ),
     flag(
         "conch",
@@ -649,6 +732,13 @@ pub static FLAGS: &[Flag] = &[
         Bool,
         Served,
         "Put values of environment variables into configuration files, where ${NAME} or ${NAME:-default} stands. Default: false.",
+    ),
+    flag(
+        "conch",
+        "stream-patience-ms",
+        Int,
+        Served,
+        "How long the client of a stream may read nothing while more than 256 responses or 16 MiB of a request wait for it; the request is cancelled then. Default: 30000.",
     ),
     flag(
         "conch",

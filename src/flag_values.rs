@@ -1,6 +1,7 @@
 //! The values of single options: numbers, switches, and the texts with parts of their own.
 
 use conch_engine::{Capacity, HostPolicies};
+use conch_memory::Owners;
 
 /// Upstream's spellings of yes and no.
 pub fn parse_bool(text: &str) -> Result<bool, String> {
@@ -25,8 +26,77 @@ pub fn out_of_bound(text: &str) -> String {
     format!("Provided option value is out of bound. Got {text}")
 }
 
-pub fn parse_port(text: &str) -> Result<u16, String> {
-    u16::try_from(parse_int(text)?).map_err(|_| out_of_bound(text))
+/// None for a number that is no port.
+pub fn parse_port(text: &str) -> Result<Option<u16>, String> {
+    let number = i32::try_from(parse_int(text)?).map_err(|_| out_of_bound(text))?;
+    Ok(u16::try_from(number).ok())
+}
+
+/// `<first>:<second>`, as upstream splits pairs.
+fn parse_pair(text: &str) -> Result<(&str, &str), String> {
+    text.split_once(':').ok_or_else(|| {
+        format!(
+            "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format \
+             <first>:<second>. Found: {text}"
+        )
+    })
+}
+
+fn parse_number(text: &str) -> Result<f64, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("Invalid option value. Got {text}"))
+}
+
+/// `<gpu>:<fraction>`; there is nothing to be done with it, but what cannot be meant ends the start as it does upstream.
+pub fn check_gpu_limit(text: &str) -> Result<(), String> {
+    let (device, fraction) = parse_pair(text)?;
+    let (device, fraction) = (parse_int(device)?, parse_number(fraction)?);
+    let refused = "error: setting model load GPU limit: Invalid argument - ";
+    if device < 0 {
+        return Err(format!("{refused}expects device ID >= 0, got {device}"));
+    }
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(format!(
+            "{refused}expects limit fraction to be in range [0.0, 1.0], got {fraction}"
+        ));
+    }
+    Ok(())
+}
+
+/// The value of a flag that has no effect: refused where upstream refuses it.
+pub fn check_unused(name: &str, value: &str) -> Result<(), String> {
+    match name {
+        "model-load-gpu-limit" => check_gpu_limit(value),
+        "cuda-memory-pool-byte-size" | "cuda-virtual-address-size" => {
+            let (device, bytes) = parse_pair(value)?;
+            parse_int(device)?;
+            parse_int(bytes).map(|_| ())
+        }
+        "min-supported-compute-capability" => parse_number(value).map(|_| ()),
+        "grpc-infer-thread-count" if !(2..=128).contains(&parse_int(value)?) => Err(String::from(
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        )),
+        "grpc-max-response-pool-size" if parse_int(value)? <= 0 => Err(String::from(
+            "Error: --grpc-max-response-pool-size must be greater than 0.",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `all`, or numbers of users with commas between them.
+pub fn parse_uids(text: &str) -> Result<Owners, String> {
+    if text.trim() == "all" {
+        return Ok(Owners::All);
+    }
+    let uid = |text| {
+        let number = parse_int(text)?;
+        u32::try_from(number).map_err(|_| out_of_bound(text))
+    };
+    text.split(',')
+        .map(uid)
+        .collect::<Result<_, _>>()
+        .map(Owners::Only)
 }
 
 /// A number of things, at least `least`.
@@ -86,13 +156,21 @@ pub fn parse_cache_config(text: &str) -> Result<(String, String, String), String
 
 /// `[<backend>,]<setting>=<value>`: backend (empty for all), setting, value.
 pub fn parse_backend_config(text: &str) -> Result<(String, String, String), String> {
-    let (head, value) = text
+    const FORMAT: &str = "--backend-config option format is";
+    let malformed = || format!("{FORMAT} '<backend name>,<setting>=<value>'. Got {text}");
+    let (backend, rest) = match text.split_once(',') {
+        Some(("", _)) => {
+            return Err(format!(
+                "No backend specified. {FORMAT} <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
+            ));
+        }
+        Some(parts) => parts,
+        None => ("", text),
+    };
+    let (setting, value) = rest
         .split_once('=')
-        .ok_or("--backend-config option format is '<backend name>,<setting>=<value>' or '<setting>=<value>'")?;
-    let (backend, setting) = head.split_once(',').unwrap_or(("", head));
-    if setting.is_empty() || value.is_empty() {
-        return Err(String::from("--backend-config needs a setting and a value"));
-    }
+        .filter(|(setting, value)| !setting.is_empty() && !value.is_empty())
+        .ok_or_else(malformed)?;
     Ok((backend.into(), setting.into(), value.into()))
 }
 

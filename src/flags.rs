@@ -6,6 +6,7 @@ use Effect::{Deprecated, Inert, Served};
 use Takes::{Bool, Int, Nothing, Text};
 
 pub use crate::flag_table::FLAGS;
+use crate::suggest;
 
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,55 @@ pub const fn flag(
     }
 }
 
+impl Flag {
+    /// The values that it takes, if they are few and have names.
+    fn choices(&self) -> Option<Vec<&'static str>> {
+        match self.takes {
+            Text(words) if words.contains('|') && !words.contains('<') => {
+                Some(words.split('|').collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// A refusal of a value, with the values that there are if there are only a few.
+    pub fn refuse(&self, reason: String) -> String {
+        match self.choices() {
+            Some(choices) => format!("{reason}. It takes one of: {}", choices.join(", ")),
+            None => reason,
+        }
+    }
+}
+
+/// What is said of a name that no flag has or begins with.
+pub fn unknown(name: &str) -> String {
+    let similar = suggest::similar(name, FLAGS.iter().map(|flag| flag.name));
+    if similar.is_empty() {
+        return String::from("There is no such option.");
+    }
+    format!(
+        "There is no such option. Did you mean {}?",
+        listed(&similar)
+    )
+}
+
+/// What is said of a name that begins the names of several flags.
+pub fn ambiguous(name: &str) -> String {
+    let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+    names.retain(|known| known.starts_with(name));
+    let more = if names.len() > SHOWN_MAX { ", ..." } else { "" };
+    names.truncate(SHOWN_MAX);
+    format!("Several options begin so: {}{more}", listed(&names))
+}
+
+fn listed(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("--{name}")).collect();
+    names.join(", ")
+}
+
+/// Flags that begin alike which are listed.
+const SHOWN_MAX: usize = 8;
+
 /// Why a name does not lead to one flag.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoFlag {
@@ -78,9 +128,10 @@ pub fn find(name: &str) -> Result<&'static Flag, NoFlag> {
 
 /// The text of `--help`.
 pub fn usage() -> String {
-    let mut text = String::from(
-        "Usage: conch [options]\n\n  Serves the models of a Triton model repository over HTTP and gRPC.\n  \
+    let mut text = format!(
+        "{}\nUsage: conch [options]\n\n  Serves the models of a Triton model repository over HTTP and gRPC.\n  \
          Example: conch --model-repository=/models --backend-directory=/backends\n",
+        crate::version()
     );
     let mut group = None;
     for flag in FLAGS {
@@ -133,5 +184,32 @@ mod tests {
         ] {
             assert_eq!(find(name).map(|flag| flag.name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_what_is_meant() {
+        for (name, expected) in [
+            (
+                "htttp-port",
+                "There is no such option. Did you mean --http-port?",
+            ),
+            (
+                "model_repository",
+                "There is no such option. Did you mean --model-repository?",
+            ),
+            ("zzzzzzzzzz", "There is no such option."),
+        ] {
+            assert_eq!(unknown(name), expected);
+        }
+        assert_eq!(
+            ambiguous("grpc-use"),
+            "Several options begin so: --grpc-use-ssl, --grpc-use-ssl-mutual"
+        );
+        assert!(ambiguous("grpc").ends_with(", ..."));
+        let mode = find("model-control-mode").unwrap_or_else(|_| panic!("it is there"));
+        assert_eq!(
+            mode.refuse(String::from("no")),
+            "no. It takes one of: none, poll, explicit"
+        );
     }
 }

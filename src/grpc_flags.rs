@@ -6,13 +6,15 @@ use std::time::Duration;
 use conch_engine::Error;
 use conch_frontend::{CompressionLevel, GrpcConnections, Tls, TlsFiles};
 
-use crate::flag_values::{out_of_bound, parse_bool, parse_int};
+use crate::flag_values::{out_of_bound, parse_bool, parse_count, parse_int};
 
 /// What the flags of this page set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GrpcFlags {
     pub compression: CompressionLevel,
     pub connections: GrpcConnections,
+    /// None: the default.
+    pub inflated_bytes_max: Option<u64>,
     uses_tls: bool,
     verifies_clients: bool,
     tls_files: TlsFiles,
@@ -24,6 +26,13 @@ impl GrpcFlags {
         let set: fn(&mut GrpcFlags, &str) -> Result<(), String> = match name {
             "grpc-infer-response-compression-level" => |flags, value| {
                 flags.compression = parse_level(value)?;
+                Ok(())
+            },
+            "grpc-max-inflated-size" => |flags, value| {
+                let bytes = u64::try_from(parse_int(value)?).ok();
+                let bytes = bytes.filter(|bytes| *bytes > 0);
+                let reason = "Error: --grpc-max-inflated-size must be greater than 0.";
+                flags.inflated_bytes_max = Some(bytes.ok_or(reason)?);
                 Ok(())
             },
             "grpc-keepalive-time" => |flags, value| {
@@ -57,6 +66,10 @@ impl GrpcFlags {
             },
             "grpc-max-connection-age-grace" => |flags, value| {
                 flags.connections.age_grace = parse_age(value)?;
+                Ok(())
+            },
+            "grpc-handshakes-max" => |flags, value| {
+                flags.connections.handshakes_max = parse_count(value, 1)?;
                 Ok(())
             },
             "grpc-use-ssl" => |flags, value| {
@@ -140,6 +153,8 @@ mod tests {
             ("grpc-http2-max-ping-strikes", "7"),
             ("grpc-max-connection-age", "60000"),
             ("grpc-max-connection-age-grace", "5000"),
+            ("grpc-handshakes-max", "9"),
+            ("grpc-max-inflated-size", "4096"),
             ("grpc-use-ssl-mutual", "true"),
             ("grpc-server-cert", "c.pem"),
             ("grpc-server-key", "k.pem"),
@@ -157,7 +172,10 @@ mod tests {
                 ping_strikes_max: 7,
                 age_max: Some(Duration::from_secs(60)),
                 age_grace: Some(Duration::from_secs(5)),
+                handshakes_max: 9,
+                ..GrpcConnections::default()
             },
+            inflated_bytes_max: Some(4096),
             uses_tls: true,
             verifies_clients: true,
             tls_files: TlsFiles {
@@ -178,6 +196,7 @@ mod tests {
             assert_eq!(flags.set(name, value), Some(Ok(())), "{name}");
             assert_eq!((flags.uses_tls, flags.verifies_clients), expected);
         }
+        assert!(flags.set("grpc-handshakes-max", "0").unwrap().is_err());
         assert_eq!(flags.set("grpc-keepalive-time", "2147483647"), Some(Ok(())));
         assert_eq!(flags.set("grpc-max-connection-age", "0"), Some(Ok(())));
         assert_eq!(

@@ -88,10 +88,7 @@ impl LimitFlags {
                 "tenant-requests-max",
                 "--tenant-requests-max needs --tenant-header, which tells tenants apart.",
             )),
-            (None, Some(_)) => Err((
-                "tenant-header",
-                "--tenant-header does nothing without --tenant-requests-max.",
-            )),
+            // Without a bound the header tells apart whose shares of the byte budget are whose.
             _ => Ok(()),
         }
     }
@@ -144,8 +141,9 @@ mod tests {
             (flags.bounds, flags.tenant_header.as_deref()),
             (bounds, Some("X-Tenant"))
         );
+        // The header also tells whose share of the memory a request takes.
         flags.bounds.tenant_max = None;
-        assert_eq!(flags.check(false).unwrap_err().0, "tenant-header");
+        assert_eq!(flags.check(false), Ok(()));
     }
 
     #[test]

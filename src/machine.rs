@@ -12,9 +12,6 @@ const LOCKED_BYTES_MIN: u64 = 512 << 10;
 const OWN_FILES: u64 = 512;
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// SIGINT and SIGTERM.
-pub const STOP_SIGNALS: [i32; 2] = [2, 15];
-
 pub struct Machine {
     /// One shard per entry.
     pub shard_cpus: Vec<usize>,
@@ -57,13 +54,4 @@ pub fn prepare(arguments: &Arguments) -> Result<Machine, String> {
         shard_cpus,
         connections_max: wanted.min(allowed),
     })
-}
-
-/// The usual name of a signal that stops the server.
-pub fn signal_name(number: i32) -> &'static str {
-    match number {
-        2 => "SIGINT",
-        15 => "SIGTERM",
-        _ => "a signal",
-    }
 }

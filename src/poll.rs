@@ -5,8 +5,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use conch_engine::log;
 use conch_engine::server::Server;
+use conch_log as log;
 
 /// The thread that polls. Dropping it lets the thread end after the poll that it is at.
 pub struct Poller {

@@ -2,6 +2,7 @@
 
 use conch_frontend::{Levels, TraceOptions};
 
+use crate::deprecated;
 use crate::flag_values::{out_of_bound, parse_int};
 
 /// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up, and `OFF` anywhere is off.
@@ -12,6 +13,9 @@ pub struct TraceFlags {
     is_opentelemetry: bool,
     deprecated: Given,
     config: Given,
+    /// Settings given by deprecated flags, and those given by `--trace-config`, in order.
+    deprecated_names: Vec<String>,
+    config_names: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +32,7 @@ impl TraceFlags {
     /// # Errors
     /// Why the value is none.
     pub fn set_deprecated(&mut self, name: &str, value: &str) -> Result<(), String> {
+        self.deprecated_names.push(name.to_owned());
         match name {
             "level" => self.add_level(value),
             name => self.deprecated.set(name, value).map(|_| ()),
@@ -76,7 +81,22 @@ impl TraceFlags {
             (_, "file" | "log-frequency") => self.config.set(setting, value)?,
             _ => false,
         };
+        let names = ["rate", "level", "count", "file", "log-frequency"];
+        let name = names.into_iter().find(|name| *name == setting);
+        self.config_names.extend(name.filter(|_| is_known));
         Ok((!is_known).then(|| format!("--trace-config={text} has no effect")))
+    }
+
+    /// Warnings of deprecated flags on which `--trace-config` has the last word: first the settings of every mode, then the mode's.
+    pub fn overridden(&self) -> Vec<String> {
+        let of_mode = |name: &&str| matches!(*name, "file" | "log-frequency");
+        let (later, first): (Vec<&str>, Vec<&str>) =
+            self.config_names.iter().copied().partition(of_mode);
+        let names = first.into_iter().chain(later);
+        names
+            .filter(|name| self.deprecated_names.iter().any(|given| given == name))
+            .map(deprecated::trace_overridden)
+            .collect()
     }
 
     /// What tracing is to be started with.
@@ -124,24 +144,22 @@ impl Given {
     fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match name {
             "file" => self.file = Some(value.to_owned()),
-            "rate" => self.rate = Some(number(value)?),
-            "count" => self.count = Some(number::<i32>(value).and_then(at_least_minus_one)?),
-            "log-frequency" => self.log_frequency = Some(number(value)?),
+            "rate" => self.rate = Some(wrapped(value)?),
+            "count" => self.count = Some(number(value)?),
+            "log-frequency" => self.log_frequency = Some(wrapped(value)?),
             _ => return Ok(false),
         }
         Ok(true)
     }
 }
 
-fn number<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
-    T::try_from(parse_int(value)?).map_err(|_| out_of_bound(value))
+fn number(value: &str) -> Result<i32, String> {
+    i32::try_from(parse_int(value)?).map_err(|_| out_of_bound(value))
 }
 
-fn at_least_minus_one(count: i32) -> Result<i32, String> {
-    if count < -1 {
-        return Err(out_of_bound(&count.to_string()));
-    }
-    Ok(count)
+/// As upstream has it, a negative number stands for the largest ones: `rate=-1` traces one request in 4,294,967,295.
+fn wrapped(value: &str) -> Result<u32, String> {
+    number(value).map(|number| number.cast_unsigned())
 }
 
 fn is_opentelemetry(mode: &str) -> Result<bool, String> {
@@ -207,6 +225,11 @@ mod tests {
                 options(false, false, 1000, -1),
             ),
             (
+                &["rate=-1", "count=-2"],
+                &[],
+                options(false, false, u32::MAX, -2),
+            ),
+            (
                 &["level=off", "level=tensors"],
                 &[("count", "-1")],
                 options(false, false, 1000, -1),
@@ -223,6 +246,25 @@ mod tests {
         ] {
             assert_eq!(settled(config, deprecated), Ok(expected), "{config:?}");
         }
+    }
+
+    #[test]
+    fn the_new_flag_has_the_last_word_and_says_so() {
+        let mut flags = TraceFlags::default();
+        for text in ["triton,file=x", "rate=2", "level=OFF"] {
+            flags.set_config(text).unwrap();
+        }
+        assert!(flags.overridden().is_empty());
+        for (name, value) in [("file", "y"), ("rate", "3"), ("count", "4")] {
+            flags.set_deprecated(name, value).unwrap();
+        }
+        assert_eq!(
+            flags.overridden(),
+            [
+                "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in --trace-config!",
+                "Warning: Overriding deprecated '--trace-file' in favor of provided file in --trace-config!",
+            ]
+        );
     }
 
     #[test]
@@ -269,9 +311,8 @@ mod tests {
             ),
             ("level=loud", "invalid value for trace level option: loud"),
             ("rate=x", "Invalid option value. Got x"),
-            ("rate=-1", "Provided option value is out of bound. Got -1"),
-            ("count=-2", "Provided option value is out of bound. Got -2"),
             ("count=2147483648", "Provided option value is out of bound."),
+            ("rate=2147483648", "Provided option value is out of bound."),
         ] {
             let refused = settled(&[text], &[]).unwrap_err();
             assert!(refused.contains(expected), "{text}: {refused}");

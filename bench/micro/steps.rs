@@ -185,7 +185,7 @@ fn pool(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("pool");
     for bytes in [64_usize, 64 << 10, 600 << 10] {
         group.bench_function(format!("take and give back {bytes} bytes"), |bencher| {
-            bencher.iter(|| drop(black_box(pool.take(bytes))));
+            bencher.iter(|| drop(black_box(pool.try_take(bytes))));
         });
     }
     group.finish();

@@ -1,5 +1,6 @@
 //! A lock that nobody waits for: who fails to take it asks the holder to look again.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicU8, Ordering, UnsafeCell};
@@ -43,7 +44,12 @@ impl<T> Baton<T> {
                 .state
                 .compare_exchange_weak(state, next, Ordering::AcqRel, Ordering::Relaxed)
             {
-                Ok(_) if is_taken => return Some(Held { baton: self }),
+                Ok(_) if is_taken => {
+                    return Some(Held {
+                        baton: self,
+                        value: PhantomData,
+                    });
+                }
                 Ok(_) => return None,
                 Err(seen) => state = seen,
             }
@@ -52,8 +58,16 @@ impl<T> Baton<T> {
 }
 
 /// The baton in hand. Dropping it (in a panic) releases it without an answer.
+///
+/// It is `Send` and `Sync` as the value is, while the [`Baton`] is `Sync` for every value that may be sent:
+///
+/// ```compile_fail,E0277
+/// fn assert_sync<T: Sync>() {}
+/// assert_sync::<conch_channel::Held<'static, std::cell::Cell<u32>>>();
+/// ```
 pub struct Held<'a, T> {
     baton: &'a Baton<T>,
+    value: PhantomData<&'a mut T>,
 }
 
 impl<T> Held<'_, T> {

@@ -207,24 +207,26 @@ fn dynamic_batching(batching: &ModelDynamicBatching, own: &OwnParameters) -> Dyn
         default_policy: batching
             .default_queue_policy
             .as_ref()
-            .map(queue_policy)
+            .map(|policy| queue_policy(policy, own))
             .unwrap_or_default(),
         priority_policies: batching
             .priority_queue_policy
             .iter()
-            .map(|(level, policy)| (*level, queue_policy(policy)))
+            .map(|(level, policy)| (*level, queue_policy(policy, own)))
             .collect(),
     }
 }
 
-fn queue_policy(policy: &ModelQueuePolicy) -> QueuePolicy {
+fn queue_policy(policy: &ModelQueuePolicy, own: &OwnParameters) -> QueuePolicy {
+    // Upstream lets a request only lower its policy's timeout, and there is none to lower.
+    let lowers_nothing = policy.default_timeout_microseconds == 0 && !own.has_request_timeouts;
     QueuePolicy {
         timeout_action: match policy.timeout_action() {
             inference::model_queue_policy::TimeoutAction::Reject => TimeoutAction::Reject,
             inference::model_queue_policy::TimeoutAction::Delay => TimeoutAction::Delay,
         },
         default_timeout_us: policy.default_timeout_microseconds,
-        allow_timeout_override: policy.allow_timeout_override,
+        allow_timeout_override: policy.allow_timeout_override && !lowers_nothing,
         queue_size_max: policy.max_queue_size,
     }
 }

@@ -15,6 +15,7 @@ mod ensemble;
 mod environment;
 mod error;
 mod facts;
+pub mod files;
 #[cfg(test)]
 mod fuzz;
 mod instance_group;

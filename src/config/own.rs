@@ -9,6 +9,8 @@ use crate::Error;
 pub const REQUESTS_MAX: &str = "CONCH_REQUESTS_MAX";
 /// Whether the dynamic batcher takes requests of one priority level by their deadlines.
 pub const DEADLINE_ORDER: &str = "CONCH_DEADLINE_ORDER";
+/// Whether a request's timeout also counts where its queue policy allows one and has none itself; upstream ignores it there.
+pub const REQUEST_TIMEOUTS: &str = "CONCH_REQUEST_TIMEOUTS";
 /// Requests of sequences that may wait, in all.
 pub const SEQUENCE_QUEUE_MAX: &str = "CONCH_SEQUENCE_QUEUE_MAX";
 /// Sequences that may wait for a slot.
@@ -29,6 +31,7 @@ pub struct OwnParameters {
     /// None: what the server says for all.
     pub requests_max: Option<u64>,
     pub is_by_deadline: bool,
+    pub has_request_timeouts: bool,
     /// None: as many as may be live.
     pub sequence_queue_max: Option<u32>,
     pub sequence_backlog_max: Option<u32>,
@@ -41,6 +44,7 @@ impl Default for OwnParameters {
         OwnParameters {
             requests_max: None,
             is_by_deadline: false,
+            has_request_timeouts: false,
             sequence_queue_max: None,
             sequence_backlog_max: None,
             sequence_drain_seconds: SEQUENCE_DRAIN_SECONDS_DEFAULT,
@@ -72,6 +76,9 @@ impl OwnParameters {
             share_weight,
             is_by_deadline: reader
                 .value(DEADLINE_ORDER, "true or false")?
+                .unwrap_or(false),
+            has_request_timeouts: reader
+                .value(REQUEST_TIMEOUTS, "true or false")?
                 .unwrap_or(false),
             sequence_queue_max: reader.value(SEQUENCE_QUEUE_MAX, "a number of requests")?,
             sequence_backlog_max: reader.value(SEQUENCE_BACKLOG_MAX, "a number of sequences")?,
@@ -127,12 +134,14 @@ mod tests {
             &[
                 (REQUESTS_MAX, "7"),
                 (DEADLINE_ORDER, "true"),
+                (REQUEST_TIMEOUTS, "true"),
                 (SHARE_WEIGHT, "10000"),
                 (SEQUENCE_DRAIN_SECONDS, "0"),
             ],
             Ok(OwnParameters {
                 requests_max: Some(7),
                 is_by_deadline: true,
+                has_request_timeouts: true,
                 share_weight: 10_000,
                 sequence_drain_seconds: 0,
                 ..OwnParameters::default()

@@ -5,11 +5,9 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use conch_channel::{Claim, Fate};
-
-use crate::queue::{give_notice, refuse};
+use crate::queue::{Cancelled, mark_cancelled, refuse};
 use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
 use crate::trace::{Activity, Trace};
@@ -70,15 +68,13 @@ impl Drop for Hold {
 /// Cancels a request for an asker without a shard. One that still waits is answered with CANCELLED by the timekeeper, so that nobody is
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
 pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
-    if give_notice(ticket) {
-        return;
-    }
-    let Some(live) = Claim::claim(ticket, Fate::Cancel, None) else {
-        // An ensemble's steps may still wait.
-        if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {
+    let live = match mark_cancelled(ticket) {
+        Cancelled::Taken(live) => live,
+        Cancelled::Running(run) => {
             timekeeper.call_at(0, move |_| run.cancel());
+            return;
         }
-        return;
+        Cancelled::Marked => return,
     };
     timekeeper.call_at(0, move |_| {
         let mut departures = Departures::default();
@@ -96,6 +92,7 @@ pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
 mod tests {
     use std::sync::Mutex;
 
+    use conch_channel::Fate;
     use conch_config::DataType;
 
     use super::*;

@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use crate::queue::{Queue, refuse};
 use crate::rate::{Limiter, Seat};
 use crate::readiness::Inspector;
+use crate::request_log::{self, RequestState};
 use crate::scheduler::Harvest;
 use crate::sequence::Attendant;
 use crate::stats::Failure;
@@ -120,6 +121,14 @@ pub(crate) fn start_cores(
         model.batch_strategy(),
     )?);
     let made = make_cores(version, model, &queue, rosters, lineup, placement)?;
+    if matches!(version.config.scheduling, Scheduling::Dynamic(_)) {
+        // There is no such thread, the cores batch; but these are the words by which people see that a model batches.
+        let name = &version.name;
+        crate::log::verbose!(
+            1,
+            "Starting dynamic-batcher thread for {name} at default nice..."
+        );
+    }
     // On the way out by an error the cores end as they are dropped.
     let cores = Cores {
         version: Arc::clone(version),
@@ -469,7 +478,7 @@ impl Start {
                 }
                 execute(&mut *instance, batch, &mut departures);
                 if let Some(seat) = &mut seat {
-                    seat.release(true);
+                    seat.release_after_warm_up();
                 }
             })
         };
@@ -522,6 +531,12 @@ fn serve(
 
 /// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
 fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut Departures) {
+    if request_log::is_shown() {
+        for live in batch.iter().filter(|live| !live.is_filler) {
+            let id = &live.shared().id;
+            request_log::note(id, RequestState::Pending, RequestState::Executing);
+        }
+    }
     let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, departures)));
     if !batch.is_empty() {
         let error = match executed {

@@ -1,14 +1,21 @@
 //! What a request of a decoupled model may have on its way to a reader: so many responses, so many bytes.
 //!
-//! A decoupled model may answer without end, and faster than its reader reads. Each response but the final one is paid for by whoever
-//! sends it, and paid back when the reader's connection has taken it. Out of credit the sender waits, on the backend's thread: that is
-//! how a model learns that it is too fast. But one thread of a backend often serves many requests, so a reader may hold it up for a bounded time
-//! only: its patience, which each response that is read restores a little. When that is gone the request is cancelled, and of what the
-//! model sends for it afterwards only the end is passed on.
+//! A decoupled model may answer without end, and faster than its reader reads. Each response but the final one is paid for by its sender,
+//! and paid back when the reader's connection has taken it.
+//!
+//! - Within the credits a response leaves at once.
+//! - Beyond them it waits for the reader in the server's [`Backlog`], and the sender goes on. A reader that takes nothing for the stream
+//!   patience (`--stream-patience-ms`) meanwhile is given up.
+//! - When the backlog is full the sender waits, on the backend's thread: that is how a model learns that it is too fast. One thread of a
+//!   backend often serves many requests, so a reader may hold it up for a second in all; each response that is read restores a little of that.
+//!
+//! A request whose reader is given up is cancelled, and of what the model sends for it afterwards only the end is passed on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use conch_memory::{Budget, CLIENT_FACTOR, Client, ClientCounters};
 
 use crate::clock::monotonic_ns;
 use crate::ensemble::Pace;
@@ -18,8 +25,18 @@ use crate::{Code, Error};
 pub const COUNT_MAX: u64 = 256;
 /// Bytes of their outputs. One response may be larger, alone.
 pub const BYTES_MAX: u64 = 16 << 20;
-/// How long senders may wait for a reader that reads nothing.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+/// How long senders may wait for a reader, beyond the backlog.
+pub const HOLD_MAX: Duration = Duration::from_secs(1);
+/// How long a reader may take nothing, by default, while responses wait beyond its credits.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The backlogs of all requests may hold a quarter of the byte budget, that of one request a sixteenth: neither keeps others from memory.
+/// Of the quarter a client may hold as many times what is free as of the byte budget itself.
+const BACKLOG_SHARE: u64 = 4;
+const REQUEST_SHARE: u64 = 16;
+/// What a small response holds of the byte budget.
+const RESPONSE_BYTES_MIN: u64 = 65 << 10;
+/// Of one request: half of what the word's count can hold, as several threads may look at it at the same time.
+const BACKLOG_COUNT_MAX: u64 = 1 << 15;
 /// What a response that was read gives back of it: who reads 500 per second is never too slow,
 const PER_RESPONSE_NS: u64 = 2_000_000;
 /// nor who reads 16 MB per second.
@@ -32,12 +49,69 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const COUNT_SHIFT: u32 = 48;
 const BYTES_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
+/// The responses of all streams of a server that wait for their readers beyond their requests' credits.
+#[derive(Debug)]
+pub struct Backlog {
+    patience: Duration,
+    bytes_max: u64,
+    request_bytes_max: u64,
+    held_bytes: AtomicU64,
+    clients: ClientCounters,
+}
+
+impl Backlog {
+    /// A backlog of readers that are given up after `patience`, within a byte budget of `limit_bytes`.
+    pub fn new(patience: Duration, limit_bytes: u64) -> Arc<Backlog> {
+        Arc::new(Backlog {
+            patience,
+            bytes_max: limit_bytes / BACKLOG_SHARE,
+            request_bytes_max: limit_bytes / REQUEST_SHARE,
+            held_bytes: AtomicU64::new(0),
+            clients: ClientCounters::default(),
+        })
+    }
+
+    /// Adds `bytes` on behalf of `client`, if there is room for them.
+    fn take(&self, client: Option<Client>, bytes: u64) -> bool {
+        let taken = self
+            .held_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                held.checked_add(bytes).filter(|sum| *sum <= self.bytes_max)
+            });
+        let Ok(held_before) = taken else {
+            return false;
+        };
+        let Some(client) = client else { return true };
+        let free_bytes = self.bytes_max - held_before - bytes;
+        if self.clients.add(client, bytes) <= free_bytes.saturating_mul(CLIENT_FACTOR) {
+            return true;
+        }
+        self.give_back(Some(client), bytes);
+        false
+    }
+
+    fn give_back(&self, client: Option<Client>, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(client) = client {
+            self.clients.sub(client, bytes);
+        }
+    }
+}
+
 /// The credits of one request.
 #[derive(Debug)]
 pub struct Credits {
     /// What is on its way: count and bytes.
     word: AtomicU64,
-    patience_ns: AtomicI64,
+    /// The part of it that is in the backlog.
+    excess_bytes: AtomicU64,
+    backlog: Option<Arc<Backlog>>,
+    /// On whose behalf it waits there. None: nobody's.
+    client: Option<Client>,
+    /// When the reader was first found to be behind since it read last; 0: it is not behind.
+    stalled_since_ns: AtomicU64,
+    /// What is left of the time that senders may wait.
+    hold_ns: AtomicI64,
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
     /// Of a step of an ensemble: there is no reader, but the steps behind it, which set the pace.
@@ -57,31 +131,46 @@ pub enum Payment {
 
 impl Default for Credits {
     fn default() -> Credits {
-        Credits {
-            word: AtomicU64::new(0),
-            patience_ns: AtomicI64::new(PATIENCE.as_nanos() as i64),
-            is_overdrawn: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-            pace: None,
-        }
+        Credits::with(None, None, None)
     }
 }
 
 impl Credits {
-    /// Those of a step of an ensemble.
-    pub(crate) fn of_step(pace: Arc<Pace>) -> Credits {
+    fn with(
+        backlog: Option<Arc<Backlog>>,
+        client: Option<Client>,
+        pace: Option<Arc<Pace>>,
+    ) -> Credits {
         Credits {
-            pace: Some(pace),
-            ..Credits::default()
+            word: AtomicU64::new(0),
+            excess_bytes: AtomicU64::new(0),
+            backlog,
+            client,
+            stalled_since_ns: AtomicU64::new(0),
+            hold_ns: AtomicI64::new(HOLD_MAX.as_nanos() as i64),
+            is_overdrawn: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            pace,
         }
     }
 
-    /// Pays for a response with `bytes` of outputs. Waits while there is no credit and the reader has patience left: not for shards.
+    /// Those of a request whose responses may wait in `backlog`, on behalf of the client that `budget` is charged for.
+    pub fn new(backlog: &Arc<Backlog>, budget: &Budget) -> Credits {
+        let backlog = Some(Arc::clone(backlog));
+        Credits::with(backlog, budget.charged_client(), None)
+    }
+
+    /// Those of a step of an ensemble.
+    pub(crate) fn of_step(pace: Arc<Pace>) -> Credits {
+        Credits::with(None, None, Some(pace))
+    }
+
+    /// Pays for a response with `bytes` of outputs. Waits while there is room neither in the credits nor in the backlog: not for shards.
     pub fn pay(&self, bytes: u64) -> Payment {
         if let Some(pace) = &self.pace {
             return self.note(pace.pay());
         }
-        self.wait_until(|| self.try_take(bytes))
+        self.wait_until(|| self.try_take(bytes), || self.try_take_excess(bytes))
     }
 
     /// [`Credits::pay`] for nothing: waits until something could be paid.
@@ -89,11 +178,20 @@ impl Credits {
         if let Some(pace) = &self.pace {
             return self.note(pace.await_room());
         }
-        self.wait_until(|| {
+        let has_room = || {
             let word = self.word.load(Ordering::Relaxed);
             let (count, held) = (word >> COUNT_SHIFT, word & BYTES_MASK);
             count == 0 || (count < COUNT_MAX && held <= BYTES_MAX)
-        })
+        };
+        let has_excess_room = || {
+            // What it takes is not known yet.
+            let has_room = self.take_excess(RESPONSE_BYTES_MIN);
+            if has_room {
+                self.give_back_excess(RESPONSE_BYTES_MIN);
+            }
+            has_room
+        };
+        self.wait_until(has_room, has_excess_room)
     }
 
     /// The reader behind a step was too slow: so is the step.
@@ -104,7 +202,11 @@ impl Credits {
         payment
     }
 
-    fn wait_until(&self, has_room: impl Fn() -> bool) -> Payment {
+    fn wait_until(
+        &self,
+        has_room: impl Fn() -> bool,
+        has_excess_room: impl Fn() -> bool,
+    ) -> Payment {
         loop {
             if self.is_closed.load(Ordering::Relaxed) {
                 return Payment::Unwanted;
@@ -115,14 +217,34 @@ impl Credits {
             if has_room() {
                 return Payment::Made;
             }
+            if self.is_stalled() {
+                self.is_overdrawn.store(true, Ordering::Relaxed);
+                continue;
+            }
+            if has_excess_room() {
+                return Payment::Made;
+            }
             let start_ns = monotonic_ns();
             std::thread::sleep(LOOK_INTERVAL);
             let waited_ns = monotonic_ns().saturating_sub(start_ns).cast_signed();
             // Relaxed, here and below: counters that order nothing; responses travel by way of mailboxes.
-            if self.patience_ns.fetch_sub(waited_ns, Ordering::Relaxed) <= waited_ns {
+            if self.hold_ns.fetch_sub(waited_ns, Ordering::Relaxed) <= waited_ns {
                 self.is_overdrawn.store(true, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether the reader, which is behind, has read nothing for its patience.
+    fn is_stalled(&self) -> bool {
+        let Some(backlog) = &self.backlog else {
+            return false;
+        };
+        let now_ns = monotonic_ns().max(1);
+        let since =
+            self.stalled_since_ns
+                .compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+        let since_ns = since.err().unwrap_or(now_ns);
+        u128::from(now_ns.saturating_sub(since_ns)) >= backlog.patience.as_nanos()
     }
 
     /// Pays whatever there is, without waiting: for who made its sources wait.
@@ -130,9 +252,60 @@ impl Credits {
         if let Some(pace) = &self.pace {
             return pace.count();
         }
+        if !self.try_take(bytes) && !self.try_take_excess(bytes) {
+            self.add(bytes);
+        }
+    }
+
+    fn add(&self, bytes: u64) {
         let bytes = bytes.min(BYTES_MASK / 2);
         self.word
             .fetch_add(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
+    }
+
+    fn try_take_excess(&self, bytes: u64) -> bool {
+        let has_room = self.take_excess(excess_of(bytes));
+        if has_room {
+            self.add(bytes);
+        }
+        has_room
+    }
+
+    fn take_excess(&self, bytes: u64) -> bool {
+        let Some(backlog) = &self.backlog else {
+            return false;
+        };
+        if self.word.load(Ordering::Relaxed) >> COUNT_SHIFT >= BACKLOG_COUNT_MAX {
+            return false;
+        }
+        let taken = self
+            .excess_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                let sum = held.checked_add(bytes);
+                sum.filter(|sum| *sum <= backlog.request_bytes_max)
+            });
+        if taken.is_err() {
+            return false;
+        }
+        let has_room = backlog.take(self.client, bytes);
+        if !has_room {
+            self.excess_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    /// Gives back up to `bytes` of what is in the backlog.
+    fn give_back_excess(&self, bytes: u64) {
+        let Some(backlog) = &self.backlog else {
+            return;
+        };
+        let before = self
+            .excess_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                Some(held.saturating_sub(bytes))
+            });
+        let given_bytes = before.map_or(0, |held| held.min(bytes));
+        backlog.give_back(self.client, given_bytes);
     }
 
     fn try_take(&self, bytes: u64) -> bool {
@@ -155,20 +328,27 @@ impl Credits {
         let bytes = bytes.min(BYTES_MASK / 2);
         self.word
             .fetch_sub(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
+        if self.excess_bytes.load(Ordering::Relaxed) != 0 {
+            self.give_back_excess(excess_of(bytes));
+        }
+        if self.stalled_since_ns.load(Ordering::Relaxed) != 0 {
+            self.stalled_since_ns.store(0, Ordering::Relaxed);
+        }
         let earned_ns = PER_RESPONSE_NS.max(bytes.saturating_mul(PER_BYTE_NS));
-        let patience_ns = PATIENCE.as_nanos() as i64;
-        let earned_ns = earned_ns.cast_signed().min(patience_ns);
+        let hold_ns = HOLD_MAX.as_nanos() as i64;
+        let earned_ns = earned_ns.cast_signed().min(hold_ns);
         // Never fails: the closure always has a value.
         let _ = self
-            .patience_ns
+            .hold_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left_ns| {
-                Some((left_ns + earned_ns).min(patience_ns))
+                Some((left_ns + earned_ns).min(hold_ns))
             });
     }
 
     /// Nobody reads any more: who waits need not, and who comes later pays nothing.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
+        self.give_back_excess(u64::MAX);
     }
 
     /// Whether nothing is on its way.
@@ -192,9 +372,22 @@ impl Credits {
     }
 }
 
+impl Drop for Credits {
+    fn drop(&mut self) {
+        self.give_back_excess(u64::MAX);
+    }
+}
+
+/// What a response with `bytes` of outputs is in the backlog.
+fn excess_of(bytes: u64) -> u64 {
+    bytes.clamp(RESPONSE_BYTES_MIN, BYTES_MASK / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use conch_memory::Holder;
 
     use super::*;
 
@@ -207,13 +400,127 @@ mod tests {
         let start = Instant::now();
         assert_eq!(credits.pay(4), Payment::Refused);
         let waited = start.elapsed();
-        assert!((PATIENCE..PATIENCE * 2).contains(&waited), "{waited:?}");
+        assert!(waited >= HOLD_MAX, "{waited:?}");
         // For good, and at once.
         (0..COUNT_MAX).for_each(|_| credits.refund(4));
-        let start = Instant::now();
         assert_eq!(credits.pay(4), Payment::Refused);
-        assert!(start.elapsed() < PATIENCE / 2);
         assert!(credits.is_overdrawn());
+    }
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    /// How many small responses are sent for a reader that reads nothing, before one is refused.
+    fn sent_count(credits: &Credits) -> u64 {
+        let sent = (0..1_000_000).find(|_| credits.pay(4) != Payment::Made);
+        sent.expect("one is refused")
+    }
+
+    #[test]
+    fn one_client_leaves_room_in_the_backlog_for_others() {
+        let budget = Budget::new(1 << 30);
+        let holder = Arc::<Holder>::default();
+        let share = |name: &[u8]| budget.share(&holder, budget.client(name));
+        // Names with different counters: of a few, two share one in a server of hundreds.
+        let one = share(b"one");
+        let other = (0..9u8)
+            .map(|number| share(&[number]))
+            .find(|other| other.charged_client() != one.charged_client())
+            .unwrap();
+        let backlog = Backlog::new(LONG, 4 * 90 * RESPONSE_BYTES_MIN);
+        let wait_count = |credits: &[Credits]| -> usize {
+            let waits = |credits: &Credits| {
+                (0..1000)
+                    .take_while(|_| credits.take_excess(RESPONSE_BYTES_MIN))
+                    .count()
+            };
+            credits.iter().map(waits).sum()
+        };
+        let requests = |budget: &Budget| -> Vec<Credits> {
+            (0..20).map(|_| Credits::new(&backlog, budget)).collect()
+        };
+        let (hog, late) = (requests(&one), requests(&other));
+        assert_eq!(wait_count(&hog), 80, "8/9");
+        assert_eq!(wait_count(&late), 8, "8/9 of what is left");
+        assert_eq!(wait_count(&hog), 0);
+        drop(hog);
+        assert_eq!(wait_count(&late), 72);
+        drop(late);
+        assert_eq!(backlog.held_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(wait_count(&requests(&one)), 80);
+    }
+
+    #[test]
+    fn responses_beyond_the_credits_wait_in_the_backlog() {
+        let budget = &Budget::new(1 << 30);
+        let small = Backlog::new(LONG, 64 * RESPONSE_BYTES_MIN);
+        let credits = Credits::new(&small, budget);
+        // A sixteenth of the budget, and the sender waits no longer than it may.
+        assert_eq!(sent_count(&credits), COUNT_MAX + 4);
+        assert_eq!(
+            small.held_bytes.load(Ordering::Relaxed),
+            4 * RESPONSE_BYTES_MIN
+        );
+        // What is read frees it first.
+        credits.refund(4);
+        assert_eq!(
+            small.held_bytes.load(Ordering::Relaxed),
+            3 * RESPONSE_BYTES_MIN
+        );
+        // All together have a quarter.
+        let all: Vec<Credits> = (0..8).map(|_| Credits::new(&small, budget)).collect();
+        for credits in &all {
+            for _ in 0..COUNT_MAX + 4 {
+                assert!(
+                    credits.try_take(4) || credits.try_take_excess(4) || {
+                        small.held_bytes.load(Ordering::Relaxed) == small.bytes_max
+                    }
+                );
+            }
+        }
+        assert_eq!(
+            small.held_bytes.load(Ordering::Relaxed),
+            16 * RESPONSE_BYTES_MIN
+        );
+        all[0].close();
+        assert_eq!(
+            small.held_bytes.load(Ordering::Relaxed),
+            12 * RESPONSE_BYTES_MIN
+        );
+        drop((all, credits));
+        assert_eq!(small.held_bytes.load(Ordering::Relaxed), 0);
+        // However much memory there is, the count stays in its word.
+        let large = Backlog::new(LONG, u64::MAX);
+        let credits = Credits::new(&large, budget);
+        for _ in 0..BACKLOG_COUNT_MAX {
+            assert!(credits.try_take(4) || credits.try_take_excess(4));
+        }
+        assert!(!credits.try_take(4) && !credits.try_take_excess(4));
+        (0..BACKLOG_COUNT_MAX).for_each(|_| credits.refund(4));
+        assert!(credits.is_unused());
+        assert_eq!(large.held_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_reader_that_pauses_for_longer_than_the_patience_is_given_up() {
+        let budget = &Budget::new(1 << 30);
+        let backlog = Backlog::new(Duration::ZERO, u64::MAX);
+        assert_eq!(sent_count(&Credits::new(&backlog, budget)), COUNT_MAX);
+        let backlog = Backlog::new(Duration::from_millis(20), u64::MAX);
+        let credits = Credits::new(&backlog, budget);
+        let since = |credits: &Credits| credits.stalled_since_ns.load(Ordering::Relaxed);
+        (0..COUNT_MAX).for_each(|_| assert_eq!(credits.pay(4), Payment::Made));
+        assert_eq!(since(&credits), 0, "it is not behind");
+        assert!(!credits.is_stalled());
+        assert_ne!(since(&credits), 0);
+        // Whatever it reads, it begins anew.
+        std::thread::sleep(Duration::from_millis(30));
+        credits.refund(4);
+        assert_eq!(since(&credits), 0);
+        assert_eq!(credits.pay(4), Payment::Made);
+        assert!(!credits.is_stalled());
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(credits.pay(4), Payment::Refused);
+        assert_eq!(credits.pay(4), Payment::Refused, "for good");
     }
 
     #[test]
@@ -262,7 +569,7 @@ mod tests {
         });
         let start = Instant::now();
         assert_eq!(credits.pay(4), Payment::Unwanted);
-        assert!(start.elapsed() < PATIENCE / 2);
+        assert!(start.elapsed() < HOLD_MAX);
         leaving.join().unwrap();
         assert!(!credits.is_overdrawn());
     }

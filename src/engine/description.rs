@@ -69,6 +69,7 @@ pub fn statistics(
     version: Option<i64>,
 ) -> Result<Vec<ModelStatistics>, Error> {
     if name.is_empty() {
+        server.check_serving()?;
         return server.statistics(None, None);
     }
     let ready_versions = server

@@ -17,6 +17,8 @@ pub enum Code {
     Cancelled = 7,
     /// Too much is going on for now, whoever asks may ask again. Not one of the C API's, where it is [`Code::Unavailable`].
     Exhausted = 8,
+    /// The system has no memory for what was asked; later it may. Not one of the C API's, either.
+    OutOfMemory = 9,
 }
 
 impl Code {
@@ -32,6 +34,7 @@ impl Code {
             Code::AlreadyExists => "Already exists",
             Code::Cancelled => "Cancelled",
             Code::Exhausted => "Resource exhausted",
+            Code::OutOfMemory => "Out of memory",
         }
     }
 }
@@ -76,6 +79,41 @@ impl Error {
     }
 }
 
+impl From<conch_log::FileError> for Error {
+    fn from(error: conch_log::FileError) -> Error {
+        Error::internal(error.to_string())
+    }
+}
+
+impl From<conch_memory::OutOfMemory> for Error {
+    fn from(refused: conch_memory::OutOfMemory) -> Error {
+        Error::new(Code::OutOfMemory, refused.to_string())
+    }
+}
+
+/// Bytes of a name, or of another text from a client, that an error repeats.
+const NAME_BYTES_MAX: usize = 256;
+
+/// A name as errors show it: whoever sends a long one is not sent it back.
+pub fn truncated<T: AsRef<str> + ?Sized>(name: &T) -> Truncated<'_> {
+    Truncated(name.as_ref())
+}
+
+/// See [`truncated`].
+#[derive(Clone, Copy, Debug)]
+pub struct Truncated<'a>(&'a str);
+
+impl fmt::Display for Truncated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() <= NAME_BYTES_MAX {
+            return f.write_str(self.0);
+        }
+        let end = self.0.floor_char_boundary(NAME_BYTES_MAX);
+        f.write_str(self.0.get(..end).unwrap_or(""))?;
+        f.write_str("...")
+    }
+}
+
 impl From<conch_config::Error> for Error {
     fn from(error: conch_config::Error) -> Error {
         let code = match error.code {
@@ -95,3 +133,20 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        for (name, expected) in [
+            (String::new(), String::new()),
+            ("a".repeat(256), "a".repeat(256)),
+            ("a".repeat(257), "a".repeat(256) + "..."),
+            ("a".repeat(255) + "\u{20ac}", "a".repeat(255) + "..."),
+        ] {
+            assert_eq!(truncated(&name).to_string(), expected);
+        }
+    }
+}

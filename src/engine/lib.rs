@@ -11,7 +11,6 @@ mod asker;
 mod backend;
 pub mod cache;
 pub mod clock;
-mod complaints;
 mod control;
 pub mod core;
 pub mod credits;
@@ -28,8 +27,8 @@ mod host_policy;
 mod instances;
 pub mod labels;
 mod lifecycle;
-pub mod log;
 pub mod metrics;
+mod misplaced;
 mod model;
 mod model_file;
 mod order;
@@ -43,6 +42,7 @@ pub mod remote;
 mod repositories;
 mod repository;
 mod request;
+pub mod request_log;
 mod response;
 mod revision;
 mod scheduler;
@@ -63,6 +63,11 @@ mod warm_up;
 
 /// A backend's wish for instance groups, as [`conch_config`] resolves it.
 pub use conch_config::PreferredGroup;
+/// Opening files without waiting.
+pub use conch_config::files;
+/// The process's log.
+pub use conch_log as log;
+pub use conch_log::LogLimiter;
 
 pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
 pub use asker::{Asker, cancel};
@@ -71,11 +76,10 @@ pub use backend::{
     InstanceSpec, LoadContext, Model,
 };
 
-pub use complaints::Complaints;
-pub use control::{ControlMode, Overrides};
-pub use credits::Credits;
+pub use control::{ControlMode, LOAD_FILES_MAX, Overrides};
+pub use credits::{Backlog, Credits};
 pub use demand::Demand;
-pub use error::{Code, Error};
+pub use error::{Code, Error, Truncated, truncated};
 pub use gate::Tenant;
 pub use host_policy::HostPolicies;
 pub use model::{ModelVersion, NoPlace, Reservation};

@@ -1,7 +1,7 @@
 //! Files that a configuration names and that lie in the model's directory: read by control threads when the model is loaded.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
@@ -71,10 +71,10 @@ impl ModelFile {
     /// INTERNAL if it cannot be read.
     pub(crate) fn read_prefix(&self, bytes: u64) -> Result<Vec<u8>, Error> {
         let read = || {
-            // Asked first: to open a pipe would wait for somebody who writes into it.
+            // Asked first, for its words.
             self.metadata()?;
             let mut contents = Vec::new();
-            let file = File::open(&self.resolved)?;
+            let file = conch_config::files::open(&self.resolved)?;
             file.take(bytes).read_to_end(&mut contents)?;
             Ok(contents)
         };

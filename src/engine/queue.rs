@@ -1,24 +1,30 @@
 //! A model's queue: its inbox, its scheduler, and the cores that drive it.
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+mod entry;
+mod hand_over;
+mod places;
+mod refusal;
 
-use conch_channel::{Chain, Clock, Fate, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
-use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use conch_channel::{Chain, Clock, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
 use crate::rate::Seat;
-use crate::scheduler::{
-    Facts, Harvest, Hold, Key, Membership, Scheduler, Sequence, Subject, policy_of, rejection_ns,
-};
+use crate::scheduler::{Facts, Harvest, Hold, Key, Membership, Scheduler, Subject};
 use crate::sequence::{Ledger, returned, turn_away};
 use crate::shown::Shown;
-use crate::stats::Failure;
 use crate::timekeeper::Timekeeper;
-use crate::{Code, Complaints, Departures, Error, Live, ModelVersion, Origin, Ticket};
+use crate::{Departures, Error, Live, LogLimiter, Origin, Ticket};
+use refusal::{cancel, has_refusals, reject};
+
+pub(crate) use places::Bounds;
+pub use places::Place;
+pub use refusal::withdraw;
+pub(crate) use refusal::{Cancelled, Refusal, mark_cancelled, refuse, stopping};
 
 impl Subject for Origin {
     fn facts(&self) -> &Facts {
@@ -56,7 +62,7 @@ pub(crate) struct Queue {
     /// Present once its sequences are being handed over: those that are under way.
     ledger: OnceLock<Arc<Ledger>>,
     /// Of sequences that start while they are under way.
-    complaints: Complaints,
+    complaints: LogLimiter,
     name: Arc<str>,
 }
 
@@ -83,14 +89,6 @@ impl Queue {
             );
             scheduler.hold(hold);
         }
-        if let Scheduling::Dynamic(settings) = &config.scheduling
-            && settings.priority_levels > BOUNDED_LEVELS_MAX
-        {
-            return Err(Error::unsupported(format!(
-                "model '{}' has {} priority levels, at most {BOUNDED_LEVELS_MAX} are supported",
-                config.name, settings.priority_levels
-            )));
-        }
         let core_count_max = core_count_max(instance_counts.len());
         let mut returns = Vec::new();
         let relay = match &scheduler {
@@ -110,7 +108,7 @@ impl Queue {
             entrusted_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
             ledger: OnceLock::new(),
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             name: Arc::clone(&config.name),
         })
     }
@@ -123,44 +121,6 @@ impl Queue {
     /// Lets a core go once it has executed what it has. Another must stay.
     pub(crate) fn dismiss(&self, core: usize) {
         self.relay.dismiss(core);
-    }
-
-    /// [`Queue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
-    /// ended.
-    pub(crate) fn see_off(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
-        let deadline_ns =
-            monotonic_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        loop {
-            let is_late = monotonic_ns() >= deadline_ns;
-            let mut ended_count = 0;
-            let gone = self.inspect(|scheduler, now_ns| match scheduler {
-                Scheduler::Sequence(sequence) => {
-                    if is_late {
-                        ended_count = cores
-                            .iter()
-                            .map(|core| sequence.end_all(*core, now_ns))
-                            .sum();
-                    }
-                    let (gone, rest) = cores.iter().partition(|core| sequence.see_off(**core));
-                    cores = rest;
-                    gone
-                }
-                _ => std::mem::take(&mut cores),
-            });
-            if ended_count > 0 {
-                crate::log::warning!(
-                    "{ended_count} sequences end with the instances that they were in: they did not end in time"
-                );
-            }
-            for core in gone.into_iter().flatten() {
-                self.dismiss(core);
-            }
-            // Once it is closed its cores leave by themselves, when nothing waits.
-            if cores.is_empty() || self.relay.is_closing() {
-                return;
-            }
-            std::thread::sleep(DISMISSAL_LOOK);
-        }
     }
 
     /// The calling thread's side, as core number `core`.
@@ -358,52 +318,6 @@ impl Queue {
         }
     }
 
-    /// Ends sequences that began anew in another version.
-    fn end_restarted(&self, sequence: &mut Sequence<Ticket>, now_ns: u64) {
-        if let Some(ledger) = self.ledger.get() {
-            for key in ledger.restarted() {
-                sequence.end(&key, now_ns);
-            }
-        }
-    }
-
-    /// Begins to write down which sequences are under way: whoever asks before requests go elsewhere misses none. None if the model has no
-    /// sequences, or if its cores leave no moment for a look. May block for so long.
-    pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<Ledger>> {
-        let ledger = self.ledger.get_or_init(Arc::default);
-        // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
-        fence(Ordering::SeqCst);
-        for _ in 0..HAND_OVER_LOOKS {
-            let listed = self.inspect(|scheduler, _| match scheduler {
-                Scheduler::Sequence(sequence) => {
-                    ledger.list(sequence.hand_over());
-                    true
-                }
-                _ => false,
-            });
-            match listed {
-                Some(is_listed) => return is_listed.then(|| Arc::clone(ledger)),
-                None => std::thread::sleep(HAND_OVER_PAUSE),
-            }
-        }
-        None
-    }
-
-    /// How many sequences take requests; none if a core is just looking itself.
-    pub(crate) fn sequence_count(self: &Arc<Self>) -> Option<usize> {
-        self.inspect(|scheduler, _| match scheduler {
-            Scheduler::Sequence(sequence) => sequence.open_count(),
-            _ => 0,
-        })
-    }
-
-    /// The ledger has sequences that began anew elsewhere.
-    pub(crate) fn notice_restart(self: &Arc<Self>) {
-        if self.inspect(|_, _| ()).is_none() {
-            self.entrust(monotonic_ns());
-        }
-    }
-
     /// A core has no further batch.
     fn part_with(self: &Arc<Self>, runner: &Runner) -> bool {
         if let Some(deadline_ns) = runner.unwatched_deadline_ns() {
@@ -494,12 +408,6 @@ impl Queue {
     }
 }
 
-/// The baton is held for microseconds: a second of looks is far more than one that succeeds takes.
-const HAND_OVER_LOOKS: usize = 10_000;
-const HAND_OVER_PAUSE: Duration = Duration::from_micros(100);
-/// How often it is looked whether a core that is to leave has a sequence left.
-const DISMISSAL_LOOK: Duration = Duration::from_millis(20);
-
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").finish_non_exhaustive()
@@ -515,11 +423,6 @@ fn accept(
     for ticket in arrivals {
         scheduler.accept(ticket, now_ns, harvest);
     }
-}
-
-/// Whether some are to be answered without being executed.
-fn has_refusals(harvest: &Harvest<Live>) -> bool {
-    !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
 }
 
 /// What a visit made, and what it leaves to the timekeeper.
@@ -538,325 +441,8 @@ fn leave_queue(live: &mut Live) {
     }
 }
 
-/// Answers requests whose timeout has passed.
-fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
-    if expired.is_empty() {
-        return;
-    }
-    for live in expired.drain(..) {
-        refuse(
-            live,
-            Failure::Rejected,
-            Error::unavailable("Request timeout expired"),
-            departures,
-        );
-    }
-    departures.flush();
-}
-
-/// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
-/// that they execute.
-fn cancel(cancelled: &mut Vec<Live>, departures: &mut Departures) {
-    if cancelled.is_empty() {
-        return;
-    }
-    for live in cancelled.drain(..) {
-        let error = Error::new(Code::Cancelled, "");
-        refuse(live, Failure::Canceled, error, departures);
-    }
-    departures.flush();
-}
-
-/// Answers a request that was not executed, and counts it.
-pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
-    let origin = Arc::clone(live.ticket());
-    if !live.is_filler {
-        let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-        origin
-            .shared()
-            .model
-            .statistics
-            .report_failure(reason, duration_ns);
-    }
-    // Its memory and its places are free before the client can send another.
-    drop(live);
-    departures.push(origin.shared(), Some(Err(error)), true);
-}
-
-/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
-/// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
-pub fn withdraw(ticket: &Ticket) -> Option<Error> {
-    if give_notice(ticket) {
-        return None;
-    }
-    let Some(live) = conch_channel::Claim::claim(ticket, Fate::Cancel, None) else {
-        // An ensemble's steps may still wait.
-        if let Some(run) = ticket.shared().run.get().and_then(Weak::upgrade) {
-            run.cancel();
-        }
-        return None;
-    };
-    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-    ticket
-        .shared()
-        .model
-        .statistics
-        .report_failure(Failure::Canceled, duration_ns);
-    drop(live);
-    if let Some(usage) = &ticket.shared().usage {
-        // The queue still holds the ticket.
-        usage.release();
-    }
-    Some(Error::new(Code::Cancelled, ""))
-}
-
-/// Tells the scheduler of a request's sequence that the request is cancelled; false if it has no sequence, and whoever cancels it answers it.
-pub(crate) fn give_notice(ticket: &Ticket) -> bool {
-    let origin = ticket.shared();
-    if origin.member.is_none() {
-        return false;
-    }
-    ticket.request_cancel();
-    if ticket.is_queued()
-        && let Some(queue) = origin.model.queue.get()
-    {
-        queue.report_cancel(Arc::clone(ticket));
-    }
-    true
-}
-
 /// Room for the cores that a model begins with and for those that come later, in whole words of the idle set: a bell has 24 bytes, so a
 /// model pays at most 1.5 KB for cores that never come.
 fn core_count_max(core_count: usize) -> usize {
     core_count.max(1).next_multiple_of(64)
-}
-
-/// How many requests wait per priority level, where the queue policy bounds them.
-#[derive(Debug, Default)]
-pub(crate) struct Bounds {
-    /// Count and bound, by level (0 without levels); empty if no level is bounded.
-    levels: Box<[(AtomicU32, u32)]>,
-}
-
-/// More levels than any configuration uses; each has a counter if the policy bounds it.
-const BOUNDED_LEVELS_MAX: u64 = 65_536;
-
-impl Bounds {
-    pub(crate) fn new(config: &conch_config::Model) -> Bounds {
-        let settings = match &config.scheduling {
-            Scheduling::Dynamic(settings) => settings,
-            Scheduling::Sequence(settings) if settings.queue_size_max != 0 => {
-                let levels = [(AtomicU32::new(0), settings.queue_size_max)];
-                return Bounds {
-                    levels: levels.into(),
-                };
-            }
-            _ => return Bounds::default(),
-        };
-        let DynamicBatching {
-            default_policy,
-            priority_policies,
-            priority_levels,
-            ..
-        } = settings;
-        let is_bounded = |policy: &QueuePolicy| policy.queue_size_max != 0;
-        if !is_bounded(default_policy)
-            && !priority_policies
-                .iter()
-                .any(|(_, policy)| is_bounded(policy))
-        {
-            return Bounds::default();
-        }
-        let levels = (0..=(*priority_levels).min(BOUNDED_LEVELS_MAX))
-            .map(|level| {
-                (
-                    AtomicU32::new(0),
-                    policy_of(priority_policies, *default_policy, level).queue_size_max,
-                )
-            })
-            .collect();
-        Bounds { levels }
-    }
-
-    /// Counts a request in; false if its level is full.
-    pub(crate) fn try_enter(&self, level: u64) -> bool {
-        let Some((count, max)) = self.at(level) else {
-            return true;
-        };
-        if *max == 0 {
-            return true;
-        }
-        count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-                (count < *max).then_some(count + 1)
-            })
-            .is_ok()
-    }
-
-    fn leave(&self, level: u64) {
-        if let Some((count, max)) = self.at(level)
-            && *max != 0
-        {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn at(&self, level: u64) -> Option<&(AtomicU32, u32)> {
-        self.levels.get(usize::try_from(level).ok()?)
-    }
-}
-
-/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed on drop, which is when the
-/// request joins a batch or whoever claimed it drops it.
-pub struct Place {
-    model: Arc<ModelVersion>,
-    level: u64,
-}
-
-impl Place {
-    /// A place for request `id` at `level`.
-    ///
-    /// # Errors
-    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was never queued.
-    pub(crate) fn enter(model: &Arc<ModelVersion>, id: &str, level: u64) -> Result<Place, Error> {
-        if !model.bounds.try_enter(level) {
-            return Err(crate::admit::full(id));
-        }
-        model.statistics.add_pending();
-        Ok(Place {
-            model: Arc::clone(model),
-            level,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.model.statistics.remove_pending(1);
-        self.model.bounds.leave(self.level);
-    }
-}
-
-impl ModelVersion {
-    /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the response cache: its completion may be
-    /// called before this returns. Does not block.
-    ///
-    /// # Errors
-    /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
-    /// the first is counted, as rejected.
-    pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
-        let member = self.cache.get();
-        let submitted = match member.filter(|_| ticket.shared().deposit.is_some()) {
-            Some(member) => member.submit(self, ticket),
-            None => self.enqueue(ticket),
-        };
-        submitted.map_err(|Refusal { error, live }| {
-            if let Some(mut live) = live {
-                live.hold.defuse();
-            }
-            error
-        })
-    }
-
-    /// Whether the queue takes no more requests.
-    pub(crate) fn is_closed(&self) -> bool {
-        match self.queue.get() {
-            Some(queue) => queue.is_stopping(),
-            None => self.ensemble.get().is_none_or(|own| own.is_closed()),
-        }
-    }
-
-    /// Puts a request into the queue that has its place there.
-    pub(crate) fn enqueue(&self, ticket: Ticket) -> Result<(), Refusal> {
-        let rejection_ns = match &self.config.scheduling {
-            Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
-            // If it has to wait for a slot.
-            Scheduling::Sequence(_) => match ticket.shared().facts {
-                Facts { timeout_us: 0, .. } => NEVER_NS,
-                Facts {
-                    queued_ns,
-                    timeout_us,
-                    ..
-                } => queued_ns.saturating_add(timeout_us.saturating_mul(1_000)),
-            },
-            _ => NEVER_NS,
-        };
-        let member = ticket.shared().member.as_ref();
-        let started = member
-            .filter(|member| member.is_start)
-            .map(|member| member.key.clone());
-        let refused = match self.queue.get() {
-            Some(queue) if started.is_some() && queue.is_stopping() => ticket,
-            Some(queue) => match self.submit_to(queue, ticket, started) {
-                Ok(()) => {
-                    // Every core may be executing for longer than that.
-                    if rejection_ns != NEVER_NS {
-                        queue.entrust(rejection_ns);
-                    }
-                    return Ok(());
-                }
-                Err(Refused::Closed(ticket)) => ticket,
-                Err(Refused::Linked(_)) => {
-                    return Err(Refusal {
-                        error: Error::internal("the request is queued already"),
-                        live: None,
-                    });
-                }
-            },
-            None => match self.ensemble.get() {
-                Some(ensemble) => return ensemble.begin(ticket),
-                None => ticket,
-            },
-        };
-        Err(stopping(&refused))
-    }
-
-    /// Puts a request into the queue that starts the sequence `started`, or none.
-    fn submit_to(
-        &self,
-        queue: &Arc<Queue>,
-        ticket: Ticket,
-        started: Option<Key>,
-    ) -> Result<(), Refused<Ticket>> {
-        let Some(key) = started else {
-            return queue.submit(ticket);
-        };
-        // It may go on in a version that this one took the place of.
-        self.elders.end(&key);
-        queue.submit(ticket)?;
-        // Pairs with the fence of a hand-over: that has seen the request, or we see the ledger.
-        fence(Ordering::SeqCst);
-        if let Some(ledger) = queue.ledger.get() {
-            ledger.note(key);
-        }
-        Ok(())
-    }
-}
-
-/// Refuses a request because its model takes no more, and counts it.
-pub(crate) fn stopping(refused: &Ticket) -> Refusal {
-    const WORDS: &str =
-        "Server is stopping, scheduler for model has stopped accepting new inference requests";
-    let origin = refused.shared();
-    let error = match origin.member {
-        // The sequence batcher names no request.
-        Some(_) => Error::unavailable(WORDS),
-        None => Error::unavailable(format!("{}{WORDS}", crate::admit::Prefix(&origin.id))),
-    };
-    let live = refused.claim(Fate::Cancel, None);
-    if let Some(live) = &live {
-        let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-        refused
-            .shared()
-            .model
-            .statistics
-            .report_failure(Failure::Rejected, duration_ns);
-    }
-    Refusal { error, live }
-}
-
-/// What the queue did not take. The request is there unless somebody else has claimed it.
-pub(crate) struct Refusal {
-    pub(crate) error: Error,
-    pub(crate) live: Option<Live>,
 }

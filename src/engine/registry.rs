@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 
-use crate::{Error, ModelVersion};
+use crate::{Error, ModelVersion, truncated};
 
 /// Where a model version stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,9 @@ impl State {
         }
     }
 }
+
+/// What is answered where no model is served, in upstream's words.
+pub(crate) const NOT_READY: &str = "Server not ready";
 
 /// The reason of versions that were unloaded on purpose.
 pub const UNLOADED: &str = "unloaded";
@@ -91,6 +94,8 @@ pub struct Snapshot {
     models: HashMap<Arc<str>, Arc<Named>>,
     /// Models of one name may differ in their namespace, which gives names that mean none another error.
     has_namespaces: bool,
+    /// The server's start failed: there is nothing to ask.
+    is_closed: bool,
     /// The ready versions whose backends want to be asked about that, by name.
     inspected: Vec<Arc<ModelVersion>>,
 }
@@ -135,6 +140,7 @@ impl Snapshot {
                 .map(|(name, named)| (name, Arc::new(named)))
                 .collect(),
             has_namespaces: false,
+            is_closed: false,
             inspected: Vec::new(),
         };
         let ready = snapshot.ready_models().into_iter();
@@ -178,12 +184,26 @@ impl Snapshot {
         self
     }
 
+    /// The snapshot of a server that serves no model, because its start failed.
+    pub(crate) fn closed() -> Snapshot {
+        Snapshot {
+            is_closed: true,
+            ..Snapshot::default()
+        }
+    }
+
     /// # Errors
     /// For a name that nobody tried to load NOT_FOUND, or INVALID_ARG where there are namespaces; INVALID_ARG for a name that several
     /// models have.
     fn unique(&self, name: &str) -> Result<&Versions, Error> {
         let named = self.models.get(name).ok_or_else(|| {
-            let message = format!("Request for unknown model: '{name}' is not found");
+            if self.is_closed {
+                return Error::unavailable(NOT_READY);
+            }
+            let message = format!(
+                "Request for unknown model: '{name}' is not found",
+                name = truncated(&name)
+            );
             if self.has_namespaces {
                 Error::invalid(message)
             } else {
@@ -192,13 +212,15 @@ impl Snapshot {
         })?;
         if self.has_namespaces && named.candidate_count == 0 {
             return Err(Error::not_found(format!(
-                "Identifier of model '{name}' is not found in global map"
+                "Identifier of model '{name}' is not found in global map",
+                name = truncated(&name)
             )));
         }
         if named.candidate_count > 1 {
             return Err(Error::invalid(format!(
                 "There are {} identifiers of model '{name}' in global map, model namespace must be provided to resolve ambiguity.",
-                named.candidate_count
+                named.candidate_count,
+                name = truncated(&name)
             )));
         }
         Ok(&named.versions)
@@ -218,19 +240,20 @@ impl Snapshot {
                 .find_map(VersionEntry::ready)
                 .ok_or_else(|| {
                     Error::not_found(format!(
-                        "Request for unknown model: '{name}' has no available versions"
+                        "Request for unknown model: '{name}' has no available versions",
+                        name = truncated(&name)
                     ))
                 }),
             Some(version) => {
                 let entry = versions.get(&version).ok_or_else(|| {
                     Error::not_found(format!(
-                        "Request for unknown model: '{name}' version {version} is not found"
+                        "Request for unknown model: '{name}' version {version} is not found",
+                        name = truncated(&name)
                     ))
                 })?;
                 entry.ready().ok_or_else(|| {
                     Error::unavailable(format!(
-                        "Request for unknown model: '{name}' version {version} is not at ready state"
-                    ))
+                        "Request for unknown model: '{name}' version {version} is not at ready state", name = truncated(&name)))
                 })
             }
         }
@@ -262,7 +285,8 @@ impl Snapshot {
         };
         found.ok_or_else(|| {
             Error::not_found(format!(
-                "Request for unknown model: '{namespace}::{name}' has no available versions"
+                "Request for unknown model: '{namespace}::{name}' has no available versions",
+                name = truncated(&name)
             ))
         })
     }

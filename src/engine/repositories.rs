@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::registry::ModelId;
 use crate::remote::{self, NoRemote, Remote};
 use crate::repository::sub_directories;
-use crate::{Code, Error, log};
+use crate::{Code, Error, log, truncated};
 
 /// The repositories' contents: the directories that carry each model, in the order of the repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -85,7 +85,8 @@ impl Repositories {
     pub(crate) fn locate(&self, name: &str) -> Result<Vec<(ModelId, PathBuf)>, Error> {
         let not_found = || {
             Error::not_found(format!(
-                "failed to poll model '{name}': model not found in any model repository."
+                "failed to poll model '{name}': model not found in any model repository.",
+                name = truncated(&name)
             ))
         };
         if let Some((repository, directory)) = self.mappings.get(name) {
@@ -113,9 +114,40 @@ impl Repositories {
             1 => Ok(found),
             _ if self.is_namespacing => Ok(found),
             _ => Err(Error::invalid(format!(
-                "failed to poll model '{name}': not unique across all model repositories"
+                "failed to poll model '{name}': not unique across all model repositories",
+                name = truncated(&name)
             ))),
         }
+    }
+
+    /// The repositories that are directories of this machine.
+    pub(crate) fn local(&self) -> Vec<PathBuf> {
+        let paths = self.paths.iter();
+        paths
+            .filter(|path| remote::uri(path).is_none())
+            .cloned()
+            .collect()
+    }
+
+    /// Whether the local repositories exist. Reads.
+    ///
+    /// # Errors
+    /// INTERNAL in upstream's words for the first that does not, or is no directory.
+    pub(crate) fn check_local(&self) -> Result<(), Error> {
+        for path in self.local() {
+            let shown = path.display();
+            let metadata = fs::metadata(&path).map_err(|cause| {
+                Error::internal(format!(
+                    "failed to stat file {shown} ({cause}); it is given as a model repository"
+                ))
+            })?;
+            if !metadata.is_dir() {
+                return Err(Error::internal(format!(
+                    "failed to open directory {shown}; a model repository is a directory with one directory per model"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the name was given to a directory by a registration.
@@ -160,7 +192,8 @@ impl Repositories {
                 return Err(Error::new(
                     Code::AlreadyExists,
                     format!(
-                        "failed to register '{name}', there is a conflicting mapping for '{name}'"
+                        "failed to register '{name}', there is a conflicting mapping for '{name}'",
+                        name = truncated(&name)
                     ),
                 ));
             }

@@ -164,8 +164,12 @@ fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
     if name.len() > 1 && name.starts_with('0') {
         return Err("contains leading zeros in its directory name");
     }
-    // Digits only: the parser of numbers would take a sign.
-    let digits = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    // As C's `stoll`, which upstream reads it by: the number at the start, behind blanks and a sign. Backends look for a version's files
+    // under its number, so a directory `4x` offers version 4 and none of its own files.
+    let number = name.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
+    let number = number.strip_prefix('+').unwrap_or(number);
+    let end = number.bytes().position(|byte| !byte.is_ascii_digit());
+    let digits = number.get(..end.unwrap_or(number.len()));
     digits
         .and_then(|digits| digits.parse().ok())
         .map(Some)
@@ -213,7 +217,7 @@ mod tests {
     #[test]
     fn version_names() {
         const NO_NUMBER: &str = "fails to convert to integral number";
-        let table: [(&str, Result<Option<i64>, &str>); 14] = [
+        let table: [(&str, Result<Option<i64>, &str>); 18] = [
             ("1", Ok(Some(1))),
             ("0", Ok(Some(0))),
             ("9223372036854775807", Ok(Some(i64::MAX))),
@@ -221,9 +225,13 @@ mod tests {
             ("01", Err("contains leading zeros in its directory name")),
             ("00", Err("contains leading zeros in its directory name")),
             ("-1", Err(NO_NUMBER)),
-            ("+1", Err(NO_NUMBER)),
-            ("1a", Err(NO_NUMBER)),
-            (" 1", Err(NO_NUMBER)),
+            ("+1", Ok(Some(1))),
+            ("+-1", Err(NO_NUMBER)),
+            ("4x", Ok(Some(4))),
+            ("4.5", Ok(Some(4))),
+            ("9\u{e9}", Ok(Some(9))),
+            (" 1", Ok(Some(1))),
+            ("04x", Err("contains leading zeros in its directory name")),
             ("٣", Err(NO_NUMBER)),
             ("abc", Err(NO_NUMBER)),
             ("warmup", Ok(None)),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_channel::{Claim, Owned};
 use conch_config::DataType;
-use conch_memory::View;
+use conch_memory::{Budget, View};
 use smallvec::SmallVec;
 
 use crate::asker::{Asker, Hold};
@@ -97,10 +97,14 @@ pub struct Draft<'a> {
     pub lease: Option<Box<Reservation>>,
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
+    /// What its response is charged to; none: the process.
+    pub budget: Option<Arc<Budget>>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
     pub asker: Option<Arc<dyn Asker>>,
     /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
     pub credits: Option<Arc<Credits>>,
+    /// It came on a stream: see [`Origin::takes_first`].
+    pub takes_first: bool,
     /// The registered memory that its inputs lie in and its outputs are wanted in, if any.
     pub usage: Option<Arc<Usage>>,
 }
@@ -125,8 +129,12 @@ pub struct Origin {
     pub slot: u64,
     /// What each response but the final one is paid with.
     pub credits: Option<Arc<Credits>>,
+    /// If a one-to-one model sends several responses, the first is the answer and the others are dropped; else they are an error.
+    pub takes_first: bool,
     /// Where outputs are wanted in registered memory, until the final response has left.
     pub usage: Option<Arc<Usage>>,
+    /// What its responses are charged to; none: the process.
+    pub budget: Option<Arc<Budget>>,
     /// What the scheduler goes by.
     pub(crate) facts: Facts,
     /// Its part in its sequence, if its model has sequences.

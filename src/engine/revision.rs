@@ -3,7 +3,7 @@
 //! In two steps, so that several versions change together or not at all: [`Cores::revise`] makes the new instances, and
 //! [`Revision::commit`] lets them serve and the others go. The queue stays, and with it what is in it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -86,8 +86,9 @@ fn signature(spec: &InstanceSpec) -> InstanceSpec {
 }
 
 impl Revision {
-    /// Puts the change into effect. Does not wait for those that leave: they finish what they execute.
-    pub(crate) fn commit(mut self) {
+    /// Puts the change into effect. Does not wait for the instances that leave: they finish what they execute. The receiver is
+    /// disconnected when they are finalised; none if there is nothing to wait for, as sequences may live for an hour.
+    pub(crate) fn commit(mut self) -> Option<mpsc::Receiver<()>> {
         let added = std::mem::take(&mut self.added);
         let mut crew = self.cores.crew();
         let (leaving, staying) = std::mem::take(&mut crew.cores)
@@ -100,8 +101,10 @@ impl Revision {
             crate::log::error!("{error}");
         }
         if leaving.is_empty() {
-            return;
+            return None;
         }
+        let (present, gone) = mpsc::channel();
+        let has_sequences = matches!(self.version.config.scheduling, Scheduling::Sequence(_));
         let board = crew
             .inspector
             .as_ref()
@@ -121,11 +124,15 @@ impl Revision {
                 let leaving =
                     std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
                 let_go(&queue, leaving, &version, patience);
+                drop(present);
             }
         };
         let escort = std::thread::Builder::new().name("unload".to_owned());
         match escort.spawn(see_off) {
-            Ok(escort) => crew.escorts.push(escort),
+            Ok(escort) => {
+                crew.escorts.push(escort);
+                (!has_sequences).then_some(gone)
+            }
             Err(cause) => {
                 crate::log::warning!(
                     "instances of model '{}' leave without a thread for that: {cause}",
@@ -136,6 +143,7 @@ impl Revision {
                     std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
                 // This thread has others to see to.
                 let_go(&self.cores.queue, leaving, &self.version, Duration::ZERO);
+                None
             }
         }
     }

@@ -29,10 +29,9 @@ impl Scratch {
     /// INTERNAL if that fails.
     pub fn below(parent: &Path) -> Result<Scratch, Error> {
         let path = make_directory(parent).map_err(|cause| {
-            let parent = parent.display();
-            Error::internal(format!(
-                "failed to create a temporary directory in '{parent}': {cause}"
-            ))
+            // The path is for the operator alone: clients read the error.
+            log::error!("no temporary directory in '{}': {cause}", parent.display());
+            Error::internal(format!("failed to create a temporary directory: {cause}"))
         })?;
         Ok(Scratch { path })
     }

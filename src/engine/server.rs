@@ -5,15 +5,16 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conch_memory::{Budget, Pool};
+use conch_memory::{Budget, Owners, Pool};
 
 use crate::cache::Caching;
 use crate::control::ControlMode;
+use crate::credits::{self, Backlog};
 use crate::demand::{self, Demand};
 use crate::gate::{self, Gate};
 use crate::host_policy::HostPolicies;
@@ -21,7 +22,7 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
 use crate::readiness::{Inquiry, Readiness};
 use crate::regions::Regions;
-use crate::registry::{Registry, State};
+use crate::registry::{NOT_READY, Registry, Snapshot, State};
 use crate::remote::{NoRemote, Remote};
 use crate::stats::ModelStatistics;
 use crate::timekeeper::Timekeeper;
@@ -49,10 +50,14 @@ pub struct Options {
     pub exit_timeout: Duration,
     /// Bound of the bytes that requests hold in this process.
     pub memory_limit_bytes: u64,
+    /// Of these, what is for connections that hold little; none: a sixteenth.
+    pub memory_reserve_bytes: Option<u64>,
     /// Free blocks that the pool keeps for reuse.
     pub pool_retain_bytes: usize,
     /// Bound of the live requests of one model version.
     pub queue_requests_max: u64,
+    /// How long the reader of a stream may take nothing while responses wait beyond its credits.
+    pub stream_patience: Duration,
     /// Models come when they are asked for, within a budget of memory; explicit mode only.
     pub demand: Option<demand::Settings>,
     /// Bounds of what is let in, beyond which clients are to come again.
@@ -72,6 +77,12 @@ pub struct Options {
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
+    /// A configuration that comes with a load lasts until the next load without one, not until the model's files change.
+    pub loads_config_once: bool,
+    /// How long one attempt to load a version may take; none: as long as its backend likes.
+    pub model_load_timeout: Option<Duration>,
+    /// Set by whoever wants [`Server::start`] to end soon: no further model is loaded.
+    pub stop_request: Arc<AtomicBool>,
     pub model_control_mode: ControlMode,
     /// What explicit mode loads at start; `*` alone for everything.
     pub startup_models: Vec<String>,
@@ -79,6 +90,10 @@ pub struct Options {
     pub namespacing: bool,
     /// Let clients register shared memory.
     pub allow_client_shm: bool,
+    /// Whose shared memory that may be.
+    pub shm_owners: Owners,
+    /// The size of the pool of pinned memory. There is no GPU to pin memory for: it is reported.
+    pub pinned_pool_bytes: u64,
     /// Serve metrics at all, and those of process and CPU.
     pub allow_metrics: bool,
     pub allow_cpu_metrics: bool,
@@ -101,8 +116,10 @@ impl Default for Options {
             strict_readiness: true,
             exit_timeout: Duration::from_secs(30),
             memory_limit_bytes: metrics::process::memory_total_bytes() / 2,
+            memory_reserve_bytes: None,
             pool_retain_bytes: 64 << 20,
             queue_requests_max: 65_536,
+            stream_patience: credits::PATIENCE,
             demand: None,
             gate: gate::Bounds::default(),
             shard_cpus: Vec::new(),
@@ -113,10 +130,15 @@ impl Default for Options {
             rate_capacities: Vec::new(),
             model_load_thread_count: 4,
             model_load_retry_count: 0,
+            loads_config_once: false,
+            model_load_timeout: None,
+            stop_request: Arc::default(),
             model_control_mode: ControlMode::None,
             startup_models: Vec::new(),
             namespacing: false,
             allow_client_shm: false,
+            shm_owners: Owners::Own,
+            pinned_pool_bytes: 256 << 20,
             allow_metrics: true,
             allow_cpu_metrics: true,
             counter_latencies: true,
@@ -159,15 +181,18 @@ pub struct Server {
     options: Options,
     metadata: Metadata,
     budget: Arc<Budget>,
+    backlog: Arc<Backlog>,
     pool: Arc<Pool>,
     host: Arc<dyn BackendHost>,
     registry: Arc<Registry>,
-    lifecycle: Lifecycle,
+    lifecycle: Arc<Lifecycle>,
     timekeeper: Arc<Timekeeper>,
     regions: Arc<Regions>,
     gate: Option<Arc<Gate>>,
     demand: Option<Arc<Demand>>,
     phase: AtomicU8,
+    /// The start failed before any model was looked at (`--exit-on-error=false`): only what concerns no model is answered.
+    is_unfit: AtomicBool,
     cpu_meter: CpuMeter,
 }
 
@@ -192,7 +217,10 @@ impl Server {
         };
         let registry = Arc::new(Registry::default());
         let pool = Pool::new(options.pool_retain_bytes);
-        let budget = Budget::new(options.memory_limit_bytes);
+        let budget = match options.memory_reserve_bytes {
+            Some(bytes) => Budget::with_reserve(options.memory_limit_bytes, bytes),
+            None => Budget::new(options.memory_limit_bytes),
+        };
         let timekeeper = Arc::new(Timekeeper::default());
         let lifecycle = Lifecycle::new(
             &options,
@@ -203,7 +231,7 @@ impl Server {
             Arc::clone(&timekeeper),
         );
         // Before backends have threads, so that those see our handler.
-        let regions = Regions::start(options.allow_client_shm)?;
+        let regions = Regions::start(options.allow_client_shm, options.shm_owners.clone())?;
         if let Some(cache) = host.open_cache(&budget)? {
             lifecycle.use_cache(cache)?;
         }
@@ -213,6 +241,7 @@ impl Server {
                 version: VERSION,
                 extensions: EXTENSIONS,
             },
+            backlog: Backlog::new(options.stream_patience, options.memory_limit_bytes),
             budget,
             pool,
             host,
@@ -223,6 +252,7 @@ impl Server {
             gate: Gate::new(&options.gate),
             demand,
             phase: AtomicU8::new(Phase::Serving as u8),
+            is_unfit: AtomicBool::new(false),
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
         });
@@ -237,12 +267,17 @@ impl Server {
             &server.metadata,
             server.caching().is_some(),
         );
-        let outcome = started.and_then(|is_all_up| match is_all_up {
-            true => Ok(()),
-            false => Err(Error::internal("failed to load all models")),
-        });
-        if let Err(error) = outcome {
-            if server.options.exit_on_error {
+        if started.is_err() {
+            server.is_unfit.store(true, Ordering::Release);
+            server.registry.publish(Snapshot::closed());
+        }
+        let is_unwanted = server.options.stop_request.load(Ordering::Relaxed);
+        let started = match is_unwanted {
+            true => Err(Error::unavailable("stopped while models were loaded")),
+            false => started,
+        };
+        if let Err(error) | Ok(Some(error)) = started {
+            if server.options.exit_on_error || is_unwanted {
                 if let Err(error) = server.stop() {
                     log::error!("{error}");
                 }
@@ -266,6 +301,11 @@ impl Server {
 
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Where responses of decoupled models wait for slow readers.
+    pub fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
     }
 
     pub fn pool(&self) -> &Arc<Pool> {
@@ -298,13 +338,26 @@ impl Server {
 
     /// Whether the process serves at all: also while it drains.
     pub fn is_live(&self) -> bool {
-        self.phase() < Phase::Stopping
+        self.phase() < Phase::Stopping && !self.is_unfit()
+    }
+
+    /// # Errors
+    /// UNAVAILABLE in upstream's words if no model is served: the server stops, or its start failed.
+    pub fn check_serving(&self) -> Result<(), Error> {
+        if self.is_stopping() || self.is_unfit() {
+            return Err(Error::unavailable(NOT_READY));
+        }
+        Ok(())
+    }
+
+    fn is_unfit(&self) -> bool {
+        self.is_unfit.load(Ordering::Acquire)
     }
 
     /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose), and the backends of
     /// the ready ones to agree. Does not block.
     pub fn readiness(&self) -> Readiness {
-        if self.phase() != Phase::Serving {
+        if self.phase() != Phase::Serving || self.is_unfit() {
             return Readiness::Known(false);
         }
         if !self.options.strict_readiness {
@@ -324,9 +377,7 @@ impl Server {
     /// # Errors
     /// The lookup's.
     pub fn model_readiness(&self, name: &str, version: Option<i64>) -> Result<Readiness, Error> {
-        if self.is_stopping() {
-            return Err(Error::unavailable("Server not ready"));
-        }
+        self.check_serving()?;
         let snapshot = self.registry.snapshot();
         let model = snapshot.find(name, version)?;
         Ok(if model.inspection.get().is_some() {
@@ -380,6 +431,11 @@ impl Server {
             self.caching(),
             deadline.saturating_duration_since(Instant::now()),
         )
+    }
+
+    /// Logs which models have requests in flight, in upstream's words; `seconds` are left until the exit waits no longer.
+    pub fn log_in_flight(&self, seconds: u64) {
+        self.lifecycle.log_in_flight(seconds);
     }
 
     /// The repository index, by name and version. `ready_only` keeps the ready versions.
@@ -512,4 +568,7 @@ pub const EXTENSIONS: &[&str] = &[
     "statistics",
     "trace",
     "logging",
+    // Ours, behind all of upstream's.
+    "conch",
+    concat!("conch(", env!("CARGO_PKG_VERSION"), ")"),
 ];

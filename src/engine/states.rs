@@ -86,7 +86,7 @@ impl StatesStart {
                 value: Value {
                     data_type: spec.data_type,
                     shape: spec.shape.into(),
-                    data: View::copy_of(&bytes),
+                    data: View::try_copy_of(&bytes)?,
                 },
                 is_in_place: spec.is_in_place,
             })
@@ -219,7 +219,7 @@ impl States {
         if next.buffer.as_ref().is_none_or(|block| block.len() != size) {
             let is_first = next.buffer.is_none();
             // Another sequence's bytes would show where the backend leaves gaps.
-            let mut block = pool.take_zeroed(size);
+            let mut block = pool.try_take_zeroed(size)?;
             match current.data.as_slice() {
                 Some(value) if is_in_place && is_first && value.len() == size => {
                     block.extend_from_slice(value);

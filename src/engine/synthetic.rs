@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use conch_channel::{Claim, Fate};
-use conch_memory::{Block, View};
+use conch_memory::{Block, OutOfMemory, View};
 use smallvec::{SmallVec, smallvec};
 
 use crate::asker::{Asker, Hold};
@@ -40,7 +40,9 @@ impl Synthetic {
             completion: self.completion,
             slot: self.slot,
             credits: None,
+            takes_first: false,
             usage: None,
+            budget: None,
             facts: Facts {
                 batch_count: self.batch_size.max(1),
                 queued_ns: now_ns,
@@ -92,7 +94,10 @@ pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
             // Empty elements: a length of 0 each.
             None => element_count(&input.shape).saturating_mul(4),
         };
-        let zeros = zeros(usize::try_from(bytes).unwrap_or(usize::MAX));
+        // Nobody sees what is made of it: without memory for zeros the template's bytes do as well.
+        let Ok(zeros) = zeros(usize::try_from(bytes).unwrap_or(usize::MAX)) else {
+            return input.clone();
+        };
         Input {
             byte_size: zeros.len() as u64,
             chunks: smallvec![zeros],
@@ -111,15 +116,15 @@ pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
 }
 
 /// So many zero bytes.
-pub(crate) fn zeros(bytes: usize) -> View {
+fn zeros(bytes: usize) -> Result<View, OutOfMemory> {
     static FEW: [u8; 4 << 10] = [0; 4 << 10];
     if let Some(few) = FEW.get(..bytes) {
-        return View::from_static(few);
+        return Ok(View::from_static(few));
     }
-    let mut block = Block::with_capacity(bytes);
+    let mut block = Block::try_with_capacity(bytes)?;
     // Fresh memory is zeroed; whole pages cost nothing until they are looked at.
     block.advance(bytes);
-    View::from(block)
+    Ok(View::from(block))
 }
 
 /// Of an admitted input, whose shape was checked.
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn any_number_of_zeros() {
         for bytes in [0, 1, 4 << 10, (4 << 10) + 1, 1 << 20] {
-            let zeros = zeros(bytes);
+            let zeros = zeros(bytes).unwrap();
             assert_eq!(zeros.len(), bytes);
             assert!(zeros.as_slice().unwrap().iter().all(|byte| *byte == 0));
         }

@@ -47,6 +47,14 @@ pub trait TraceSink: Any + Send + Sync {
     /// The request reached a station at `timestamp_ns` (monotonic).
     fn reached(&self, activity: Activity, timestamp_ns: u64);
 
+    /// An activity of a backend's own, with a name that it chose.
+    fn reported(&self, _name: &str, _timestamp_ns: u64) {}
+
+    /// The number that its maker gave it; 0: none.
+    fn id(&self) -> u64 {
+        0
+    }
+
     /// Whether [`TraceSink::showed`] wants to be called at all.
     fn wants_tensors(&self) -> bool;
 
@@ -93,16 +101,19 @@ impl Trace {
                 [] => continue,
                 // Shown as it is now; what the backend finds there may be different.
                 [only] if only.is_shared() => {
-                    whole = only.to_private();
+                    // Without memory for it a tensor is not shown.
+                    let Ok(copy) = only.try_to_private() else {
+                        continue;
+                    };
+                    whole = copy;
                     &whole
                 }
                 [only] => only,
                 chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
-                    let bytes: Vec<u8> = chunks
-                        .iter()
-                        .flat_map(|chunk| chunk.to_private().as_ref().to_vec())
-                        .collect();
-                    whole = View::copy_of(&bytes);
+                    let Ok(joined) = View::try_join(chunks) else {
+                        continue;
+                    };
+                    whole = joined;
                     &whole
                 }
                 _ => continue,
@@ -124,7 +135,9 @@ impl Trace {
             return;
         }
         for output in outputs {
-            let data = output.data.to_private();
+            let Ok(data) = output.data.try_to_private() else {
+                continue;
+            };
             self.sink.showed(
                 activity,
                 &TracedTensor {

@@ -14,7 +14,7 @@ use crate::admit::{byte_count, examine};
 use crate::asker::Asker;
 use crate::model_file::ModelFile;
 use crate::request::{Draft, DraftInput, Input, Shape};
-use crate::synthetic::{Synthetic, zeros};
+use crate::synthetic::Synthetic;
 use crate::{Batch, Completion, Delivery, Error, ModelVersion, log};
 
 /// What the instances of a version are to execute. Costs nothing where there is nothing.
@@ -123,23 +123,24 @@ fn sample(
     let mut others = Vec::new();
     for input in &spec.inputs {
         let data = source.read(input)?;
-        let Some((_, known)) = config.input(&input.name) else {
-            // One that the scheduler would add: controls and states of sequences. Their dimensions are used as they are.
+        let known = config.input(&input.name);
+        let mut shape = Shape::new();
+        // Upstream also gives one to shape tensors, which then do not agree with their own configuration.
+        if config.is_batching() && !known.is_some_and(|(_, known)| known.is_shape_tensor) {
+            shape.push(1);
+        }
+        shape.extend_from_slice(&input.dims);
+        if known.is_none() {
+            // One that the scheduler would add: controls and states of sequences. It is not checked.
             others.push(Input {
                 name: input.name.as_str().into(),
                 data_type: input.data_type,
-                shape: Shape::from_slice(&input.dims),
+                shape,
                 byte_size: data.len() as u64,
                 chunks: smallvec![data],
             });
             continue;
-        };
-        let mut shape = Shape::new();
-        // Upstream also gives one to shape tensors, which then do not agree with their own configuration.
-        if config.is_batching() && !known.is_shape_tensor {
-            shape.push(1);
         }
-        shape.extend_from_slice(&input.dims);
         draft.inputs.push(DraftInput {
             name: &input.name,
             data_type: input.data_type,
@@ -217,9 +218,9 @@ impl Source<'_> {
             ))
         })?;
         if size == 0 {
-            return Ok(zeros(0));
+            return Ok(View::empty());
         }
-        let mut block = Block::with_capacity(size);
+        let mut block = Block::try_with_capacity(size)?;
         block.set_charge(charge);
         block.advance(size);
         fill(block.as_mut_slice())?;
@@ -340,7 +341,7 @@ mod tests {
              model_warmup {{ name: 'files' batch_size: 1 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 2 input_data_file: 'raw' }} }}
                inputs {{ key: 'b' value {{ data_type: TYPE_STRING dims: 2 input_data_file: 'words' }} }} }}
              model_warmup {{ name: 'controls' batch_size: 2 inputs {{ key: 'a' value {{ data_type: TYPE_INT16 dims: 16 random_data: true }} }}
-               inputs {{ key: 'START' value {{ data_type: TYPE_INT32 dims: [ 1, 1 ] input_data_file: 'raw' }} }}
+               inputs {{ key: 'START' value {{ data_type: TYPE_INT32 dims: 1 input_data_file: 'raw' }} }}
                inputs {{ key: 'b' value {{ data_type: TYPE_STRING dims: 2 random_data: true }} }} }}"
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);

@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::{Code, Error};
@@ -187,7 +188,17 @@ pub(crate) unsafe fn give<H: Handle>(
     Ok(())
 }
 
-/// Lends an object to the foreign side.
+/// Lets go of a count of references that the foreign side holds. The handle itself is given back, not a reference to its object: only it
+/// may reach the counts beside the object.
+///
+/// # Safety
+/// `handle` came from `Arc::into_raw` and its count is the caller's, who does not use the handle again.
+pub(crate) unsafe fn release<H: Handle>(handle: *mut H) {
+    // SAFETY: by this function's contract.
+    drop(unsafe { Arc::from_raw(handle.cast::<H::Target>().cast_const()) });
+}
+
+/// Lends an object to the foreign side, which may only change what is atomic or locked in it.
 pub(crate) fn as_handle<H: Handle>(object: &H::Target) -> *mut H {
     ptr::from_ref(object).cast_mut().cast()
 }
@@ -310,7 +321,7 @@ impl ErrorHandle {
     pub(crate) fn give(error: Error) -> *mut abi::TRITONSERVER_Error {
         let code = match error.code {
             // The C API has no word for it.
-            Code::Exhausted => Code::Unavailable,
+            Code::Exhausted | Code::OutOfMemory => Code::Unavailable,
             code => code,
         };
         ErrorHandle::raise(code as u32, c_string(&error.message))

@@ -4,6 +4,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 use conch_memory::{Kind, View};
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::boundary::{Tag, handles};
 
@@ -88,11 +89,10 @@ impl Value {
 }
 
 /// Where a buffer lies and how long it is.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct BufferAttributes {
-    pub(crate) tag: Tag<abi::TRITONSERVER_BufferAttributes>,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BufferPlace {
     pub(crate) byte_size: u64,
+    /// A number of the C API.
     pub(crate) memory_type: u32,
     pub(crate) memory_type_id: i64,
     pub(crate) cuda_ipc_handle: Option<CudaIpcHandle>,
@@ -101,26 +101,85 @@ pub(crate) struct BufferAttributes {
 /// A `cudaIpcMemHandle_t`: bytes that another process opens.
 pub(crate) type CudaIpcHandle = [u8; 64];
 
-impl Default for BufferAttributes {
-    fn default() -> BufferAttributes {
-        BufferAttributes {
-            tag: Tag::default(),
-            byte_size: 0,
-            memory_type: Kind::Cpu as u32,
-            memory_type_id: 0,
+impl BufferPlace {
+    pub(crate) fn of_view(view: &View) -> BufferPlace {
+        BufferPlace {
+            // Lengths in memory always fit 64 bits.
+            byte_size: view.len() as u64,
+            memory_type: view.place().kind as u32,
+            memory_type_id: view.place().id,
             cuda_ipc_handle: None,
         }
     }
 }
 
-impl BufferAttributes {
-    pub(crate) fn of_view(view: &View) -> BufferAttributes {
+/// A [`BufferPlace`] behind a handle. Handles of attributes that the server lends out can be written through like those that the other side
+/// made, so every part is atomic.
+#[repr(C)]
+pub(crate) struct BufferAttributes {
+    tag: Tag<abi::TRITONSERVER_BufferAttributes>,
+    pub(crate) byte_size: AtomicU64,
+    pub(crate) memory_type: AtomicU32,
+    pub(crate) memory_type_id: AtomicI64,
+    has_cuda_ipc_handle: AtomicBool,
+    cuda_ipc_handle: [AtomicU8; size_of::<CudaIpcHandle>()],
+}
+
+impl Default for BufferAttributes {
+    fn default() -> BufferAttributes {
+        BufferPlace::default().into()
+    }
+}
+
+impl From<BufferPlace> for BufferAttributes {
+    fn from(place: BufferPlace) -> BufferAttributes {
         BufferAttributes {
-            // Lengths in memory always fit 64 bits.
-            byte_size: view.len() as u64,
-            memory_type: view.place().kind as u32,
-            memory_type_id: view.place().id,
-            ..BufferAttributes::default()
+            tag: Tag::default(),
+            byte_size: place.byte_size.into(),
+            memory_type: place.memory_type.into(),
+            memory_type_id: place.memory_type_id.into(),
+            has_cuda_ipc_handle: place.cuda_ipc_handle.is_some().into(),
+            cuda_ipc_handle: place.cuda_ipc_handle.unwrap_or([0; _]).map(AtomicU8::new),
+        }
+    }
+}
+
+/// Relaxed throughout: whoever hands the attributes to another thread orders that.
+impl BufferAttributes {
+    /// What they say now.
+    pub(crate) fn load(&self) -> BufferPlace {
+        BufferPlace {
+            byte_size: self.byte_size.load(Ordering::Relaxed),
+            memory_type: self.memory_type.load(Ordering::Relaxed),
+            memory_type_id: self.memory_type_id.load(Ordering::Relaxed),
+            cuda_ipc_handle: self.has_cuda_ipc_handle.load(Ordering::Relaxed).then(|| {
+                let byte = |index: usize| self.cuda_ipc_handle[index].load(Ordering::Relaxed);
+                std::array::from_fn(byte)
+            }),
+        }
+    }
+
+    /// Replaces all but the CUDA handle.
+    pub(crate) fn store(&self, byte_size: u64, memory_type: u32, memory_type_id: i64) {
+        self.byte_size.store(byte_size, Ordering::Relaxed);
+        self.memory_type.store(memory_type, Ordering::Relaxed);
+        self.memory_type_id.store(memory_type_id, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_cuda_ipc_handle(&self, handle: Option<CudaIpcHandle>) {
+        for (byte, new) in self.cuda_ipc_handle.iter().zip(handle.unwrap_or([0; _])) {
+            byte.store(new, Ordering::Relaxed);
+        }
+        self.has_cuda_ipc_handle
+            .store(handle.is_some(), Ordering::Relaxed);
+    }
+
+    /// The address of the CUDA handle's bytes; null if there is none.
+    pub(crate) fn cuda_ipc_handle(&self) -> *mut c_void {
+        if self.has_cuda_ipc_handle.load(Ordering::Relaxed) {
+            std::ptr::from_ref(&self.cuda_ipc_handle).cast_mut().cast()
+        } else {
+            std::ptr::null_mut()
         }
     }
 }

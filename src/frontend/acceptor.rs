@@ -1,6 +1,7 @@
 //! The threads that accept connections and deal them to the shards.
 //!
-//! One blocking thread per listening socket. A socket goes to the shard with the fewest connections and stays there: the kernel's own
+//! One blocking thread per listening socket. A socket goes to the shard with the fewest connections and stays there, where the
+//! connections of a shard that is kept from its CPU count for more (`Link::weight`): the kernel's own
 //! spreading is by hash, which puts a handful of long-lived clients onto one shard. Beyond the connections' limit a new one is closed
 //! at once; when the process has no descriptor left, accepting pauses instead of spinning.
 
@@ -10,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use conch_engine::{Error, log};
+use conch_engine::Error;
+use conch_log as log;
+use conch_memory::is_scarce;
 use conch_net::Listener;
 
 use crate::shard::link::{Letter, Link, Protocol};
@@ -87,11 +90,11 @@ fn accept(
         match listener.accept() {
             Ok(socket) => {
                 let open_count: usize = links.iter().map(|link| link.connection_count()).sum();
-                if open_count >= connections_max {
+                if open_count >= connections_max || is_scarce() {
                     // Dropping the socket closes it.
                     continue;
                 }
-                if let Some(link) = links.iter().min_by_key(|link| link.connection_count()) {
+                if let Some(link) = links.iter().min_by_key(|link| link.weight()) {
                     link.send(Letter::Connection(socket, protocol));
                 }
             }

@@ -60,6 +60,9 @@ pub(crate) fn aside<T: Send + 'static>(
     }));
     let own = Arc::clone(&shared);
     let run = move || {
+        // It inherits the one CPU of its shard, and would pass it on to what a model starts. What the system refuses is left as it is.
+        let _ = conch_net::affinity::process_cpus()
+            .and_then(|cpus| conch_net::affinity::confine_current_thread(&cpus));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(Error::internal("internal error")));
         drop(permit);

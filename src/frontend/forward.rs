@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use conch_engine::{Error, Parameter, ParameterValue};
+use conch_engine::{Error, Parameter, ParameterValue, truncated};
 use regex::bytes::{Regex, RegexBuilder};
 
 /// Upstream's names of request parameters that are more than a custom parameter; names beginning with `triton_` are kept back as well.
@@ -88,7 +88,8 @@ impl<'p> Collector<'p> {
         }
         if RESERVED.contains(&name) || name.starts_with("triton_") {
             self.outcome = Err(Error::invalid(format!(
-                "Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                "Header '{name}' is reserved for Triton usage and cannot be forwarded.",
+                name = truncated(&name)
             )));
             return;
         }
@@ -99,10 +100,24 @@ impl<'p> Collector<'p> {
             }),
             _ => {
                 self.outcome = Err(Error::invalid(format!(
-                    "the value of header '{name}' is not text and cannot be forwarded."
+                    "the value of header '{name}' is not text and cannot be forwarded.",
+                    name = truncated(&name)
                 )));
             }
         }
+    }
+
+    /// The headers cannot be forwarded.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.outcome = Err(error);
+    }
+
+    /// [`Collector::see`] for a value that may hold any byte: it counts up to its first NUL, as it does for upstream, and what is no text
+    /// becomes U+FFFD.
+    pub(crate) fn see_binary(&mut self, name: &str, value: &[u8]) {
+        let end = value.iter().position(|byte| *byte == 0);
+        let value = value.get(..end.unwrap_or(value.len())).unwrap_or(value);
+        self.see(name, String::from_utf8_lossy(value).as_bytes());
     }
 
     pub(crate) fn finish(self) -> Forwarded {
@@ -177,6 +192,24 @@ mod tests {
         let refusal = "the value of header 'a' is not text and cannot be forwarded.";
         for value in [&b"\xff"[..], b"x\0"] {
             check(".*", &[("a", value)], Err(refusal));
+        }
+    }
+
+    #[test]
+    fn binary_values_never_fail() {
+        for (value, expected) in [
+            (&b"text"[..], "text"),
+            (b"a\0b", "a"),
+            (b"\0", ""),
+            (b"", ""),
+            (b"a\xff\xfe\0\xff", "a\u{fffd}\u{fffd}"),
+        ] {
+            let pattern = HeaderPattern::new("x").unwrap();
+            let mut collector = Collector::new(&pattern);
+            collector.see_binary("x-bin", value);
+            let mut parameters = Vec::new();
+            attach(collector.finish(), &mut parameters).unwrap();
+            assert_eq!(parameters[0].value, ParameterValue::Text(expected.into()));
         }
     }
 

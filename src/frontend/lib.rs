@@ -16,8 +16,10 @@ mod http;
 mod leading;
 mod metrics;
 mod options;
+mod pressure;
 mod sagemaker;
 mod shard;
+mod starvation;
 #[cfg(test)]
 mod testing;
 mod tls;
@@ -31,11 +33,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use conch_engine::Error;
 use conch_engine::server::Server;
-use conch_engine::{Error, log};
+use conch_log as log;
 use conch_net::Listener;
 
 use acceptor::Acceptor;
+use pressure::Orders;
 use shard::Running;
 use shard::link::{Letter, Link, Protocol};
 use trace::Tracing;
@@ -43,7 +47,9 @@ use watchdog::Watchdog;
 
 pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
-pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options};
+pub use grpc::Delays;
+pub use http::cors::Origins;
+pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options, ShardAffinity};
 pub use sagemaker::{InferenceType, SageMaker};
 pub use tls::{Tls, TlsFiles};
 pub use trace::{Levels, TraceOptions};
@@ -58,6 +64,8 @@ pub mod measure {
 
 /// How often a drain looks whether it is over.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
+/// How often it says what it waits for.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where the listeners are bound; none for those not asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +87,91 @@ pub struct Frontend {
     tracing: Arc<Tracing>,
 }
 
+impl Addresses {
+    /// Where clients reach each service, in words for the log.
+    pub fn urls(&self) -> String {
+        let named = [
+            ("HTTP http://", self.http, ""),
+            ("gRPC ", self.grpc, ""),
+            ("SageMaker http://", self.sagemaker, "/invocations"),
+            ("Vertex AI http://", self.vertex_ai, ""),
+            ("metrics http://", self.metrics, "/metrics"),
+        ];
+        let urls = named.into_iter().filter_map(|(service, address, path)| {
+            let address = address?;
+            // An address of every interface is none that a client could use.
+            let shown = match address.ip().is_unspecified() {
+                true => format!("localhost:{}", address.port()),
+                false => address.to_string(),
+            };
+            Some(format!("{service}{shown}{path}"))
+        });
+        urls.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The listeners that `options` ask for, in the order in which upstream starts them.
+fn endpoints(options: &Options) -> Vec<(Protocol, &Endpoint)> {
+    let sagemaker = options.sagemaker.as_ref().map(|it| &it.endpoint);
+    let vertex_ai = options.vertex_ai.as_ref().map(|it| &it.endpoint);
+    let endpoints = [
+        (Protocol::Grpc, options.grpc.as_ref()),
+        (Protocol::Http, options.http.as_ref()),
+        (Protocol::SageMaker, sagemaker),
+        (Protocol::VertexAi, vertex_ai),
+        (Protocol::Metrics, options.metrics.as_ref()),
+    ];
+    let wanted = endpoints.into_iter();
+    wanted
+        .filter_map(|(protocol, endpoint)| Some((protocol, endpoint?)))
+        .collect()
+}
+
+/// Looks whether [`start`] will get its addresses, so that a server which will not does not load its models first. Blocks on the
+/// resolution of names.
+///
+/// # Errors
+/// UNAVAILABLE in upstream's words for the first that cannot be had.
+pub fn check_addresses(options: &Options) -> Result<(), Error> {
+    for (protocol, endpoint) in endpoints(options) {
+        Listener::check(&endpoint.address, endpoint.port, endpoint.reuse_port)
+            .map_err(|error| refused(protocol, endpoint, &error))?;
+    }
+    Ok(())
+}
+
+/// A service that cannot listen.
+fn refused(protocol: Protocol, endpoint: &Endpoint, error: &std::io::Error) -> Error {
+    let reason = match error.kind() {
+        // With upstream's blank at its end.
+        std::io::ErrorKind::AddrInUse => {
+            format!(
+                "Socket '{}:{}' already in use ",
+                endpoint.address, endpoint.port
+            )
+        }
+        _ => error.to_string(),
+    };
+    failed_to_start(protocol, &Error::unavailable(reason))
+}
+
+fn failed_to_start(protocol: Protocol, error: &Error) -> Error {
+    let service = match protocol {
+        Protocol::Http => "HTTP",
+        Protocol::Grpc => "GRPC",
+        Protocol::Metrics => "Metrics",
+        Protocol::SageMaker => "Sagemaker",
+        Protocol::VertexAi => "Vertex AI",
+    };
+    let reason = format!("{} - {}", error.code.name(), error.message);
+    let error = Error::new(
+        error.code,
+        format!("failed to start {service} service: {reason}"),
+    );
+    log::error!("{}", error.message);
+    error
+}
+
 /// Binds and serves. Blocks only while sockets and threads are made.
 ///
 /// # Errors
@@ -86,28 +179,15 @@ pub struct Frontend {
 pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
     conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
     if let Some(vertex_ai) = &mut options.vertex_ai {
-        Arc::make_mut(vertex_ai).settle_default_model(&server)?;
+        Arc::make_mut(vertex_ai)
+            .settle_default_model(&server)
+            .map_err(|error| failed_to_start(Protocol::VertexAi, &error))?;
     }
     let mut listeners = Vec::new();
     let mut addresses = Addresses::default();
-    let sagemaker = options.sagemaker.as_ref().map(|it| &it.endpoint);
-    let vertex_ai = options.vertex_ai.as_ref().map(|it| &it.endpoint);
-    for (protocol, endpoint) in [
-        (Protocol::Grpc, options.grpc.as_ref()),
-        (Protocol::Http, options.http.as_ref()),
-        (Protocol::SageMaker, sagemaker),
-        (Protocol::VertexAi, vertex_ai),
-        (Protocol::Metrics, options.metrics.as_ref()),
-    ] {
-        let Some(endpoint) = endpoint else { continue };
+    for (protocol, endpoint) in endpoints(&options) {
         let listener = Listener::bind(&endpoint.address, endpoint.port, endpoint.reuse_port)
-            .map_err(|error| {
-                log::error!("{error}");
-                Error::unavailable(format!(
-                    "Socket '{}:{}' already in use ",
-                    endpoint.address, endpoint.port
-                ))
-            })?;
+            .map_err(|error| refused(protocol, endpoint, &error))?;
         let address = listener.address();
         match protocol {
             Protocol::Http => {
@@ -116,6 +196,7 @@ pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Erro
             }
             Protocol::Grpc => {
                 addresses.grpc = Some(address);
+                grpc::note_handlers();
                 log::info!("Started GRPCInferenceService at {address}");
             }
             Protocol::SageMaker => {
@@ -135,12 +216,16 @@ pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Erro
     }
     let tracing = Tracing::start(&options.trace)?;
     let options = Arc::new(options);
+    let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
+    let orders = Orders::new(server.budget(), connections_max, stall_timeout);
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        shards.push(Running::start(index, *cpu, &options, &server, &tracing)?);
+        let shard = Running::start(index, *cpu, &options, &server, &tracing, &orders)?;
+        shards.push(shard);
     }
     let links: Vec<Arc<Link>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
-    let watchdog = Watchdog::start(links.clone())?;
+    let homes = shards.iter().map(|shard| shard.cpu).collect();
+    let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
     let mut acceptors = Vec::new();
     for (protocol, listener) in listeners {
         let acceptor = Acceptor::start(listener, protocol, links.clone(), options.connections_max)?;
@@ -166,31 +251,55 @@ impl Frontend {
     }
 
     /// Refuses new connections, closes idle ones, and waits until the others have finished what they serve, at most until `deadline`.
-    /// Metrics are served on. Returns whether all finished. Blocks.
-    pub fn drain(&mut self, deadline: Instant) -> bool {
+    /// Metrics are served on. Returns whether all finished. Blocks; each second `report` is
+    /// called with the seconds that are left.
+    pub fn drain(&mut self, deadline: Instant, report: impl Fn(u64)) -> bool {
         for (protocol, acceptor) in &mut self.acceptors {
-            if *protocol != Protocol::Metrics {
+            if !protocol.outlasts_drains() {
                 acceptor.stop();
             }
         }
         for shard in &self.shards {
             shard.link.send(Letter::Drain);
         }
+        let mut next_report = Instant::now() + DRAIN_POLL;
         loop {
-            let open_count: usize = self
-                .shards
-                .iter()
-                .map(|shard| shard.link.connection_count())
-                .sum();
-            if open_count == 0 {
+            let open: Vec<(Protocol, usize)> = self.lasting_connections();
+            if open.is_empty() {
                 return true;
             }
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            let left = deadline.saturating_duration_since(now);
+            if left.is_zero() {
+                let open_count: usize = open.iter().map(|(_, count)| count).sum();
                 log::warning!("{open_count} connections did not finish in time");
                 return false;
             }
+            if now >= next_report {
+                next_report = now + REPORT_INTERVAL;
+                // Rounded, as the report comes a moment after the second.
+                let seconds = (left + REPORT_INTERVAL / 2).as_secs();
+                for (protocol, count) in open {
+                    let what = service_connections(protocol);
+                    log::info!("Timeout {seconds}: Found {count} {what}");
+                }
+                report(seconds);
+            }
             std::thread::sleep(DRAIN_POLL);
         }
+    }
+
+    /// How many connections a drain waits for, of each protocol that has any.
+    fn lasting_connections(&self) -> Vec<(Protocol, usize)> {
+        let lasting = Protocol::ALL
+            .into_iter()
+            .filter(|protocol| !protocol.outlasts_drains());
+        let counted = lasting.map(|protocol| {
+            let links = self.shards.iter().map(|shard| &shard.link);
+            let count = links.map(|link| link.connection_count_of(protocol)).sum();
+            (protocol, count)
+        });
+        counted.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Ends everything that is left. Blocks until the threads are gone.
@@ -208,6 +317,17 @@ impl Frontend {
             outcome = outcome.and(shard.stop());
         }
         outcome
+    }
+}
+
+/// What upstream calls the connections of a protocol in its log.
+fn service_connections(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http => "HTTP service connections",
+        Protocol::Grpc => "gRPC service connections and inference handlers",
+        Protocol::Metrics => "metrics service connections",
+        Protocol::SageMaker => "SageMaker service connections",
+        Protocol::VertexAi => "Vertex AI service connections",
     }
 }
 

@@ -6,6 +6,7 @@ use crate::access::{Access, Granted, Guarded};
 use crate::http::answer::{Answer, ContentType};
 use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
 use crate::http::head::{Head, Method};
+use crate::shard::offload::METRICS_COST;
 use crate::shard::{Presence, Shard, Stream};
 
 /// Serves one connection until it ends.
@@ -17,7 +18,9 @@ pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) 
 pub(crate) async fn page(shard: &Shard) -> Answer {
     // Rendering reads every model's numbers and files of /proc: not on a shard.
     let server = std::sync::Arc::clone(&shard.server);
-    let text = shard.offload(move || server.metrics_text()).await;
+    let text = shard
+        .offload(METRICS_COST, move || server.metrics_text())
+        .await;
     Answer::new(200, ContentType::Metrics, text.into_bytes())
 }
 
@@ -56,9 +59,9 @@ impl Service for Metrics {
 
     fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route>) -> Plan {
         match (head.method, route.into_inner()) {
-            (Method::Get, Route::Page) => Plan::Text,
+            (Method::Get | Method::Head, Route::Page) => Plan::Text,
             // As upstream: any other page is there, and empty.
-            (Method::Get, _) => Plan::Answer(Box::new(Answer::empty(200))),
+            (Method::Get | Method::Head, _) => Plan::Answer(Box::new(Answer::empty(200))),
             _ => Plan::Answer(Box::new(Answer::failure(
                 405,
                 ContentType::Plain,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::access::Restrictions;
 use crate::forward::HeaderPattern;
+use crate::grpc::Delays;
+use crate::http::cors::Origins;
 use crate::sagemaker::SageMaker;
 use crate::tls::Tls;
 use crate::trace::TraceOptions;
@@ -30,6 +32,18 @@ pub enum CompressionLevel {
     High,
 }
 
+/// On which CPUs a shard may run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShardAffinity {
+    /// On its own, and on all of the process's while others keep it from its own.
+    #[default]
+    Auto,
+    /// On its own.
+    Pinned,
+    /// On all of the process's.
+    Set,
+}
+
 /// What keeps gRPC connections honest, and ends them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcConnections {
@@ -43,10 +57,14 @@ pub struct GrpcConnections {
     pub ping_interval_min: Duration,
     /// Bad pings that are borne; 0: any number.
     pub ping_strikes_max: u32,
+    /// From the first byte of a call's headers to their end.
+    pub headers_timeout: Duration,
     /// The age at which a connection is asked to end, give or take a tenth.
     pub age_max: Option<Duration>,
     /// And how much later it is ended.
     pub age_grace: Option<Duration>,
+    /// TLS handshakes under way on all shards; beyond that one is closed.
+    pub handshakes_max: usize,
 }
 
 impl Default for GrpcConnections {
@@ -57,8 +75,10 @@ impl Default for GrpcConnections {
             pings_without_calls: false,
             ping_interval_min: Duration::from_secs(300),
             ping_strikes_max: 2,
+            headers_timeout: Duration::from_secs(30),
             age_max: None,
             age_grace: None,
+            handshakes_max: 512,
         }
     }
 }
@@ -75,23 +95,37 @@ pub struct Options {
     pub http_restrictions: Restrictions,
     /// `--grpc-restricted-protocol`; the headers' names as on the wire.
     pub grpc_restrictions: Restrictions,
+    /// The origins whose scripts may read answers, on every listener that speaks HTTP.
+    pub http_cors_origins: Origins,
+    /// Integers in JSON that do not fit their tensor's type are refused, instead of cut to it.
+    pub strict_integers: bool,
     /// Headers that become parameters of an inference.
     pub http_forward: Option<HeaderPattern>,
     pub grpc_forward: Option<HeaderPattern>,
     /// The header by which HTTP clients set a deadline, if they may.
     pub http_timeout_header: Option<Box<str>>,
-    /// The HTTP header, and the key of gRPC metadata, that tells tenants apart where their requests are bounded.
+    /// The HTTP header, and the key of gRPC metadata, that tells tenants apart: where their requests are bounded, and for their shares
+    /// of the byte budget.
     pub tenant_header: Option<Box<str>>,
     pub grpc_compression: CompressionLevel,
     pub grpc_connections: GrpcConnections,
+    /// `--grpc-max-inflated-size`: bounds what a compressed message inflates to.
+    pub grpc_inflated_bytes_max: u64,
     /// gRPC is served over TLS only.
     pub grpc_tls: Option<Tls>,
-    /// One shard per entry, pinned to that CPU.
+    /// Those that upstream's tests ask the environment for.
+    pub grpc_delays: Delays,
+    /// One shard per entry, at home on that CPU.
     pub shard_cpus: Vec<usize>,
+    pub shard_affinity: ShardAffinity,
+    /// For how long a shard must not wait for a CPU before it returns to its own.
+    pub shard_calm: Duration,
     /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
     pub shards_spin: bool,
     /// Open connections in the process; a further one is closed at once.
     pub connections_max: usize,
+    /// A connection that holds bytes for so long without moving may be dropped when memory runs short; zero: none is.
+    pub memory_stall_timeout: Duration,
     /// Requests that one shard has in flight; a further one is UNAVAILABLE.
     pub in_flight_max: usize,
     /// `--http-max-input-size`: bounds the JSON of a request, each of its JSON tensors, and a raw body.
@@ -120,16 +154,23 @@ impl Default for Options {
             vertex_ai: None,
             http_restrictions: Restrictions::default(),
             grpc_restrictions: Restrictions::default(),
+            http_cors_origins: Origins::default(),
+            strict_integers: false,
             http_forward: None,
             grpc_forward: None,
             http_timeout_header: None,
             tenant_header: None,
             grpc_compression: CompressionLevel::None,
             grpc_connections: GrpcConnections::default(),
+            grpc_inflated_bytes_max: 64 << 20,
             grpc_tls: None,
+            grpc_delays: Delays::from_environment(),
             shard_cpus: vec![0],
+            shard_affinity: ShardAffinity::Auto,
+            shard_calm: Duration::from_secs(60),
             shards_spin: false,
             connections_max: 65_536,
+            memory_stall_timeout: Duration::from_secs(1),
             in_flight_max: 16_384,
             http_input_bytes_max: 64 << 20,
             http_body_bytes_max: i32::MAX as u64,

@@ -14,7 +14,7 @@ use conch_memory::Charge;
 
 use fake::{FakeHost, SLOW_COUNT};
 
-use crate::{Endpoint, Frontend, Options};
+use crate::{Endpoint, Frontend, GrpcConnections, Options};
 
 fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
     list.iter()
@@ -82,7 +82,12 @@ fn start() -> (Frontend, Arc<Server>) {
     std::fs::remove_dir_all(root).unwrap();
     let options = Options {
         http: endpoint(),
+        grpc: endpoint(),
         metrics: endpoint(),
+        grpc_connections: GrpcConnections {
+            headers_timeout: Duration::from_millis(300),
+            ..GrpcConnections::default()
+        },
         http_input_bytes_max: 1 << 20,
         http_body_bytes_max: 16 << 20,
         http_head_timeout: Duration::from_millis(300),
@@ -227,7 +232,7 @@ fn control_operations() {
         ("/v2/logging", 200),
         ("/v2/trace/setting", 200),
         ("/v2/models/echo/trace/setting", 200),
-        ("/v2/models/none/trace/setting", 404),
+        ("/v2/models/none/trace/setting", 400),
     ] {
         assert_eq!(exchange(&get(path)).0, status, "{path}");
     }
@@ -294,7 +299,7 @@ fn inference_errors() {
     }
     let with = |header: &str| {
         format!(
-            "POST {ECHO} HTTP/1.1\r\n{header}\r\nContent-Length: {}\r\n\r\n{}",
+            "POST {ECHO} HTTP/1.1\r\nHost: x\r\n{header}\r\nContent-Length: {}\r\n\r\n{}",
             ECHO_BODY.len(),
             String::from_utf8_lossy(ECHO_BODY)
         )
@@ -384,7 +389,8 @@ fn any_cut_and_any_framing_gives_the_same_answer() {
         );
     }
     let mut chunked =
-        format!("POST {ECHO} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
+        format!("POST {ECHO} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .into_bytes();
     for piece in ECHO_BODY.chunks(9) {
         chunked.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
         chunked.extend_from_slice(piece);
@@ -395,7 +401,7 @@ fn any_cut_and_any_framing_gives_the_same_answer() {
 
     let mut stream = connect(http());
     let head = format!(
-        "POST {ECHO} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        "POST {ECHO} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
         ECHO_BODY.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
@@ -454,10 +460,11 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn what_could_be_smuggled_ends_the_connection() {
     for text in [
-        "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
-        "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
-        "POST / HTTP/1.1\nContent-Length: 5\n\nGET /v2 HTTP/1.1\r\n\r\n",
-        "POST /v2/models/echo/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST / HTTP/1.1\nContent-Length: 5\n\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
         "\0\0\0",
     ] {
         let mut stream = connect(http());
@@ -485,26 +492,53 @@ fn the_ways_to_end_a_connection() {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(
-        text.starts_with("HTTP/1.1 200 OK\r\nConnection: close\r\n"),
+        text.starts_with("HTTP/1.0 200 OK\r\nConnection: close\r\n"),
         "{text}"
     );
 
     let mut stream = connect(http());
     stream
-        .write_all(b"HEAD /v2/health/live HTTP/1.1\r\n\r\nGET /v2/health/live HTTP/1.1\r\n\r\n")
+        .write_all(b"HEAD /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();
-    assert_eq!(read_answer(&mut stream, false).0, 405);
+    assert_eq!(read_answer(&mut stream, false).0, 200);
     assert_eq!(read_answer(&mut stream, true).0, 200);
+
+    // What is delimited twice is read by its chunks, and nothing behind them.
+    let mut stream = connect(http());
+    let chunks = format!(
+        "{:x}\r\n{}\r\n0\r\n\r\n",
+        ECHO_BODY.len(),
+        String::from_utf8_lossy(ECHO_BODY)
+    );
+    let text = format!(
+        "POST {ECHO} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    );
+    stream.write_all(text.as_bytes()).unwrap();
+    let (status, head, body) = read_answer(&mut stream, true);
+    assert_eq!((status, &*body), (200, ECHO_ANSWER.as_bytes()));
+    assert!(head.contains("Connection: close\r\n"), "{head}");
+    assert_eq!(
+        stream.read(&mut [0; 1]).unwrap(),
+        0,
+        "nothing more is answered"
+    );
+
+    // Whoever speaks TLS here is told at once that nobody understands it.
+    let mut stream = connect(http());
+    stream.write_all(&[0x16, 3, 1, 0, 165]).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
 
     // A head that never ends, and a body that stops.
     for (text, part) in [
         ("GET /v2 HTT".to_owned(), "head"),
         (
-            format!("POST {ECHO} HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"),
+            format!("POST {ECHO} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"),
             "body",
         ),
         (
-            format!("POST {ECHO} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
+            format!(
+                "POST {ECHO} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"
+            ),
             "body",
         ),
     ] {
@@ -523,10 +557,42 @@ fn the_ways_to_end_a_connection() {
 }
 
 #[test]
+fn headers_of_a_call_that_never_end_end_the_connection() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    // Frames HEADERS (1) and CONTINUATION (9) of stream 1; flag END_HEADERS (4). The field is `:method: GET`.
+    let table: [(&[u8], bool); 5] = [
+        (b"\0\0\x01\x01\x00\0\0\0\x01\x82", true),
+        (b"\0\0\x09\x01\x04\0\0\0\x01\x82", true),
+        (
+            b"\0\0\x00\x01\x00\0\0\0\x01\0\0\x01\x09\x00\0\0\0\x01\x82",
+            true,
+        ),
+        (
+            b"\0\0\x01\x01\x00\0\0\0\x01\x82\0\0\x00\x09\x04\0\0\0\x01",
+            false,
+        ),
+        (b"", false),
+    ];
+    for (frames, ends) in table {
+        let mut stream = connect(SHARED.0.addresses().grpc.unwrap());
+        stream.write_all(&[PREFACE, frames].concat()).unwrap();
+        let patience = if ends { 10_000 } else { 1000 };
+        stream
+            .set_read_timeout(Some(Duration::from_millis(patience)))
+            .unwrap();
+        let mut received = Vec::new();
+        let outcome = stream.read_to_end(&mut received);
+        assert_eq!(outcome.is_ok(), ends, "{frames:?}: {outcome:?}");
+        assert!(!received.is_empty(), "the server has shown its settings");
+    }
+}
+
+#[test]
 fn a_chunked_body_has_a_largest_size() {
     let mut stream = connect(http());
-    let mut text = format!("POST {ECHO} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1000001\r\n");
-    text.push_str(&" ".repeat(0x0100_0001));
+    // Said before the chunk comes.
+    let text =
+        format!("POST {ECHO} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000001\r\n");
     stream.write_all(text.as_bytes()).unwrap();
     let (status, head, body) = read_answer(&mut stream, true);
     assert_eq!(
@@ -548,7 +614,7 @@ fn who_is_refused_in_the_middle_of_a_body_may_finish_and_reads_why() {
     held.cover(budget.limit_bytes() - (512 << 10)).unwrap();
     let mut stream = connect(frontend.addresses().http.unwrap());
     let head = format!(
-        "POST {ECHO} HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        "POST {ECHO} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
         8 << 20
     );
     stream.write_all(head.as_bytes()).unwrap();
@@ -565,7 +631,7 @@ fn who_is_refused_in_the_middle_of_a_body_may_finish_and_reads_why() {
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     drop(held);
-    assert!(frontend.drain(Instant::now() + Duration::from_secs(5)));
+    assert!(frontend.drain(Instant::now() + Duration::from_secs(5), |_| {}));
     frontend.stop().unwrap();
     server.stop().unwrap();
 }
@@ -606,21 +672,67 @@ fn a_client_that_leaves_takes_its_request_along() {
     );
 }
 
+/// It has only said that it sends nothing more. What it gets is what it would get otherwise, byte for byte.
+#[test]
+fn a_client_that_ends_its_side_is_answered() {
+    let request = post("/v2/models/leisurely/infer", None, ECHO_BODY);
+    let mut open = connect(http());
+    open.write_all(&request).unwrap();
+    let (_, head, body) = read_answer(&mut open, true);
+    let mut stream = connect(http());
+    stream.write_all(&request.repeat(2)).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut held = Vec::new();
+    stream.read_to_end(&mut held).unwrap();
+    let expected = [head.as_bytes(), &body].concat();
+    assert_eq!(
+        String::from_utf8_lossy(&held),
+        String::from_utf8_lossy(&expected.repeat(2))
+    );
+}
+
+#[test]
+fn what_is_long_beyond_measure_is_refused_by_its_length() {
+    for (path, length, words) in [
+        (
+            ECHO,
+            1u64 << 40,
+            "Unable to parse Content-Length, value is out of range",
+        ),
+        (
+            "/v2/repository/index",
+            1 << 40,
+            "request JSON size of 1099511627776 bytes exceeds",
+        ),
+    ] {
+        let mut stream = connect(http());
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let (status, _, body) = read_answer(&mut stream, true);
+        assert_eq!(status, 400);
+        assert!(String::from_utf8_lossy(&body).contains(words), "{path}");
+    }
+}
+
 #[test]
 fn metrics_have_their_own_door() {
     let address = SHARED.0.addresses().metrics.unwrap();
     for (request, status) in [
         ("GET /metrics", 200),
+        ("HEAD /metrics", 200),
         ("GET /x", 200),
         ("POST /metrics", 405),
         ("GET /v2/health/live", 200),
     ] {
         let mut stream = connect(address);
         stream
-            .write_all(format!("{request} HTTP/1.1\r\n\r\n").as_bytes())
+            .write_all(format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
             .unwrap();
-        let (got, _, body) = read_answer(&mut stream, true);
+        let (got, head, body) = read_answer(&mut stream, !request.starts_with("HEAD"));
         assert_eq!(got, status, "{request}");
+        if request == "HEAD /metrics" {
+            assert!(!head.contains("Content-Length: 0\r\n"), "{head}");
+        }
         assert_eq!(
             body.is_empty(),
             status == 200 && request != "GET /metrics",
@@ -643,7 +755,7 @@ fn draining_finishes_what_was_begun() {
     idle.write_all(&get("/v2/health/ready")).unwrap();
     assert_eq!(read_answer(&mut idle, true).0, 503);
     assert!(
-        frontend.drain(Instant::now() + Duration::from_secs(5)),
+        frontend.drain(Instant::now() + Duration::from_secs(5), |_| {}),
         "everything ended in time"
     );
     let (status, head, _) = read_answer(&mut busy, true);

@@ -8,8 +8,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_engine::Error;
 use conch_engine::server::Server;
-use conch_engine::{Error, log};
+use conch_log as log;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::access::{Access, Category, Granted, Guarded};

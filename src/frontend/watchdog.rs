@@ -4,21 +4,33 @@
 //! poke wakes the shard's executor even if it sleeps on tasks that are ready: such a sleep lasts no longer than the poke's period. A shard
 //! with no connection and no request has nothing to look after, and is poked once per second: each poke costs a wake-up, also on a machine
 //! that is to do nothing.
+//!
+//! Each time it also looks how long the shard waited for its CPU, lets a shard that starves run elsewhere (see [`crate::starvation`]), and has
+//! new connections go to the others.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use conch_engine::{Error, log};
+use conch_engine::{Error, clock};
+use conch_log as log;
+use conch_net::affinity;
 
+use crate::pressure::{LOOK_PERIOD, Orders};
 use crate::shard::link::Link;
+use crate::starvation::{Finding, Sample, Starvation, Step};
+use crate::{Options, ShardAffinity};
 
-const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD: Duration = LOOK_PERIOD;
 /// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500 us.
 const PATIENCE: u32 = 10;
 /// Of so many pokes a quiet shard gets one.
 const QUIET_EVERY: u32 = 10;
+/// Three numbers below 2^64.
+const SCHEDSTAT_BYTES: usize = 80;
 
 pub(crate) struct Watchdog {
     /// Dropping it ends the thread.
@@ -27,35 +39,35 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(crate) fn start(links: Vec<Arc<Link>>) -> Result<Watchdog, Error> {
+    /// Watches the shards behind `links`, which are at home on `homes`.
+    ///
+    /// # Errors
+    /// INTERNAL if the system gives no thread.
+    pub(crate) fn start(
+        links: Vec<Arc<Link>>,
+        homes: Vec<usize>,
+        options: &Options,
+        orders: Arc<Orders>,
+    ) -> Result<Watchdog, Error> {
         let (stop, stopped) = channel::<()>();
+        let mut rounds = Rounds {
+            wards: links
+                .into_iter()
+                .zip(homes)
+                .map(|(link, home)| Ward::new(link, home, options))
+                .collect(),
+            affinity: options.shard_affinity,
+            process_cpus: affinity::process_cpus().unwrap_or_default(),
+            has_told: false,
+        };
         let thread = std::thread::Builder::new()
             .name("watchdog".to_owned())
             .spawn(move || {
-                let mut missed_counts = vec![0u32; links.len()];
                 let mut round = 0_u32;
                 while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                     round = round.wrapping_add(1);
-                    for (index, (link, missed_count)) in links.iter().zip(&mut missed_counts).enumerate() {
-                        if link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
-                            continue;
-                        }
-                        if link.poke() {
-                            if *missed_count >= PATIENCE {
-                                log::warning!("shard {index} turns again after {missed_count} missed pokes");
-                            }
-                            *missed_count = 0;
-                            continue;
-                        }
-                        *missed_count += 1;
-                        if *missed_count == PATIENCE {
-                            log::error!(
-                                "shard {index} does not turn; it had {} requests in flight and has {} connections",
-                                link.in_flight_count(),
-                                link.connection_count()
-                            );
-                        }
-                    }
+                    orders.begin_round(rounds.connection_count());
+                    rounds.make(round);
                 }
             })
             .map_err(|error| Error::internal(format!("cannot start the watchdog: {error}")))?;
@@ -73,6 +85,174 @@ impl Drop for Watchdog {
             && thread.join().is_err()
         {
             log::error!("the watchdog panicked");
+        }
+    }
+}
+
+/// What the watchdog's thread knows.
+struct Rounds {
+    wards: Vec<Ward>,
+    affinity: ShardAffinity,
+    /// Where a shard may run that is kept from its own CPU.
+    process_cpus: Vec<usize>,
+    /// The operator was told that a shard starves.
+    has_told: bool,
+}
+
+/// One shard.
+struct Ward {
+    link: Arc<Link>,
+    home: usize,
+    missed_count: u32,
+    starvation: Starvation,
+    figures: Figures,
+}
+
+/// The shard's `schedstat`.
+enum Figures {
+    /// Its thread has no number yet.
+    Unknown,
+    Open(File),
+    /// The system does not tell, or the thread is gone.
+    None,
+}
+
+impl Rounds {
+    /// Of all shards.
+    fn connection_count(&self) -> usize {
+        let counts = self.wards.iter().map(|ward| ward.link.connection_count());
+        counts.sum()
+    }
+
+    fn make(&mut self, round: u32) {
+        for index in 0..self.wards.len() {
+            let Some(ward) = self.wards.get_mut(index) else {
+                continue;
+            };
+            if ward.link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
+                continue;
+            }
+            ward.poke(index);
+            if let Some(finding) = ward.look() {
+                self.act(index, finding);
+            }
+        }
+    }
+
+    fn act(&mut self, index: usize, finding: Finding) {
+        let Some(ward) = self.wards.get_mut(index) else {
+            return;
+        };
+        ward.link.note_starving(finding.is_starving);
+        let (home, cpus) = (ward.home, affinity::list_text(&self.process_cpus));
+        let moved = match finding.step {
+            Step::Stay => Ok(()),
+            Step::Widen => ward.confine(&self.process_cpus),
+            Step::Narrow => ward.confine(&[home]),
+        };
+        match (finding.step, moved) {
+            (_, Err(cause)) => {
+                log::verbose!(1, "cannot change the CPUs of shard {index}: {cause}");
+            }
+            (Step::Widen, Ok(())) => log::verbose!(1, "shard {index} may run on CPUs {cpus}"),
+            (Step::Narrow, Ok(())) => log::verbose!(1, "shard {index} runs on CPU {home} again"),
+            (Step::Stay, Ok(())) => {}
+        }
+        if finding.is_starving && !self.has_told {
+            self.has_told = true;
+            self.tell(index, home, &cpus, finding);
+        }
+    }
+
+    /// Says once what is the matter and what to do about it.
+    fn tell(&self, index: usize, home: usize, cpus: &str, finding: Finding) {
+        let (waited_ms, elapsed_ms) = (
+            finding.waited_ns / 1_000_000,
+            finding.elapsed_ns / 1_000_000,
+        );
+        let others = "other processes or the models of this server";
+        let what = match self.affinity {
+            ShardAffinity::Auto if self.process_cpus.len() > 1 => format!(
+                "for CPU {home}, which {others} keep busy. It may run on CPUs {cpus} until that is over"
+            ),
+            ShardAffinity::Auto | ShardAffinity::Pinned => {
+                format!("for CPU {home}, which {others} keep busy, and it may not run elsewhere")
+            }
+            ShardAffinity::Set => format!("for one of the CPUs {cpus}, which {others} keep busy"),
+        };
+        log::warning!(
+            "requests are delayed: network thread {index} waited {waited_ms} of {elapsed_ms} ms {what}. New connections go to other network \
+             threads first. Give the server CPUs that nobody else uses (a cpuset, taskset, systemd's AllowedCPUs=), or start fewer network \
+             threads (--shards); where CPUs have to be shared, --shard-affinity=set serves best. This is said once"
+        );
+    }
+}
+
+impl Ward {
+    fn new(link: Arc<Link>, home: usize, options: &Options) -> Ward {
+        Ward {
+            link,
+            home,
+            missed_count: 0,
+            starvation: Starvation::new(options.shard_affinity, options.shard_calm),
+            figures: Figures::Unknown,
+        }
+    }
+
+    fn poke(&mut self, index: usize) {
+        if self.link.poke() {
+            if self.missed_count >= PATIENCE {
+                log::warning!(
+                    "shard {index} turns again after {} missed pokes",
+                    self.missed_count
+                );
+            }
+            self.missed_count = 0;
+            return;
+        }
+        self.missed_count += 1;
+        if self.missed_count == PATIENCE {
+            log::error!(
+                "shard {index} does not turn; it had {} requests in flight and has {} connections",
+                self.link.in_flight_count(),
+                self.link.connection_count()
+            );
+        }
+    }
+
+    /// How long the shard waited since the last look; none if that is not to be known.
+    fn look(&mut self) -> Option<Finding> {
+        if let (Figures::Unknown, Some(thread_id)) = (&self.figures, self.link.thread_id()) {
+            let path = format!("/proc/self/task/{thread_id}/schedstat");
+            self.figures = match File::open(&path) {
+                Ok(file) => Figures::Open(file),
+                Err(cause) => {
+                    log::info!(
+                        "the system does not say how long threads wait for their CPUs ({path}: {cause}); where others use the server's CPUs, \
+                         give --shard-affinity=set"
+                    );
+                    Figures::None
+                }
+            };
+        }
+        let Figures::Open(file) = &self.figures else {
+            return None;
+        };
+        let mut text = [0; SCHEDSTAT_BYTES];
+        let Ok(length) = file.read_at(&mut text, 0) else {
+            // The thread is gone, and its number may be another's soon.
+            self.figures = Figures::None;
+            return None;
+        };
+        let text = std::str::from_utf8(text.get(..length)?).ok()?;
+        let sample = Sample::parse(clock::monotonic_ns(), text)?;
+        self.starvation.observe(sample, self.missed_count > 0)
+    }
+
+    fn confine(&self, cpus: &[usize]) -> std::io::Result<()> {
+        match self.link.thread_id() {
+            Some(thread_id) => affinity::confine_thread(thread_id, cpus),
+            None => Ok(()),
         }
     }
 }

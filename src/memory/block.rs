@@ -9,17 +9,21 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::arena::{Arena, Extent};
 use crate::pool::{Owner, Pool};
-use crate::{ALIGNMENT_BYTES, Charge};
+use crate::{ALIGNMENT_BYTES, Charge, OutOfMemory};
 
-/// From this capacity on, memory comes straight from `mmap`: zero pages cost nothing until touched, and growth moves page tables
-/// instead of bytes (`mremap`).
+/// From this capacity on, memory comes from the [`Arena`]: zero pages cost nothing until touched.
 pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
+
+static ARENA: Arena = Arena::new();
 
 /// Raw aligned memory; freed on drop.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     capacity: usize,
+    /// None if it is the allocator's.
+    extent: Option<Extent>,
 }
 
 // SAFETY: `Memory` owns its bytes exclusively and has no thread affinity.
@@ -28,17 +32,34 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `capacity` zeroed bytes, at least 1, aligned to [`ALIGNMENT_BYTES`]. Aborts if the system has none, as Rust's `Vec` does.
-    pub(crate) fn zeroed(capacity: usize) -> Memory {
+    /// `capacity` zeroed bytes, at least 1, aligned to [`ALIGNMENT_BYTES`].
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub(crate) fn try_zeroed(capacity: usize) -> Result<Memory, OutOfMemory> {
         let capacity = capacity.max(1);
         if capacity >= MAPPED_FROM_BYTES {
-            return Memory::mapped(capacity);
+            let extent = ARENA.take(capacity)?;
+            return Ok(Memory {
+                base: extent.base,
+                capacity,
+                extent: Some(extent),
+            });
         }
-        let layout = Memory::layout(capacity);
+        crate::fallible(|| Memory::of_allocator(capacity)).ok_or(OutOfMemory {
+            asked_bytes: capacity,
+        })
+    }
+
+    /// Less than [`MAPPED_FROM_BYTES`], and at least 1.
+    fn of_allocator(capacity: usize) -> Option<Memory> {
         // SAFETY: the layout has non-zero size.
-        let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
-        Memory { base, capacity }
+        let base = unsafe { alloc_zeroed(Memory::layout(capacity)) };
+        Some(Memory {
+            base: NonNull::new(base)?,
+            capacity,
+            extent: None,
+        })
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -57,53 +78,31 @@ impl Memory {
             .expect("capacities are far below isize::MAX")
     }
 
-    fn mapped(capacity: usize) -> Memory {
-        // SAFETY: an anonymous private mapping touches no existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                capacity,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            handle_alloc_error(Memory::layout(capacity));
+    /// Raises the capacity; the first `used` bytes stay.
+    fn grow(&mut self, used: usize, capacity: usize) -> Result<(), OutOfMemory> {
+        if let Some(extent) = &mut self.extent {
+            ARENA.grow(extent, used, capacity)?;
+            self.base = extent.base;
+            self.capacity = capacity;
+            return Ok(());
         }
-        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
-        Memory { base, capacity }
-    }
-
-    fn grow(&mut self, capacity: usize) {
-        debug_assert!(self.capacity >= MAPPED_FROM_BYTES && capacity > self.capacity);
-        // SAFETY: base and capacity describe a mapping that this value owns; MAYMOVE lets the kernel move it, and the old address
-        // is not used afterwards.
-        let base = unsafe {
-            libc::mremap(
-                self.base.as_ptr().cast(),
-                self.capacity,
-                capacity,
-                libc::MREMAP_MAYMOVE,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            handle_alloc_error(Memory::layout(capacity));
+        let grown = Memory::try_zeroed(capacity)?;
+        let used = used.min(self.capacity);
+        // SAFETY: both allocations hold at least `used` bytes and are distinct.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.as_ptr(), grown.base.as_ptr(), used);
         }
-        self.base = NonNull::new(base.cast()).expect("mremap never returns null");
-        self.capacity = capacity;
+        *self = grown;
+        Ok(())
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.capacity >= MAPPED_FROM_BYTES {
-            // SAFETY: base and capacity describe a mapping that this value owns.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity) };
-        } else {
-            // SAFETY: allocated in `zeroed` with the same layout.
-            unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.capacity)) };
+        match self.extent.take() {
+            Some(extent) => ARENA.give_back(extent),
+            // SAFETY: allocated in `try_zeroed` with the same layout.
+            None => unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.capacity)) },
         }
     }
 }
@@ -120,9 +119,16 @@ pub struct Block {
 
 impl Block {
     /// A block outside any pool with room for `capacity` bytes. Does not block.
-    pub fn with_capacity(capacity: usize) -> Block {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub fn try_with_capacity(capacity: usize) -> Result<Block, OutOfMemory> {
+        Memory::try_zeroed(capacity).map(Block::of)
+    }
+
+    fn of(memory: Memory) -> Block {
         Block {
-            memory: Some(Memory::zeroed(capacity)),
+            memory: Some(memory),
             len: 0,
             pool: None,
             owner: None,
@@ -130,7 +136,29 @@ impl Block {
         }
     }
 
+    /// As [`Block::try_with_capacity`], for capacities that are small and not for a client to choose. Ends the process if the system has
+    /// no memory, as Rust's `Vec` does.
+    pub fn with_capacity(capacity: usize) -> Block {
+        let capacity = capacity.max(1);
+        let memory = if capacity < MAPPED_FROM_BYTES {
+            Memory::of_allocator(capacity)
+        } else {
+            Memory::try_zeroed(capacity).ok()
+        };
+        Block::of(memory.unwrap_or_else(|| handle_alloc_error(Memory::layout(capacity))))
+    }
+
     /// A copy of `bytes` outside any pool.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub fn try_copy_of(bytes: &[u8]) -> Result<Block, OutOfMemory> {
+        let mut block = Block::try_with_capacity(bytes.len())?;
+        block.extend_from_slice(bytes);
+        Ok(block)
+    }
+
+    /// As [`Block::try_copy_of`], for few bytes; see [`Block::with_capacity`].
     pub fn copy_of(bytes: &[u8]) -> Block {
         let mut block = Block::with_capacity(bytes.len());
         block.extend_from_slice(bytes);
@@ -171,6 +199,10 @@ impl Block {
     /// Takes the charge away, to put it on another block that continues this one.
     pub fn take_charge(&mut self) -> Option<Charge> {
         self.charge.take()
+    }
+
+    pub fn charge(&self) -> Option<&Charge> {
+        self.charge.as_ref()
     }
 
     pub fn charge_mut(&mut self) -> Option<&mut Charge> {
@@ -223,30 +255,25 @@ impl Block {
         self.len += bytes.len();
     }
 
-    /// Raises the capacity to at least `capacity`; readable bytes stay. Large blocks move page tables, small ones copy.
-    pub fn reserve(&mut self, capacity: usize) {
+    /// Raises the capacity to at least `capacity`; readable bytes stay. They are copied unless there is room behind a large block.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none; the block is then as before.
+    pub fn try_reserve(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
         if capacity <= self.capacity() {
-            return;
+            return Ok(());
+        }
+        let used = self.len;
+        let memory = self.memory.as_mut().expect("only drop takes the memory");
+        let grown = memory.grow(used, capacity);
+        if grown.is_err() && self.pool.as_ref().is_some_and(|pool| pool.release()) {
+            memory.grow(used, capacity)?;
+        } else {
+            grown?;
         }
         // A block that outgrew its size class does not go back to the pool.
         self.pool = None;
-        if self.capacity() >= MAPPED_FROM_BYTES {
-            self.memory
-                .as_mut()
-                .expect("only drop takes the memory")
-                .grow(capacity);
-            return;
-        }
-        let grown = Memory::zeroed(capacity);
-        // SAFETY: both allocations hold at least `len` bytes and are distinct.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.memory().base.as_ptr(),
-                grown.base.as_ptr(),
-                self.len,
-            );
-        }
-        self.memory = Some(grown);
+        Ok(())
     }
 
     /// Base address, for code that hands it across the C ABI. Valid while the block lives and does not grow.
@@ -291,7 +318,7 @@ mod tests {
         for (first, then) in [(1, 100), (100, 1 << 20), (1 << 17, 1 << 22)] {
             let mut block = Block::with_capacity(first);
             block.extend_from_slice(&vec![7; first]);
-            block.reserve(then);
+            block.try_reserve(then).unwrap();
             assert!(block.capacity() >= then);
             assert_eq!(block.as_slice(), vec![7; first]);
             assert_eq!(block.as_ptr() as usize % ALIGNMENT_BYTES, 0);

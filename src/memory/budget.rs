@@ -1,16 +1,21 @@
-//! The process-wide bound on request bytes (`--memory-limit-bytes`).
+//! The process-wide bound on request bytes (`--memory-limit-bytes`), and the shares of those who charge it.
 //!
-//! One atomic counter, charged in steps of at least [`Charge::STEP_BYTES`] so that a body that arrives in small pieces does not
-//! touch the shared cache line for each of them.
+//! A [`Budget`] is what is charged: the process, or one connection on behalf of one client. [`Charge`]s reserve steps of
+//! [`Charge::STEP_BYTES`], so that a body that arrives in small pieces does not touch an atomic for each of them. How much a connection
+//! and a client may hold is decided in [`Total::fund`]; see [`crate::share`] for what a connection keeps.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many bytes requests hold in this process, and how many they may.
+use crate::share::{Holder, Share};
+
+/// Whom bytes are charged to.
 #[derive(Debug)]
 pub struct Budget {
-    used_bytes: AtomicU64,
-    limit_bytes: u64,
+    total: Arc<Total>,
+    /// None: the process itself, within the limit and nothing else.
+    share: Option<Share>,
 }
 
 /// The budget has no room for what was asked.
@@ -20,36 +25,270 @@ pub struct Exhausted {
     pub limit_bytes: u64,
 }
 
+/// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and then a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client(usize);
+
+/// Counters of clients: 32 KiB. With a hundred clients two of them share one in seven of ten servers, with ten in one of a hundred.
+const CLIENT_COUNT: usize = 4096;
+/// A client may hold as many times what is free. The more others hold, the less that is; alone it gets 8/9.
+pub const CLIENT_FACTOR: u64 = 8;
+/// The same of a connection, within what its client may still take. Alone it gets 4/5 of that.
+const CONNECTION_FACTOR: u64 = 4;
+/// Of the limit, what only small holders may take, unless it is said.
+const RESERVE_PART: u64 = 16;
+/// A connection that holds no more than 1/64 of the limit, within these bounds, is small.
+const SMALL_PART: u64 = 64;
+const SMALL_BYTES_MIN: u64 = 2 * Charge::STEP_BYTES;
+const SMALL_BYTES_MAX: u64 = 1 << 20;
+
+/// What each client holds of something. Relaxed: counters that guard no other memory.
+#[derive(Debug)]
+pub struct ClientCounters(Box<[AtomicU64]>);
+
+impl Default for ClientCounters {
+    fn default() -> ClientCounters {
+        let counters = std::iter::repeat_with(AtomicU64::default).take(CLIENT_COUNT);
+        ClientCounters(counters.collect())
+    }
+}
+
+impl ClientCounters {
+    /// Adds `bytes` to what `client` holds; returns what it holds then.
+    pub fn add(&self, client: Client, bytes: u64) -> u64 {
+        self.of(client).fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    /// Takes off what was added.
+    pub fn sub(&self, client: Client, bytes: u64) {
+        self.of(client).fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn of(&self, Client(index): Client) -> &AtomicU64 {
+        self.0
+            .get(index)
+            .expect("made by the remainder of a division by their count")
+    }
+}
+
 impl Budget {
+    /// The budget of a process, with the usual reserve.
     pub fn new(limit_bytes: u64) -> Arc<Budget> {
+        Budget::with_reserve(limit_bytes, limit_bytes / RESERVE_PART)
+    }
+
+    /// The budget of a process. The last `reserve_bytes` are for connections that hold little.
+    pub fn with_reserve(limit_bytes: u64, reserve_bytes: u64) -> Arc<Budget> {
         Arc::new(Budget {
-            used_bytes: AtomicU64::new(0),
-            limit_bytes,
+            total: Arc::new(Total {
+                used_bytes: AtomicU64::new(0),
+                limit_bytes,
+                reserve_bytes: reserve_bytes.min(limit_bytes),
+                small_bytes: (limit_bytes / SMALL_PART).clamp(SMALL_BYTES_MIN, SMALL_BYTES_MAX),
+                clients: ClientCounters::default(),
+                hasher: RandomState::new(),
+                has_refused: AtomicBool::new(false),
+                dropped_count: AtomicU64::new(0),
+            }),
+            share: None,
         })
     }
 
+    /// What `holder` charges on behalf of `client`.
+    pub fn share(&self, holder: &Arc<Holder>, client: Client) -> Arc<Budget> {
+        Arc::new(Budget {
+            total: Arc::clone(&self.total),
+            share: Some(Share::new(holder, client)),
+        })
+    }
+
+    /// The client of this name: an address, or what a request says of its tenant.
+    pub fn client(&self, name: &[u8]) -> Client {
+        // The remainder is below the count, whatever the width of a pointer.
+        Client((self.total.hasher.hash_one(name) % CLIENT_COUNT as u64) as usize)
+    }
+
+    /// On whose behalf it is charged. None: the budget of the process.
+    pub fn charged_client(&self) -> Option<Client> {
+        self.share.as_ref().map(Share::client)
+    }
+
+    /// Bytes charged in the process, and what shares keep ready.
     pub fn used_bytes(&self) -> u64 {
-        self.used_bytes.load(Ordering::Relaxed)
+        self.total.used_bytes.load(Ordering::Relaxed)
     }
 
     pub fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
+        self.total.limit_bytes
+    }
+
+    /// Bytes to be freed so that nobody is refused: none unless more than three quarters are used of what all may use, or more than half
+    /// and somebody was refused since the last call. One thread calls this.
+    pub fn excess_bytes(&self) -> u64 {
+        let (used_bytes, common_bytes) = (self.used_bytes(), self.total.common_bytes());
+        let half_bytes = common_bytes / 2;
+        let has_refused = self.total.has_refused.swap(false, Ordering::Relaxed);
+        let is_pressed = used_bytes > common_bytes / 4 * 3 || has_refused;
+        if is_pressed {
+            used_bytes.saturating_sub(half_bytes)
+        } else {
+            0
+        }
+    }
+
+    /// Notes that a connection was dropped to make room; returns how many were, so far.
+    pub fn note_dropped(&self) -> u64 {
+        self.total.dropped_count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Connections that were dropped to make room.
+    pub fn dropped_count(&self) -> u64 {
+        self.total.dropped_count.load(Ordering::Relaxed)
+    }
+
+    /// Notes that `bytes` were received or taken by the peer: the connection moves.
+    pub fn note_moved(&self, bytes: usize) {
+        if let Some(share) = &self.share {
+            share.holder().note_moved(bytes as u64);
+        }
+    }
+
+    /// Gives back what the share keeps ready and does not use.
+    pub fn trim(&self) {
+        if let Some(share) = &self.share {
+            share.trim(&self.total);
+        }
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), Exhausted> {
-        let refused = Exhausted {
-            asked_bytes: bytes,
-            limit_bytes: self.limit_bytes,
-        };
-        // Relaxed: the counter guards no other memory.
-        self.used_bytes
+        match &self.share {
+            Some(share) => share.reserve(&self.total, bytes),
+            None => self.total.take(bytes, self.total.limit_bytes).map(|_| ()),
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        match &self.share {
+            Some(share) => share.give_back(&self.total, bytes),
+            None => self.total.return_bytes(bytes),
+        }
+    }
+
+    fn holder(&self) -> Option<&Holder> {
+        self.share.as_ref().map(Share::holder)
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        // No charge is left, as each keeps its budget.
+        self.trim();
+    }
+}
+
+/// What all charges of the process count in. Relaxed throughout: the counters guard no other memory.
+#[derive(Debug)]
+pub(crate) struct Total {
+    used_bytes: AtomicU64,
+    limit_bytes: u64,
+    reserve_bytes: u64,
+    small_bytes: u64,
+    clients: ClientCounters,
+    /// Keyed at random: nobody can choose names that share a counter.
+    hasher: RandomState,
+    /// A share was refused since [`Budget::excess_bytes`].
+    has_refused: AtomicBool,
+    dropped_count: AtomicU64,
+}
+
+impl Total {
+    /// What everybody may use.
+    fn common_bytes(&self) -> u64 {
+        self.limit_bytes - self.reserve_bytes
+    }
+
+    /// Takes `bytes` if no more than `ceiling_bytes` are used then; returns how many are.
+    fn take(&self, bytes: u64, ceiling_bytes: u64) -> Result<u64, Exhausted> {
+        let taken = self
+            .used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes)
-                    .filter(|total| *total <= self.limit_bytes)
-            })
-            .map(|_| ())
-            .map_err(|_| refused)
+                    .filter(|total| *total <= ceiling_bytes)
+            });
+        taken
+            .map(|used| used + bytes)
+            .map_err(|_| self.refusal(bytes))
     }
+
+    fn return_bytes(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refusal(&self, asked_bytes: u64) -> Exhausted {
+        Exhausted {
+            asked_bytes,
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    /// Takes `bytes` for `holder` on behalf of `client`.
+    ///
+    /// A connection that holds a small request and its response may use all of the limit, one that holds little all but half of the
+    /// reserve. One that holds more may use all but the reserve, and no more than
+    /// [`CONNECTION_FACTOR`] times what is left for its client; its client no more than [`CLIENT_FACTOR`] times what is free. So whoever
+    /// comes finds something free, however many hold as much as they may, and nobody counts them.
+    pub(crate) fn fund(
+        &self,
+        holder: &Holder,
+        client: Client,
+        bytes: u64,
+    ) -> Result<(), Exhausted> {
+        let held_bytes = holder.add_held(bytes);
+        let client_bytes = self.clients.add(client, bytes);
+        let is_small = held_bytes <= self.small_bytes;
+        let ceiling_bytes = if held_bytes <= SMALL_BYTES_MIN {
+            self.limit_bytes
+        } else if is_small {
+            self.limit_bytes - self.reserve_bytes / 2
+        } else {
+            self.common_bytes()
+        };
+        let taken = self.take(bytes, ceiling_bytes).and_then(|used_bytes| {
+            let free_bytes = ceiling_bytes - used_bytes;
+            if is_small || held_bytes <= room_bytes(free_bytes, client_bytes) {
+                return Ok(());
+            }
+            self.return_bytes(bytes);
+            Err(self.refusal(bytes))
+        });
+        if taken.is_err() {
+            self.clients.sub(client, bytes);
+            holder.sub_held(bytes);
+            if self.used_bytes.load(Ordering::Relaxed) > self.common_bytes() / 2 {
+                self.has_refused.store(true, Ordering::Relaxed);
+            }
+        }
+        taken
+    }
+
+    /// Gives back what [`Total::fund`] took.
+    pub(crate) fn unfund(&self, holder: &Holder, client: Client, bytes: u64) {
+        self.return_bytes(bytes);
+        self.clients.sub(client, bytes);
+        holder.sub_held(bytes);
+    }
+}
+
+/// What a connection may hold where `free_bytes` are free and its client holds `client_bytes`.
+fn room_bytes(free_bytes: u64, client_bytes: u64) -> u64 {
+    // What the client may take until it holds its factor of what is free then.
+    let client_room_bytes = free_bytes
+        .saturating_mul(CLIENT_FACTOR)
+        .saturating_sub(client_bytes)
+        / (CLIENT_FACTOR + 1);
+    client_room_bytes
+        .min(free_bytes)
+        .saturating_mul(CONNECTION_FACTOR)
 }
 
 /// Bytes reserved from a [`Budget`]; given back on drop.
@@ -57,6 +296,8 @@ impl Budget {
 pub struct Charge {
     budget: Arc<Budget>,
     reserved_bytes: u64,
+    /// The peer has done its part: the bytes wait for the server.
+    is_settled: AtomicBool,
 }
 
 impl Charge {
@@ -68,6 +309,7 @@ impl Charge {
         Charge {
             budget: Arc::clone(budget),
             reserved_bytes: 0,
+            is_settled: AtomicBool::new(false),
         }
     }
 
@@ -79,6 +321,7 @@ impl Charge {
         if bytes <= self.reserved_bytes {
             return Ok(());
         }
+        self.unsettle();
         let target = steps(bytes);
         self.budget.reserve(target - self.reserved_bytes)?;
         self.reserved_bytes = target;
@@ -87,15 +330,35 @@ impl Charge {
 
     /// Gives back what the charge covers beyond `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
+        self.unsettle();
         let kept_bytes = steps(bytes).min(self.reserved_bytes);
-        self.budget
-            .used_bytes
-            .fetch_sub(self.reserved_bytes - kept_bytes, Ordering::Relaxed);
+        self.budget.give_back(self.reserved_bytes - kept_bytes);
         self.reserved_bytes = kept_bytes;
     }
 
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
+    }
+
+    /// Says that the bytes have arrived in full: while they are held now, it is not because their sender is slow.
+    pub fn settle(&self) {
+        // Small ones make no difference to whom is looked at.
+        if self.reserved_bytes <= SMALL_BYTES_MIN {
+            return;
+        }
+        if let Some(holder) = self.budget.holder()
+            && !self.is_settled.swap(true, Ordering::Relaxed)
+        {
+            holder.add_settled(self.reserved_bytes);
+        }
+    }
+
+    fn unsettle(&mut self) {
+        if std::mem::take(self.is_settled.get_mut())
+            && let Some(holder) = self.budget.holder()
+        {
+            holder.sub_settled(self.reserved_bytes);
+        }
     }
 }
 
@@ -108,15 +371,16 @@ fn steps(bytes: u64) -> u64 {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget
-            .used_bytes
-            .fetch_sub(self.reserved_bytes, Ordering::Relaxed);
+        self.unsettle();
+        self.budget.give_back(self.reserved_bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn charges_in_steps_refuses_over_the_limit_and_gives_back() {
@@ -145,5 +409,108 @@ mod tests {
         drop(b);
         drop(a);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    /// Charges MiB after MiB to new connections of `client`, until the first is refused.
+    fn fill(budget: &Budget, client: &[u8], count: usize) -> Vec<(Arc<Budget>, Charge)> {
+        let mut held: Vec<(Arc<Budget>, Charge)> = (0..count)
+            .map(|_| {
+                let share = budget.share(&Arc::default(), budget.client(client));
+                let charge = Charge::empty(&share);
+                (share, charge)
+            })
+            .collect();
+        // In turn, as connections fill up side by side.
+        let mut is_growing = true;
+        while std::mem::take(&mut is_growing) {
+            for (_, charge) in &mut held {
+                is_growing |= charge.cover(charge.reserved_bytes() + MIB).is_ok();
+            }
+        }
+        held
+    }
+
+    fn fits(budget: &Budget, client: &[u8], bytes: u64) -> bool {
+        let share = budget.share(&Arc::default(), budget.client(client));
+        Charge::empty(&share).cover(bytes).is_ok()
+    }
+
+    #[test]
+    fn one_connection_may_hold_most_and_never_the_reserve() {
+        let budget = Budget::with_reserve(1024 * MIB, 64 * MIB);
+        let held = fill(&budget, b"a", 1);
+        let used_mib = budget.used_bytes() / MIB;
+        assert!((670..=690).contains(&used_mib), "{used_mib} of 960");
+        let many = fill(&budget, b"a", 64);
+        let used_mib = budget.used_bytes() / MIB;
+        assert!((800..=856).contains(&used_mib), "8/9 of 960: {used_mib}");
+        drop((held, many));
+        assert_eq!(budget.used_bytes(), 0);
+        // By the process itself.
+        let mut own = Charge::empty(&budget);
+        own.cover(1024 * MIB).unwrap();
+        assert!(!fits(&budget, b"a", 1));
+    }
+
+    #[test]
+    fn whoever_comes_finds_room_whatever_one_client_holds() {
+        for count in [1, 16, 250, 5000] {
+            let budget = Budget::with_reserve(4096 * MIB, 256 * MIB);
+            let held = fill(&budget, b"a", count);
+            assert!(budget.excess_bytes() > 0, "{count}");
+            for client in [&b"a"[..], b"b"] {
+                assert!(fits(&budget, client, 128 << 10), "{count} {client:?}");
+            }
+            // So many small ones fill what is for all, and must be dropped first.
+            if count < 1000 {
+                assert!(fits(&budget, b"b", 200 * MIB), "another client, {count}");
+                let own_mib = 4096 / (4 * count as u64 + 1) / 2;
+                assert!(fits(&budget, b"a", own_mib * MIB), "{count} {own_mib}");
+            }
+            drop(held);
+            assert_eq!(budget.used_bytes(), 0);
+            assert_eq!(budget.excess_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn the_reserve_is_for_those_who_hold_little() {
+        let budget = Budget::with_reserve(64 * MIB, 4 * MIB);
+        let mut own = Charge::empty(&budget);
+        own.cover(60 * MIB).unwrap();
+        let share = budget.share(&Arc::default(), budget.client(b"a"));
+        let mut charge = Charge::empty(&share);
+        assert!(charge.cover(2 * MIB).is_err(), "not small");
+        charge.cover(MIB).unwrap();
+        assert!(
+            Charge::empty(&share).cover(1).is_err(),
+            "its connection holds that already"
+        );
+        assert!(budget.excess_bytes() > 0);
+        assert!(fits(&budget, b"a", 3 * (64 << 10)));
+    }
+
+    #[test]
+    fn what_is_settled_is_not_the_peers() {
+        let budget = Budget::new(1024 * MIB);
+        let holder = Arc::<Holder>::default();
+        let share = budget.share(&holder, budget.client(b"a"));
+        let mut charge = Charge::empty(&share);
+        charge.cover(3 * MIB).unwrap();
+        assert_eq!(holder.peer_bytes(), 3 * MIB);
+        charge.settle();
+        charge.settle();
+        assert_eq!(holder.peer_bytes(), 0);
+        charge.shrink(2 * MIB);
+        assert_eq!(
+            holder.peer_bytes(),
+            2 * MIB + (128 << 10),
+            "with what it keeps ready"
+        );
+        charge.settle();
+        drop(charge);
+        assert_eq!(holder.peer_bytes(), 128 << 10);
+        share.trim();
+        assert_eq!((holder.peer_bytes(), budget.used_bytes()), (0, 0));
     }
 }

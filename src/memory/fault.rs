@@ -242,6 +242,8 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void, code: c_in
     }
 }
 
+// Signals and shared memory are beyond Miri.
+#[cfg(not(miri))]
 #[cfg(test)]
 #[path = "fault_tests.rs"]
 mod tests;

@@ -5,7 +5,7 @@ use crate::View;
 use crate::shared::tests::Object;
 
 fn read(view: &View) -> Vec<u8> {
-    view.to_private().as_slice().unwrap().to_vec()
+    view.try_to_private().unwrap().as_slice().unwrap().to_vec()
 }
 
 /// Runs the test `name` of this module in a process of its own. None in that process; else its exit code, or minus its signal.

@@ -2,7 +2,7 @@
 //!
 //! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most a fifth of a block is unused.
 //! Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are
-//! mapped and unmapped each time, which costs less than using them. What the pool retains is bounded by `retain_bytes_max`.
+//! given back each time, which costs less than using them. What the pool retains is bounded by `retain_bytes_max`.
 //!
 //! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend fills, which may leave gaps, has an
 //! *owner* (its model): its blocks come back to it alone, or are zeroed for the next one.
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::OutOfMemory;
 use crate::block::{Block, Memory};
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
@@ -64,9 +65,12 @@ impl Pool {
     }
 
     /// An empty block with room for at least `capacity` bytes.
-    pub fn take(self: &Arc<Pool>, capacity: usize) -> Block {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if there is none, not even if the pool lets go of all that is free.
+    pub fn try_take(self: &Arc<Pool>, capacity: usize) -> Result<Block, OutOfMemory> {
         let Some((class, class_bytes)) = class_of(capacity) else {
-            return Block::with_capacity(capacity);
+            return self.or_release(|| Block::try_with_capacity(capacity));
         };
         let recycled = self.classes.get(class).and_then(ArrayQueue::pop);
         let memory = match recycled {
@@ -75,16 +79,20 @@ impl Pool {
                     .fetch_sub(memory.capacity(), Ordering::Relaxed);
                 memory
             }
-            None => Memory::zeroed(class_bytes),
+            None => self.or_release(|| Memory::try_zeroed(class_bytes))?,
         };
-        Block::pooled(memory, Arc::clone(self), None)
+        Ok(Block::pooled(memory, Arc::clone(self), None))
     }
 
-    /// As [`Pool::take`], for `owner`: its first `capacity` bytes are zero, or were this owner's.
-    pub fn take_for(self: &Arc<Pool>, owner: Owner, capacity: usize) -> Block {
+    /// As [`Pool::try_take`], for `owner`: its first `capacity` bytes are zero, or were this owner's.
+    pub fn try_take_for(
+        self: &Arc<Pool>,
+        owner: Owner,
+        capacity: usize,
+    ) -> Result<Block, OutOfMemory> {
         let Some((class, class_bytes)) = class_of(capacity) else {
             // New memory is zeroed.
-            return Block::with_capacity(capacity);
+            return self.or_release(|| Block::try_with_capacity(capacity));
         };
         let memory = match self.find(class, owner) {
             Some((previous, mut memory)) => {
@@ -95,16 +103,53 @@ impl Pool {
                 }
                 memory
             }
-            None => Memory::zeroed(class_bytes),
+            None => self.or_release(|| Memory::try_zeroed(class_bytes))?,
         };
-        Block::pooled(memory, Arc::clone(self), Some(owner))
+        Ok(Block::pooled(memory, Arc::clone(self), Some(owner)))
     }
 
-    /// As [`Pool::take`], but that its first `capacity` bytes are zero.
-    pub fn take_zeroed(self: &Arc<Pool>, capacity: usize) -> Block {
-        let mut block = self.take(capacity);
+    /// As [`Pool::try_take`], but that its first `capacity` bytes are zero.
+    pub fn try_take_zeroed(self: &Arc<Pool>, capacity: usize) -> Result<Block, OutOfMemory> {
+        let mut block = self.try_take(capacity)?;
         block.zero(capacity);
-        block
+        Ok(block)
+    }
+
+    /// A second attempt, after letting go of what is free, if the first one finds no memory.
+    fn or_release<T>(
+        &self,
+        attempt: impl Fn() -> Result<T, OutOfMemory>,
+    ) -> Result<T, OutOfMemory> {
+        attempt().or_else(|refused| {
+            if self.release() {
+                attempt()
+            } else {
+                Err(refused)
+            }
+        })
+    }
+
+    /// Lets go of all free blocks; says whether there were any.
+    #[cold]
+    pub(crate) fn release(&self) -> bool {
+        let mut has_released = false;
+        let mut released = |memory: Memory| {
+            self.retained_bytes
+                .fetch_sub(memory.capacity(), Ordering::Relaxed);
+            has_released = true;
+        };
+        // Each queue once round at the most: others give back meanwhile.
+        for queue in &self.classes {
+            (0..queue.capacity())
+                .map_while(|_| queue.pop())
+                .for_each(&mut released);
+        }
+        for queue in &self.owned {
+            (0..queue.capacity())
+                .map_while(|_| queue.pop())
+                .for_each(|(_, memory)| released(memory));
+        }
+        has_released
     }
 
     /// A free block of `owner`, or another's.
@@ -210,22 +255,25 @@ mod tests {
     #[test]
     fn recycles_within_its_bound() {
         let pool = Pool::new(100 << 10);
-        let address = pool.take(50 << 10).as_ptr();
+        let address = pool.try_take(50 << 10).unwrap().as_ptr();
         assert!(pool.retained_bytes() >= 50 << 10);
         assert_eq!(
-            pool.take(50 << 10).as_ptr(),
+            pool.try_take(50 << 10).unwrap().as_ptr(),
             address,
             "the same block again"
         );
-        drop((pool.take(60 << 10), pool.take(60 << 10)));
+        drop((
+            pool.try_take(60 << 10).unwrap(),
+            pool.try_take(60 << 10).unwrap(),
+        ));
         assert!(pool.retained_bytes() <= 100 << 10);
     }
 
     #[test]
     fn a_grown_block_does_not_come_back() {
         let pool = Pool::new(1 << 30);
-        let mut block = pool.take(8 << 10);
-        block.reserve(1 << 20);
+        let mut block = pool.try_take(8 << 10).unwrap();
+        block.try_reserve(1 << 20).unwrap();
         drop(block);
         assert_eq!(pool.retained_bytes(), 0);
     }
@@ -244,31 +292,47 @@ mod tests {
             block.advance(BYTES);
             block.as_slice().to_vec()
         };
-        let address = fill(pool.take_for(first, BYTES), 7);
-        let own = pool.take_for(first, BYTES);
+        let address = fill(pool.try_take_for(first, BYTES).unwrap(), 7);
+        let own = pool.try_take_for(first, BYTES).unwrap();
         assert_eq!(own.as_ptr(), address, "its own block");
         assert_eq!(bytes_of(own), [7; BYTES], "as it was");
-        assert_ne!(pool.take(BYTES).as_ptr(), address, "not for just anybody");
-        let others = pool.take_for(second, BYTES);
+        assert_ne!(
+            pool.try_take(BYTES).unwrap().as_ptr(),
+            address,
+            "not for just anybody"
+        );
+        let others = pool.try_take_for(second, BYTES).unwrap();
         assert_eq!(others.as_ptr(), address, "another's, rather than a new one");
         assert_eq!(bytes_of(others), [0; BYTES]);
         // Among blocks of several owners each finds its own.
         let blocks: Vec<Block> = [first, second, first, second]
-            .map(|owner| pool.take_for(owner, BYTES))
+            .map(|owner| pool.try_take_for(owner, BYTES).unwrap())
             .into();
         blocks.into_iter().for_each(|block| {
             fill(block, 9);
         });
         for owner in [second, second, first, first] {
-            let block = pool.take_for(owner, BYTES);
+            let block = pool.try_take_for(owner, BYTES).unwrap();
             assert_eq!(bytes_of(block), [9; BYTES]);
         }
         // What shards wrote reaches no owner, and can be had zeroed.
-        fill(pool.take(BYTES), 5);
-        let stranger = bytes_of(pool.take_for(Owner::new(), BYTES));
+        fill(pool.try_take(BYTES).unwrap(), 5);
+        let stranger = bytes_of(pool.try_take_for(Owner::new(), BYTES).unwrap());
         assert_eq!(stranger, [0; BYTES]);
-        assert_eq!(bytes_of(pool.take_zeroed(BYTES)), [0; BYTES]);
-        drop(pool.take_for(first, 1 << 30));
+        assert_eq!(bytes_of(pool.try_take_zeroed(BYTES).unwrap()), [0; BYTES]);
+        drop(pool.try_take_for(first, 1 << 30).unwrap());
         assert!(pool.retained_bytes() < 1 << 20);
+    }
+
+    #[test]
+    fn what_is_free_is_let_go_when_there_is_no_memory() {
+        let pool = Pool::new(1 << 30);
+        let owner = Owner::new();
+        drop((pool.try_take(1 << 20), pool.try_take_for(owner, 1 << 20)));
+        assert_eq!(pool.retained_bytes(), 2 << 20);
+        assert!(pool.try_take(isize::MAX as usize / 2).is_err());
+        assert_eq!(pool.retained_bytes(), 0);
+        assert!(pool.try_take_for(owner, usize::MAX).is_err());
+        assert!(pool.try_take(1 << 20).is_ok());
     }
 }

@@ -22,7 +22,7 @@ pub enum MapError {
     Open(io::Error),
     /// It is no regular file, or says nothing about itself.
     Unusable,
-    /// It belongs to this user, who is not the one that this process runs as.
+    /// It belongs to this user, whose objects are not to be mapped.
     Foreign(u32),
     /// The part that was asked for does not lie within it.
     OutOfBounds,
@@ -30,6 +30,30 @@ pub enum MapError {
     Map(io::Error),
     /// Too many objects are mapped.
     TooMany,
+}
+
+/// Whose objects may be mapped. Who may only talk to this process over a network shall not borrow its right to other users' memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owners {
+    /// Those of the user that this process runs as; of all users if that is root, whom nothing would be kept from anyway.
+    #[default]
+    Own,
+    All,
+    Only(Vec<u32>),
+}
+
+impl Owners {
+    fn include(&self, owner: u32) -> bool {
+        match self {
+            Owners::Own => {
+                // SAFETY: no arguments, cannot fail.
+                let own = unsafe { libc::geteuid() };
+                own == 0 || own == owner
+            }
+            Owners::All => true,
+            Owners::Only(users) => users.contains(&owner),
+        }
+    }
 }
 
 /// A mapped part of a shared memory object together with what its user keeps beside it.
@@ -48,12 +72,17 @@ unsafe impl<T: Send> Send for Shared<T> {}
 unsafe impl<T: Sync> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// Maps `len` bytes from `offset` on of the object called `key`. The object must belong to the user that this process runs as: who
-    /// may only talk to this process over a network shall not borrow its right to other users' memory. Blocks as long as the kernel does.
+    /// Maps `len` bytes from `offset` on of the object called `key`, which must belong to one of `owners`. Blocks as long as the kernel does.
     ///
     /// # Errors
     /// See [`MapError`].
-    pub fn open(key: &CStr, offset: u64, len: u64, facts: T) -> Result<Shared<T>, MapError> {
+    pub fn open(
+        key: &CStr,
+        offset: u64,
+        len: u64,
+        owners: &Owners,
+        facts: T,
+    ) -> Result<Shared<T>, MapError> {
         // SAFETY: `key` ends with NUL. The C library refuses names that lead out of its directory, does not follow links and sets CLOEXEC.
         let raw = unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR, 0) };
         if raw < 0 {
@@ -63,8 +92,7 @@ impl<T> Shared<T> {
         let file = unsafe { OwnedFd::from_raw_fd(raw) };
         let end = offset.checked_add(len).ok_or(MapError::OutOfBounds)?;
         let (owner, size) = facts_of(&file)?;
-        // SAFETY: no arguments, cannot fail.
-        if owner != unsafe { libc::geteuid() } {
+        if !owners.include(owner) {
             return Err(MapError::Foreign(owner));
         }
         if end > size {
@@ -194,6 +222,8 @@ fn facts_of(file: &OwnedFd) -> Result<(u32, u64), MapError> {
     Ok((facts.st_uid, size))
 }
 
+// Shared memory is beyond Miri.
+#[cfg(not(miri))]
 #[cfg(test)]
 #[path = "shared_tests.rs"]
 pub(crate) mod tests;

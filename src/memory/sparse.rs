@@ -201,6 +201,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sparse<A> {
     }
 }
 
+// What the kernel keeps resident is beyond Miri.
+#[cfg(not(miri))]
 #[cfg(test)]
 mod tests {
     use std::alloc::System;

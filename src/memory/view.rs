@@ -7,7 +7,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Block, Charge, Place};
+use crate::{Block, Charge, OutOfMemory, Place};
 
 /// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no bytes are copied.
 #[derive(Clone)]
@@ -39,6 +39,17 @@ impl View {
     }
 
     /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub fn try_copy_of(bytes: &[u8]) -> Result<View, OutOfMemory> {
+        if bytes.is_empty() {
+            return Ok(View::empty());
+        }
+        Ok(View::from(Block::try_copy_of(bytes)?))
+    }
+
+    /// As [`View::try_copy_of`], for few bytes; ends the process if the system has no memory.
     pub fn copy_of(bytes: &[u8]) -> View {
         if bytes.is_empty() {
             View::empty()
@@ -104,19 +115,50 @@ impl View {
     }
 
     /// The same bytes in memory of their own, if they are shared with other processes. One copy, however long that takes.
-    pub fn to_private(&self) -> View {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub fn try_to_private(&self) -> Result<View, OutOfMemory> {
         if !self.is_shared {
-            return self.clone();
+            return Ok(self.clone());
         }
-        let mut block = Block::with_capacity(self.len);
+        let mut block = Block::try_with_capacity(self.len)?;
         self.read(0, &mut block);
-        View::from(block)
+        Ok(View::from(block))
+    }
+
+    /// The bytes of all of `parts` in one piece of memory of its own; those that the CPU cannot read are left out.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the system has none.
+    pub fn try_join(parts: &[View]) -> Result<View, OutOfMemory> {
+        let total = parts
+            .iter()
+            .try_fold(0usize, |total, part| total.checked_add(part.len()));
+        let mut block = Block::try_with_capacity(total.unwrap_or(usize::MAX))?;
+        for part in parts {
+            part.read(0, &mut block);
+        }
+        Ok(View::from(block))
     }
 
     /// The same bytes; `charge` is held for as long as they are used.
     pub fn with_charge(mut self, charge: Charge) -> View {
         self.owner = Some(Arc::new((self.owner.take(), charge)));
         self
+    }
+
+    /// Says of what the bytes are charged with that it waits for the server, see [`Charge::settle`].
+    pub fn settle(&self) {
+        type Charged = (Option<Arc<dyn Any + Send + Sync>>, Charge);
+        let Some(owner) = self.owner() else { return };
+        let charge = match owner.downcast_ref::<Block>() {
+            Some(block) => block.charge(),
+            None => owner.downcast_ref::<Charged>().map(|(_, charge)| charge),
+        };
+        if let Some(charge) = charge {
+            charge.settle();
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -216,6 +258,13 @@ mod tests {
         assert!(middle.slice(0, 4).is_none());
         assert!(middle.slice(3, 2).is_none());
         assert_eq!(middle.slice(3, 3).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn parts_are_joined() {
+        let parts = [b"abc".as_slice(), b"", b"de"].map(View::copy_of);
+        assert_eq!(View::try_join(&parts).unwrap().as_ref(), b"abcde");
+        assert!(View::try_join(&[]).unwrap().is_empty());
     }
 
     #[test]

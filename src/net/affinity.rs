@@ -4,10 +4,28 @@ use std::io;
 
 /// The CPUs that the calling thread may use, ascending; never empty.
 pub fn current_cpus() -> io::Result<Vec<usize>> {
+    cpus_of(0)
+}
+
+/// The CPUs that the process may use: those of its main thread, which nobody confines.
+pub fn process_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: the call has no arguments and no way to fail.
+    cpus_of(unsafe { libc::getpid() })
+}
+
+/// The system's number of the calling thread, as in `/proc/self/task`.
+pub fn current_thread_id() -> i32 {
+    // SAFETY: the call has no arguments and no way to fail.
+    unsafe { libc::gettid() }
+}
+
+fn cpus_of(thread_id: i32) -> io::Result<Vec<usize>> {
     // SAFETY: all-zero bytes are a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `set` is writable and as large as stated; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+    let result =
+        unsafe { libc::sched_getaffinity(thread_id, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
     let size = usize::try_from(libc::CPU_SETSIZE).expect("a positive constant");
@@ -22,6 +40,14 @@ pub fn current_cpus() -> io::Result<Vec<usize>> {
 /// # Errors
 /// If `cpus` is empty, names a CPU beyond the system's, or none of them may be used.
 pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
+    confine_thread(0, cpus)
+}
+
+/// [`confine_current_thread`] of another thread of this process, by its number ([`current_thread_id`]), or of the calling one (0).
+///
+/// # Errors
+/// As there, and if there is no such thread.
+pub fn confine_thread(thread_id: i32, cpus: &[usize]) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid, empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for cpu in cpus {
@@ -35,10 +61,31 @@ pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
     // SAFETY: `set` is readable and as large as stated; 0 is the calling thread.
-    if unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } != 0 {
+    let result =
+        unsafe { libc::sched_setaffinity(thread_id, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// `cpus`, which ascend, as people write them: `0-3,8`.
+pub fn list_text(cpus: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => ranges.push((*cpu, *cpu)),
+        }
+    }
+    let texts: Vec<String> = ranges
+        .into_iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    texts.join(",")
 }
 
 /// CPUs are numbered below this.
@@ -215,6 +262,37 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn confines_another_thread() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            send.send(current_thread_id()).unwrap();
+            let _ = is_done.recv();
+            current_cpus().unwrap()
+        });
+        let first = &current_cpus().unwrap()[..1];
+        let thread_id = receive.recv().unwrap();
+        assert_ne!(thread_id, current_thread_id());
+        confine_thread(thread_id, first).unwrap();
+        drop(done);
+        assert_eq!(other.join().unwrap(), first);
+        assert!(confine_thread(i32::MAX, first).is_err());
+        assert!(!process_cpus().unwrap().is_empty());
+    }
+
+    #[test]
+    fn writes_lists() {
+        for (cpus, expected) in [
+            (&[][..], ""),
+            (&[3], "3"),
+            (&[0, 1], "0-1"),
+            (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8"),
+        ] {
+            assert_eq!(list_text(cpus), expected);
+        }
     }
 
     #[test]

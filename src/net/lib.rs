@@ -13,5 +13,6 @@ pub mod uring;
 
 pub use listener::Listener;
 pub use socket::{
-    adopt, finish_sending, receive, send_vectored, set_nodelay, stop_receiving, stop_transfer,
+    abort, adopt, finish_sending, is_reset, peer_address, receive, send_vectored, set_nodelay,
+    stop_receiving, stop_transfer,
 };

@@ -23,6 +23,27 @@ impl Listener {
     /// # Errors
     /// Whatever the resolver or the kernel says, with the address named.
     pub fn bind(host: &str, port: u16, reuse_port: bool) -> io::Result<Listener> {
+        Listener::try_each(host, port, |address| {
+            Listener::listen(bind_one(address, reuse_port)?)
+        })
+    }
+
+    /// Looks whether [`Listener::bind`] would get the address, without listening: no client can connect meanwhile.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn check(host: &str, port: u16, reuse_port: bool) -> io::Result<()> {
+        Listener::try_each(host, port, |address| {
+            bind_one(address, reuse_port).map(|_| ())
+        })
+    }
+
+    /// What `open` makes of the first address of `host` that it takes.
+    fn try_each<T>(
+        host: &str,
+        port: u16,
+        open: impl Fn(SocketAddr) -> io::Result<T>,
+    ) -> io::Result<T> {
         let named = |error: io::Error| {
             io::Error::new(
                 error.kind(),
@@ -32,41 +53,17 @@ impl Listener {
         let host_only = host.trim_start_matches('[').trim_end_matches(']');
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (host_only, port).to_socket_addrs().map_err(named)? {
-            match Listener::bind_one(address, reuse_port) {
-                Ok(listener) => return Ok(listener),
+            match open(address) {
+                Ok(opened) => return Ok(opened),
                 Err(error) => last = error,
             }
         }
         Err(named(last))
     }
 
-    fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<Listener> {
-        let family = if address.is_ipv4() {
-            libc::AF_INET
-        } else {
-            libc::AF_INET6
-        };
+    fn listen(socket: OwnedFd) -> io::Result<Listener> {
         // SAFETY: no pointers are passed.
-        let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `raw` was just opened and nobody else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Restarting on the same port must not wait for connections in TIME_WAIT.
-        set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-        // Connections inherit it: a peer that is gone without a word is noticed after some two hours, be it asked by a protocol or not.
-        set_flag(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
-        if reuse_port {
-            set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
-        }
-        let (storage, length) = to_system(address);
-        // SAFETY: `storage` holds `length` valid bytes of an address of this family.
-        if unsafe { libc::bind(raw, (&raw const storage).cast(), length) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: no pointers are passed.
-        if unsafe { libc::listen(raw, BACKLOG) } != 0 {
+        if unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let listener = std::net::TcpListener::from(socket);
@@ -108,6 +105,35 @@ impl Listener {
         // SAFETY: no pointers are passed; the descriptor is open while `self` lives.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
+}
+
+/// A socket that has its address and does not listen.
+fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    // SAFETY: no pointers are passed.
+    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `raw` was just opened and nobody else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // Restarting on the same port must not wait for connections in TIME_WAIT.
+    set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    // Connections inherit it: a peer that is gone without a word is noticed after some two hours, be it asked by a protocol or not.
+    set_flag(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
+    if reuse_port {
+        set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+    }
+    let (storage, length) = to_system(address);
+    // SAFETY: `storage` holds `length` valid bytes of an address of this family.
+    if unsafe { libc::bind(raw, (&raw const storage).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
 }
 
 fn to_system(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
@@ -186,6 +212,12 @@ mod tests {
             "{error}"
         );
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let error = Listener::check("127.0.0.1", port, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        Listener::check("127.0.0.1", 0, false).unwrap();
+        // TEST-NET-1: an address that is nobody's.
+        let error = Listener::check("192.0.2.1", 0, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         let shared = Listener::bind("127.0.0.1", 0, true).unwrap();
         Listener::bind("127.0.0.1", shared.address().port(), true).unwrap();
         assert!(Listener::bind("not a host name", 0, false).is_err());

@@ -1,6 +1,7 @@
 //! Connected sockets.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use bytes::BufMut;
@@ -94,10 +95,70 @@ pub fn finish_sending(socket: RawFd) {
     unsafe { libc::shutdown(socket, libc::SHUT_WR) };
 }
 
+/// Ends the connection as [`stop_transfer`] does, and has what the peer did not take thrown away when the socket is closed.
+pub fn abort(socket: RawFd) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: `linger` is readable and of the stated size; a wrong descriptor is an error that is of no interest here.
+    unsafe {
+        libc::setsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    stop_transfer(socket);
+}
+
+/// Whether the connection is over: the peer has reset it, or this side has ended it in both directions. The end of the peer's own side alone
+/// does not count.
+pub fn is_reset(socket: RawFd) -> bool {
+    let mut entry = libc::pollfd {
+        fd: socket,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one entry, which is written to; it does not wait.
+    let count = unsafe { libc::poll(&raw mut entry, 1, 0) };
+    count == 1 && entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
 /// Ends the connection in both directions; pending reads and writes return at once.
 pub fn stop_transfer(socket: RawFd) {
     // SAFETY: as in `stop_receiving`.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+}
+
+/// Who is at the other end of a TCP connection.
+///
+/// # Errors
+/// If the connection is gone, or is none of TCP.
+pub fn peer_address(socket: RawFd) -> io::Result<IpAddr> {
+    // SAFETY: all-zero bytes are a valid sockaddr_storage.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&storage) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `storage`.
+    let result = unsafe { libc::getpeername(socket, (&raw mut storage).cast(), &raw mut length) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that this is what was written; the storage is aligned for every kind.
+            let address = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in>() };
+            Ok(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let address = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in6>() };
+            Ok(IpAddr::from(address.sin6_addr.s6_addr))
+        }
+        _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +187,48 @@ mod tests {
         drop(target);
         let error = send_vectored(source.as_raw_fd(), &[IoSlice::new(b"x")]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn peers_have_addresses() {
+        use std::net::{TcpListener, TcpStream};
+        for host in ["127.0.0.1", "::1"] {
+            // Not every machine has both.
+            let Ok(listener) = TcpListener::bind((host, 0)) else {
+                continue;
+            };
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let expected: IpAddr = host.parse().unwrap();
+            assert_eq!(peer_address(server.as_raw_fd()).unwrap(), expected);
+        }
+        let (source, _target) = UnixStream::pair().unwrap();
+        assert!(peer_address(source.as_raw_fd()).is_err());
+    }
+
+    #[test]
+    fn only_a_reset_ends_a_connection() {
+        use std::net::{Shutdown, TcpListener, TcpStream};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for closes in [false, true] {
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut own, _) = listener.accept().unwrap();
+            assert!(!is_reset(own.as_raw_fd()));
+            peer.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(own.read(&mut [0; 1]).unwrap(), 0);
+            assert!(!is_reset(own.as_raw_fd()), "it can still be written to");
+            if closes {
+                drop(peer);
+            }
+            io::Write::write_all(&mut own, b"x").unwrap();
+            let mut looks = 0;
+            while closes && !is_reset(own.as_raw_fd()) {
+                looks += 1;
+                assert!(looks < 1000, "the reset does not show");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            assert_eq!(is_reset(own.as_raw_fd()), closes);
+        }
     }
 
     #[test]

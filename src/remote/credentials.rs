@@ -11,7 +11,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use conch_engine::{Error, log};
+use conch_engine::Error;
+use conch_log as log;
 use serde_json::{Map, Value};
 
 use crate::uri::Kind;
@@ -172,6 +173,11 @@ impl Credentials {
             .map(|(name, credential)| (name.as_str(), credential))
             .ok_or_else(|| Error::not_found(format!("Cannot match credential for path  {uri}")))
     }
+}
+
+/// Whether a key or token may stand in a header; what signs requests panics at others.
+pub(crate) fn is_sendable(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn fields(value: &Value) -> Result<&Map<String, Value>, String> {

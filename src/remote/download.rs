@@ -11,7 +11,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use conch_engine::remote::{Object, Progress, Wanted, Watch};
-use conch_engine::{Code, Error, log};
+use conch_engine::{Code, Error};
+use conch_log as log;
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectStore};

@@ -5,6 +5,7 @@ use std::fmt;
 use conch_engine::Error;
 use object_store::Error as StoreError;
 
+use crate::profile::NoCredentials;
 use crate::uri::Kind;
 
 /// Why an attempt failed.
@@ -72,7 +73,10 @@ impl Failure {
             Failure::Store(error) => error,
         };
         let head = head(kind);
-        let text = error.to_string();
+        let text = match no_credentials(&error) {
+            Some(why) => why.to_string(),
+            None => error.to_string(),
+        };
         let (name, message) = match (element(&text, "Code"), element(&text, "Message")) {
             (Some(code), message) => (code, message.unwrap_or_default()),
             (None, _) => (name(&error), text.as_str()),
@@ -86,13 +90,24 @@ impl Failure {
 }
 
 /// The text of an XML element of an error document.
-fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+pub(crate) fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inside, _) = rest.split_once(&format!("</{name}>"))?;
     Some(inside.trim())
 }
 
+/// The reason for which a profile gives no credentials, if that is the error.
+fn no_credentials(error: &StoreError) -> Option<&NoCredentials> {
+    match error {
+        StoreError::Unauthenticated { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
+}
+
 fn name(error: &StoreError) -> &'static str {
+    if no_credentials(error).is_some() {
+        return "NoCredentials";
+    }
     match error {
         StoreError::NotFound { .. } => "NotFound",
         StoreError::InvalidPath { .. } => "InvalidPath",
@@ -150,6 +165,13 @@ mod tests {
         assert!(
             message.starts_with("Failed to get object at U due to exception: AccessDenied, "),
             "{message}"
+        );
+        let profile = Failure::from(StoreError::from(NoCredentials::new("p", "no answer")));
+        assert!(profile.is_about_access() && !profile.is_passing());
+        assert_eq!(
+            profile.of_listing(Kind::S3, "U").message,
+            "Could not list contents of directory at U due to exception: NoCredentials, error message: \
+             the AWS profile 'p' gives no credentials: no answer"
         );
         let ours = Failure::Final(Error::unavailable("stop"));
         assert!(!ours.is_about_access() && !ours.is_passing());

@@ -2,7 +2,7 @@
 //! client that it needs.
 //!
 //! Called on control threads. Each call has a runtime of its own, on the calling thread, and ends with it: no thread is left behind (the
-//! resolver's threads last as long as the system's resolver takes), and no connection. The data plane knows nothing of it.
+//! resolver's threads last as long as the system's resolver takes, that of a `credential_process` half a minute at most), and no connection. The data plane knows nothing of it.
 #![forbid(unsafe_code)]
 
 mod credentials;
@@ -10,6 +10,7 @@ mod download;
 mod failure;
 mod http;
 mod listing;
+mod machine;
 mod profile;
 mod store;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod tests;
 mod uri;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use conch_engine::Error;
 use conch_engine::remote::{Listing, Remote, Wanted, Watch};
@@ -37,10 +39,10 @@ pub struct Cloud {
 impl Cloud {
     /// Reads nothing yet; credentials are those of the process's environment.
     pub fn new() -> Cloud {
-        Cloud::with_environment(Box::new(|name| std::env::var(name).ok()))
+        Cloud::with_environment(Arc::new(|name: &str| std::env::var(name).ok()))
     }
 
-    fn with_environment(environment: Box<Environment>) -> Cloud {
+    fn with_environment(environment: Arc<Environment>) -> Cloud {
         Cloud {
             stores: Stores::new(environment),
         }

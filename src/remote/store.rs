@@ -2,20 +2,23 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use conch_engine::{Error, log};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use conch_engine::Error;
+use conch_log as log;
+use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
-use crate::credentials::{AsCredential, Credential, Credentials, Environment, S3Credential};
+use crate::credentials::{
+    AsCredential, Credential, Credentials, Environment, S3Credential, is_sendable,
+};
 use crate::http::Connector;
-use crate::profile;
+use crate::machine::{self, is_in_a_cloud};
+use crate::profile::{self, ProfileProvider};
 use crate::uri::{Kind, Place};
 
 /// One bucket or container.
@@ -37,7 +40,7 @@ impl Store {
 
 /// All stores of this process.
 pub(crate) struct Stores {
-    environment: Box<Environment>,
+    environment: Arc<Environment>,
     connector: Connector,
     state: Mutex<State>,
 }
@@ -62,7 +65,7 @@ impl fmt::Debug for Stores {
 }
 
 impl Stores {
-    pub(crate) fn new(environment: Box<Environment>) -> Stores {
+    pub(crate) fn new(environment: Arc<Environment>) -> Stores {
         Stores {
             environment,
             connector: Connector::default(),
@@ -180,8 +183,14 @@ impl Stores {
         let has_keys = |credential: &S3Credential| {
             !credential.key_id.is_empty() && !credential.secret_key.is_empty()
         };
+        let mut profile = None;
         if !has_keys(&credential) {
-            profile::complete(&mut credential, self.environment())?;
+            profile = profile::complete(&mut credential, self.environment())?;
+        }
+        if !is_sendable(&credential.key_id) || !is_sendable(&credential.session_token) {
+            return Err(Error::invalid(
+                "the AWS access key or session token has characters that cannot be sent",
+            ));
         }
         let region = Some(credential.region.clone())
             .filter(|region| !region.is_empty())
@@ -194,7 +203,7 @@ impl Stores {
             .or_else(|| self.set("AWS_ENDPOINT_URL"));
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(&place.bucket)
-            .with_region(region)
+            .with_region(&region)
             .with_http_connector(self.connector.clone())
             .with_retry(retries())
             .with_client_options(self.options(endpoint.as_deref()));
@@ -208,8 +217,16 @@ impl Stores {
             if !credential.session_token.is_empty() {
                 builder = builder.with_token(credential.session_token);
             }
+        } else if let Some(profile) = profile {
+            let provider = ProfileProvider::new(
+                profile,
+                region,
+                Arc::clone(&self.environment),
+                self.connector.clone(),
+            );
+            builder = builder.with_credentials(Arc::new(provider));
         } else {
-            builder = self.with_own_identity(builder);
+            builder = machine::with_own_identity(builder, self.environment());
         }
         let store = builder.build().map_err(|error| {
             Error::internal(format!(
@@ -217,62 +234,6 @@ impl Stores {
             ))
         })?;
         Ok(Store::of(store))
-    }
-
-    /// Without keys: what the environment of the process or the machine may ask for, else nobody.
-    fn with_own_identity(&self, mut builder: AmazonS3Builder) -> AmazonS3Builder {
-        let sources: [&[(&str, AmazonS3ConfigKey)]; 3] = [
-            &[
-                (
-                    "AWS_WEB_IDENTITY_TOKEN_FILE",
-                    AmazonS3ConfigKey::WebIdentityTokenFile,
-                ),
-                ("AWS_ROLE_ARN", AmazonS3ConfigKey::RoleArn),
-            ],
-            &[(
-                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
-            )],
-            &[
-                (
-                    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                    AmazonS3ConfigKey::ContainerCredentialsFullUri,
-                ),
-                (
-                    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                    AmazonS3ConfigKey::ContainerAuthorizationTokenFile,
-                ),
-            ],
-        ];
-        for source in sources {
-            let values: Option<Vec<_>> = source
-                .iter()
-                .map(|(name, key)| Some((*key, self.set(name)?)))
-                .collect();
-            let Some(values) = values else {
-                continue;
-            };
-            for (key, value) in values {
-                builder = builder.with_config(key, value);
-            }
-            let more = [
-                ("AWS_ROLE_SESSION_NAME", AmazonS3ConfigKey::RoleSessionName),
-                ("AWS_ENDPOINT_URL_STS", AmazonS3ConfigKey::StsEndpoint),
-            ];
-            for (name, key) in more {
-                if let Some(value) = self.set(name) {
-                    builder = builder.with_config(key, value);
-                }
-            }
-            return builder;
-        }
-        if let Some(endpoint) = self.set("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
-            return builder.with_metadata_endpoint(endpoint);
-        }
-        let is_off = self
-            .set("AWS_EC2_METADATA_DISABLED")
-            .is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        builder.with_skip_signature(is_off || !is_in_a_cloud())
     }
 
     fn open_gs(&self, place: &Place, path: Option<&std::path::Path>) -> Result<Store, Error> {
@@ -371,19 +332,13 @@ impl Stores {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|cause| {
+    conch_engine::files::read(path).map_err(|cause| {
         Error::internal(format!("failed to open text file for read {path}: {cause}"))
     })
 }
 
-/// Whether the address answers at which machines of all three clouds find who they are.
-fn is_in_a_cloud() -> bool {
-    let address = SocketAddr::from(([169, 254, 169, 254], 80));
-    TcpStream::connect_timeout(&address, PROBE_TIMEOUT).is_ok()
-}
-
 /// Of one request: after a refusal about two seconds in all, without an answer at all 25.
-fn retries() -> RetryConfig {
+pub(crate) fn retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(100),
@@ -395,7 +350,5 @@ fn retries() -> RetryConfig {
     }
 }
 
-/// It is one hop away.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of the SDK, where nobody says another.
 const REGION: &str = "us-east-1";

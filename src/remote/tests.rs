@@ -253,7 +253,7 @@ fn credentials_are_read_again_only_if_they_changed() {
     )
     .unwrap();
     let path = file.display().to_string();
-    let cloud = Cloud::with_environment(Box::new(move |name| {
+    let cloud = Cloud::with_environment(std::sync::Arc::new(move |name: &str| {
         (name == "TRITON_CLOUD_CREDENTIAL_PATH").then(|| path.clone())
     }));
     let open = |uri: &str| {
@@ -288,7 +288,7 @@ fn credentials_are_read_again_only_if_they_changed() {
 
 #[test]
 fn each_kind_has_its_mount_directory() {
-    let cloud = Cloud::with_environment(Box::new(|name| match name {
+    let cloud = Cloud::with_environment(std::sync::Arc::new(|name: &str| match name {
         "TRITON_AWS_MOUNT_DIRECTORY" => Some("/aws".to_owned()),
         "TRITON_GCS_MOUNT_DIRECTORY" => Some(String::new()),
         _ => None,

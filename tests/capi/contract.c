@@ -38,7 +38,7 @@ static void refusals(void) {
   REFUSED(TS(ServerOptionsSetServerId)(options, NULL), TRITONSERVER_ERROR_INVALID_ARG, "server_id was nullptr");
   REFUSED(TS(ServerNew)(&server, options), TRITONSERVER_ERROR_INVALID_ARG, "");
   OK(TS(ServerOptionsSetModelRepositoryPath)(options, "/no/such/repository"));
-  REFUSED(TS(ServerNew)(&server, options), TRITONSERVER_ERROR_INTERNAL, "failed to load all models");
+  REFUSED(TS(ServerNew)(&server, options), TRITONSERVER_ERROR_INTERNAL, "failed to stat file /no/such/repository");
   OK(TS(ServerOptionsDelete)(options));
 }
 
@@ -52,6 +52,9 @@ static void documents(TRITONSERVER_Server* server) {
               "\"shape\":[-1]}],\"outputs\":[{\"name\":\"OUTPUT0\",\"datatype\":\"FP32\",\"shape\":[-1]}]}");
   OK(TS(ServerModelConfig)(server, "identity", 1, 1, &message));
   expect_text(message, "\"backend\":\"identity\"");
+  REFUSED(TS(ServerModelConfig)(server, "identity", 1, 2, &message), TRITONSERVER_ERROR_INVALID_ARG,
+          "model configuration version 2 not supported, supported versions are: 1");
+  REFUSED(TS(ServerModelConfig)(server, "none", -1, 2, &message), TRITONSERVER_ERROR_NOT_FOUND, "Request for unknown model: 'none' is not found");
   OK(TS(ServerModelIndex)(server, 0, &message));
   expect_text(message, "{\"name\":\"identity\",\"version\":\"1\",\"state\":\"READY\"}");
   OK(TS(ServerModelStatistics)(server, "identity", -1, &message));

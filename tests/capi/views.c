@@ -155,6 +155,21 @@ static void backends_view(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllo
   EXPECT(strcmp(parameter(response, "query_error"), "[request id: <id_unknown>] Output properties are not available") == 0);
   EXPECT(*(const double*)parameter(response, "special_sum") == 10 && strcmp(parameter(response, "ipc"), "") == 0);
   OK(TS(InferenceResponseDelete)(response));
+  // What the allocator learns after the request was told of it holds for the request, too.
+  EXPECT(notes.attributes == 0 && notes.queries == 0);
+  OK(TS(ResponseAllocatorSetQueryFunction)(plain, note_query));
+  OK(TS(ResponseAllocatorSetBufferAttributesFunction)(plain, note_attributes));
+  response = run(server, request, &wait, NULL);
+  expect_four(response, &notes);
+  EXPECT(notes.queries == 1 && *(const int64_t*)parameter(response, "query_type") == TRITONSERVER_MEMORY_CPU_PINNED);
+  EXPECT(notes.attributes == 1);
+  OK(TS(InferenceResponseDelete)(response));
+  OK(TS(ResponseAllocatorSetQueryFunction)(plain, NULL));
+  OK(TS(ResponseAllocatorSetBufferAttributesFunction)(plain, NULL));
+  response = run(server, request, &wait, NULL);
+  expect_four(response, &notes);
+  EXPECT(notes.queries == 1 && notes.attributes == 1);
+  OK(TS(InferenceResponseDelete)(response));
   OK(TS(InferenceRequestDelete)(request));
   OK(TS(ResponseAllocatorDelete)(plain));
 }

@@ -45,6 +45,18 @@ class Certificates:
                      "-keyout", own, "-out", certificate)
         return certificate, own
 
+    def version_one(self, name, key, issuer, issuer_key, days=2):
+        """A certificate for `key` without extensions, which is one of X.509 version 1."""
+        request, certificate = self.path / f"{name}.csr", self.path / f"{name}.pem"
+        self.openssl("req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", request)
+        plain = ("x509", "-req", "-in", request, "-CA", issuer, "-CAkey", issuer_key, "-set_serial", 1, "-days", days, "-out", certificate)
+        try:
+            # From 3.2 on openssl has to be told.
+            self.openssl(*plain, "-x509v1")
+        except subprocess.CalledProcessError:
+            self.openssl(*plain)
+        return certificate
+
     def write(self, name, content):
         path = self.path / name
         path.write_bytes(content)

@@ -53,11 +53,13 @@ def tensors(kind, rows):
 
 
 def identity(inputs=(("INPUT0", "FP32", (-1,)),), outputs=None, batch=0, count=1, extra="", parameters=None):
-    """The configuration of an identity model: output i is a copy of input i."""
+    """The configuration of an identity model: output i is a copy of input i. Its responses carry no example parameters unless
+    `parameters` asks for them; what is None there is left to the backend."""
     if outputs is None:
         outputs = [(name.replace("INPUT", "OUTPUT"), data_type, dims) for name, data_type, dims in inputs]
     text = f'backend: "identity"\nmax_batch_size: {batch}\n' + tensors("input", inputs) + tensors("output", outputs)
     text += f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]\n"
-    for key, value in (parameters or {}).items():
-        text += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+    for key, value in {"example_response_parameters": "false", **(parameters or {})}.items():
+        if value is not None:
+            text += f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
     return text + extra

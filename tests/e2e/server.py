@@ -90,6 +90,8 @@ class Server:
         backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
         self.kind, self.lines, self.ports = kind, [], {}
         self._changed = threading.Condition()
+        self._reading = threading.Event()
+        self._reading.set()
         repositories = repository if isinstance(repository, list) else [repository]
         arguments = [f"--model-repository={path}" for path in repositories]
         arguments += [f"--backend-directory={backends or backend_directory()}"]
@@ -126,14 +128,37 @@ class Server:
 
     def _read(self, stream):
         for line in stream:
+            self._reading.wait()
             with self._changed:
                 self.lines.append(line.rstrip("\n"))
                 self._changed.notify_all()
+
+    def stop_reading(self):
+        """Stops reading the server's output, so that its pipes fill, until `read_on`."""
+        self._reading.clear()
+
+    def read_on(self):
+        self._reading.set()
 
     @property
     def output(self):
         """Everything printed so far, on either stream."""
         return "\n".join(self.lines)
+
+    def wait_for_text(self, text, within=10):
+        """Waits until `text` was printed: a thread of its own writes the log, so that a line may follow the answer that it belongs to."""
+        self.wait_for_match(re.escape(text), within)
+
+    def wait_for_match(self, pattern, within=10):
+        """Waits until what was printed, as a whole, matches."""
+        deadline, expression = time.monotonic() + within, re.compile(pattern)
+        while not expression.search(self.output):
+            has_ended = self.process.poll() is not None and not any(reader.is_alive() for reader in self._readers)
+            if time.monotonic() > deadline or has_ended:
+                if expression.search(self.output):
+                    return
+                raise AssertionError(f"nothing matches {pattern!r} in\n{self.output}")
+            time.sleep(0.01)
 
     def wait_for_line(self, pattern, within=10):
         """Waits for a line of output that matches, and returns the match."""
@@ -272,6 +297,7 @@ class Server:
 
     def kill(self):
         """Ends the server at once, whatever state it is in."""
+        self.read_on()
         if self.is_alive():
             self.process.kill()
         self.process.wait()

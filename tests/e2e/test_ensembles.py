@@ -3,6 +3,7 @@ tried there as well (`--server=triton`)."""
 
 import json
 import pathlib
+import re
 import struct
 import tempfile
 import threading
@@ -227,6 +228,33 @@ class Life(EnsembleCase):
 INTS = [("INPUT0", "INT32", (1,))], [("OUTPUT0", "INT32", (1,))]
 
 
+@conch_only
+class Circles(EnsembleCase):
+    """Loads of configurations that would close a circle through models that serve."""
+
+    flags = ("--model-control-mode=explicit", "--load-model=outer", "--load-model=leaf", "--exit-timeout-secs=10")
+
+    @staticmethod
+    def models(repository):
+        repository.model("leaf", identity()).model("other", identity())
+        repository.model("inner", ensemble(chain("leaf"))).model("outer", ensemble(chain("inner", "other")))
+
+    def test_what_serves_goes_on(self):
+        config = self.repository.path / "leaf/config.pbtxt"
+        for needed, last in (("inner", "inner"), ("outer", "inner"), ("leaf", "leaf")):
+            config.write_text(ensemble(chain(needed, needed)))
+            status, reply = self.control("load", "leaf")
+            self.assertEqual((status, json.loads(reply)["error"]),
+                             (400, f"load failed for model 'leaf': circular dependency between ensembles: leaf -> ... -> {last} -> leaf\n"))
+            for model in ("leaf", "inner", "outer"):
+                self.ask(model, [1])
+        # Without a circle the same ensemble is fine.
+        config.write_text(ensemble(chain("other", "other")))
+        self.assertEqual(self.control("load", "leaf"), (200, ""))
+        for model in ("leaf", "inner", "outer"):
+            self.ask(model, [1])
+
+
 def decoupled(repository):
     repository.model("repeat", REPEAT)
     repository.model("square", square())
@@ -362,6 +390,12 @@ class Probed(ProbeCase, EnsembleCase):
     def post(self, model, values):
         return self.server.post_json(f"/v2/models/{model}/infer", one_int(model, values))
 
+    def failures(self, model):
+        """The requests of a model that failed, by reason."""
+        text = self.server.get("/metrics", port="metrics")[1].decode()
+        pattern = rf'nv_inference_request_failure{{model="{model}",reason="([A-Z]+)",version="1"}} ([0-9]+)'
+        return {reason: int(count) for reason, count in re.findall(pattern, text) if int(count)}
+
     def test_both_branches_run_at_once(self):
         start = len(self.lines(0, "Execute"))
         status, reply = self.post("vision", [1, 2, 3, 4])
@@ -376,7 +410,10 @@ class Probed(ProbeCase, EnsembleCase):
         self.assertEqual(status, 500)
         self.assertIn("in ensemble 'failing', probe: ordered to fail", reply.decode())
         self.assertEqual(self.counts("classify"), before)
-        self.assertEqual(self.server.statistics("failing")["inference_stats"]["fail"]["count"], 1)
+        # It counts twice: for its answer, and as a request that failed.
+        self.assertEqual(self.failures("failing"), {"OTHER": 2})
+        self.assertEqual(self.failures("prepare"), {"BACKEND": 1})
+        self.assertEqual(self.server.statistics("failing")["inference_stats"]["fail"]["count"], 2)
         self.assertEqual(self.post("failing", [1, 0, 0, 0])[0], 200)
 
     @conch_only
@@ -399,7 +436,8 @@ class Probed(ProbeCase, EnsembleCase):
     def test_a_cancel_reaches_the_step_that_executes_and_the_next_is_not_begun(self):
         client = grpcclient.InferenceServerClient(self.server.grpc)
         self.addCleanup(client.close)
-        for model in ("cancelled", "around"):
+        # The second is a step of the first.
+        for model in ("around", "cancelled"):
             executed, seen = (len(self.record.wait_for(0, "begin", call)) for call in ("Execute", "SeeCancel"))
             before = self.counts("prepare")
             tensor = grpcclient.InferInput("INPUT0", [4], "INT32")
@@ -410,10 +448,11 @@ class Probed(ProbeCase, EnsembleCase):
             call.cancel()
             self.record.wait_for(seen + 1, "begin", "SeeCancel")
             deadline = time.monotonic() + 10
-            while self.server.statistics(model)["inference_stats"]["fail"]["count"] == 0:
+            while self.server.statistics(model)["inference_stats"]["fail"]["count"] == (model == "cancelled"):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.01)
             self.assertEqual(self.counts("prepare"), before)
+            self.assertEqual(self.failures(model), {"CANCELED": 1 if model == "around" else 2})
 
 
 def helped(repository):
@@ -511,7 +550,8 @@ class Traced(unittest.TestCase):
             repository.model("a", identity()).model("b", identity())
             repository.model("inner", ensemble(chain("a", "b"))).model("outer", ensemble(chain("inner", "a")))
             file = pathlib.Path(folder) / "traces"
-            flags = (f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1")
+            flags = (f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS", "--trace-config=level=TENSORS",
+                     "--trace-config=rate=1")
             with servers.Server(str(repository), *flags, kind=KIND) as server:
                 text = json.dumps(body([1], id="asked")).encode()
                 self.assertEqual(server.request("POST", "/v2/models/outer/infer", text)[0], 200)
@@ -527,6 +567,8 @@ class Traced(unittest.TestCase):
                 names = [name for name, _ in trace["times"] if name in CORE]
                 expected = CORE if trace["subject"]["model_name"] in "ab" else ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
                 self.assertEqual(names, expected, trace["subject"])
+                outputs = [(tensor["name"], tensor["data"]) for activity, tensor in trace["tensors"] if activity == "TENSOR_BACKEND_OUTPUT"]
+                self.assertEqual(outputs, [("OUTPUT0", "1")], trace["subject"])
 
 
 if __name__ == "__main__":

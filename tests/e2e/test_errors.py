@@ -457,8 +457,6 @@ GRPC = [
      "Request for unknown model: 'absent' is not found"),
     ("config_of_unknown_model", "ModelConfig", pb.ModelConfigRequest(name="absent"), Code.NOT_FOUND,
      "Request for unknown model: 'absent' is not found"),
-    ("ready_of_unknown_model", "ModelReady", pb.ModelReadyRequest(name="absent"), Code.NOT_FOUND,
-     "Request for unknown model: 'absent' is not found", True),
     ("statistics_of_unknown_model", "ModelStatistics", pb.ModelStatisticsRequest(name="absent"), Code.INVALID_ARGUMENT,
      "requested model 'absent' is not available"),
     ("decoupled_model", "ModelInfer", message("decoupled", shape=(4,)), Code.UNIMPLEMENTED,

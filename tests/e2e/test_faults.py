@@ -58,7 +58,7 @@ class Panics(ServerCase):
         for place in ("model_initialize", "instance_initialize"):
             self.assertEqual(index[place]["state"], "UNAVAILABLE")
             self.assertIn(f"panic in the backend: as ordered, in {place}", index[place]["reason"])
-            self.assertRegex(self.server.output, f"failed to load '{place}' version 1: .*as ordered, in {place}")
+            self.server.wait_for_match(f"failed to load '{place}' version 1: .*as ordered, in {place}")
             status, _, reply = self.infer(body(0), model=place)
             self.assertEqual(status, 404, reply)
         self.assert_others_served()
@@ -144,7 +144,7 @@ class AtTheEnds(unittest.TestCase):
                 server = self.start(place, setting)
                 self.assertEqual(self.infer(server, "faulty", body(1)), 200)
                 self.assertEqual(server.terminate(), 0)
-                self.assertRegex(server.output, f"{line}: .*panic in the backend: as ordered, in {place or setting}")
+                server.wait_for_match(f"{line}: .*panic in the backend: as ordered, in {place or setting}")
 
 
 class PluginCase(unittest.TestCase):
@@ -193,7 +193,7 @@ class PluginCase(unittest.TestCase):
         self.assertNotEqual(listed(server)["watched"].get("state"), "READY")
         self.assertEqual(self.infer(server, 1, 2, model="other"), [1, 2])
         self.assertEqual(server.terminate(), 0)
-        self.assertRegex(server.output, reason)
+        server.wait_for_match(reason)
 
     def assert_serves_and_tells(self, server, line):
         """All is served right, the server ends well, and the log has the line."""
@@ -201,7 +201,7 @@ class PluginCase(unittest.TestCase):
             self.assertEqual(self.infer(server, value, 7), [value, 7])
             self.assertEqual(self.infer(server, value, 8, model="other"), [value, 8])
         self.assertEqual(server.terminate(), 0)
-        self.assertRegex(server.output, line)
+        server.wait_for_match(line)
 
 
 @conch_only

@@ -54,25 +54,26 @@ class Switches(unittest.TestCase):
 
     def test_log_format(self):
         with self.start("--log-format=ISO8601") as server:
-            self.assertRegex(server.output, r'(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \w+\.rs:\d+\] "')
+            server.wait_for_match(r'(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \w+\.rs:\d+\] "')
         with self.start() as server:
-            self.assertRegex(server.output, r'(?m)^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.rs:\d+\] "')
+            server.wait_for_match(r'(?m)^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.rs:\d+\] "')
 
     def test_log_levels(self):
         with self.start("--log-warning=false", "--http-thread-count=3") as server:
             self.assertNotRegex(server.output, r"(?m)^W\d{4} ")
         with self.start("--http-thread-count=3") as server:
-            self.assertRegex(server.output, r"(?m)^W\d{4} .*http-thread-count")
+            server.wait_for_match(r"(?m)^W\d{4} .*http-thread-count")
 
     def test_log_file(self):
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory) / "log"
             path.write_text("before\n")
-            code, out, _ = run("--model-repository=/nonexistent/models", f"--log-file={path}", *free_flags())
+            code, out, said = run("--model-repository=/nonexistent/models", f"--log-file={path}", *free_flags())
             text = path.read_text()
         self.assertEqual((code, out), (1, ""))
         self.assertTrue(text.startswith("before\n"))
-        self.assertRegex(text, r"(?m)^E\d{4} .*/nonexistent/models")
+        self.assertRegex(text, r"(?m)^I\d{4} .*\n(.*\n)*.*/nonexistent/models")
+        self.assertRegex(said, r"error: creating server: .*/nonexistent/models")
 
     def test_verbose_log(self):
         with self.start("--log-verbose=1") as server:
@@ -87,7 +88,13 @@ class Switches(unittest.TestCase):
     def test_log_of_a_backend(self):
         self.repository.model("late", identity(parameters={"creation_delay_sec": "1"}))
         with self.start() as server:
-            self.assertRegex(server.output, r'(?m)^I\d{4} .* lib\.rs:\d+\] "Creation delay')
+            server.wait_for_match(r'(?m)^I\d{4} .* lib\.rs:\d+\] "Creation delay')
+
+    def test_the_size_of_the_pinned_pool_is_shown(self):
+        for flags, expected in (((), 256 << 20), (("--pinned-memory-pool-byte-size=1048576",), 1 << 20)):
+            with self.start(*flags) as server:
+                metrics = server.metrics()
+                self.assertEqual((metrics["nv_pinned_memory_pool_total_bytes"], metrics["nv_pinned_memory_pool_used_bytes"]), (expected, 0))
 
     def test_shared_port(self):
         port = servers.free_port()
@@ -128,15 +135,16 @@ class Configurations(unittest.TestCase):
                 self.assertEqual(server.get("/v2/models/whole/ready")[0], 200)
                 self.assertEqual(server.get("/v2/models/bare/ready")[0], 404)
                 self.assertEqual(server.get("/v2/models/partial/ready")[0], 404)
-                self.assertIn("model input 'INPUT0' must specify 'data_type' for partial", server.output)
+                server.wait_for_text("model input 'INPUT0' must specify 'data_type' for partial")
 
+    @needs_library("probe")
     def test_runtime(self):
         with Repository() as repository:
             repository.model("named", identity(extra='runtime: "libtriton_identity.so"\n'))
             repository.model("outside", identity(extra='runtime: "../probe/libtriton_probe.so"\n'))
             with self.start(repository) as server:
                 self.assertEqual(server.get("/v2/models/named/ready")[0], 200)
-                self.assertRegex(server.output, "escapes backend directory")
+                server.wait_for_match("escapes backend directory")
 
     @needs_library("probe")
     def test_custom_batching(self):
@@ -162,7 +170,7 @@ class Configurations(unittest.TestCase):
                         ("escapes", r"Batching library path escapes model repository\."),
                         ("missing", r"Batching library path not found: .*/missing/own\.so")):
                     self.assertEqual(server.get(f"/v2/models/{name}/ready")[0], 404)
-                    self.assertRegex(server.output, rf"failed to load '{name}' version 1: [A-Za-z ]+: {reason}")
+                    server.wait_for_match(rf"failed to load '{name}' version 1: [A-Za-z ]+: {reason}")
                 # It has none of the functions, so that it decides nothing.
                 self.assertEqual(server.post_json("/v2/models/other/infer", {"inputs": [
                     {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})[0], 200)
@@ -188,10 +196,13 @@ class Requests(ServerCase):
         repository.model("identity", identity(batch=8))
         repository.model("vector", identity([("INPUT0", "FP32", (-1,))]))
         repository.model("shaped", identity().replace("dims: [ -1 ]", "dims: [ 4 ] reshape { shape: [ 2, 2 ] }"))
-        repository.model("parameters", identity(parameters={"example_response_parameters": "true"}))
+        repository.model("parameters", identity(parameters={"example_response_parameters": None}))
         slow = {"execute_delay_ms": "300"}
         repository.model("narrow", identity(parameters=slow, extra="dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n"))
         policy = "default_timeout_microseconds: 600000 allow_timeout_override: true"
+        override = "dynamic_batching { default_queue_policy { allow_timeout_override: true } }\n"
+        repository.model("without_default", identity(parameters=slow, extra=override))
+        repository.model("own_timeouts", identity(parameters={**slow, "CONCH_REQUEST_TIMEOUTS": "true"}, extra=override))
         repository.model("hasty", identity(parameters=slow, extra=f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}\n"))
 
     def test_infinities(self):
@@ -212,7 +223,8 @@ class Requests(ServerCase):
         status, _, reply = self.infer(PAIR, model="parameters")
         self.assertEqual(status, 200, reply)
         answer = json.loads(reply)
-        self.assertEqual(answer["parameters"], {"param0": "an example string parameter", "param1": 42, "param2": False})
+        self.assertEqual(answer["parameters"], {"param0": "an example string parameter", "param1": 42, "param2": False,
+                                                 "param3": 123.123})
         self.assertEqual(list(answer), ["model_name", "model_version", "parameters", "outputs"])
 
     def test_options(self):
@@ -255,6 +267,9 @@ class Requests(ServerCase):
         # A request may ask for less time than its model's policy gives, not for more.
         self.assertEqual(len(self.together("hasty", 4, parameters={"timeout": 100_000})[200]), 1)
         self.assertGreater(len(self.together("hasty", 6, parameters={"timeout": 60_000_000})[503]), 0)
+        # A policy without a timeout has none that could be lowered, unless the model says that requests set it.
+        self.assertEqual(set(self.together("without_default", 4, parameters={"timeout": 100_000})), {200})
+        self.assertEqual(len(self.together("own_timeouts", 4, parameters={"timeout": 100_000})[200]), 1)
 
 
 class Batches(ServerCase):

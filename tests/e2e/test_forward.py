@@ -44,6 +44,11 @@ class Forward(ServerCase):
         found = self.http_parameters("X-Echo: 1", "x-echo-two:  a, b", "MY: =;\"", "not-my: 1", "X-Some-PART: p", "Partial: no")
         self.assertEqual(found, {"X-Echo": "1", "x-echo-two": "a, b", "MY": '=;"', "X-Some-PART": "p"})
 
+    def test_http_blanks_behind_a_value_stay(self):
+        found = self.http_parameters("my-one: a  ", "my-two:  b\t ", "my-three:\tc")
+        own = {name: value for name, value in found.items() if name.startswith("my-")}
+        self.assertEqual(own, {"my-one": "a  ", "my-two": "b\t ", "my-three": "\tc"})
+
     def test_http_beside_parameters_of_the_body(self):
         found = self.http_parameters("my-header: 1", parameters={"own": "text"})
         self.assertEqual(found, {"own": "text", "my-header": "1"})
@@ -95,6 +100,10 @@ class Forward(ServerCase):
 
     def test_grpc_binary_metadata_is_decoded(self):
         self.assertEqual(self.grpc_parameters({"my-bin": b"text of it"}), {"my-bin": "text of it"})
+
+    def test_grpc_binary_metadata_counts_up_to_its_first_nul(self):
+        for value, expected in ((b"a\0b", "a"), (b"\0", ""), (b"\xff\xfe", "\ufffd\ufffd")):
+            self.assertEqual(self.grpc_parameters({"my-bin": value})["my-bin"], expected)
 
     @newer
     def test_t19_grpc_reserved_names(self):

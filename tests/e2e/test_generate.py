@@ -179,7 +179,8 @@ class Generate(GenerateCase):
 
     def test_response_parameters(self):
         _, _, value = self.post("identity", {"INPUT0": 1})
-        self.assertEqual(value, reply("identity", OUTPUT0=1.0, param0="an example string parameter", param1=42, param2=False))
+        self.assertEqual(value, reply("identity", OUTPUT0=1.0, param0="an example string parameter", param1=42, param2=False,
+                                       param3=123.123))
 
     def test_an_input_called_data(self):
         self.assert_reply("data", {"data": [1, 2]}, {"OUTPUT0": [1.0, 2.0]})
@@ -268,11 +269,12 @@ class Generate(GenerateCase):
         """Each is refused by a bound, and the next request is served."""
         deep = "JSON nesting depth exceeds maximum allowed limit (100)"
         many = "the request JSON holds more than 1048576 values outside of tensor data"
-        for body, message in ((b'{"INPUT0":' + b"[" * 1_000_000, f"Unable to parse 'data': {deep}"), (b'{"a":' * 1_000_000, deep),
-                              (b'{"INPUT0":' + b"[" * 100 + b"1" + b"]" * 100 + b"}", f"Unable to parse 'data': {deep}"),
-                              (b"{" + b",".join(b'"%d":1' % i for i in range(530_000)) + b"}", many)):
+        cut = "failed to parse the request JSON buffer: Invalid value. at"
+        for body, status, message in ((b'{"INPUT0":' + b"[" * 1_000_000, 500, f"{cut} 1000010"), (b'{"a":' * 1_000_000, 500, f"{cut} 5000000"),
+                              (b'{"INPUT0":' + b"[" * 100 + b"1" + b"]" * 100 + b"}", 400, f"Unable to parse 'data': {deep}"),
+                              (b"{" + b",".join(b'"%d":1' % i for i in range(530_000)) + b"}", 400, many)):
             with self.subTest(body=body[:40]):
-                self.assertEqual(self.post("plain", body), (400, JSON, {"error": message}))
+                self.assertEqual(self.post("plain", body), (status, JSON, {"error": message}))
                 self.assert_reply("plain", {"INPUT0": 1}, {"OUTPUT0": 1.0})
 
     def test_chunked_request(self):
@@ -505,6 +507,8 @@ class Deadlines(GenerateCase):
 class SlowReaders(GenerateCase):
     """Upstream keeps for a client all that it does not read."""
 
+    # Little may wait beyond the credits.
+    flags = ("--memory-limit-bytes=268435456", "--stream-patience-ms=1000")
     FLOOD = 500_000
 
     def flood(self):

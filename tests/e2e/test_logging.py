@@ -1,10 +1,15 @@
 """The logging extension: the log's switches, read and set over both protocols, taking effect at once."""
 
 import asyncio
+import http.client
 import json
+import queue
+import re
+import signal
 import time
 import unittest
 
+import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcaio
 import tritonclient.http as httpclient
@@ -12,7 +17,8 @@ import tritonclient.http.aio as httpaio
 from tritonclient.utils import InferenceServerException
 
 from case import IS_TRITON, ServerCase, conch_only, needs_library
-from repository import identity
+from repository import Repository, identity
+from server import Server
 
 START = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0, "log_format": "default"}
 
@@ -184,6 +190,200 @@ class Logging(ServerCase):
         with self.assertRaises(InferenceServerException):
             self.stub().update_log_settings({"log_file": str(target)})
         self.assertFalse(target.exists())
+
+
+@needs_library("identity")
+@conch_only  # the real Triton stops with the reader of its log
+class StoppedReader(unittest.TestCase):
+    """A pipe that nobody empties holds the log: requests, model control and the exit go on."""
+
+    def start(self):
+        repository = Repository().model("identity", identity(batch=4)).model("other", identity(parameters={"creation_delay_sec": "1"}))
+        self.addCleanup(repository.close)
+        return Server(repository, "--model-control-mode=explicit", "--load-model=identity", "--log-verbose=1")
+
+    def fill(self, server):
+        """Sends requests, each of which logs a long line, until lines are dropped; how many are so far."""
+        server.stop_reading()
+        path = "/" + "x" * 6_000
+        connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
+        self.addCleanup(connection.close)
+        for round_ in range(100):
+            for _ in range(500):
+                connection.request("GET", path)
+                reply = connection.getresponse()
+                reply.read()
+            if dropped := self.dropped(server):
+                return dropped
+        raise AssertionError("no line was dropped")
+
+    def dropped(self, server):
+        return server.metrics().get("conch_log_lines_dropped_total", 0)
+
+    def infer(self, server, model):
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        status, reply = server.post_json(f"/v2/models/{model}/infer", body)
+        self.assertEqual(status, 200, reply)
+
+    def test_everything_goes_on_and_the_log_tells_what_was_dropped(self):
+        with self.start() as server:
+            self.fill(server)
+            self.infer(server, "identity")
+            self.assertEqual(server.post_json("/v2/repository/models/other/load", {})[0], 200)
+            self.assertEqual(server.post_json("/v2/repository/models/identity/unload", {})[0], 200)
+            self.assertEqual(server.post_json("/v2/logging", {"log_verbose_level": 0})[0], 200)
+            self.assertGreater(self.dropped(server), 0)
+            server.read_on()
+            server.wait_for_line(r'^W\d{4} .* sink\.rs:\d+\] "\d+ log lines were dropped: they could not be written as fast as they came"')
+            # Whatever else the server had to say meanwhile: what it counts is what it tells.
+            deadline = time.monotonic() + 30
+            while (told := self.told(server)) != self.dropped(server) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertEqual(told, self.dropped(server))
+
+    @staticmethod
+    def told(server):
+        return sum(int(count) for count in re.findall(r'"(\d+) log lines were dropped', server.output))
+
+    def test_the_exit_waits_a_bounded_time(self):
+        with self.start() as server:
+            self.fill(server)
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(30), 0)
+            # Without a bound it would take for ever; the bound is a second.
+            self.assertLess(time.monotonic() - began, 25)
+
+    def test_a_crash_waits_a_bounded_time(self):
+        server = self.start()
+        self.addCleanup(server.kill)
+        self.fill(server)
+        server.process.send_signal(signal.SIGSEGV)
+        self.assertEqual(server.process.wait(30), -signal.SIGSEGV)
+
+    def test_lines_before_a_crash_are_written(self):
+        server = self.start()
+        self.addCleanup(server.kill)
+        server.get("/v2/the-last-request")
+        server.process.send_signal(signal.SIGABRT)
+        self.assertEqual(server.process.wait(30), -signal.SIGABRT)
+        server.wait_for_line("the-last-request")
+
+
+class LinesCase(ServerCase):
+    def wait_for_count(self, line, count):
+        """A thread of its own writes the log: a line may follow the answer."""
+        deadline = time.monotonic() + 10
+        while self.server.output.count(line) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(self.server.output.count(line), count, line)
+
+
+@needs_library("identity")
+class Lines(LinesCase):
+    """Lines that people and upstream's tests look for."""
+
+    flags = ("--log-verbose=1",)
+
+    @staticmethod
+    def models(repository):
+        repository.model("identity", identity(batch=4))
+        repository.model("batching", identity(batch=4, extra="dynamic_batching { }\n"))
+
+    def test_the_life_of_a_request(self):
+        body = {"id": "life", "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        self.assertEqual(self.server.post_json("/v2/models/identity/infer", body)[0], 200)
+        self.server.wait_for_line(r"\[request id: life\] Setting state from EXECUTING to RELEASED")
+        found = re.findall(r"\[request id: life\] Setting state from ([A-Z]+) to ([A-Z]+)", self.server.output)
+        self.assertEqual(found, [("INITIALIZED", "INITIALIZED"), ("INITIALIZED", "PENDING"), ("PENDING", "EXECUTING"), ("EXECUTING", "RELEASED")])
+        self.server.wait_for_line(r"\[request id: life\] prepared: .*request id: life, model: identity, ")
+
+    def test_refused_requests_are_told_apart(self):
+        """By their ids, also where the reason names none, over every way in."""
+        reason = "unexpected inference input 'OTHER' for model 'identity'"
+        body = {"inputs": [{"name": "OTHER", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        for more, shown in (({"id": "refused"}, "refused"), ({}, "<id_unknown>")):
+            self.assertEqual(self.server.post_json("/v2/models/identity/infer", {**body, **more})[0], 400)
+            self.server.wait_for_line(rf"\[request id: {shown}\] Infer failed: {reason}")
+        tensor = grpcclient.InferInput("OTHER", [1, 2], "FP32").set_data_from_numpy(numpy.zeros((1, 2), numpy.float32))
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            with self.assertRaises(InferenceServerException):
+                client.infer("identity", [tensor], request_id="call")
+            results = queue.Queue()
+            client.start_stream(lambda result, error: results.put(error))
+            client.async_stream_infer("identity", [tensor], request_id="stream")
+            self.assertIn(reason, str(results.get(timeout=30)))
+            client.stop_stream()
+        for shown in ("call", "stream"):
+            self.server.wait_for_line(rf"\[request id: {shown}\] Infer failed: {reason}")
+
+    def test_handlers_of_inferences(self):
+        line = "New request handler for ModelInferHandler"
+        before = self.server.output.count(line)
+        if not IS_TRITON:  # of the newer release
+            self.assertEqual(before, 2)
+        tensor = grpcclient.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(numpy.zeros((1, 2), numpy.float32))
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            client.infer("identity", [tensor])
+        self.wait_for_count(line, before + 1)
+
+    def test_the_start(self):
+        for line in ("Adding default backend config setting: default-max-batch-size,4", "TRITONBACKEND_Initialize: identity",
+                     r"backend configuration:\n{", "TRITONBACKEND_ModelInitialize: identity (version 1)",
+                     "TRITONBACKEND_ModelInstanceInitialize: identity_0_0 (CPU device 0)",
+                     "Starting dynamic-batcher thread for batching at "):
+            self.server.wait_for_text(line)
+        self.assertNotIn("Starting dynamic-batcher thread for identity ", self.server.output)
+
+
+@needs_library("identity")
+class Leaving(LinesCase):
+    """What is logged of clients that leave, in the words that upstream's tests look for."""
+
+    flags = ("--log-verbose=2",)
+
+    @staticmethod
+    def models(repository):
+        repository.model("identity", identity(batch=4))
+        repository.model("slow", identity(batch=4, count=4, parameters={"execute_delay_ms": "1500"}))
+
+    def test_clients_that_leave(self):
+        """A call that its client cancels or leaves has one line that says so, one that was answered has none; each state is released."""
+        tensor = grpcclient.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(numpy.zeros((1, 2), numpy.float32))
+        states = ("StateNew", "StateRelease")
+        wait_for_execution = lambda name: self.server.wait_for_line(rf"\[request id: {name}\] Setting state from PENDING to EXECUTING")
+        for name, handler in (("unary", "ModelInferHandler"), ("streamed", "ModelStreamInferHandler"), ("abandoned", "ModelInferHandler")):
+            with self.subTest(name):
+                line = f"Cancellation notification received for {handler}, rpc_ok="
+                before, opened = self.server.output.count(line), self.server.output.count(states[0])
+                with grpcclient.InferenceServerClient(self.server.grpc) as client:
+                    if name == "streamed":
+                        client.start_stream(callback=lambda result, error: None)
+                        client.async_stream_infer("slow", [tensor], request_id=name)
+                        wait_for_execution(name)
+                        client.stop_stream(cancel_requests=True)
+                    else:
+                        future = client.async_infer("slow", [tensor], callback=lambda result, error: None, request_id=name)
+                        wait_for_execution(name)
+                        if name == "unary":
+                            future.cancel()
+                        else:
+                            client.close()
+                    self.wait_for_count(line, before + 1)
+                if not IS_TRITON:  # keeps states for calls to come
+                    self.assertEqual(self.server.output.count(states[0]), opened + 1)
+                    self.wait_for_count(states[1], self.server.output.count(states[0]))
+        before = self.server.output.count("Cancellation notification")
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            client.infer("identity", [tensor])
+            with self.assertRaises(InferenceServerException):
+                client.infer("nobody", [tensor])
+            client.start_stream(callback=lambda result, error: None)
+            client.async_stream_infer("identity", [tensor])
+            client.stop_stream()
+        if not IS_TRITON:
+            self.wait_for_count(states[1], self.server.output.count(states[0]))
+        self.assertEqual(self.server.output.count("Cancellation notification"), before)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ import threading
 import time
 import unittest
 
+import grpc
 import hpack
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
 import wire
@@ -38,16 +40,36 @@ def free_flags():
 
 @conch_only
 class CommandLine(unittest.TestCase):
-    """Everything the command line refuses: usage on standard error, the reason below it, exit code 1."""
+    """Everything the command line refuses: the flag and the reason on standard error, with the way to all flags; exit code 1."""
 
     def check(self, arguments, reason):
-        code, _, errors = run(*arguments)
-        self.assertEqual(code, 1)
-        self.assertIn("Usage: ", errors)
+        code, out, errors = run(*arguments)
+        self.assertEqual((code, out), (1, ""))
         self.assertRegex(errors, reason)
+        self.assertLessEqual(len(errors.splitlines()), 3, "what matters is not lost in a page of help")
+        self.assertIn("--help", errors.splitlines()[-1])
 
     def test_unknown_flag(self):
         self.check(["--no-such-flag"], "no-such-flag")
+
+    def test_did_you_mean(self):
+        self.check(["--http-prot=1"], r"Did you mean --http-port\?")
+        self.check(["--model_repository=m"], r"Did you mean --model-repository\?")
+        self.check(["--grpc-use=1"], "Several options begin so: --grpc-use-ssl, --grpc-use-ssl-mutual")
+
+    def test_choices(self):
+        self.check(["--model-control-mode=x"], "invalid argument for --model-control-mode. It takes one of: none, poll, explicit")
+
+    def test_version(self):
+        for flags in (["--version"], ["--model-repository=m", "--version"]):
+            code, out, errors = run(*flags)
+            self.assertEqual((code, errors), (0, ""))
+            self.assertRegex(out, r"^conch \d+\.\d+\.\d+ \(interfaces of Triton 2\.\d+\.\d+\)\n$")
+        version = out.split()[1]
+        self.assertIn(f"conch {version} ", run("--help")[1])
+        with Repository().model("identity", identity()) as repository, servers.Server(repository) as server:
+            server.wait_for_match(f'"conch {version} ')
+            self.assertLessEqual({"conch", f"conch({version})"}, set(server.get_json("/v2")["extensions"]))
 
     def test_stray_word(self):
         self.check(["--model-repository=/nonexistent", "stray"], "Unexpected argument: stray")
@@ -62,9 +84,10 @@ class CommandLine(unittest.TestCase):
         self.check(["--http-port=99999999999999"], "Provided option value is out of bound. Got 99999999999999")
 
     def test_help(self):
-        code, out, _ = run("--help")
-        self.assertEqual(code, 0)
-        self.assertRegex(out, "(?s)Usage: .*--model-repository")
+        for flag in ("--help", "-h"):
+            code, out, errors = run(flag)
+            self.assertEqual((code, errors), (0, ""))
+            self.assertRegex(out, "(?s)Usage: .*--model-repository")
 
     def test_port_clash(self):
         with Repository() as repository:
@@ -78,13 +101,35 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(server.get_json("/v2")["name"], "other")
                 self.assertNotIn("Started Metrics Service", server.output)
 
-    def check_deprecated(self, flag):
-        with Repository().model("identity", identity()) as repository:
-            with servers.Server(repository, flag) as server:
-                self.assertRegex(server.output, "(?i)deprecated")
-
     def test_deprecated_flag(self):
-        self.check_deprecated("--strict-model-config=false")
+        """In upstream's words, on the console, whatever the log shows."""
+        removed = "has been deprecated and will be removed in future releases. Please use"
+        expected = [
+            "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead.",
+            f"Warning: '--trace-rate' {removed} '--trace-config rate=<rate value> instead.",
+            f"Warning: '--trace-level' {removed} '--trace-config level=<OFF|TIMESTAMPS|TENSORS> instead.",
+            "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of '--disable-auto-complete-config'!",
+            "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in --trace-config!",
+        ]
+        with Repository().model("identity", identity()) as repository:
+            with servers.Server(repository, "--strict-model-config=false", "--trace-rate=3", "--trace-level=OFF",
+                                "--disable-auto-complete-config", "--trace-config=rate=4", "--log-warning=false") as server:
+                told = [line for line in server.lines if line.startswith("Warning: ")]
+                self.assertEqual(told, expected)
+                self.assertEqual(server.get_json("/v2/trace/setting")["trace_rate"], "4")
+
+    def test_what_upstream_starts_with(self):
+        with Repository().model("identity", identity()) as repository:
+            with servers.Server(repository, "--grpc-port", "-47", "--allow-grpc", "0", "--model-load-thread-count=0",
+                                "--log-file=/nonexistent/log", "--trace-config=rate=-1") as server:
+                server.wait_for_match("--log-file: .*/nonexistent/log")
+                self.assertEqual(server.get_json("/v2/trace/setting")["trace_rate"], "4294967295")
+
+    def test_gpu_limit(self):
+        for value, reason in (("-1:0.6", "expects device ID >= 0, got -1"),
+                              ("0:-0.4", r"expects limit fraction to be in range \[0\.0, 1\.0\], got -0\.4")):
+            self.check(["--model-repository=m", f"--model-load-gpu-limit={value}"],
+                       "error: setting model load GPU limit: Invalid argument - " + reason)
 
 
 @conch_only
@@ -101,6 +146,7 @@ class Refusals(unittest.TestCase):
         self.assertEqual(code, 1, errors)
         self.assertRegex(out + errors, reason)
         self.assertNotIn("panicked", out + errors)
+        return out + errors, errors.splitlines()[-1]
 
     def test_port_in_use(self):
         for name in ("http", "grpc", "metrics"):
@@ -109,7 +155,19 @@ class Refusals(unittest.TestCase):
                 taken.listen()
                 port = taken.getsockname()[1]
                 flags = [flag for flag in free_flags() if not flag.startswith(f"--{name}-port")]
-                self.check(rf"Socket '127.0.0.1:{port}' already in use", *flags, f"--{name}-port={port}")
+                output, last = self.check(rf"Socket '127.0.0.1:{port}' already in use", *flags, f"--{name}-port={port}")
+                service = {"http": "HTTP", "grpc": "GRPC", "metrics": "Metrics"}[name]
+                told = f"failed to start {service} service: Unavailable - Socket '127.0.0.1:{port}' already in use "
+                self.assertRegex(last, f'^E[^"]*"{told}"$')
+                self.assertEqual(output.count(told), 1)
+                log = ["--log-file=/dev/null", f"--{name}-port={port}"]
+                self.assertEqual(self.check(told, *flags, *log)[1], told, "who does not look into the log is told, too")
+                self.assertNotIn("loading: identity", output, "models are loaded only where they can be served")
+
+    def test_an_address_that_is_not_ours(self):
+        _, last = self.check("192.0.2.1", *free_flags(), "--http-address=192.0.2.1")
+        self.assertRegex(last, "failed to start HTTP service: Unavailable - cannot listen on 192.0.2.1:0: .*assign requested address")
+        self.assertNotIn("in use", last)
 
     def test_no_repository(self):
         code, _, errors = run(*free_flags())
@@ -118,7 +176,8 @@ class Refusals(unittest.TestCase):
 
     def test_missing_repository(self):
         self.flags[0] = "--model-repository=/nonexistent/models"
-        self.check("/nonexistent/models", *free_flags())
+        _, last = self.check("/nonexistent/models", *free_flags())
+        self.assertRegex(last, "^error: creating server: Internal - failed to stat file /nonexistent/models")
 
     def test_little_locked_memory(self):
         def limit():
@@ -244,6 +303,24 @@ class Signals(unittest.TestCase):
                 self.assertTrue(answers[link].is_closed())
         self.assertEqual(server.terminate(), 0)
 
+    def test_a_drain_says_what_it_waits_for_and_serves_metrics(self):
+        self.repository.model("slower", identity(parameters={"execute_delay_ms": "2000"}))
+        server, answers = self.start("--log-verbose=1"), []
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+        sender = threading.Thread(target=lambda: answers.append(server.post_json("/v2/models/slower/infer", body)[0]))
+        sender.start()
+        server.wait_for_line("Setting state from PENDING to EXECUTING")
+        with wire.connect(server, port="metrics") as waiting:
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for_line(r"Timeout \d+: Found 1 HTTP service connections")
+            server.wait_for_line(r"Model 'slower' \(version 1\) has 1 in-flight inferences")
+            self.assertEqual(server.get("/metrics", port="metrics")[0], 200)
+            sender.join(10)
+            self.assertEqual(answers, [200])
+            # A connection to the metrics that stays is not waited for.
+            self.assertEqual(server.terminate(within=10), 0)
+        self.assertNotIn("did not finish in time", server.output)
+
     def test_exit_timeout(self):
         self.repository.model("hangs", identity(parameters={"execute_delay_ms": "6000"}))
         server = self.start("--exit-timeout-secs=1")
@@ -262,7 +339,7 @@ class Signals(unittest.TestCase):
         begun = time.monotonic()
         self.assertEqual(server.terminate(within=20), 1)
         self.assertLess(time.monotonic() - begun, 5)
-        self.assertIn("Exit timeout expired", server.output)
+        server.wait_for_text("Exit timeout expired")
         sender.join(10)
 
 
@@ -391,10 +468,10 @@ class Repositories(unittest.TestCase):
     def test_what_is_not_a_version(self):
         with Repository() as repository:
             repository.model("identity", identity(extra="version_policy { all {} }"),
-                             versions=("1", "02", "abc", "warmup", "initial_state", "configs"))
+                             versions=("1", "02", "abc", "warmup", "initial_state", "configs", "4x"))
             (repository.path / "a-file-in-the-root").write_text("x")
             with self.serve(repository) as server:
-                self.assertEqual(self.ready(server), {("identity", "1")})
+                self.assertEqual(self.ready(server), {("identity", "1"), ("identity", "4")})
 
     def test_two_repositories(self):
         with Repository().model("one", identity()) as first, Repository().model("two", identity()) as second:
@@ -441,8 +518,8 @@ class Repositories(unittest.TestCase):
         with self.broken() as repository:
             with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
                 output = server.output
-        self.assertRegex(output, r"typo/config\.pbtxt: 6:1: .*max_batch_sice")
-        self.assertRegex(output, r"twice/config\.pbtxt: 6:1: .*backend")
+        self.assertRegex(output, r"typo/config\.pbtxt: 7:1: .*max_batch_sice")
+        self.assertRegex(output, r"twice/config\.pbtxt: 7:1: .*backend")
         self.assertRegex(output, "unexpected directory name 'other_name' for model 'another'")
         self.assertIn("no_such_backend", output)
 
@@ -450,10 +527,10 @@ class Repositories(unittest.TestCase):
     def test_start_up_tables(self):
         with self.broken() as repository:
             with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
-                self.assertRegex(server.output, r"\| Backend +\| Path")
-                self.assertRegex(server.output, r"\| good +\| 1 +\| READY")
-                self.assertRegex(server.output, r"\| no_backend +\| 1 +\| UNAVAILABLE: ")
-                self.assertRegex(server.output, r"\| server_id +\| triton")
+                server.wait_for_match(r"\| Backend +\| Path")
+                server.wait_for_match(r"\| good +\| 1 +\| READY")
+                server.wait_for_match(r"\| no_backend +\| 1 +\| UNAVAILABLE: ")
+                server.wait_for_match(r"\| server_id +\| triton")
 
     @conch_only
     def test_exit_on_error(self):
@@ -461,7 +538,77 @@ class Repositories(unittest.TestCase):
             code, out, errors = run(f"--model-repository={repository}", f"--backend-directory={servers.backend_directory()}",
                                     *free_flags())
         self.assertEqual(code, 1)
-        self.assertRegex(out + errors, "error: creating server: ")
+        self.assertRegex(errors.splitlines()[-1], "^error: creating server: Internal - failed to load all models: model '.*; and . more")
+
+    @conch_only
+    def test_the_last_line_names_the_cause(self):
+        backends = servers.backend_directory()
+        for name, config, cause in (
+                ("typo", self.BROKEN["typo"], r"model 'typo': .*config\.pbtxt.*max_batch_sice"),
+                ("no_backend", self.BROKEN["no_backend"],
+                 "model 'no_backend', version 1: .*unable to find backend library for backend 'no_such_backend'")):
+            with self.subTest(name), Repository().model(name, config) as repository:
+                code, _, errors = run(f"--model-repository={repository}", f"--backend-directory={backends}", *free_flags())
+                self.assertEqual(code, 1)
+                self.assertRegex(errors.splitlines()[-1], "^error: creating server: .*" + cause)
+                if name == "no_backend":
+                    self.assertIn(f"there is no 'libtriton_no_such_backend.so' in the model's directories, nor in 'no_such_backend' of the "
+                                  f"backend directory '{backends}'", errors)
+        with Repository().model("good", identity()) as repository:
+            _, _, errors = run(f"--model-repository={repository}", "--backend-directory=/nonexistent/b", *free_flags())
+            self.assertIn("of the backend directory '/nonexistent/b', which does not exist", errors)
+            _, _, errors = run(f"--model-repository={repository}", "--model-control-mode=explicit", "--load-model=absent",
+                               f"--backend-directory={backends}", *free_flags())
+            self.assertIn("model 'absent' is in no model repository", errors.splitlines()[-1])
+
+    @conch_only
+    def test_misplaced_models(self):
+        """One warning names the path that is expected."""
+        def told(repository, *flags):
+            with self.serve(repository, "--exit-on-error=false", "--strict-readiness=false", *flags) as server:
+                return [line for line in server.lines if "expected at" in line or "looks like a model" in line]
+
+        with Repository() as repository:
+            place = repository.path
+            self.assertIn(f"'{place}/<model>/1/<model file>'", *told(repository))
+            (place / "model.onnx").write_text("x")
+            self.assertIn(f"'{place}/<model>/1/model.onnx'", *told(repository))
+            (place / "model.onnx").unlink()
+            (place / "m").mkdir()
+            (place / "m/model.onnx").write_text("x")
+            self.assertIn(f"'{place}/m/1/model.onnx'", *told(repository))
+        with Repository().model("good", identity()) as repository:
+            self.assertEqual(told(repository), [])
+            self.assertIn(f"--model-repository={repository.path}", *told(repository.path / "good"))
+
+    @conch_only
+    def test_the_line_that_says_it_serves(self):
+        with Repository().model("good", identity()) as repository, self.serve(repository) as server:
+            line = server.wait_for_line('"serving: (.*)"')
+            self.assertEqual(line[1], f"HTTP http://{server.http}, gRPC {server.grpc}, "
+                                      f"metrics http://{server.address('metrics')}/metrics")
+            self.assertIn("serving: ", [line for line in server.lines if line.startswith("I")][-1])
+
+    def test_a_server_without_its_repository(self):
+        """It is neither live nor ready, serves nothing, and says who it is."""
+        with Repository().model("good", identity()) as repository:
+            with self.serve([repository.path, "/nonexistent/models"], "--exit-on-error=false", "--strict-readiness=false",
+                            expect_ready=False) as server:
+                if KIND == "triton":
+                    server.wait_for_line("Started Metrics Service")
+                    time.sleep(0.5)
+                self.assertEqual(server.get("/v2/health/live"), (400, b""))
+                self.assertEqual(server.get("/v2/health/ready"), (400, b""))
+                self.assertEqual(server.get_json("/v2")["name"], "triton")
+                not_ready = (503, b'{"error":"Server not ready"}')
+                for path in ("/v2/models/good", "/v2/models/good/config", "/v2/models/stats"):
+                    self.assertEqual(server.get(path), not_ready, path)
+                self.assertEqual(server.post_json("/v2/repository/index", b""), not_ready)
+                with grpc.insecure_channel(server.grpc) as channel:
+                    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                    self.assertFalse(stub.ServerLive(pb.ServerLiveRequest()).live)
+                    self.assertFalse(stub.ServerReady(pb.ServerReadyRequest()).ready)
+                    self.assertEqual(stub.ServerMetadata(pb.ServerMetadataRequest()).name, "triton")
 
     def test_custom_config_name(self):
         with Repository() as repository:

@@ -5,8 +5,10 @@ The binary comes with the peers: `abi/backends/python`, whose stub finds numpy i
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import pathlib
+import tempfile
 import time
 import unittest
 
@@ -17,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import ServerCase, conch_only, needs_peer
-from repository import tensors
+from repository import Repository, tensors
 
 # Sums and differences, as one batch per execution; negative numbers fail their own request, 1e6 the whole execution.
 ADDSUB = '''
@@ -237,7 +239,7 @@ class Life(PythonCase):
     def test_one_process_per_instance_until_the_end(self):
         stubs = self.children()
         self.assertEqual(len(stubs), 2, "two instances, and nothing left of the broken model")
-        self.assertRegex(self.server.output, "failed to load 'broken' version 1: .*the weights are missing")
+        self.server.wait_for_match("failed to load 'broken' version 1: .*the weights are missing")
         self.assertEqual(self.server.terminate(), 0)
         deadline = time.monotonic() + 10
         while any(pathlib.Path(f"/proc/{pid}").exists() for pid in stubs):
@@ -247,6 +249,30 @@ class Life(PythonCase):
     @classmethod
     def tearDownClass(cls):
         """The test has stopped the server."""
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+class Places(unittest.TestCase):
+    """The Python backend finds its stub and its models whatever way leads to the backend directory."""
+
+    def serves(self, directory):
+        with Repository() as repository:
+            repository.model("completes", 'backend: "python"\n', files={"1/model.py": COMPLETES.encode()})
+            with servers.Server(repository, backends=directory, environment=ENVIRONMENT) as server:
+                body = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]}]}
+                status, reply = server.post_json("/v2/models/completes/infer", body)
+                self.assertEqual((status, json.loads(reply)["outputs"][0]["data"]), (200, [2, 4]))
+                server.wait_for_text(f"| python  | {directory}/python/libtriton_python.so")
+
+    def test_relative(self):
+        self.serves(os.path.relpath(DIRECTORY))
+
+    def test_symbolic_link(self):
+        with tempfile.TemporaryDirectory() as folder:
+            link = pathlib.Path(folder) / "backends"
+            link.symlink_to(DIRECTORY)
+            self.serves(link)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ backends that are themselves written in Python.
 """
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import queue
@@ -20,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import conch_only, needs_library, needs_peer
-from repository import Repository, identity
+from repository import Repository, identity, tensors
 from test_python_backend import DIRECTORY, ENVIRONMENT, TEXTS, PythonCase, python
 
 # Calls the model that a parameter names, so often as another says: one after the other, all at once, or as one with many responses.
@@ -60,6 +61,28 @@ class TritonPythonModel:
                 total += int(pb_utils.get_output_tensor_by_name(response, "OUTPUT0").as_numpy()[0])
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", numpy.array([total], dtype=numpy.int32)),
                                            pb_utils.Tensor("RESPONSES", numpy.array([len(responses)], dtype=numpy.int32))])
+'''
+
+# Tells what it knows of each request.
+TELLER = '''
+import json
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            told = {
+                "id": request.request_id(), "correlation_id": request.correlation_id(), "flags": request.flags(),
+                "timeout": request.timeout(), "outputs": sorted(request.requested_output_names()),
+                "parameters": json.loads(request.parameters()),
+                "cancelled": request.is_cancelled()}
+            text = numpy.array([json.dumps(told)], dtype=numpy.object_)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)]))
+            pb_utils.Logger.log_warn("told of " + request.request_id())
+        return responses
 '''
 
 # Doubles, and counts what it did.
@@ -180,6 +203,69 @@ def shared_memory():
     return set(os.listdir("/dev/shm"))
 
 
+# Makes the first of its two outputs only.
+PARTIAL = '''
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy())])
+                for request in requests]
+'''
+PAIR = (NUMBER[0], [("OUTPUT0", "INT32", (1,)), ("OUTPUT1", "INT32", (1,))])
+AROUND = ('platform: "ensemble"\n' + tensors("input", PAIR[0]) + tensors("output", PAIR[1])
+          + 'ensemble_scheduling { step { model_name: "partial" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } '
+            'output_map { key: "OUTPUT0" value: "OUTPUT0" } output_map { key: "OUTPUT1" value: "OUTPUT1" } } }\n')
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+@needs_library("identity")
+class Traced(unittest.TestCase):
+    """A model that hands the trace of its request on to the model that it calls."""
+
+    def test_a_call_has_a_trace_below_its_request(self):
+        caller = CALLER.replace("inputs=[tensor])", "inputs=[tensor], trace=self.asked.trace())").replace(
+            "        value = int(", "        self.asked = request\n        value = int(", 1)
+        self.assertIn("trace=self.asked", caller)
+        telling = identity([("INPUT0", "INT32", (1,))], parameters={"enable_custom_tracing": "true"})
+        with tempfile.TemporaryDirectory(prefix="conch-traced-") as directory, Repository() as repository:
+            backends, file = pathlib.Path(directory) / "backends", pathlib.Path(directory) / "trace.json"
+            shutil.copytree(DIRECTORY / "python", backends / "python")
+            shutil.copytree(servers.backend_directory() / "identity", backends / "identity")
+            repository.model("caller", python(NUMBER[0], [*NUMBER[1], ("RESPONSES", "INT32", (1,))]), files={"1/model.py": caller.encode()})
+            repository.model("echo", telling)
+            step = 'model_name: "echo" input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }'
+            number = tensors("input", NUMBER[0]) + tensors("output", NUMBER[1])
+            repository.model("around", f'platform: "ensemble"\n{number}ensemble_scheduling {{ step {{ {step} model_version: -1 }} }}\n')
+            flags = [f"--backend-directory={backends}", f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS",
+                     "--trace-config=rate=1"]
+            with servers.Server(repository.path, *flags, environment=ENVIRONMENT) as server:
+                with grpcclient.InferenceServerClient(server.grpc) as client:
+                    for model in ("echo", "around"):
+                        parameters = {"model": model, "mode": "one by one", "count": 2}
+                        result = call(client, grpcclient, "caller", 5, parameters=parameters)
+                        self.assertEqual(int(result.as_numpy("OUTPUT0")[0]), 11)
+            entries = json.loads(file.read_text())
+        subjects = {entry["id"]: (entry["model_name"], entry.get("parent_id")) for entry in entries if "model_name" in entry}
+        ways = []
+        for name, parent in subjects.values():
+            way = [name]
+            while parent is not None:
+                name, parent = subjects[parent]
+                way.insert(0, name)
+            ways.append("/".join(way))
+        self.assertEqual(sorted(ways), ["caller", "caller", *["caller/around"] * 2, *["caller/around/echo"] * 2, *["caller/echo"] * 2])
+        stations = {}
+        for entry in entries:
+            stations.setdefault(entry["id"], []).extend(row["name"] for row in entry.get("timestamps", []))
+        for number, (name, _) in subjects.items():
+            self.assertIn("REQUEST_START", stations[number])
+            self.assertIn("REQUEST_END", stations[number])
+            self.assertEqual("CUSTOM_SINGLE_ACTIVITY" in stations[number], name == "echo")
+
+
 @conch_only
 @needs_peer("abi/backends/python/libtriton_python.so")
 @needs_library("identity")
@@ -191,6 +277,8 @@ class Calls(PythonCase):
         repository.model("caller", python(NUMBER[0], [*NUMBER[1], ("RESPONSES", "INT32", (1,))], count=2), files={"1/model.py": CALLER.encode()})
         repository.model("doubler", python(*NUMBER), files={"1/model.py": DOUBLER.encode()})
         repository.model("repeats", python(*NUMBER, extra=DECOUPLED), files={"1/model.py": REPEATS.encode()})
+        repository.model("partial", python(*PAIR), files={"1/model.py": PARTIAL.encode()})
+        repository.model("around", AROUND)
         (repository.path / "echo/1").mkdir(parents=True)
         (repository.path / "echo/config.pbtxt").write_text(identity([("INPUT0", "INT32", (1,))]))
 
@@ -201,7 +289,7 @@ class Calls(PythonCase):
         cls.addClassCleanup(cls.directory.cleanup)
         shutil.copytree(DIRECTORY / "python", pathlib.Path(cls.directory.name) / "python")
         shutil.copytree(servers.backend_directory() / "identity", pathlib.Path(cls.directory.name) / "identity")
-        cls.flags = (f"--backend-directory={cls.directory.name}",)
+        cls.flags = (f"--backend-directory={cls.directory.name}", "--log-verbose=1")
         super().setUpClass()
 
     def ask(self, model, mode, value, count=1):
@@ -248,6 +336,14 @@ class Calls(PythonCase):
                 self.ask(model, "one by one", 3)
             self.assertIn(words, caught.exception.message())
         self.assertEqual(self.ask("doubler", "one by one", 3), (6, 1))
+
+    def test_an_output_that_no_step_made(self):
+        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+            outputs = [grpcclient.InferRequestedOutput(name) for name in ("OUTPUT0", "OUTPUT1")]
+            result = call(client, grpcclient, "around", 7, outputs=outputs)
+        self.assertEqual([int(value) for value in result.as_numpy("OUTPUT0")], [7])
+        self.assertIsNone(result.as_numpy("OUTPUT1"))
+        self.server.wait_for_line("Composing models did not output tensor OUTPUT1")
 
     def test_under_load(self):
         """Callers and called on few instances, all at once: nothing waits for itself, no answer goes to another's question."""
@@ -389,8 +485,70 @@ class WrittenInPython(PythonCase):
 
     def test_start_up_table(self):
         folder = pathlib.Path(self.directory.name).resolve()
-        self.assertIn(f"| adding  | {folder}/adding/model.py ", self.server.output)
-        self.assertIn(f"| python  | {folder}/python/libtriton_python.so ", self.server.output)
+        self.server.wait_for_text(f"| adding  | {folder}/adding/model.py ")
+        self.server.wait_for_text(f"| python  | {folder}/python/libtriton_python.so ")
+
+
+class Told:
+    """What a model in Python learns of its request; with sizes of the stubs' shared memory that are not the defaults."""
+
+    FLAGS = ("--backend-config=python,shm-default-byte-size=4194304", "--backend-config=python,shm-growth-byte-size=2097152",
+             "--backend-config=python,stub-timeout-seconds=60", "--backend-config=python,shm-region-prefix-name=told_{}",
+             "--backend-config=python,thread-pool-size=3")
+
+    @staticmethod
+    def teller(repository):
+        repository.model("teller", python([("INPUT0", "INT32", (1,))], [("TEXT", "STRING", (1,))]), files={"1/model.py": TELLER.encode()})
+
+    def told(self, module, address, **more):
+        tensor = module.InferInput("INPUT0", [1], "INT32")
+        tensor.set_data_from_numpy(numpy.array([1], numpy.int32))
+        with module.InferenceServerClient(address) as client:
+            result = client.infer("teller", [tensor], outputs=[module.InferRequestedOutput("TEXT")], **more)
+        return json.loads(result.as_numpy("TEXT")[0])
+
+    def test_what_a_model_learns_of_its_request(self):
+        for module, address in ((httpclient, self.server.http), (grpcclient, self.server.grpc)):
+            told = self.told(module, address, request_id="r-1", sequence_id=42, sequence_start=True, timeout=5_000_000,
+                             parameters={"text": "x", "count": 3, "is_odd": True})
+            self.assertEqual(
+                {key: told[key] for key in ("id", "correlation_id", "flags", "timeout", "outputs", "cancelled")},
+                {"id": "r-1", "correlation_id": 42, "flags": 1, "timeout": 5_000_000, "outputs": ["TEXT"], "cancelled": False})
+            self.assertEqual(told["parameters"], {"text": "x", "count": 3, "is_odd": True})
+            self.server.wait_for_line("told of r-1")
+
+    def test_the_stubs_memory_is_as_configured(self):
+        prefix = self.prefix
+        regions = [path for path in pathlib.Path("/dev/shm").iterdir() if path.name.startswith(prefix)]
+        self.assertTrue(regions, "named as configured")
+        self.assertIn(4_194_304, {region.stat().st_size for region in regions}, "the default is 1 MiB")
+
+
+@conch_only
+@needs_peer("abi/backends/python/libtriton_python.so")
+class ToldInConch(Told, PythonCase):
+    models = staticmethod(Told.teller)
+    prefix = f"told_{os.getpid()}c"
+    flags = (*PythonCase.flags, *(flag.format(f"{os.getpid()}c") for flag in Told.FLAGS))
+
+
+@conch_only
+@needs_peer("triton")
+@needs_peer("backends/python/libtriton_python.so")
+class ToldInTriton(Told, unittest.TestCase):
+    """The baseline."""
+
+    prefix = f"told_{os.getpid()}t"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.repository = Repository()
+        cls.addClassCleanup(cls.repository.close)
+        cls.teller(cls.repository)
+        flags = [flag.format(f"{os.getpid()}t") for flag in cls.FLAGS]
+        cls.server = servers.Server(cls.repository.path, *flags, kind="triton", backends=str(servers.PEERS / "backends"),
+                                    environment=ENVIRONMENT)
+        cls.addClassCleanup(cls.server.kill)
 
 
 @conch_only

@@ -3,7 +3,12 @@
 import collections
 import concurrent.futures
 import http.client
+import re
+import time
 import unittest
+
+import numpy
+import tritonclient.grpc as grpcclient
 
 from case import KIND, conch_only, needs_library
 from probe import ProbeCase, Record, probe
@@ -40,6 +45,17 @@ class Limited(Asking, ProbeCase):
         with concurrent.futures.ThreadPoolExecutor(len(models)) as pool:
             for done in [pool.submit(self.ask, model) for model in models]:
                 done.result()
+
+    def wait_for_pending(self, model, count):
+        """Waits until so many requests of the model are not executed."""
+        pattern = rf'nv_inference_pending_request_count{{model="{model}",version="1"}} ([0-9]+)'
+        deadline = time.monotonic() + 30
+        while True:
+            seen = re.findall(pattern, self.server.get("/metrics", port="metrics")[1].decode())
+            if seen == [str(count)]:
+                return
+            self.assertLess(time.monotonic(), deadline, f"{seen} instead of {count} pending")
+            time.sleep(0.01)
 
     def at_most(self, *models):
         """The most executions of these models that ever overlapped."""
@@ -140,6 +156,43 @@ class Fairness(Limited):
         self.assertEqual(order[0], "holder")
         self.assertEqual(order[-1], "large")
         self.assertEqual(collections.Counter(order), {"holder": 1, "large": 1, "other": 3, "small": 3})
+
+
+@needs_library("probe")
+class Shares(Limited):
+    """Upstream's order among models of unlike priorities on one resource: the number of executions times the priority, with two executions
+    behind each that is new."""
+
+    flags = (EXPLICIT, ON)
+
+    @staticmethod
+    def models(repository):
+        repository.model("holder", limited({"R": 4}, await_cancel_ms=60_000))
+        repository.model("first", limited({"R": 4}, priority=1))
+        repository.model("second", limited({"R": 2}, priority=2))
+
+    def test_two_of_the_first_for_one_of_the_second(self):
+        for name in ("holder", "first", "second"):
+            self.assertEqual(self.load(name), (200, ""))
+        client = grpcclient.InferenceServerClient(self.server.grpc)
+        self.addCleanup(client.close)
+        tensor = grpcclient.InferInput("INPUT0", [4], "INT32").set_data_from_numpy(numpy.zeros(4, numpy.int32))
+        holder = client.async_infer("holder", [tensor], lambda result, error: None)
+        self.addCleanup(holder.cancel)
+        self.record.wait_for(1, "begin", "Execute")
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            asked = [pool.submit(self.ask, model) for model in ("first", "second") for _ in range(16)]
+            for model in ("first", "second"):
+                self.wait_for_pending(model, 16)
+            holder.cancel()
+            for done in asked:
+                done.result()
+        begun = [event for event in self.record.events("Execute") if event.edge == "begin"][1:]
+        order = "".join(event.object[0] for event in begun)
+        # The first pair may come in either order, as the holder's end finds both waiting.
+        self.assertEqual(order[:24].count("f"), 16, order)
+        self.assertNotIn("ss", order[:24])
+        self.assertNotIn("fff", order[:24])
 
 
 @needs_library("probe")

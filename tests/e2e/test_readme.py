@@ -1,9 +1,11 @@
 """The commands that the README prints give the answers that it prints."""
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import server as servers
@@ -34,6 +36,36 @@ class Readme(ServerCase):
     def test_python(self):
         (code, printed), = blocks("python")
         self.assertEqual(self.run_block([sys.executable, "-c"], code).split(), printed.split())
+
+
+@conch_only
+@needs_library("onnxruntime")
+class YourModel(unittest.TestCase):
+    """docs/YOUR_MODEL.md, step by step."""
+
+    def test_every_step(self):
+        text = (servers.ROOT / "docs/YOUR_MODEL.md").read_text()
+        commands = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.S)
+        (prepare, _), *asked = commands
+        with tempfile.TemporaryDirectory() as folder:
+            def run(command, server=None):
+                if server:
+                    command = command.replace("localhost:8000", server.http)
+                return subprocess.run(["bash", "-ec", command], cwd=folder, capture_output=True, text=True, check=True, timeout=30).stdout
+
+            run(prepare.replace("docs/examples", f"{servers.ROOT}/docs/examples"))
+            repository = pathlib.Path(folder) / "my_models"
+            with servers.Server(repository) as server:
+                answered = [(json.loads(run(command, server)), printed) for command, printed in asked]
+            for answer, printed in answered:
+                if printed:
+                    self.assertEqual(answer, json.loads(printed))
+            config = re.search(r"```protobuf\n(.*?)```", text, re.S)[1]
+            (repository / "my_model/config.pbtxt").write_text(config)
+            with servers.Server(repository) as server:
+                completed = json.loads(run(asked[-1][0], server))
+                self.assertEqual(run(asked[1][0], server) and len(completed["input"]), 2)
+            self.assertEqual((completed["max_batch_size"], completed["instance_group"][0]["count"]), (32, 2))
 
 
 if __name__ == "__main__":

@@ -22,15 +22,18 @@ CHUNKED = INFER + "Transfer-Encoding: chunked\r\n\r\n"
 # Raw text, status, message.
 HTTP = [
     (f"GET /{'a' * 70_000} HTTP/1.1\r\n", 431, "the request's head is too large"),
-    ("GET / HTTP/1.1\r\n" + "a: b\r\n" * 200 + "\r\n", 431, "the request has too many headers"),
+    ("GET / HTTP/1.1\r\n" + "a: b\r\n" * 600 + "\r\n", 431, "the request has too many headers"),
     ("GET / HTTP/1.1\r\nExpect: miracles\r\n\r\n", 417, "the request's Expect is not supported"),
-    (INFER + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "the request has both Content-Length and Transfer-Encoding"),
+    ("GET / HTTP/1.1\r\n\r\n", 400, "the request has no Host"),
+    ("GET / HTTP/1.1\r\n" + HOST * 2 + "\r\n", 400, "the request has more than one Host"),
     (INFER + "Content-Length: 4\r\nContent-Length: 4\r\n\r\n", 400, "the request has more than one Content-Length"),
     (INFER + "Transfer-Encoding: gzip\r\n\r\n", 400, "the request's Transfer-Encoding is not supported"),
     ("GET / HTTP/1.1\n\n", 400, "a line of the request's head ends without a carriage return"),
     ("GET / HTTP/9.1\r\n\r\n", 400, "the request's head is malformed: invalid HTTP version"),
     (CHUNKED + "x\r\n", 400, "the chunked body is malformed: unexpected byte"),
-    (CHUNKED + "1ffffffff0\r\n", 400, "the chunked body is malformed: a chunk is too large"),
+    (CHUNKED + "1 x\r\n", 400, "the chunked body is malformed: unexpected byte"),
+    (CHUNKED + "0" * 65, 400, "the chunked body is malformed: a chunk's size has too many digits"),
+    (CHUNKED + "1ffffffff0", 413, "the request's body is too large"),
     (CHUNKED + "1;" + "x" * 10_000, 400, "the chunked body is malformed: too many bytes beside the data"),
     (CHUNKED + "0\r\nX: y\n", 400, "the chunked body is malformed: a line ends without a carriage return"),
 ]

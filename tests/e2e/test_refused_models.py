@@ -80,7 +80,7 @@ IN_THE_LOG = {
     "ensemble_with_warm_up": (ensemble(STEP, 'model_warmup { name: "x" }\n'), "model_warmup can not be specified for ensemble '{name}'"),
     # The quote that upstream has too many is not there.
     "output_of_nobody": (ensemble(STEP.replace('value: "OUTPUT0"', 'value: "MIDDLE"')),
-                         "ensemble output 'OUTPUT0' for ensemble {name}" + ("'" if IS_TRITON else "") + " is not used"),
+                         "ensemble output 'OUTPUT0' for ensemble {name}' is not used"),
 }
 VERSION = "version 1 is at UNAVAILABLE state: Invalid argument: "
 # Found when the model is loaded: the client is told.

@@ -282,6 +282,8 @@ class Explicit(RemoteCase):
         self.assertEqual(self.server.get_json("/v2/models/m/config")["max_batch_size"], 3)
         self.assertEqual(self.bucket.downloads(), [], "nothing has changed there")
         self.assertEqual(self.load("m"), (200, ""))
+        self.assertEqual(self.server.get_json("/v2/models/m/config")["max_batch_size"], 3, "it stays until the files change")
+        self.assertEqual(self.load("m", parameters(config=configuration("m", max_batch_size=8))), (200, ""))
         self.assertEqual(self.server.get_json("/v2/models/m/config")["max_batch_size"], 8)
         self.assertEqual(self.unload("m"), (200, ""))
         self.wait_for("m", "UNAVAILABLE", "unloaded")
@@ -474,7 +476,7 @@ class Credentials(unittest.TestCase):
             self.bucket.keys = {"new"}
             status, _, _ = server.request("POST", "/v2/repository/models/n/load")
             self.assertEqual(status, 500)
-            self.assertIn("AccessDenied, error message: Access Denied", server.output)
+            server.wait_for_text("AccessDenied, error message: Access Denied")
             self.write(**{"": "new"})
             self.assertEqual(server.request("POST", "/v2/repository/models/n/load")[0], 200)
             server.wait_for_line("cloud credentials have changed")

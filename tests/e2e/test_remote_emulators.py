@@ -184,6 +184,15 @@ class Moto(EmulatorCase):
         iam("PutUserPolicy", PolicyName="read", PolicyDocument=json.dumps(policy))
         made = iam("CreateAccessKey")
         key, secret = (re.search(f"<{name}>(.*?)</{name}>", made)[1] for name in ("AccessKeyId", "SecretAccessKey"))
+        # A user that may assume the role that may read.
+        iam("CreateUser", UserName="caller")
+        assume = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": "*"}]}
+        iam("PutUserPolicy", UserName="caller", PolicyName="assume", PolicyDocument=json.dumps(assume))
+        made = iam("CreateAccessKey", UserName="caller")
+        caller_key, caller_secret = (re.search(f"<{name}>(.*?)</{name}>", made)[1] for name in ("AccessKeyId", "SecretAccessKey"))
+        trust = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]}
+        role = re.search("<Arn>(.*?)</Arn>", iam("CreateRole", RoleName="role", AssumeRolePolicyDocument=json.dumps(trust)))[1]
+        iam("PutRolePolicy", RoleName="role", PolicyName="read", PolicyDocument=json.dumps(policy))
         self.assertEqual(self.ask("POST", "/moto-api/reset-auth", b"0")[0], 200)
         try:
             with self.start(self.uri(), AWS_ACCESS_KEY_ID=key, AWS_SECRET_ACCESS_KEY=secret) as server:
@@ -196,6 +205,19 @@ class Moto(EmulatorCase):
             profiles.write_text(f"[reader]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
             with self.start(self.uri(), AWS_PROFILE="reader", AWS_SHARED_CREDENTIALS_FILE=str(profiles)) as server:
                 self.assertEqual(server.get("/v2/models/m/ready")[0], 200)
+            # From a role that its profile assumes: both the request for it and those by it are signed.
+            emulator = f"http://127.0.0.1:{self.port}"
+            for secret, is_right in ((caller_secret, True), ("wrong", False)):
+                profiles.write_text(f"[caller]\naws_access_key_id = {caller_key}\naws_secret_access_key = {secret}\n"
+                                    f"[role]\nrole_arn = {role}\nsource_profile = caller\n")
+                environment = {"AWS_PROFILE": "role", "AWS_SHARED_CREDENTIALS_FILE": str(profiles), "AWS_ENDPOINT_URL_STS": emulator}
+                if is_right:
+                    with self.start(self.uri(), **environment) as server:
+                        self.assertEqual(server.get("/v2/models/m/ready")[0], 200)
+                else:
+                    with self.assertRaises(servers.StartFailed) as failed:
+                        self.start(self.uri(), **environment)
+                    self.assertIn(f"the role '{role}' cannot be assumed: SignatureDoesNotMatch", failed.exception.output)
         finally:
             self.ask("POST", "/moto-api/reset-auth", b"1000000")
 

@@ -121,6 +121,8 @@ class Direct(Sequences):
         repository.model("single", cls.batching("single", f"direct {{ }} {NUMBERS} {IDLE}", batch=0))
         repository.model("waiting", cls.batching(
             "waiting", f"direct {{ max_queue_delay_microseconds: 60000000 minimum_slot_utilization: 0.75 }} {NUMBERS} {IDLE}", batch=4))
+        shapes = cls.batching("shapes", f"direct {{ }} {NUMBERS} {IDLE}", batch=4).replace("dims: [ 4 ]", "dims: [ -1 ]")
+        repository.model("shapes", shapes)
         repository.model("brief", cls.batching("brief", f"direct {{ }} {NUMBERS} max_sequence_idle_microseconds: 50000", batch=1))
 
     def test_four_sequences_on_two_instances_of_two_slots(self):
@@ -192,6 +194,25 @@ class Direct(Sequences):
             self.send("waiting", sequence, ">")
         begun = self.wait_for_executions("waiting", before + 2)[before:]
         self.assertEqual(told(begun[1][1]), "1> 2> 3>")
+
+    def test_requests_of_unlike_shapes_leave_rows_to_each_other(self):
+        """A batch reaches up to the last slot that has something, whoever fits."""
+        def send(sequence, marks, length):
+            tensor = grpcclient.InferInput("INPUT0", [1, length], "INT32")
+            tensor.set_data_from_numpy(numpy.zeros((1, length), numpy.int32))
+            self.rpc.async_stream_infer("shapes", [tensor], sequence_id=sequence, sequence_start="<" in marks, sequence_end=">" in marks)
+        self.gate("shapes", 0)
+        send(1, "<", 4)
+        self.wait_for_executions("shapes", 1)
+        for sequence in (2, 3, 4):
+            send(sequence, "<>", sequence)
+        send(1, ">", 1)
+        self.wait_for_pending("shapes", 4)
+        self.gate("shapes", OPEN)
+        begun = self.wait_for_executions("shapes", 5)
+        self.assertEqual([told(rows) for _, rows in begun], ["1<", "1> . . .", ". 2<> . .", ". . 3<> .", ". . . 4<>"])
+        for _ in range(5):
+            self.answer()
 
     def test_an_idle_sequence_gives_its_slot_up(self):
         self.infer("brief", 1, "<")

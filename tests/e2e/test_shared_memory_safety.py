@@ -148,16 +148,12 @@ class Safety(Case):
         self.assert_alive()
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can make another user's object")
-    def test_t5_objects_of_other_users(self):
-        """The server may open them, the client perhaps not: it must not act for it. The client learns nothing, the log tells why."""
+    def test_root_takes_objects_of_all_users(self):
+        """As upstream, unless --shm-allowed-uids says otherwise."""
         target = self.object(4096)
         os.chown(target.path, 1234, 1234)
-        os.chmod(target.path, 0o666)
-        status, reply = register(self.server, "r", target.key, 4096)
-        self.assertEqual((status, json.loads(reply)["error"]), (400, "failed to register shared memory region 'r': invalid args"))
-        self.server.wait_for_line(rf"'{target.key}' belongs to user 1234")
-        os.chown(target.path, 0, 0)
         self.assertEqual(register(self.server, "r", target.key, 4096)[0], 200)
+        self.assertEqual(unregister(self.server, "r")[0], 200)
 
     def check_truncation(self, ask, size, what):
         """Truncates to `size` while a request executes that uses `what` part of the region."""
@@ -376,6 +372,32 @@ class Safety(Case):
         looker.join()
         self.assertEqual(target.read(len(word) * (count - 1), len(word)), word)
         self.assertLess(sorted(latencies)[len(latencies) // 2], 0.05)
+
+
+@conch_only
+class Owners(Case):
+    flags = (*Case.flags, "--shm-allowed-uids=0,4321")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make another user's object")
+    def test_t5_objects_of_other_users(self):
+        """The server may open them, the client perhaps not: it must not act for it. The refusal says what to look at, the log whose it is."""
+        target = self.object(4096)
+        os.chown(target.path, 1234, 1234)
+        os.chmod(target.path, 0o666)
+        why = (f"failed to register shared memory region 'r': '{target.key}' belongs to a user whose memory the server does not take "
+               "(see --shm-allowed-uids)")
+        status, reply = register(self.server, "r", target.key, 4096)
+        self.assertEqual((status, json.loads(reply)["error"]), (400, why))
+        with grpcclient.InferenceServerClient(self.server.grpc) as client, self.assertRaises(InferenceServerException) as raised:
+            client.register_system_shared_memory("r", target.key, 4096)
+        self.assertEqual((raised.exception.status(), raised.exception.message()), ("StatusCode.INVALID_ARGUMENT", why))
+        self.server.wait_for_line(rf"'{target.key}' belongs to user 1234, and --shm-allowed-uids does not have that one")
+        self.assertEqual(listed(self.server), [])
+        for user in (4321, 0):
+            os.chown(target.path, user, user)
+            self.assertEqual(register(self.server, "r", target.key, 4096)[0], 200)
+            self.assertEqual(unregister(self.server, "r")[0], 200)
+        self.assert_alive()
 
 
 @conch_only

@@ -17,7 +17,8 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
-from case import Cancelling, ServerCase, conch_only, needs_library, needs_peer
+import wire
+from case import IS_TRITON, Cancelling, ServerCase, conch_only, needs_library, needs_peer
 from repository import identity, tensors
 
 CODE = grpcio.StatusCode
@@ -43,6 +44,7 @@ def models(repository):
     repository.model("identity", identity(fp32))
     repository.model("slow", identity(fp32, parameters={"execute_delay_ms": "300"}))
     repository.model("repeat", REPEAT)
+    repository.model("single", REPEAT.replace(DECOUPLED, ""))
     repository.model("square", square())
     # Twenty responses per second.
     repository.model("steady", square(CUSTOM_INFER_DELAY_NS=50_000_000))
@@ -254,6 +256,17 @@ class Streams(StreamCase):
         row, = call.rest()
         self.assert_answer(row, "good", [5], False)
 
+    def test_several_responses_of_a_one_to_one_model(self):
+        """The first is passed on, the others are dropped."""
+        rows = self.open().send(repeat("r", [7, 8, 9, 10], model="single"), floats("f", 1)).end().rest()
+        self.assertEqual([row.infer_response.id for row in rows], ["r", "f"])
+        # Upstream says of the first that it is not the last.
+        self.assert_answer(rows[0], "r", [7], not IS_TRITON)
+        # Over a call with one answer it is an error.
+        with self.assertRaises(grpcio.RpcError) as caught:
+            service_pb2_grpc.GRPCInferenceServiceStub(self.channel).ModelInfer(repeat("r", [7, 8], model="single"), timeout=10)
+        self.assertIn("expected a single response, got 2", caught.exception.details())
+
     def test_a_client_that_cancels(self):
         """What executes is cancelled, what waits is not executed, and the next request is answered."""
         before, executed = self.figures("steady"), self.server.statistics("slow")["execution_count"]
@@ -368,6 +381,8 @@ class ErrorsAsStatuses(StreamCase):
 class SlowReaders(StreamCase):
     """Upstream keeps for a client all that it does not read."""
 
+    # Little may wait beyond the credits.
+    flags = ("--memory-limit-bytes=268435456", "--stream-patience-ms=1000")
     FLOOD = 200_000
 
     def flood(self):
@@ -435,6 +450,48 @@ class SlowReaders(StreamCase):
         return self.open(timeout=120).send(squared("flood", count, model="flooding", **{EMPTY_FINAL: True}))
 
 
+@conch_only
+@needs_library("square")
+class PausingReaders(StreamCase):
+    """What a client does not read for a while waits with the server, and no thread of the backend waits with it."""
+
+    flags = ("--memory-limit-bytes=8589934592",)
+    COUNT = 3_000
+
+    def test_responses_beyond_the_credits_wait_and_others_are_served(self):
+        before = self.figures("flooding")
+        message = squared("flood", self.COUNT, model="flooding").SerializeToString()
+        # A client with the smallest usual window, which holds some 700 of them.
+        link = wire.Http2(self.server, timeout=60).start()
+        self.addCleanup(link.close)
+        link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelStreamInfer")),
+                  wire.frame(wire.DATA, 1, 1, b"\0" + len(message).to_bytes(4, "big") + message))
+        deadline = time.monotonic() + 60
+        while (made := self.figures("flooding")["success"] - before["success"]) < self.COUNT:
+            self.assertLess(time.monotonic(), deadline, f"{made} of {self.COUNT} responses are made")
+            time.sleep(0.05)
+        # Its only instance has time for others.
+        self.assertEqual(len(self.open().send(squared("next", 3, model="flooding")).end().rest()), 3)
+        time.sleep(1.5)
+        window = (1 << 30).to_bytes(4, "big")
+        link.send(wire.frame(wire.WINDOW_UPDATE, 0, 0, window), wire.frame(wire.WINDOW_UPDATE, 0, 1, window))
+        received = b""
+        while True:
+            kind, flags, _, payload = link.wait_for(wire.DATA, wire.HEADERS)
+            if kind == wire.DATA:
+                received += payload
+            elif flags & 1:
+                break
+        rows = []
+        while received:
+            length = int.from_bytes(received[1:5], "big")
+            rows.append(pb.ModelStreamInferResponse.FromString(received[5:5 + length]))
+            received = received[5 + length:]
+        self.assertEqual(len(rows), self.COUNT)
+        self.assertEqual({row.error_message for row in rows}, {""})
+        self.assertEqual(self.figures("flooding")["cancel"], before["cancel"])
+
+
 @needs_library("repeat")
 @needs_library("square")
 class PreservedOrder(StreamCase):
@@ -461,13 +518,23 @@ class PreservedOrder(StreamCase):
     def test_more_than_its_credits_wait_with_the_backend(self):
         self.assertEqual(self.ask(600, 1000), (1000, ""))
 
-    @conch_only  # upstream keeps all that waits
-    def test_more_than_its_credits_before_its_turn_is_too_much(self):
+    def test_more_than_its_credits_wait_for_long(self):
+        self.assertEqual(self.ask(2500, 1000), (1000, ""))
+
+
+@conch_only  # upstream keeps all that waits
+@needs_library("repeat")
+@needs_library("square")
+class BoundedOrder(PreservedOrder):
+    # A sixteenth of it is room for 126 small responses beyond the credits.
+    flags = ("--memory-limit-bytes=134217728", "--stream-patience-ms=1000")
+
+    def test_more_than_its_credits_wait_for_long(self):
         """It is cancelled, and told so in its turn, after what was on its way."""
         count, error = self.ask(2500, 1000)
-        self.assertEqual(count, 256)
+        self.assertEqual(count, 256 + 126)
         self.assertIn("the request was cancelled: its responses were read too slowly, 256 of them", error)
-        # Whoever comes later has credits of his own.
+        # Later requests have credits of their own.
         self.assertEqual(self.ask(200, 300), (300, ""))
 
 

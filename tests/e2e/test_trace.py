@@ -1,6 +1,7 @@
 """Tracing: the settings over both protocols, and the files that traced requests end up in."""
 
 import asyncio
+import collections
 import json
 import pathlib
 import queue
@@ -8,6 +9,7 @@ import tempfile
 import time
 import unittest
 
+import grpc
 import numpy
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcaio
@@ -17,7 +19,10 @@ from tritonclient.utils import InferenceServerException
 
 import server as servers
 from case import IS_TRITON, KIND, ServerCase, conch_only, needs_library
+from probe import probe
 from repository import Repository, identity
+from test_cache import OWN
+from test_stream import REPEAT, Call, repeat
 
 CORE = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "REQUEST_END"]
 HTTP = ["HTTP_RECV_START", "HTTP_RECV_END", *CORE, "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"]
@@ -120,6 +125,19 @@ class Files(unittest.TestCase):
         index = next(i for i, entry in enumerate(traces.entries) if "model_name" in entry)
         self.assertEqual(traces.entries[index + 1]["timestamps"][0]["name"], "REQUEST_START")
 
+    def test_activities_of_a_backend(self):
+        parameters = {"enable_custom_tracing": "true", "nested_span_count": "1"}
+        self.repository.model("telling", identity(batch=4, parameters=parameters))
+        with self.server("level=TIMESTAMPS", "rate=1") as server:
+            self.ask(server, model="telling")
+        trace, = Traces(self.file).all
+        own = [name for name, _ in trace["times"] if name.startswith("CUSTOM_")]
+        self.assertEqual(own, ["CUSTOM_ACTIVITY_START", "CUSTOM_ACTIVITY_END", "CUSTOM_SINGLE_ACTIVITY",
+                               "CUSTOM_ACTIVITY0_START", "CUSTOM_SINGLE_ACTIVITY", "CUSTOM_ACTIVITY0_END"])
+        times = dict(trace["times"])
+        self.assertGreaterEqual(times["CUSTOM_ACTIVITY_END"] - times["CUSTOM_ACTIVITY_START"], 100_000_000)
+        self.assertLess(times["COMPUTE_START"], times["CUSTOM_ACTIVITY_START"])
+
     if IS_TRITON:
         # That release does not escape what clients send.
         def test_a_request_over_http(self):
@@ -137,6 +155,15 @@ class Files(unittest.TestCase):
         self.assertEqual([trace["subject"]["request_id"] for trace in traces], ["7", "8", "8"])
         for trace in traces:
             self.assert_in_order(trace, GRPC)
+
+    @needs_library("repeat")
+    def test_a_stream_of_several_responses(self):
+        self.repository.model("repeat", REPEAT)
+        with self.server("level=TIMESTAMPS", "rate=1") as server, grpc.insecure_channel(server.grpc) as channel:
+            self.assertEqual(len(Call(channel).send(repeat("r", [1, 2, 3])).end().rest()), 3)
+        trace, = Traces(self.file).all
+        counts = collections.Counter(name for name, _ in trace["times"])
+        self.assertEqual([counts[name] for name in ("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END")], [1, 3, 3])
 
     @conch_only  # upstream has no times of the sending in chunks
     def test_generate(self):
@@ -171,6 +198,17 @@ class Files(unittest.TestCase):
     def activities(self):
         # That release has a name for what goes into a backend, and does not report it.
         return ["TENSOR_QUEUE_INPUT", *([] if IS_TRITON else ["TENSOR_BACKEND_INPUT"]), "TENSOR_BACKEND_OUTPUT"]
+
+    def test_a_kept_answer_shows_its_outputs(self):
+        self.repository.model("cached", identity(batch=4, extra="response_cache { enable: true }\n"))
+        flags = ["--cache-config=local,size=1000000", *OWN]
+        with self.server("level=TENSORS", "level=TIMESTAMPS", "rate=1", flags=flags) as server:
+            self.ask(server, 2, model="cached")
+        made, kept = sorted(Traces(self.file).all, key=lambda trace: -len(trace["times"]))
+        self.assert_in_order(made, HTTP)
+        self.assertNotIn("COMPUTE_START", dict(kept["times"]))
+        self.assertEqual([(activity, tensor["data"]) for activity, tensor in kept["tensors"]],
+                         [("TENSOR_QUEUE_INPUT", "1,2"), ("TENSOR_BACKEND_OUTPUT", "1,2")])
 
     def test_tensors_alone(self):
         with self.server("level=TENSORS", "rate=1") as server:
@@ -229,6 +267,18 @@ class Files(unittest.TestCase):
         refused, served = sorted(Traces(self.file).all, key=lambda trace: len(trace["times"]))
         self.assertEqual([name for name, _ in refused["times"]], ["HTTP_RECV_START", "HTTP_RECV_END"])
         self.assert_in_order(served, HTTP)
+
+    @needs_library("probe")
+    def test_a_call_that_fails_in_the_model(self):
+        """Its error is sent as an answer would be."""
+        self.repository.model("probe", probe())
+        flags = [f"--backend-config=probe,record={self.directory}/record"]
+        with self.server("level=TIMESTAMPS", "rate=1", flags=flags) as server:
+            tensor = grpcclient.InferInput("INPUT0", [4], "INT32").set_data_from_numpy(numpy.full(4, -1, numpy.int32))
+            with grpcclient.InferenceServerClient(server.grpc) as client, self.assertRaises(InferenceServerException):
+                client.infer("probe", [tensor])
+        trace, = Traces(self.file).all
+        self.assertEqual([name for name, _ in trace["times"] if name.startswith(("GRPC", "INFER"))], [*GRPC[:2], *GRPC[-3:]])
 
     def test_settings_change_what_is_traced(self):
         """Model by model, at run time, by both protocols."""
@@ -421,17 +471,16 @@ class Settings(ServerCase):
                 self.assertEqual((caught.exception.status(), caught.exception.message()), (f"StatusCode.{codes[status]}", message))
         self.assertEqual(self.server.get_json("/v2/trace/setting"), self.start)
 
-    @conch_only  # the norm and that release differ in each of these
     def test_unknown_models(self):
-        message = "Request for unknown model: 'none' is not found"
+        message = "Request for unknown model : none"
         for verb, more in (("GET", None), ("POST", "{}")):
             status, _, reply = self.server.request(verb, "/v2/models/none/trace/setting", body=more)
-            self.assertEqual((status, json.loads(reply)["error"]), (404, message))
+            self.assertEqual((status, json.loads(reply)["error"]), (400, message))
         with grpcclient.InferenceServerClient(self.server.grpc) as client:
             for ask in (lambda: client.get_trace_settings("none"), lambda: client.update_trace_settings("none", {"trace_rate": "1"})):
                 with self.assertRaises(InferenceServerException) as caught:
                     ask()
-                self.assertEqual((caught.exception.status(), caught.exception.message()), ("StatusCode.NOT_FOUND", message))
+                self.assertEqual((caught.exception.status(), caught.exception.message()), ("StatusCode.INVALID_ARGUMENT", message))
 
     def test_t2_the_file_stays_where_it_is(self):
         target = self.directory / "stolen"

@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import struct
+import time
 import unittest
 
 from case import ServerCase, conch_only
@@ -25,6 +26,19 @@ def turn_ns(thread):
     return LAYOUT.unpack(buffer.raw)[5]
 
 
+def turns_of(pid, name):
+    """The turns of all threads of that name."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return {turn_ns(int(task.name)) for task in tasks if (task / "comm").read_text().strip() == name}
+
+
+def wait_until(condition, within=10):
+    deadline = time.monotonic() + within
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
 @conch_only
 @unittest.skipUnless(platform.machine() in NUMBER, "no number of the system call for this machine")
 class Turns(ServerCase):
@@ -42,8 +56,14 @@ class Turns(ServerCase):
             turns.setdefault((task / "comm").read_text().strip(), set()).add(turn_ns(int(task.name)))
         shards = [name for name in turns if name.startswith("shard-")]
         self.assertTrue(shards)
+        # A thread has its name before it asks.
+        self.assertTrue(wait_until(lambda: all(turns_of(self.server.pid, name) - {usual} for name in shards)))
+        turns.update({name: turns_of(self.server.pid, name) for name in shards})
         for name in shards:
             # Its runtime has a helper of that name, which is in no hurry.
             self.assertEqual(turns.pop(name) - {usual}, {100_000}, name)
         self.assertEqual(turns.pop("identity_0_0"), {500_000})
+        # Shards wait for what is offloaded.
+        for name in [name for name in turns if name.startswith("offload-")]:
+            self.assertEqual(turns.pop(name), {500_000}, name)
         self.assertEqual(set().union(*turns.values()), {usual}, turns)

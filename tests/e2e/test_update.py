@@ -59,6 +59,19 @@ class Update(Asking, ProbeCase):
         # Its statistics go on.
         self.assertEqual(self.server.statistics("busy")["inference_stats"]["success"]["count"], len(answers))
 
+    def test_a_load_waits_for_the_instances_that_it_takes_away(self):
+        self.write("leaving", "{ count: 3 kind: KIND_CPU }", execute_ms=100)
+        self.assertEqual(self.load("leaving"), (200, ""))
+        clients = [threading.Thread(target=self.infer, args=(BODY,), kwargs={"model": "leaving"}) for _ in range(3)]
+        for client in clients:
+            client.start()
+        wait_until(lambda: self.count("Execute", "leaving", "begin") >= 3, "they execute")
+        self.write("leaving", "{ count: 1 kind: KIND_CPU }", execute_ms=100)
+        self.assertEqual(self.load("leaving"), (200, ""))
+        self.assertEqual(self.count("InstanceFinalize", "leaving"), 2)
+        for client in clients:
+            client.join()
+
     def test_equal_instances_stay(self):
         self.write("kinds", "{ count: 2 kind: KIND_CPU }")
         self.assertEqual(self.load("kinds"), (200, ""))

@@ -1,5 +1,6 @@
 """Warm-up: samples execute on every instance before the version is ready, and a sample that fails fails the load."""
 
+import json
 import struct
 import threading
 import unittest
@@ -43,6 +44,11 @@ class WarmUp(Asking, ProbeCase):
         repository.model("failing", probe(batch=2, extra=(
             sample("good", ZEROS) + sample("bad", {"INPUT0": int32('input_data_file: "negative"')}, batch_size=2, count=9)
             + sample("never", ZEROS))), files={"warmup/negative": struct.pack("<4i", -1, 2, 3, 4)})
+        control = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
+        ready = 'control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }'
+        controls = {**ZEROS, "START": int32("zero_data: true", dims=(1,)), "READY": int32("zero_data: true", dims=(1,), data_type="TYPE_BOOL")}
+        repository.model("sequence", probe(batch=4, rows=1, extra=(
+            f"sequence_batching {{ direct {{ }} {control} {ready} }}\n" + sample("s", controls))))
         for name, inputs in REFUSED.items():
             repository.model(name, probe(batch=2, extra=sample("s", inputs)), files={"warmup/short": b"0123456"})
 
@@ -53,6 +59,12 @@ class WarmUp(Asking, ProbeCase):
             if event.object.startswith(f"{model}:") and event.edge != "begin":
                 found.setdefault(event.object, []).append(event.detail if event.edge == "end" else "fail")
         return found
+
+    def test_controls_of_sequences_have_the_batch_dimension(self):
+        self.assertEqual(self.load("sequence"), (200, ""))
+        rows, = [json.loads(event.detail) for event in self.record.events("Rows")
+                 if event.edge == "begin" and event.object.startswith("sequence:")]
+        self.assertEqual([(row["START"][0], row["READY"][0]) for row in rows], [([1, 1], [1, 1])])
 
     def test_every_instance_executes_every_sample_before_it_serves(self):
         expected = ["requests=3", "requests=3", "requests=1"]

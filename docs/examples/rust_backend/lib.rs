@@ -71,8 +71,8 @@ impl sdk::Instance for Instance {
 fn answer(model: &Model, batch: &Batch<'_>, request: Request<'_>) -> Result<(), Error> {
     let input = request.input(c"SCORES")?;
     let row_count = batch.rows_of(request)?;
-    // The bytes in one piece; copied only if they came in several.
-    let bytes = input.bytes()?;
+    // A copy in one piece: the input itself may lie in memory that its client shares, and change.
+    let bytes = input.to_vec()?;
     let row_bytes = model.labels.len() * size_of::<f32>();
     if bytes.len() != row_count * row_bytes {
         return Err(Error::invalid(format!(

@@ -55,6 +55,10 @@ fn check(directory: &Path, key: &str, wanted: &str) -> Result<(), Error> {
 
 /// The sum in lower-case hexadecimal. Reads in pieces: weights can be larger than memory.
 fn md5_of(path: &Path) -> io::Result<String> {
+    // To open a FIFO would wait for whoever writes into it.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
     let mut file = File::open(path)?;
     let mut digest = Md5::new();
     let mut piece = vec![0; PIECE_BYTES];

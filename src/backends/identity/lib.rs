@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activities;
 mod controls;
 mod pairing;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use conch_backend_sdk as sdk;
 use sdk::{Batch, Error, InstanceContext, ModelConfig, ModelContext, Request};
 
+use activities::Activities;
 use controls::Controls;
 use pairing::Pair;
 
@@ -43,7 +45,7 @@ pub struct Model {
 }
 
 /// What the `parameters` of the configuration set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Settings {
     /// `creation_delay_sec`: how long loading the model takes.
     creation_delay: Duration,
@@ -54,10 +56,13 @@ struct Settings {
     delay_multiplier: u64,
     /// `enable_request_controls`: whether parameters of a request may order a delay or a failure; see [`Controls`].
     has_controls: bool,
-    /// `example_response_parameters`: attach `param0` to `param2` to every response.
+    /// `example_response_parameters`: attach `param0` to `param3` to every response, as Triton's identity backend does; on unless it is
+    /// set to false.
     has_example_parameters: bool,
     /// `echo_request_parameters`: responses carry the text parameters of their requests.
     echoes_parameters: bool,
+    /// `enable_custom_tracing` and what belongs to it.
+    activities: Option<Activities>,
 }
 
 impl Settings {
@@ -76,8 +81,11 @@ impl Settings {
             execute_delay: Duration::from_millis(count("execute_delay_ms")?),
             delay_multiplier: count("instance_wise_delay_multiplier")?,
             has_controls: flag("enable_request_controls")?,
-            has_example_parameters: flag("example_response_parameters")?,
+            has_example_parameters: config
+                .boolean_parameter("example_response_parameters")?
+                .unwrap_or(true),
             echoes_parameters: flag("echo_request_parameters")?,
+            activities: Activities::read(config)?,
         })
     }
 
@@ -145,7 +153,11 @@ impl sdk::Instance for Instance {
         }
         batch.end_compute();
         for request in batch.requests() {
-            if let Err(error) = answer(model, batch, request) {
+            let reported = match model.settings.activities {
+                Some(activities) => activities.report(request),
+                None => Ok(()),
+            };
+            if let Err(error) = reported.and_then(|()| answer(model, batch, request)) {
                 request.fail(error);
             }
         }
@@ -183,6 +195,12 @@ fn answer(model: &Model, batch: &Batch<'_>, request: Request<'_>) -> Result<(), 
     Ok(())
 }
 
+/// As upstream writes a shape.
+fn shown(shape: &[i64]) -> String {
+    let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
+    dims.join(",")
+}
+
 /// Makes a response whose outputs repeat the request's inputs.
 fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, Error> {
     let mut response = request.respond()?;
@@ -197,6 +215,14 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
             })?;
         match request.input(&pair.input) {
             Ok(input) => {
+                sdk::verbose!(
+                    "\tinput {}: datatype = {}, shape = [{}], byte_size = {}, buffer_count = {}",
+                    input.name().to_string_lossy(),
+                    input.data_type().name(),
+                    shown(input.shape()),
+                    input.byte_count(),
+                    input.buffer_count()
+                );
                 let mut buffer =
                     response.output(name, input.data_type(), input.shape(), input.byte_count())?;
                 input.for_each_buffer(|piece| buffer.write(piece))?;
@@ -213,6 +239,7 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
         response.set_text(c"param0", "an example string parameter")?;
         response.set_integer(c"param1", 42)?;
         response.set_boolean(c"param2", false)?;
+        response.set_double_if_known(c"param3", 123.123)?;
     }
     if model.settings.echoes_parameters {
         for index in 0..request.parameter_count()? {
@@ -228,6 +255,16 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
 mod tests {
     use super::*;
 
+    const UNSET: Settings = Settings {
+        creation_delay: Duration::ZERO,
+        execute_delay: Duration::ZERO,
+        delay_multiplier: 0,
+        has_controls: false,
+        has_example_parameters: true,
+        echoes_parameters: false,
+        activities: None,
+    };
+
     fn settings(parameters: &str) -> Result<Settings, Error> {
         let json = format!(r#"{{"parameters": {{{parameters}}}}}"#);
         Settings::read(&ModelConfig::parse(json.as_bytes())?)
@@ -235,10 +272,10 @@ mod tests {
 
     #[test]
     fn reads_its_settings() {
-        assert_eq!(settings(""), Ok(Settings::default()));
+        assert_eq!(settings(""), Ok(UNSET));
         let all = r#""creation_delay_sec": {"string_value": "2"}, "execute_delay_ms": {"string_value": "30"},
             "instance_wise_delay_multiplier": {"string_value": "4"}, "enable_request_controls": {"string_value": "true"},
-            "example_response_parameters": {"string_value": "1"}, "echo_request_parameters": {"string_value": "true"}"#;
+            "example_response_parameters": {"string_value": "0"}, "echo_request_parameters": {"string_value": "true"}"#;
         assert_eq!(
             settings(all),
             Ok(Settings {
@@ -246,8 +283,9 @@ mod tests {
                 execute_delay: Duration::from_millis(30),
                 delay_multiplier: 4,
                 has_controls: true,
-                has_example_parameters: true,
+                has_example_parameters: false,
                 echoes_parameters: true,
+                activities: None,
             })
         );
         for wrong in [
@@ -263,7 +301,7 @@ mod tests {
     fn multiplies_delays_by_instance() {
         let mut settings = Settings {
             execute_delay: Duration::from_millis(10),
-            ..Settings::default()
+            ..UNSET
         };
         let delays = |settings: &Settings| [0, 1, 3].map(|i| settings.delay_of(i).as_millis());
         assert_eq!(delays(&settings), [10, 10, 10]);

@@ -127,7 +127,7 @@ fn value_from(feed: &Feed<'_>) -> Result<ValueOrView<'static>, Error> {
         .map_err(|_| Error::invalid("an input with a negative dimension"))?;
     let name = feed.name.to_string_lossy();
     let value = match feed.data_type {
-        DataType::Fp32 => value(shape, floats(feed.bytes, f32::from_le_bytes)),
+        DataType::Fp32 => value(shape, feed.bytes.to_elements::<f32>()),
         DataType::Fp64 => value(shape, floats(feed.bytes, |b| f64::from_le_bytes(b) as f32)),
         DataType::Fp16 => value(
             shape,
@@ -137,7 +137,7 @@ fn value_from(feed: &Feed<'_>) -> Result<ValueOrView<'static>, Error> {
             shape,
             floats(feed.bytes, |b| bf16::from_le_bytes(b).to_f32()),
         ),
-        DataType::Int32 => value(shape, integers(&name, feed.bytes, i32::from_le_bytes)?),
+        DataType::Int32 => value(shape, feed.bytes.to_elements::<i32>()),
         DataType::Int64 => value(shape, integers(&name, feed.bytes, i64::from_le_bytes)?),
         DataType::Int16 => value(shape, integers(&name, feed.bytes, i16::from_le_bytes)?),
         DataType::Uint16 => value(shape, integers(&name, feed.bytes, u16::from_le_bytes)?),
@@ -146,11 +146,11 @@ fn value_from(feed: &Feed<'_>) -> Result<ValueOrView<'static>, Error> {
         DataType::Bool => value(
             shape,
             feed.bytes
-                .iter()
-                .map(|&byte| i32::from(byte != 0))
+                .chunks()
+                .map(|[byte]| i32::from(byte != 0))
                 .collect(),
         ),
-        DataType::Int8 => value(shape, feed.bytes.iter().map(|&byte| byte as i8).collect()),
+        DataType::Int8 => value(shape, feed.bytes.to_elements::<i8>()),
         DataType::Uint8 => value(shape, feed.bytes.to_vec()),
         DataType::Bytes => return Err(Error::unsupported("the embedded engine has no strings")),
     };
@@ -168,20 +168,18 @@ where
     Value::from_shape(shape, elements).ok()
 }
 
-fn floats<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-    let (elements, _) = bytes.as_chunks::<N>();
-    elements.iter().map(|&element| read(element)).collect()
+fn floats<const N: usize>(bytes: sdk::TensorBytes<'_>, read: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    bytes.chunks().map(read).collect()
 }
 
 fn integers<const N: usize, T: TryInto<i32> + Copy + std::fmt::Display>(
     name: &str,
-    bytes: &[u8],
+    bytes: sdk::TensorBytes<'_>,
     read: impl Fn([u8; N]) -> T,
 ) -> Result<Vec<i32>, Error> {
-    let (elements, _) = bytes.as_chunks::<N>();
-    elements
-        .iter()
-        .map(|&element| {
+    bytes
+        .chunks()
+        .map(|element| {
             let element = read(element);
             element.try_into().map_err(|_| {
                 Error::invalid(format!(
@@ -243,7 +241,10 @@ fn output<T: Copy>(
     let capacity = element_count(&shape)
         .unwrap_or(0)
         .saturating_mul(data_type.element_bytes().unwrap_or(1));
-    let mut bytes = Vec::with_capacity(capacity);
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(capacity)
+        .map_err(|_| Error::out_of_memory(capacity))?;
     for &element in tensor.iter() {
         if !write(element, &mut bytes) {
             return Err(Error::internal(format!(
@@ -268,7 +269,7 @@ mod tests {
             name: c"X",
             data_type,
             shape,
-            bytes,
+            bytes: bytes.into(),
         };
         match value_from(&feed)? {
             ValueOrView::Value(value) => output_from(value, data_type),

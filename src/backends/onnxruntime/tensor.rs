@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 
-use conch_backend_sdk::{Buffer, DataType};
+use conch_backend_sdk::{Buffer, DataType, TensorBytes};
 
 /// An input or output as the model file declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Feed<'a> {
     pub data_type: DataType,
     pub shape: &'a [i64],
     /// In row order; BYTES elements each behind their length.
-    pub bytes: &'a [u8],
+    pub bytes: TensorBytes<'a>,
 }
 
 /// An output wanted of one run.

@@ -39,9 +39,9 @@ pub fn validate(
                 input.name()
             )));
         }
-        let info = signature.input(&input.name).ok_or_else(|| {
-            unexpected(model_name, "input", input.name(), names(&signature.inputs))
-        })?;
+        let info = signature
+            .input(&input.name)
+            .ok_or_else(|| unexpected("input", input.name(), names(&signature.inputs)))?;
         check_type(model_name, "input", input.name(), input.data_type, info)?;
         if input.is_ragged {
             check_ragged(model_name, input, info)?;
@@ -74,14 +74,9 @@ pub fn validate(
         }
     }
     for output in &config.outputs()? {
-        let info = signature.output(&output.name).ok_or_else(|| {
-            unexpected(
-                model_name,
-                "output",
-                output.name(),
-                names(&signature.outputs),
-            )
-        })?;
+        let info = signature
+            .output(&output.name)
+            .ok_or_else(|| unexpected("output", output.name(), names(&signature.outputs)))?;
         check_type(model_name, "output", output.name(), output.data_type, info)?;
         // What is cut apart by the shapes of inputs comes from the model in a shape of its own.
         if !batch_outputs
@@ -95,12 +90,12 @@ pub fn validate(
         let name = state.output.to_string_lossy();
         let info = signature
             .output(&state.output)
-            .ok_or_else(|| unexpected(model_name, "output", &name, names(&signature.outputs)))?;
+            .ok_or_else(|| unexpected("output", &name, names(&signature.outputs)))?;
         check_type(model_name, "output state", &name, state.data_type, info)?;
         let name = state.input.to_string_lossy();
         let info = signature
             .input(&state.input)
-            .ok_or_else(|| unexpected(model_name, "input", &name, names(&signature.inputs)))?;
+            .ok_or_else(|| unexpected("input", &name, names(&signature.inputs)))?;
         check_type(model_name, "input state", &name, state.data_type, info)?;
     }
     Ok(())
@@ -206,9 +201,9 @@ fn names(infos: &[TensorInfo]) -> Vec<&str> {
     infos.iter().map(TensorInfo::name).collect()
 }
 
-fn unexpected(model_name: &str, role: &str, name: &str, allowed: Vec<&str>) -> Error {
+fn unexpected(role: &str, name: &str, allowed: Vec<&str>) -> Error {
     Error::invalid(format!(
-        "unexpected inference {role} '{name}' for model '{model_name}', allowed {role}s are: {}",
+        "unexpected inference {role} '{name}', allowed {role}s are: {}",
         allowed.join(", ")
     ))
 }
@@ -290,11 +285,11 @@ mod tests {
             ),
             (
                 config(8, &A.replace("\"A\"", "\"C\""), B),
-                "unexpected inference input 'C' for model 'm', allowed inputs are: A",
+                "unexpected inference input 'C', allowed inputs are: A",
             ),
             (
                 config(8, A, &B.replace("\"B\"", "\"C\"")),
-                "unexpected inference output 'C' for model 'm', allowed outputs are: B",
+                "unexpected inference output 'C', allowed outputs are: B",
             ),
             (
                 config(8, &A.replace("FP32", "STRING"), B),

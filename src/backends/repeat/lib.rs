@@ -134,12 +134,12 @@ impl Instance {
         let [values, delays] = [c"IN", c"DELAY"].map(|name| request.input(name));
         let (values, delays) = (values?, delays?);
         check_same_shape(values.shape(), delays.shape())?;
-        let wait = request.input(c"WAIT")?.bytes()?;
+        let wait = request.input(c"WAIT")?.to_vec()?;
         let wait = <[u8; 4]>::try_from(&*wait)
             .map_err(|_| Error::invalid("unexpected size for WAIT input"))?;
         // A copy: the inputs go with the request, which may be before the last response.
-        let mut steps: Vec<Step> = words(&values.bytes()?)
-            .zip(words(&delays.bytes()?))
+        let mut steps: Vec<Step> = words(&values.to_vec()?)
+            .zip(words(&delays.to_vec()?))
             .map(|(value, delay)| Step {
                 value: i32::from_le_bytes(value),
                 delay: Duration::from_millis(u64::from(u32::from_le_bytes(delay))),

@@ -6,6 +6,7 @@
 //! a time, different instances at the same time.
 
 use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
@@ -134,17 +135,19 @@ impl BackendContext {
 
 /// What a backend may tell the server about itself.
 pub struct Attributes<'a> {
-    raw: &'a mut abi::TRITONBACKEND_BackendAttribute,
+    raw: NonNull<abi::TRITONBACKEND_BackendAttribute>,
+    call: PhantomData<&'a mut ()>,
 }
 
 impl<'a> Attributes<'a> {
     /// # Safety
     /// `raw` is live and used by nobody else during `'a`.
     pub(crate) unsafe fn new(raw: *mut abi::TRITONBACKEND_BackendAttribute) -> Result<Self, Error> {
-        // SAFETY: by this function's contract; the type is opaque and has no bytes of its own.
-        unsafe { raw.as_mut() }
-            .map(|raw| Attributes { raw })
-            .ok_or_else(|| Error::internal("null backend attributes"))
+        let raw = NonNull::new(raw).ok_or_else(|| Error::internal("null backend attributes"))?;
+        Ok(Attributes {
+            raw,
+            call: PhantomData,
+        })
     }
 
     /// Allows the server to start the instances of a model at the same time.
@@ -155,7 +158,10 @@ impl<'a> Attributes<'a> {
         // SAFETY: live, and borrowed uniquely.
         unsafe {
             Error::check(
-                abi::TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(self.raw, true),
+                abi::TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(
+                    self.raw.as_ptr(),
+                    true,
+                ),
             )
         }
     }
@@ -169,7 +175,7 @@ impl<'a> Attributes<'a> {
         unsafe {
             Error::check(
                 abi::TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
-                    self.raw,
+                    self.raw.as_ptr(),
                     kind.to_raw(),
                     count,
                     device_ids.as_ptr(),
@@ -302,6 +308,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// As in upstream's log.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Kind::Auto => "AUTO",
+            Kind::Cpu => "CPU",
+            Kind::Gpu => "GPU",
+            Kind::Model => "MODEL",
+        }
+    }
+
     fn to_raw(self) -> abi::TRITONSERVER_InstanceGroupKind {
         match self {
             Kind::Auto => abi::TRITONSERVER_INSTANCEGROUPKIND_AUTO,

@@ -320,6 +320,11 @@ impl BackendConfig {
             .map_err(|error| Error::internal(format!("backend configuration is no JSON: {error}")))
     }
 
+    /// As the server wrote it.
+    pub(crate) fn text(&self) -> String {
+        self.json.to_string()
+    }
+
     /// The value of a command-line setting, such as `default-max-batch-size`.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.json.get("cmdline")?.get(name)?.as_str()

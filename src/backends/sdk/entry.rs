@@ -46,6 +46,15 @@ pub unsafe fn initialize<B: Backend>(raw: *mut abi::TRITONBACKEND_Backend) -> Ra
         check_version()?;
         // SAFETY: live during this call by the function's contract.
         let context = unsafe { BackendContext::new(raw)? };
+        // These lines, and those of models and instances below, are what upstream's backends say.
+        crate::info!("TRITONBACKEND_Initialize: {}", context.name());
+        crate::info!(
+            "'{}' TRITONBACKEND API version: {}.{}",
+            context.name(),
+            abi::TRITONBACKEND_API_VERSION_MAJOR,
+            abi::TRITONBACKEND_API_VERSION_MINOR
+        );
+        crate::info!("backend configuration:\n{}", context.config().text());
         let state = Box::into_raw(Box::new(B::initialize(&context)?));
         // SAFETY: the backend is live; on failure the box, which nobody else saw, is taken back.
         unsafe {
@@ -101,6 +110,11 @@ pub unsafe fn model_initialize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> 
         };
         // SAFETY: the model is live during this call.
         let mut context = unsafe { ModelContext::new(raw)? };
+        crate::info!(
+            "TRITONBACKEND_ModelInitialize: {} (version {})",
+            context.name(),
+            context.version()
+        );
         let model = M::initialize(backend, &mut context)?;
         let cell = Box::into_raw(Box::new(ModelCell {
             model,
@@ -123,6 +137,7 @@ pub unsafe fn model_finalize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> Ra
         // SAFETY: the model is live; its state is the box of `model_initialize`, and its instances are gone.
         unsafe {
             Error::check(abi::TRITONBACKEND_ModelState(raw, &raw mut state))?;
+            crate::info!("TRITONBACKEND_ModelFinalize: delete model state");
             drop_box::<ModelCell<M>>(state);
         }
         Ok(())
@@ -145,6 +160,12 @@ pub unsafe fn instance_initialize<I: Instance>(
         };
         // SAFETY: the instance is live during this call.
         let context = unsafe { InstanceContext::new(raw)? };
+        crate::info!(
+            "TRITONBACKEND_ModelInstanceInitialize: {} ({} device {})",
+            context.name,
+            context.kind.label(),
+            context.device_id
+        );
         let cell = Box::into_raw(Box::new(InstanceCell {
             instance: I::initialize(&model.model, &context)?,
             model: NonNull::from(model),
@@ -173,6 +194,7 @@ pub unsafe fn instance_finalize<I: Instance>(
             let Some(cell) = NonNull::new(state.cast::<InstanceCell<I>>()) else {
                 return Ok(());
             };
+            crate::info!("TRITONBACKEND_ModelInstanceFinalize: delete instance state");
             let cell = *Box::from_raw(cell.as_ptr());
             // The instance first: it tells the threads to end that hold its factories.
             drop(cell.instance);

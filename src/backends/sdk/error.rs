@@ -73,6 +73,11 @@ impl Error {
         Error::new(Code::Unavailable, message)
     }
 
+    /// The system has no memory for something that a client sizes: the error of one request.
+    pub fn out_of_memory(byte_count: usize) -> Self {
+        Error::unavailable(format!("failed to allocate {byte_count} bytes"))
+    }
+
     pub fn unsupported(message: impl Into<String>) -> Self {
         Error::new(Code::Unsupported, message)
     }

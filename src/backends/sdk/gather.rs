@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::data_type::{element_count, shape_text};
-use crate::{Batch, BatchInput, DataType, Error, Input, Request, Response};
+use crate::{Batch, BatchInput, DataType, Error, Input, Request, Response, TensorBytes};
 
 /// Joined input of a batch.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Gathered<'a> {
     pub data_type: DataType,
     /// Rows of all requests first, where the model batches.
     pub shape: Vec<i64>,
-    pub bytes: &'a [u8],
+    pub bytes: TensorBytes<'a>,
 }
 
 /// How the inputs of several requests are joined.
@@ -63,7 +63,7 @@ impl Gather {
         if batch.len() == 1 {
             let shape = join_shapes(name, join, std::iter::once(Ok(first.shape())))?;
             if let Some(bytes) = first.contiguous()?
-                && is_aligned(bytes, data_type)
+                && bytes.is_aligned_to(data_type.element_bytes().unwrap_or(1))
             {
                 return Ok(Some(Gathered {
                     data_type,
@@ -77,7 +77,7 @@ impl Gather {
             return Ok(Some(Gathered {
                 data_type,
                 shape,
-                bytes,
+                bytes: bytes.into(),
             }));
         }
 
@@ -108,7 +108,7 @@ impl Gather {
         Ok(Some(Gathered {
             data_type,
             shape,
-            bytes,
+            bytes: bytes.into(),
         }))
     }
 }
@@ -127,14 +127,14 @@ impl Gather {
         let byte_count = 4 * numbers.len();
         let bytes = self.buffer.fill(byte_count, |target| {
             for number in numbers {
-                target.write(&input.encode(number)?)?;
+                target.write((&input.encode(number)?).into())?;
             }
             Ok(())
         })?;
         Ok(Gathered {
             data_type: input.data_type,
             shape,
-            bytes,
+            bytes: bytes.into(),
         })
     }
 }
@@ -374,11 +374,6 @@ fn has_input(request: Request<'_>, name: &CStr) -> Result<bool, Error> {
     Ok(false)
 }
 
-fn is_aligned(bytes: &[u8], data_type: DataType) -> bool {
-    let alignment = data_type.element_bytes().unwrap_or(1);
-    bytes.as_ptr().addr().is_multiple_of(alignment)
-}
-
 /// Room for bytes that starts on a cache line, which suits every element type and vector instruction.
 #[derive(Default)]
 struct Aligned {
@@ -391,6 +386,9 @@ struct Line([MaybeUninit<u8>; 64]);
 
 impl Aligned {
     /// Makes room for `byte_count` bytes and has `fill` write them, all of them.
+    ///
+    /// # Errors
+    /// `Unavailable` without memory for them; those of `fill`.
     fn fill(
         &mut self,
         byte_count: usize,
@@ -400,6 +398,9 @@ impl Aligned {
         if self.lines.len() < line_count {
             // Nothing of the old contents is worth moving.
             self.lines = Vec::new();
+            self.lines
+                .try_reserve_exact(line_count)
+                .map_err(|_| Error::out_of_memory(byte_count))?;
             self.lines
                 .resize(line_count, Line([MaybeUninit::uninit(); 64]));
         }
@@ -425,20 +426,13 @@ struct Target<'t> {
 }
 
 impl Target<'_> {
-    fn write(&mut self, source: &[u8]) -> Result<(), Error> {
+    fn write(&mut self, source: TensorBytes<'_>) -> Result<(), Error> {
         let end = self.filled.checked_add(source.len());
         let room = end.and_then(|end| self.bytes.get_mut(self.filled..end));
         let Some(room) = room else {
             return Err(Error::internal("an input is longer than its size"));
         };
-        // SAFETY: slices of one length, and the target is borrowed uniquely, so they do not overlap.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                source.as_ptr(),
-                room.as_mut_ptr().cast::<u8>(),
-                source.len(),
-            );
-        }
+        source.copy_to(room);
         self.filled += source.len();
         Ok(())
     }
@@ -527,11 +521,21 @@ mod tests {
         let mut aligned = Aligned::default();
         for size in [0usize, 1, 63, 64, 65, 1000] {
             let piece = vec![7u8; size];
-            let bytes = aligned.fill(size, |target| target.write(&piece)).unwrap();
+            let bytes = aligned
+                .fill(size, |target| target.write((&piece).into()))
+                .unwrap();
             assert_eq!(bytes, piece);
             assert!(bytes.as_ptr().addr().is_multiple_of(64));
         }
-        assert!(aligned.fill(4, |target| target.write(&[1, 2, 3])).is_err());
-        assert!(aligned.fill(2, |target| target.write(&[1, 2, 3])).is_err());
+        assert!(
+            aligned
+                .fill(4, |target| target.write((&[1, 2, 3]).into()))
+                .is_err()
+        );
+        assert!(
+            aligned
+                .fill(2, |target| target.write((&[1, 2, 3]).into()))
+                .is_err()
+        );
     }
 }

@@ -21,6 +21,7 @@ mod gather;
 pub mod log;
 mod request;
 mod response;
+mod tensor_bytes;
 
 pub use backend::{
     Attributes, Backend, BackendContext, Instance, InstanceContext, Kind, Model, ModelContext,
@@ -38,6 +39,7 @@ pub use gather::{Gather, Gathered, Join, Scatter, Share};
 pub use request::{Input, Parameter, Request};
 pub use response::{Buffer, Outgoing, Response, State};
 pub use serde_json;
+pub use tensor_bytes::{Element, TensorBytes};
 
 /// Keeps the example in the documentation compiling.
 #[cfg(doctest)]

@@ -1,6 +1,5 @@
 //! Requests of a batch and their inputs.
 
-use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -9,9 +8,10 @@ use std::sync::Arc;
 use conch_abi as abi;
 
 use crate::batch::{Outcome, Slot};
+use crate::clock::monotonic_ns;
 use crate::factory::{Factories, ResponseFactory};
 use crate::response::Response;
-use crate::{DataType, Error, State};
+use crate::{DataType, Error, State, TensorBytes};
 
 /// One request of the batch being executed. It can be used until Execute returns; the SDK releases it then.
 #[derive(Clone, Copy)]
@@ -250,6 +250,40 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// Whether it is traced.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn is_traced(self) -> Result<bool, Error> {
+        Ok(!self.trace()?.is_null())
+    }
+
+    /// Adds an activity of the backend's own to the request's trace, as of now. Nothing happens if it is not traced.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn report_activity(self, name: &CStr) -> Result<(), Error> {
+        let trace = self.trace()?;
+        if trace.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the trace lives as long as its request, and the name is copied.
+        unsafe {
+            Error::check(abi::TRITONSERVER_InferenceTraceReportActivity(
+                trace,
+                monotonic_ns(),
+                name.as_ptr(),
+            ))
+        }
+    }
+
+    fn trace(self) -> Result<*mut abi::TRITONSERVER_InferenceTrace, Error> {
+        let mut trace = ptr::null_mut();
+        // SAFETY: the request is live, the result writable.
+        unsafe { Error::check(abi::TRITONBACKEND_RequestTrace(self.raw(), &raw mut trace))? };
+        Ok(trace)
+    }
+
     /// Whether the client wants this output.
     ///
     /// # Errors
@@ -437,7 +471,7 @@ impl<'b> Input<'b> {
     ///
     /// # Errors
     /// `Unsupported` if the piece lies in GPU memory; otherwise whatever the server reports.
-    pub fn buffer(&self, index: u32) -> Result<&'b [u8], Error> {
+    pub fn buffer(&self, index: u32) -> Result<TensorBytes<'b>, Error> {
         let mut buffer: *const c_void = ptr::null();
         let mut byte_count = 0u64;
         let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
@@ -462,38 +496,41 @@ impl<'b> Input<'b> {
         let byte_count = usize::try_from(byte_count)
             .map_err(|_| Error::internal("input buffer larger than memory"))?;
         if byte_count == 0 || buffer.is_null() {
-            return Ok(&[]);
+            return Ok(TensorBytes::default());
         }
-        // SAFETY: the server's buffer of that many bytes in main memory, unchanged while the request is live.
-        Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), byte_count) })
+        // SAFETY: the server's buffer of that many bytes in main memory, readable while the request is live.
+        Ok(unsafe { TensorBytes::new(buffer.cast(), byte_count) })
     }
 
     /// All of the data without a copy, if it lies in one piece.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
-    pub fn contiguous(&self) -> Result<Option<&'b [u8]>, Error> {
+    pub fn contiguous(&self) -> Result<Option<TensorBytes<'b>>, Error> {
         match self.buffer_count {
-            0 => Ok(Some(&[])),
+            0 => Ok(Some(TensorBytes::default())),
             1 => self.buffer(0).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// All of the data, copied together if it lies in pieces.
+    /// A copy of all of the data, in one piece.
     ///
     /// # Errors
     /// As [`buffer`](Self::buffer).
-    pub fn bytes(&self) -> Result<Cow<'b, [u8]>, Error> {
+    pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
         if let Some(bytes) = self.contiguous()? {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes.to_vec());
         }
-        let mut bytes = Vec::with_capacity(self.byte_count());
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(self.byte_count())
+            .map_err(|_| Error::out_of_memory(self.byte_count()))?;
         self.for_each_buffer(|piece| {
-            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(&piece.to_vec());
             Ok(())
         })?;
-        Ok(Cow::Owned(bytes))
+        Ok(bytes)
     }
 
     /// Hands each piece of the data to `visit`, in order.
@@ -502,7 +539,7 @@ impl<'b> Input<'b> {
     /// As [`buffer`](Self::buffer), or what `visit` returns.
     pub fn for_each_buffer(
         &self,
-        mut visit: impl FnMut(&'b [u8]) -> Result<(), Error>,
+        mut visit: impl FnMut(TensorBytes<'b>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         for index in 0..self.buffer_count {
             visit(self.buffer(index)?)?;

@@ -1,16 +1,17 @@
 //! Responses, their outputs, and the states of a sequence.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::LazyLock;
 
 use conch_abi as abi;
 
 use crate::batch::{Outcome, Slot};
 use crate::error::c_string;
-use crate::{DataType, Error};
+use crate::{DataType, Error, TensorBytes};
 
 /// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs and parameters are those of
 /// [`Outgoing`].
@@ -133,6 +134,32 @@ impl Outgoing {
         }
     }
 
+    /// As [`set_text`](Self::set_text); without effect in an older server, which has no such function.
+    ///
+    /// # Errors
+    /// Whatever the server reports.
+    pub fn set_double_if_known(&mut self, name: &CStr, value: f64) -> Result<(), Error> {
+        type Set = unsafe extern "C" fn(
+            *mut abi::TRITONBACKEND_Response,
+            *const c_char,
+            f64,
+        ) -> *mut abi::TRITONSERVER_Error;
+        // A reference by name would keep the whole backend from being loaded where the function is missing.
+        static SET: LazyLock<Option<Set>> = LazyLock::new(|| {
+            // SAFETY: the name is NUL-terminated; a function of this name has the type that Triton's header gives it.
+            unsafe {
+                let found = libc::dlsym(
+                    libc::RTLD_DEFAULT,
+                    c"TRITONBACKEND_ResponseSetDoubleParameter".as_ptr(),
+                );
+                mem::transmute::<*mut c_void, Option<Set>>(found)
+            }
+        });
+        let Some(set) = *SET else { return Ok(()) };
+        // SAFETY: the response is live and ours; the name is NUL-terminated and copied.
+        unsafe { Error::check(set(self.raw.as_ptr(), name.as_ptr(), value)) }
+    }
+
     /// Adds an output and its buffer of `byte_count` bytes in main memory, to be filled before the response is sent. Every
     /// call makes an output with memory of its own, so that the buffers of several may be held at the same time.
     ///
@@ -218,15 +245,20 @@ impl Drop for Outgoing {
     }
 }
 
-/// Memory of an output or a state, to be filled from front to back, or all at once by [`as_uninit`](Self::as_uninit).
+/// Memory of an output or a state, to be filled from front to back, or all at once by address.
+///
+/// It may lie in memory that clients share, where it may overlap with other buffers and with inputs, and change at any time. So it is only
+/// written, never borrowed.
 pub struct Buffer<'r> {
-    bytes: &'r mut [MaybeUninit<u8>],
+    base: NonNull<u8>,
+    len: usize,
     filled: usize,
+    response: PhantomData<&'r mut u8>,
 }
 
 impl Buffer<'_> {
     /// # Safety
-    /// `buffer` has room for `byte_count` bytes, which nobody else uses during the wrapper's life, if `memory_type` is main memory.
+    /// `buffer` is writable for `byte_count` bytes during the wrapper's life, if `memory_type` is main memory.
     unsafe fn new(
         buffer: *mut c_void,
         byte_count: usize,
@@ -239,62 +271,71 @@ impl Buffer<'_> {
                 name.to_string_lossy()
             )));
         }
-        if byte_count == 0 {
-            return Ok(Buffer {
-                bytes: &mut [],
-                filled: 0,
-            });
-        }
-        if buffer.is_null() {
-            return Err(Error::internal(format!(
-                "server gave no buffer for '{}'",
-                name.to_string_lossy()
-            )));
-        }
-        // SAFETY: by this function's contract; MaybeUninit asks nothing of the contents.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), byte_count) };
-        Ok(Buffer { bytes, filled: 0 })
+        let base = match NonNull::new(buffer.cast()) {
+            Some(base) => base,
+            None if byte_count == 0 => NonNull::dangling(),
+            None => {
+                return Err(Error::internal(format!(
+                    "server gave no buffer for '{}'",
+                    name.to_string_lossy()
+                )));
+            }
+        };
+        Ok(Buffer {
+            base,
+            len: byte_count,
+            filled: 0,
+            response: PhantomData,
+        })
     }
 
     /// Copies `source` behind what was written before.
     ///
     /// # Errors
     /// `Internal` if it does not fit.
-    pub fn write(&mut self, source: &[u8]) -> Result<(), Error> {
-        let end = self.filled.checked_add(source.len());
-        let target = end.and_then(|end| self.bytes.get_mut(self.filled..end));
-        let Some(target) = target else {
+    pub fn write<'s>(&mut self, source: impl Into<TensorBytes<'s>>) -> Result<(), Error> {
+        let source = source.into();
+        let room = self.len - self.filled;
+        if source.len() > room {
             return Err(Error::internal(format!(
                 "{} bytes do not fit behind {} of {}",
                 source.len(),
                 self.filled,
-                self.bytes.len()
+                self.len
             )));
-        };
-        // SAFETY: both are slices of the same length, and the target is borrowed uniquely, so they do not overlap.
-        unsafe {
-            ptr::copy_nonoverlapping(source.as_ptr(), target.as_mut_ptr().cast(), source.len());
         }
+        // SAFETY: the buffer is writable, and as many bytes are left in it.
+        unsafe { source.copy_to_address(self.base.add(self.filled).as_ptr()) };
         self.filled += source.len();
         Ok(())
     }
 
     /// Fills what is left with zeros.
     pub fn zero_rest(&mut self) {
-        for byte in self.bytes.iter_mut().skip(self.filled) {
-            byte.write(0);
+        // SAFETY: the buffer is writable, and as many bytes are left in it.
+        unsafe {
+            let rest = self.base.add(self.filled);
+            rest.write_bytes(0, self.len - self.filled);
         }
-        self.filled = self.bytes.len();
+        self.filled = self.len;
     }
 
     /// Whether all of it was written.
     pub fn is_full(&self) -> bool {
-        self.filled == self.bytes.len()
+        self.filled == self.len
     }
 
-    /// All of it, for a framework to write into.
-    pub fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-        self.bytes
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address, for a framework that writes all of it as C does.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
     }
 }
 
@@ -360,5 +401,52 @@ impl State<'_> {
     pub fn update(self) -> Result<(), Error> {
         // SAFETY: live, and consumed by this call.
         unsafe { Error::check(abi::TRITONBACKEND_StateUpdate(self.raw.as_ptr())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(base: *mut u8, len: usize) -> Result<Buffer<'static>, Error> {
+        // SAFETY: the tests give memory of that length, which outlives the buffer.
+        unsafe { Buffer::new(base.cast(), len, abi::TRITONSERVER_MEMORY_CPU, c"Y") }
+    }
+
+    /// As two outputs of a client that placed them, and an input, in one region. Miri says whether a reference was in the way.
+    #[test]
+    fn buffers_may_overlap_with_each_other_and_with_inputs() {
+        let mut memory = *b"abcdefgh";
+        let base = memory.as_mut_ptr();
+        let mut first = buffer(base, 6).unwrap();
+        // SAFETY: six bytes of the array from the third on.
+        let (mut second, input) = unsafe {
+            let second = buffer(base.add(2), 6).unwrap();
+            (second, TensorBytes::new(base, 4))
+        };
+        first.write(b"12").unwrap();
+        second.write(input).unwrap();
+        first.write(input).unwrap();
+        assert!(first.is_full() && !second.is_full());
+        second.zero_rest();
+        assert_eq!(&memory, b"1212\x31\x32\0\0");
+    }
+
+    #[test]
+    fn writes_stay_inside() {
+        let mut memory = [9_u8; 4];
+        let mut buffer = buffer(memory.as_mut_ptr(), 3).unwrap();
+        assert!(buffer.write(b"1234").is_err());
+        buffer.write(b"12").unwrap();
+        assert!(buffer.write(b"34").is_err());
+        buffer.zero_rest();
+        assert!(buffer.is_full() && buffer.write(b"").is_ok());
+        assert_eq!(memory, [b'1', b'2', 0, 9]);
+    }
+
+    #[test]
+    fn no_memory_is_an_error_unless_none_is_needed() {
+        assert!(buffer(ptr::null_mut(), 1).is_err());
+        assert!(buffer(ptr::null_mut(), 0).unwrap().is_full());
     }
 }

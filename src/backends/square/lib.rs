@@ -136,7 +136,7 @@ impl Instance {
     fn begin(&self, settings: &Settings, request: Request<'_>) -> Result<(), Error> {
         let input = request.input(c"IN")?;
         // One row, with or without a batch dimension.
-        let bytes = input.bytes()?;
+        let bytes = input.to_vec()?;
         let value = <[u8; 4]>::try_from(&*bytes)
             .map_err(|_| Error::invalid("unexpected shape for IN input"))?;
         let value = i32::from_le_bytes(value);

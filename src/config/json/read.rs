@@ -1,5 +1,6 @@
 //! Reads the JSON form by the rules of protobuf's JSON mapping: names as in the schema or in camel case, `null` as absent, numbers also
-//! as strings, enumerators by name (in any case) or number. Unknown and repeated names are refused.
+//! as strings, enumerators by name (in any case) or number, and one element alone where a list is meant. Text that is not quite JSON is
+//! read as libprotobuf does, see [`lenient`]. Unknown and repeated names are refused.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use conch_proto::inference::ModelConfig;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
+use super::lenient;
 use crate::schema::{self, DEPTH_MAX};
 use crate::{Error, schema::model_config};
 
@@ -18,6 +20,13 @@ use crate::{Error, schema::model_config};
 /// `InvalidArg`: `<field>: <what> at line <line> column <column>`.
 pub fn from_json(json: &str) -> Result<ModelConfig, Error> {
     read(json, model_config())
+        .or_else(|refusal| {
+            let strict = lenient::strict_form(json);
+            match strict == json {
+                true => Err(refusal),
+                false => read(&strict, model_config()),
+            }
+        })
         .map(|message| schema::to_typed(&message))
         .map_err(Error::invalid)
 }
@@ -161,13 +170,13 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
                 .map(Some);
         }
         if self.field.is_list() {
-            return source
-                .deserialize_seq(ListVisitor {
-                    kind,
-                    path: self.path,
-                })
-                .map(Value::List)
-                .map(Some);
+            let mut list = Vec::new();
+            source.deserialize_any(ListVisitor {
+                kind: &kind,
+                path: self.path,
+                list: &mut list,
+            })?;
+            return Ok(Some(Value::List(list)));
         }
         ValueSeed {
             kind: &kind,
@@ -178,27 +187,89 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 }
 
-struct ListVisitor<'p> {
-    kind: Kind,
-    path: &'p Path,
+/// Appends what it is given to a list: a list's elements, or one element alone. Lists in lists count as if they were one, and `null` as if
+/// it were not there.
+struct ListVisitor<'v> {
+    kind: &'v Kind,
+    path: &'v Path,
+    list: &'v mut Vec<Value>,
+}
+
+impl ListVisitor<'_> {
+    fn scalar<E: serde::de::Error>(self, token: Scalar) -> Result<(), E> {
+        if matches!(self.kind, Kind::Message(_)) {
+            return Err(E::custom("expected an object"));
+        }
+        let value = scalar(token, self.kind).map_err(E::custom)?;
+        self.list.push(value);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ListVisitor<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
+        source.deserialize_any(self)
+    }
 }
 
 impl<'de> Visitor<'de> for ListVisitor<'_> {
-    type Value = Vec<Value>;
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array")
+        f.write_str("an array, or one of its elements")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<Value>, A::Error> {
-        let mut list = Vec::new();
-        while let Some(value) = elements.next_element_seed(ValueSeed {
-            kind: &self.kind,
-            path: self.path,
-        })? {
-            list.push(value);
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        loop {
+            let element = ListVisitor {
+                kind: self.kind,
+                path: self.path,
+                list: &mut *self.list,
+            };
+            if elements.next_element_seed(element)?.is_none() {
+                break;
+            }
         }
-        Ok(list)
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<(), A::Error> {
+        let Kind::Message(descriptor) = self.kind else {
+            return Err(A::Error::custom("expected a boolean, a number or a string"));
+        };
+        let seed = MessageSeed {
+            descriptor: descriptor.clone(),
+            path: self.path,
+        };
+        let message = seed.visit_map(members)?;
+        self.list.push(Value::Message(message));
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<(), E> {
+        self.scalar(Scalar::Bool(value))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<(), E> {
+        self.scalar(Scalar::Integer(value.into()))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<(), E> {
+        self.scalar(Scalar::Integer(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<(), E> {
+        self.scalar(Scalar::Float(value))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<(), E> {
+        self.scalar(Scalar::Text(value.to_owned()))
     }
 }
 

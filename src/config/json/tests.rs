@@ -92,6 +92,24 @@ fn equal_forms_are_read_alike() {
             r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":"0.5"}}}"#,
             r#"{"sequence_batching":{"direct":{"minimum_slot_utilization":5e-1}}}"#,
         ],
+        // As libprotobuf reads it; comments beyond that.
+        &[
+            r#"{"name":"x'y\"\t","max_batch_size":3}"#,
+            r#"{name:"x'y\"\t",max_batch_size:3}"#,
+            r#"{'name':'x\'y"\t','max_batch_size':3}"#,
+            "{ name : 'x\\'y\\\"\t' , $max_batch_size: 3 }"
+                .replace('$', "")
+                .leak(),
+            r#"{"name":"\x'\y\"\t","max_batch_size":3,}"#,
+            "// one\n{/* two\n */name:\"x'y\\\"\\t\",// three, 'four'\nmax_batch_size:3,}//",
+            "{\"name\":\"x'y\\\"\\t\",\"max_batch_size\":3}\0{]",
+        ],
+        &[
+            r#"{"input":[{"name":"a","dims":[-1]}],"output":[]}"#,
+            r#"{"input":{"name":"a","dims":-1},"output":null}"#,
+            r#"{"input":[[{"name":"a","dims":["-1",],},],],"output":[null]}"#,
+            r#"{input:{name:'a',dims:[[-1],null]},output:[[],[]]}"#,
+        ],
     ];
     for group in groups {
         let expected = from_json(group[0]).expect(group[0]);
@@ -147,14 +165,25 @@ fn refusals_name_field_line_and_column() {
             r#"max_batch_size: expected an integer, got """#,
         ),
         (r#"{"name":1}"#, "name: expected a string"),
+        (r#"{"input":1}"#, "input: expected an object"),
         (
-            r#"{"input":{}}"#,
-            "input: invalid type: map, expected an array",
+            r#"{"input":{"dims":{}}}"#,
+            "input.dims: expected a boolean, a number or a string",
         ),
         (
-            r#"{"input":[null]}"#,
-            "input: invalid type: null, expected an object of inference.ModelInput",
+            r#"{"input":[{"dims":["x"]}]}"#,
+            r#"input.dims: expected an integer, got "x""#,
         ),
+        ("{max_batch_size:08}", "max_batch_size: invalid number"),
+        ("{name:x}", "name: expected value"),
+        ("{,name:'x'}", "key must be a string"),
+        ("{name:'x',,}", "key must be a string"),
+        ("{input:[,]}", "input: expected value"),
+        ("{name:'x'}}", "trailing characters"),
+        ("{name:'x'", "EOF while parsing an object"),
+        ("{name:'x}", "name: EOF while parsing a string"),
+        ("{/* name:'x'}", "key must be a string"),
+        ("{# x\nname:'x'}", "key must be a string"),
         (
             r#"{"input":[{"optional":1}]}"#,
             "input.optional: expected a boolean",

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{Error, expand, from_json, schema};
+use crate::{Error, expand, files, from_json, schema};
 
 /// Reads a configuration file: the text format, or JSON if that is the end of its name. With `expands` its `${NAME}` are the values of
 /// environment variables. Blocks.
@@ -27,7 +27,7 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
             path.display()
         ))
     };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let file = files::open(path).map_err(unreadable)?;
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX + 1)
         .read_to_end(&mut text)

@@ -104,7 +104,7 @@ impl<'a> Graph<'a> {
         for input in &config.input {
             let Some(node) = self.nodes.get_mut(input.name.as_str()) else {
                 return Err(Error::invalid(format!(
-                    "ensemble input '{}' for ensemble {} is not used",
+                    "ensemble input '{}' for ensemble {}' is not used",
                     input.name, config.name
                 )));
             };
@@ -136,7 +136,7 @@ impl<'a> Graph<'a> {
         for output in &config.output {
             let Some(node) = self.nodes.get(output.name.as_str()) else {
                 return Err(Error::invalid(format!(
-                    "ensemble output '{}' for ensemble {} is not used",
+                    "ensemble output '{}' for ensemble {}' is not used",
                     output.name, config.name
                 )));
             };

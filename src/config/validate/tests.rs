@@ -263,7 +263,7 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "z" } output_map { key: "b" value: "y" } }  }"#,
-        "ensemble input 'x' for ensemble m is not used",
+        "ensemble input 'x' for ensemble m' is not used",
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } input_map { key: "c" value: "z" } output_map { key: "b" value: "y" } }  }"#,
@@ -271,11 +271,11 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } input { name: "x2" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "y" } }  }"#,
-        "ensemble input 'x2' for ensemble m is not used",
+        "ensemble input 'x2' for ensemble m' is not used",
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } output { name: "y2" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "y" } }  }"#,
-        "ensemble output 'y2' for ensemble m is not used",
+        "ensemble output 'y2' for ensemble m' is not used",
     ),
     (
         r#"platform: "ensemble" input { name: "x" data_type: TYPE_FP32 dims: 1 } output { name: "y" data_type: TYPE_FP32 dims: 1 } ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: "a" value: "x" } output_map { key: "b" value: "y" } output_map { key: "c" value: "spare" } }  }"#,

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use conch_channel::{Claim, NEVER_NS};
 use conch_config::{Model, Scheduling};
+use conch_memory::try_text;
 use smallvec::SmallVec;
 
 use crate::asker::Hold;
@@ -26,7 +27,7 @@ use crate::regions::Landing;
 use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
 use crate::scheduler::Facts;
 use crate::trace::Activity;
-use crate::{Completion, Error, ModelVersion, gate, sequence};
+use crate::{Completion, Error, ModelVersion, gate, request_log, sequence, truncated};
 
 pub(crate) use plan::Plan;
 pub(crate) use tensor::byte_count;
@@ -37,6 +38,10 @@ const CORRELATION_ID_CHARACTERS_MAX: usize = 128;
 
 /// Unknown names among which duplicates are looked for; beyond it they are only called unknown.
 const UNKNOWN_MAX: usize = 16;
+/// Inputs of a request that a message names.
+const NAMES_MAX: usize = 64;
+/// Dimensions that a message shows; upstream's own bound is far below.
+const DIMS_SHOWN_MAX: usize = 64;
 
 /// Checks `draft` against `model` and reserves its places; the ticket is ready for [`ModelVersion::submit`].
 ///
@@ -116,7 +121,7 @@ fn enter(
         },
         signature: model
             .plan
-            .signature(config, &indices, &inputs, batch_size > 0),
+            .signature(config, &indices, &inputs, batch_size > 0)?,
     };
     // What the response cache answers needs no place in the queue. It must not keep answers of requests in shared memory: between the
     // look at a key and the execution, or between the execution and the copy, the client could plant anything there for others.
@@ -150,11 +155,13 @@ fn enter(
     };
     let origin = Origin {
         model: reservation,
-        id: draft.id.into(),
+        id: try_text(draft.id)?,
         completion,
         slot,
         credits: draft.credits,
+        takes_first: draft.takes_first,
         usage: draft.usage,
+        budget: draft.budget,
         facts,
         member: membership,
         turn,
@@ -178,6 +185,7 @@ fn enter(
         step,
         hold: Hold::new(draft.asker),
     };
+    request_log::note_prepared(&origin, &request);
     if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {
         trace.reach(Activity::RequestStart, stamps.request_start_ns);
         trace.reach(Activity::QueueStart, stamps.queue_start_ns);
@@ -263,7 +271,7 @@ impl fmt::Display for Prefix<'_> {
         } else {
             self.0
         };
-        write!(f, "[request id: {id}] ")
+        write!(f, "[request id: {}] ", truncated(id))
     }
 }
 
@@ -273,9 +281,12 @@ pub(crate) struct Dims<'a>(pub(crate) &'a [i64]);
 impl fmt::Display for Dims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
-        for (index, dim) in self.0.iter().enumerate() {
+        for (index, dim) in self.0.iter().take(DIMS_SHOWN_MAX).enumerate() {
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{dim}")?;
+        }
+        if self.0.len() > DIMS_SHOWN_MAX {
+            f.write_str(",...")?;
         }
         f.write_str("]")
     }
@@ -405,7 +416,8 @@ impl MatchedInputs {
             let name = draft.inputs[*position].name;
             return Err(Error::invalid(format!(
                 "unexpected inference input '{name}' for model '{}'",
-                request.model
+                request.model,
+                name = truncated(&name)
             )));
         }
         Ok(())
@@ -418,8 +430,12 @@ impl MatchedInputs {
         draft: &Draft<'_>,
         required: usize,
     ) -> String {
-        let quote = |name: &str| format!("'{name}'");
-        let got: Vec<String> = draft.inputs.iter().map(|input| quote(input.name)).collect();
+        let quote = |name: &str| format!("'{name}'", name = truncated(&name));
+        let given = draft.inputs.iter().map(|input| quote(input.name));
+        let mut got: Vec<String> = given.take(NAMES_MAX).collect();
+        if draft.inputs.len() > NAMES_MAX {
+            got.push("...".to_owned());
+        }
         let missing: Vec<String> = config
             .inputs
             .iter()
@@ -491,7 +507,10 @@ fn match_outputs<'a>(
             }
         };
         if !is_new {
-            return Err(request.invalid(format_args!("output '{name}' already exists in request")));
+            return Err(request.invalid(format_args!(
+                "output '{name}' already exists in request",
+                name = truncated(&name)
+            )));
         }
     }
     // Backends answer in the order in which they are asked, so clients see it.
@@ -508,7 +527,8 @@ impl MatchedOutputs<'_> {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
                 "unexpected inference output '{name}' for model '{}'",
-                request.model
+                request.model,
+                name = truncated(&name)
             ))),
         }
     }

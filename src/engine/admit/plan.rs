@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use conch_config::{Model, Scheduling, TensorSpec};
-use conch_memory::View;
+use conch_memory::{OutOfMemory, View, try_reserve};
 
 use crate::request::Input;
 use crate::scheduler::Signature;
@@ -56,16 +56,19 @@ impl Plan {
 
     /// What must be equal in a batch, as numbers: per configured input whether it is there (if any is optional), and rank, dimensions
     /// and content of the compared ones. Self-delimiting, so equal signatures mean equal facts.
+    ///
+    /// # Errors
+    /// Without memory for the content, which is as large as the client likes.
     pub(crate) fn signature(
         &self,
         config: &Model,
         indices: &[usize],
         inputs: &[Input],
         has_batch_dim: bool,
-    ) -> Signature {
+    ) -> Result<Signature, OutOfMemory> {
         let mut signature = Signature::new();
         if !self.has_signature {
-            return signature;
+            return Ok(signature);
         }
         for (index, spec) in config.inputs.iter().enumerate() {
             let input = indices
@@ -82,10 +85,10 @@ impl Plan {
             signature.push(dims.len() as i64);
             signature.extend_from_slice(dims);
             if spec.is_shape_tensor {
-                append_content(&mut signature, &input.chunks);
+                append_content(&mut signature, &input.chunks)?;
             }
         }
-        signature
+        Ok(signature)
     }
 }
 
@@ -94,17 +97,19 @@ fn is_compared(spec: &TensorSpec) -> bool {
     !spec.allow_ragged_batch && (spec.has_variable_dims() || spec.is_shape_tensor)
 }
 
-fn append_content(signature: &mut Signature, chunks: &[View]) {
-    let bytes: Vec<u8> = chunks
+fn append_content(signature: &mut Signature, chunks: &[View]) -> Result<(), OutOfMemory> {
+    let byte_count = chunks
         .iter()
-        .flat_map(|chunk| chunk.as_ref().iter().copied())
-        .collect();
-    signature.push(bytes.len() as i64);
-    for word in bytes.chunks(8) {
-        let mut padded = [0; 8];
-        padded[..word.len()].copy_from_slice(word);
-        signature.push(i64::from_le_bytes(padded));
+        .map(|chunk| chunk.as_ref().len())
+        .sum::<usize>();
+    try_reserve(signature, 1 + byte_count.div_ceil(8))?;
+    signature.push(byte_count as i64);
+    let mut bytes = chunks.iter().flat_map(|chunk| chunk.as_ref()).copied();
+    for _ in 0..byte_count.div_ceil(8) {
+        let word = std::array::from_fn(|_| bytes.next().unwrap_or(0));
+        signature.push(i64::from_le_bytes(word));
     }
+    Ok(())
 }
 
 fn index(specs: &[TensorSpec]) -> HashMap<Arc<str>, usize> {

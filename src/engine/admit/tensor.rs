@@ -28,7 +28,7 @@ pub(super) fn check(
     if is_content_checked(spec.data_type, spec.is_shape_tensor) {
         // What is checked must be what the backend gets. Frontends copy in slices before; this is for what they left.
         for chunk in input.chunks.iter_mut().filter(|chunk| chunk.is_shared()) {
-            *chunk = chunk.to_private();
+            *chunk = chunk.try_to_private()?;
         }
     }
     if input.data_type != spec.data_type {

@@ -506,6 +506,38 @@ fn signatures_hold_what_batches_must_share() {
 }
 
 #[test]
+fn places_are_bounded_however_many_levels_there_are() {
+    // As upstream's test of levels: its default is beyond 32 bits.
+    let config = format!(
+        "dynamic_batching {{ priority_levels: 18446744073709551615 default_priority_level: 4294967296
+           default_queue_policy {{ max_queue_size: 2 }} priority_queue_policy {{ key: 7000000000 value {{ }} }} priority_queue_policy {{ key: 9 value {{ max_queue_size: 1 }} }} }} {BATCHING}"
+    );
+    let model = model_with(&config, 10);
+    let at = |priority| Draft {
+        priority,
+        ..of(&[("a", Int32, &[1, 2], 8), ("b", Fp32, &[1, 1], 4)])
+    };
+    for (priority, level, max) in [
+        (0, 4_294_967_296, Some(2)),
+        (u64::MAX, u64::MAX, Some(2)),
+        (7_000_000_000, 7_000_000_000, None),
+        (9, 9, Some(1)),
+        (1, 1, Some(2)),
+    ] {
+        for _ in 0..2 {
+            let count = max.unwrap_or(5);
+            let tickets: Vec<_> = (0..count)
+                .map(|_| try_admit(&model, at(priority)).unwrap())
+                .collect();
+            assert_eq!(tickets[0].shared().facts.level, level);
+            let next = try_admit(&model, at(priority));
+            assert_eq!(next.is_err(), max.is_some(), "{priority}");
+        }
+    }
+    assert_eq!(model.statistics.totals().pending_count, 0);
+}
+
+#[test]
 fn places_are_bounded_and_given_back() {
     let config = format!(
         "dynamic_batching {{ priority_levels: 2 default_priority_level: 2 priority_queue_policy {{ key: 1 value {{ max_queue_size: 1 }} }} }} {BATCHING}"

@@ -11,7 +11,9 @@ use super::threads::Job;
 use super::{Caching, Kept, Key, Member, key};
 use crate::clock::monotonic_ns;
 use crate::queue::{Place, Refusal, refuse};
+use crate::request_log::{self, RequestState};
 use crate::stats::Failure;
+use crate::trace::Activity;
 use crate::{Code, Completion, Delivery, Departures, Error, Live, ModelVersion, Response, Ticket};
 
 /// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a twentieth of what a turn of a shard
@@ -163,9 +165,15 @@ fn answer(live: Live, lookup: &Lookup, kept: &Kept) {
         // Under preserve-ordering it comes after what is executing now, as upstream has it.
         turn.reserve();
     }
+    request_log::note(&origin.id, RequestState::Pending, RequestState::Released);
+    let response = kept.to_response(&origin.model);
+    if let Some(trace) = live.asker().and_then(|asker| asker.trace()) {
+        // In a trace a kept answer shows as the one that a backend makes, as upstream has it.
+        trace.show_outputs(Activity::TensorBackendOutput, &response.outputs);
+    }
     // Its inputs and its places are free before the client can send another.
     drop(live);
-    deliver(&ticket, Ok(kept.to_response(&origin.model)));
+    deliver(&ticket, Ok(response));
 }
 
 fn deliver(ticket: &Ticket, outcome: Result<Response, Error>) {

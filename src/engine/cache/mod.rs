@@ -24,7 +24,7 @@ use conch_memory::{ALIGNMENT_BYTES, View};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::topology::Placement;
-use crate::{Complaints, Error, ModelVersion, Output, Parameter, ParameterValue, Response};
+use crate::{Error, LogLimiter, ModelVersion, Output, Parameter, ParameterValue, Response};
 
 pub(crate) use course::Deposit;
 pub use key::Key;
@@ -81,13 +81,13 @@ impl Kept {
     /// the requests' budget, or are larger than what lies in them; it costs a miss one pass over its outputs.
     ///
     /// # Errors
-    /// INVALID_ARG if the CPU cannot read an output.
+    /// INVALID_ARG if the CPU cannot read an output; without memory for the copy.
     pub fn copy_of(response: &Response) -> Result<Kept, Error> {
         let mut outputs = Vec::with_capacity(response.outputs.len());
         for output in &response.outputs {
             let bytes = output.data.as_slice().ok_or_else(not_readable)?;
             outputs.push(Output {
-                data: View::copy_of(bytes),
+                data: View::try_copy_of(bytes)?,
                 ..output.clone()
             });
         }
@@ -142,7 +142,7 @@ pub(crate) struct Caching {
     seed: u64,
     /// How often each version was loaded.
     load_counts: Mutex<HashMap<VersionId, u64>>,
-    complaints: Complaints,
+    complaints: LogLimiter,
 }
 
 impl Caching {
@@ -166,7 +166,7 @@ impl Caching {
             cache,
             seed,
             load_counts: Mutex::default(),
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
         }))
     }
 

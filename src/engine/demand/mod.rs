@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::NoPlace;
-use crate::{Code, ControlMode, Error, Reservation, Server};
+use crate::{Code, ControlMode, Error, Reservation, Server, truncated};
 
 pub use call::Call;
 pub(crate) use choice::Resident;
@@ -109,9 +109,7 @@ impl Demand {
         if let Some(here) = find(server, name, version) {
             return Ok(Summons::Here(here));
         }
-        if server.is_stopping() {
-            return Err(Error::unavailable("Server not ready"));
-        }
+        server.check_serving()?;
         let mut state = self.lock();
         if let Some((error, since)) = state.failures.get(name) {
             if since.elapsed() < FAILURE_KEPT {
@@ -146,7 +144,8 @@ impl Demand {
     /// What a caller is told that cannot wait.
     pub fn later(name: &str) -> Error {
         Error::unavailable(format!(
-            "Request for unknown model: '{name}' is not loaded now, its load has begun, try again later"
+            "Request for unknown model: '{name}' is not loaded now, its load has begun, try again later",
+            name = truncated(&name)
         ))
     }
 
@@ -154,7 +153,8 @@ impl Demand {
     pub fn too_late(&self, name: &str) -> Error {
         Error::unavailable(format!(
             "model '{name}' was not loaded within {} s",
-            self.settings.patience.as_secs()
+            self.settings.patience.as_secs(),
+            name = truncated(&name)
         ))
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::choice::{Step, next_step};
 use super::{Demand, State, call, find};
-use crate::{Code, Error, Overrides, Server, log};
+use crate::{Code, Error, Overrides, Server, log, truncated};
 
 /// How often a thread that waits for room looks whether a model has become idle; who leaves wakes it.
 const LOOK: Duration = Duration::from_millis(5);
@@ -69,8 +69,12 @@ impl Demand {
         }
         let lifecycle = server.lifecycle();
         // The lookup's words, as if nothing had been tried.
-        let unknown =
-            || Error::not_found(format!("Request for unknown model: '{name}' is not found"));
+        let unknown = || {
+            Error::not_found(format!(
+                "Request for unknown model: '{name}' is not found",
+                name = truncated(&name)
+            ))
+        };
         let file_bytes = lifecycle.file_bytes(name).ok_or_else(unknown)?;
         let room = self.make_room(server, name, file_bytes);
         let outcome = room.and_then(|()| {
@@ -78,7 +82,10 @@ impl Demand {
                 .load_model(name, Overrides::default())
                 .map_err(|error| {
                     let message = error.message.trim_end();
-                    Error::unavailable(format!("model '{name}' could not be loaded: {message}"))
+                    Error::unavailable(format!(
+                        "model '{name}' could not be loaded: {message}",
+                        name = truncated(&name)
+                    ))
                 })
         });
         self.settle_size(server, name, file_bytes);
@@ -132,7 +139,8 @@ impl Demand {
                 }
                 Step::Refuse => {
                     return Err(Error::unavailable(format!(
-                        "model '{name}' takes {bytes} bytes, and all models together may take {budget_bytes} (--model-memory-budget-bytes)"
+                        "model '{name}' takes {bytes} bytes, and all models together may take {budget_bytes} (--model-memory-budget-bytes)",
+                        name = truncated(&name)
                     )));
                 }
                 Step::Evict(oldest) => {
@@ -146,7 +154,8 @@ impl Demand {
             if Instant::now() >= deadline || server.is_stopping() {
                 return Err(Error::unavailable(format!(
                     "there was no room for model '{name}' within {} s: the models that take it are in use",
-                    self.settings.patience.as_secs()
+                    self.settings.patience.as_secs(),
+                    name = truncated(&name)
                 )));
             }
             let waited = self.changed.wait_timeout(state, LOOK);
@@ -264,7 +273,10 @@ fn lease(
     find(server, name, call.version).ok_or_else(|| {
         Error::new(
             Code::Unavailable,
-            format!("model '{name}' was loaded, and unloaded again at once"),
+            format!(
+                "model '{name}' was loaded, and unloaded again at once",
+                name = truncated(&name)
+            ),
         )
     })
 }

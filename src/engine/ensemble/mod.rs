@@ -30,6 +30,8 @@ pub(crate) use chores::TURN_MAX;
 use graph::Graph;
 use limit::Limit;
 pub(crate) use pace::Pace;
+#[cfg(test)]
+pub(crate) use run::NESTING_MAX;
 pub(crate) use run::{Run, StepHold};
 
 /// What a version of an ensemble holds.
@@ -174,7 +176,7 @@ type Pins = Result<Box<[Pin]>, (NoPlace, Arc<ModelVersion>)>;
 
 /// As many as a client may have on their way that reads none.
 const WINDOW: u64 = crate::credits::COUNT_MAX;
-const PATIENCE: Duration = crate::credits::PATIENCE;
+const PATIENCE: Duration = crate::credits::HOLD_MAX;
 /// Where the configuration bounds what is in flight memory is dear, so it is worth some waiting. Upstream waits for 300 s.
 const PATIENCE_IF_BOUNDED: Duration = Duration::from_secs(10);
 

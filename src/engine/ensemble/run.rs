@@ -24,10 +24,12 @@ use super::{Ensemble, Pace, chores};
 use crate::admit::Prefix;
 use crate::clock::monotonic_ns;
 use crate::model::Pin;
-use crate::queue::{give_notice, refuse};
+use crate::queue::{Cancelled, mark_cancelled, refuse};
 use crate::request::{Live, Ticket, WeakTicket};
+use crate::request_log::{self, RequestState};
 use crate::stats::{ExecutionSpan, Failure};
-use crate::{Code, Completion, Delivery, Departures, Error, Response};
+use crate::trace::Activity;
+use crate::{Code, Completion, Delivery, Departures, Error, Response, log};
 
 /// See the module.
 pub(crate) struct Run {
@@ -69,6 +71,8 @@ pub(super) enum Arrival {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) live: Option<Live>,
+    /// Ensembles that it is inside of.
+    depth: u32,
     started_ns: u64,
     /// None until it begins, and once it is over.
     pub(super) course: Option<Course<Value>>,
@@ -126,7 +130,13 @@ impl Run {
         };
         // It waits for nothing of its own.
         live.place = None;
-        run.state().live = Some(live);
+        request_log::note(&origin.id, RequestState::Pending, RequestState::Executing);
+        let depth = live.step.as_ref().map_or(0, StepHold::depth_inside);
+        {
+            let mut state = run.state();
+            state.depth = depth;
+            state.live = Some(live);
+        }
         run.arrive(Arrival::Begin);
         chores::attend(run);
     }
@@ -243,6 +253,12 @@ impl Run {
         state.started_ns = monotonic_ns();
         let inputs = tensor::of_request(live, &origin.model.config);
         let course = state.course.insert(Course::new(graph, wanted));
+        if state.depth >= NESTING_MAX {
+            return Err(Error::invalid(format!(
+                "{}ensembles are nested more than {NESTING_MAX} deep",
+                Prefix(&origin.id)
+            )));
+        }
         state.pins = self.ensemble.pin(&origin.id)?;
         let progress = course.begin(graph, inputs);
         if state.pins.iter().any(|pin| pin.config.is_decoupled) {
@@ -335,7 +351,7 @@ impl Run {
     /// Answers, starts what is to start, and ends if that was all.
     fn go_on(&self, progress: Progress<Value>) {
         let Progress { starts, answers } = progress;
-        let mut answers: SmallVec<[Response; 1]> = answers
+        let mut answers: SmallVec<[Result<Response, Error>; 1]> = answers
             .into_iter()
             .map(|answer| self.response(answer))
             .collect();
@@ -361,7 +377,7 @@ impl Run {
         withdrawn.iter().for_each(withdraw_step);
         let has_news = !answers.is_empty();
         for answer in answers {
-            self.deliver_outcome(Some(Ok(answer)), false);
+            self.deliver_outcome(Some(answer), false);
         }
         if is_over {
             self.end(last, has_answered);
@@ -372,12 +388,12 @@ impl Run {
     }
 
     /// The final delivery, after the request has been given up if nothing refers to it any more.
-    fn end(&self, last: Option<Response>, has_answered: bool) {
+    fn end(&self, last: Option<Result<Response, Error>>, has_answered: bool) {
         let origin = self.ticket.shared();
         let mut state = self.state();
         let outcome = match (state.failure.clone(), last) {
             (Some(error), _) => Some(Err(error)),
-            (None, Some(answer)) => Some(Ok(answer)),
+            (None, Some(answer)) => Some(answer),
             (None, None) if has_answered || origin.model.config.is_decoupled => None,
             (None, None) => Some(Err(self.deadlock())),
         };
@@ -414,10 +430,14 @@ impl Run {
     }
 
     /// The ensemble's response from the values of its wanted outputs.
-    fn response(&self, values: SmallVec<[Value; 2]>) -> Response {
+    ///
+    /// # Errors
+    /// Without memory for what has to be copied.
+    fn response(&self, values: SmallVec<[Value; 2]>) -> Result<Response, Error> {
         let model = &self.ticket.shared().model;
         let config = &model.config;
         let state = self.state();
+        let trace = state.live.as_ref().and_then(|live| live.asker()?.trace());
         let wanted = state.live.as_ref().map(|live| &live.requested_outputs);
         let is_batching = state.live.as_ref().is_some_and(|live| live.batch_size > 0);
         let mut parameters = Vec::new();
@@ -429,20 +449,27 @@ impl Run {
             };
             let spec = index.and_then(|index| config.outputs.get(index));
             let (Some(spec), Some(tensor)) = (spec, value.tensor) else {
+                if let Some(spec) = spec {
+                    log::verbose!(1, "Composing models did not output tensor {}", spec.name);
+                }
                 continue;
             };
-            outputs.push(tensor.into_output(spec, is_batching));
+            outputs.push(tensor.into_output(spec, is_batching)?);
             if let Some(sequence) = value.sequence
                 && parameters.is_empty()
             {
                 parameters = sequence.parameters();
             }
         }
-        Response {
+        drop(state);
+        if let Some(trace) = trace {
+            trace.show_outputs(Activity::TensorBackendOutput, &outputs);
+        }
+        Ok(Response {
             model: Arc::clone(model),
             outputs,
             parameters,
-        }
+        })
     }
 
     /// One reason less to keep the request. The last gives it up and counts it; returns whether this was the last. Its place is then to be
@@ -452,17 +479,23 @@ impl Run {
         if self.open_count.fetch_sub(1, Ordering::AcqRel) > 1 {
             return false;
         }
-        let (live, started_ns, is_failed) = {
+        let (live, started_ns, failure) = {
             let mut state = self.state();
             let Some(live) = state.live.take() else {
                 return true;
             };
-            (live, state.started_ns, state.failure.is_some())
+            (live, state.started_ns, state.failure.clone())
         };
         let statistics = &self.ticket.shared().model.statistics;
-        if is_failed {
+        if let Some(error) = failure {
             let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-            statistics.report_failure(Failure::Other, duration_ns);
+            if error.code == Code::Cancelled && self.ticket.was_cancelled() {
+                statistics.report_failure(Failure::Canceled, duration_ns);
+            } else {
+                // Upstream counts the ensemble's request and once more its failed step, both for the ensemble (L0_model_queue).
+                statistics.report_failure(Failure::Other, duration_ns);
+                statistics.report_failure(Failure::Other, duration_ns);
+            }
         } else {
             let [input_ns, infer_ns, output_ns] =
                 [0, 1, 2].map(|part| self.spans_ns[part].load(Ordering::Relaxed));
@@ -477,6 +510,8 @@ impl Run {
             statistics.report_request(true, &live.stamps, count, &span);
             statistics.report_batch(count, &span);
         }
+        let id = &self.ticket.shared().id;
+        request_log::note(id, RequestState::Executing, RequestState::Released);
         drop(live);
         true
     }
@@ -506,24 +541,20 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
         .fold(start_ns, |sum, part| sum.saturating_add(*part))
 }
 
+/// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what pipelines are nested.
+pub(crate) const NESTING_MAX: u32 = 512;
+
 /// Takes a step's request out of its queue, or marks it if it executes.
 fn withdraw_step(ticket: &Ticket) {
-    // The scheduler of a sequence has its place to free, and answers.
-    if give_notice(ticket) {
-        return;
-    }
-    match ticket.claim(Fate::Cancel, None) {
-        Some(live) => {
+    match mark_cancelled(ticket) {
+        Cancelled::Taken(live) => {
             let mut departures = Departures::default();
             let error = Error::new(Code::Cancelled, "");
             refuse(live, Failure::Canceled, error, &mut departures);
             departures.flush();
         }
-        None => {
-            if let Some(inner) = ticket.shared().run.get().and_then(Weak::upgrade) {
-                inner.cancel();
-            }
-        }
+        Cancelled::Running(inner) => inner.cancel(),
+        Cancelled::Marked => {}
     }
 }
 
@@ -597,6 +628,11 @@ impl StepHold {
         // Relaxed: the caller holds a reason already.
         run.open_count.fetch_add(1, Ordering::Relaxed);
         StepHold(run)
+    }
+
+    /// How deep an ensemble is that runs as this step.
+    fn depth_inside(&self) -> u32 {
+        self.0.state().depth.saturating_add(1)
     }
 
     /// Adds what the step's execution took.

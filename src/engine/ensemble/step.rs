@@ -145,6 +145,7 @@ impl Run {
             timeout_us: live.timeout_us,
             parameters: live.parameters.clone(),
             requested_outputs: shape.outputs.iter().map(|(name, _)| &**name).collect(),
+            budget: origin.budget.clone(),
             ..Draft::default()
         };
         let deadline_ns = live.stamps.deadline_ns;

@@ -1,7 +1,7 @@
 //! What travels between steps: tensors, as views that are never copied, and the sequence that they belong to.
 
 use conch_config::{DataType, Model, TensorSpec, dims_agree};
-use conch_memory::View;
+use conch_memory::{OutOfMemory, View};
 use smallvec::SmallVec;
 
 use crate::request::{CorrelationId, Request, Shape};
@@ -175,19 +175,22 @@ impl Tensor {
     }
 
     /// The tensor as an output of the ensemble.
-    pub(crate) fn into_output(self, spec: &TensorSpec, is_batching: bool) -> Output {
+    ///
+    /// # Errors
+    /// Without memory for what has to be copied.
+    pub(crate) fn into_output(self, spec: &TensorSpec, is_batching: bool) -> Result<Output, Error> {
         let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
         let shape = self.shape_for(dims, is_batching);
         let shape = match &spec.reshape {
             Some(made) => reshaped(&shape, made, &spec.dims, usize::from(is_batching)),
             None => shape,
         };
-        Output {
+        Ok(Output {
             name: spec.name.clone(),
             data_type: self.data_type,
             shape,
-            data: joined(&self.chunks),
-        }
+            data: joined(&self.chunks)?,
+        })
     }
 }
 
@@ -215,19 +218,12 @@ fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) 
 }
 
 /// One piece: an input of the ensemble that is its output, too, may come in several.
-fn joined(chunks: &[View]) -> View {
+fn joined(chunks: &[View]) -> Result<View, OutOfMemory> {
     match chunks {
-        [] => View::empty(),
+        [] => Ok(View::empty()),
         // What a client may still write to is no answer.
-        [only] if only.is_shared() => only.to_private(),
-        [only] => only.clone(),
-        chunks => {
-            let bytes: Vec<u8> = chunks
-                .iter()
-                .flat_map(|chunk| chunk.to_private().as_ref().to_vec())
-                .collect();
-            View::copy_of(&bytes)
-        }
+        [only] => only.try_to_private(),
+        chunks => View::try_join(chunks),
     }
 }
 
@@ -406,7 +402,7 @@ mod tests {
                 &[7, 3],
             ),
         ] {
-            let output = made(shape).into_output(&spec(text), false);
+            let output = made(shape).into_output(&spec(text), false).unwrap();
             assert_eq!(&*output.shape, expected, "{text}");
             assert_eq!(output.data.as_slice(), Some(&[1, 2, 3][..]), "in one piece");
         }

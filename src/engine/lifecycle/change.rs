@@ -10,43 +10,119 @@ use super::files::OverrideFiles;
 use super::plan::Plan;
 use super::turns::TurnsClosed;
 use super::{Lifecycle, source};
-use crate::registry::ModelId;
+use crate::registry::{ModelId, NOT_READY, State};
 use crate::repositories::Scan;
-use crate::{ControlMode, Error, Overrides, log};
+use crate::{Code, ControlMode, Error, Overrides, log, misplaced, truncated};
 
 /// Stands for all models in the list of startup models.
 const EVERYTHING: &str = "*";
+/// Models that the last line of a failed start names; all of them are in the table of models.
+const FAILURES_SHOWN_MAX: usize = 3;
+/// Misplaced models that are looked for and told of.
+const HINTS_MAX: usize = 8;
 
 impl Lifecycle {
-    /// Loads what is to be there from the start; returns whether nothing went wrong anywhere. Blocks until the last is ready or has
-    /// failed.
+    /// Loads the models that are to be there from the start. Returns the error that names those that failed, if any did. Blocks until
+    /// the last one is ready or has failed.
     ///
     /// # Errors
-    /// INVALID_ARG if the startup models are a contradiction.
-    pub(crate) fn start(&self) -> Result<bool, Error> {
+    /// The server cannot serve: INVALID_ARG if the startup models are a contradiction, INTERNAL if a local repository does not exist.
+    pub(crate) fn start(&self) -> Result<Option<Error>, Error> {
         let wanted = &self.options.startup_models;
         let has_all = wanted.iter().any(|name| name == EVERYTHING);
-        if self.options.model_control_mode != ControlMode::Explicit {
-            return Ok(self.synchronize() && self.is_everything_up());
-        }
-        if !has_all {
-            let names: BTreeSet<String> = wanted.iter().cloned().collect();
-            let is_polled = self.load_named(&names, &mut Vec::new())?;
-            return Ok(is_polled && self.is_everything_up());
-        }
-        if wanted.iter().any(|name| name != EVERYTHING) {
+        let is_explicit = self.options.model_control_mode == ControlMode::Explicit;
+        self.repositories().check_local()?;
+        if is_explicit && has_all && wanted.iter().any(|name| name != EVERYTHING) {
             return Err(Error::invalid(
                 "Wildcard model name '*' must be the ONLY startup model if specified at all.",
             ));
         }
-        Ok(self.synchronize() && self.is_everything_up())
+        let is_polled = if is_explicit && !has_all {
+            let names: BTreeSet<String> = wanted.iter().cloned().collect();
+            self.load_named(&names, &mut Vec::new())?
+        } else {
+            self.synchronize()
+        };
+        let is_up = is_polled && self.is_everything_up();
+        self.log_misplaced(!is_explicit || has_all);
+        Ok((!is_up).then(|| self.start_failure()))
+    }
+
+    /// Tells the log of models that were put where nothing looks for them. A repository that serves nothing is looked at if
+    /// `all_models` were to be loaded.
+    fn log_misplaced(&self, all_models: bool) {
+        let repositories = self.repositories().local();
+        let mut hints = Vec::new();
+        {
+            let models = self.board.lock();
+            for repository in &repositories {
+                let serves = models.values().any(|entry| {
+                    let source = entry.source.as_ref();
+                    entry.has_ready()
+                        && source.is_some_and(|source| source.path.starts_with(repository))
+                });
+                if all_models && !serves {
+                    hints.extend(misplaced::of_repository(repository));
+                }
+            }
+            if hints.is_empty() {
+                let failed = models.iter().filter(|(_, entry)| entry.trouble.is_some());
+                let paths = failed.flat_map(|(id, _)| {
+                    let paths = repositories.iter().map(|path| path.join(&*id.name));
+                    paths.filter(|path| path.is_dir())
+                });
+                hints.extend(
+                    paths
+                        .take(HINTS_MAX)
+                        .filter_map(|path| misplaced::of_model(&path)),
+                );
+            }
+        }
+        for hint in hints.iter().take(HINTS_MAX) {
+            log::warning!("{hint}");
+        }
+    }
+
+    /// Why the start failed: each model that is not up, with its reason, and at most [`FAILURES_SHOWN_MAX`] of them.
+    fn start_failure(&self) -> Error {
+        let summary = self.summary();
+        let mut failures: Vec<String> = summary
+            .iter()
+            .filter(|[_, _, status]| status != State::Ready.name())
+            .map(|[name, version, status]| {
+                let reason = status.strip_prefix("UNAVAILABLE: ").unwrap_or(status);
+                match version.as_str() {
+                    "-" => format!("model '{name}': {reason}"),
+                    version => format!("model '{name}', version {version}: {reason}"),
+                }
+            })
+            .collect();
+        for name in &self.options.startup_models {
+            if name != EVERYTHING && !summary.iter().any(|[known, ..]| known == name) {
+                failures.push(format!("model '{name}' is in no model repository"));
+            }
+        }
+        if failures.is_empty() {
+            failures.push(String::from(
+                "a model repository could not be read, see the log",
+            ));
+        }
+        let more = failures.len().saturating_sub(FAILURES_SHOWN_MAX);
+        failures.truncate(FAILURES_SHOWN_MAX);
+        let mut message = format!("failed to load all models: {}", failures.join("; "));
+        if more > 0 {
+            message.push_str(&format!("; and {more} more, see the table of models"));
+        }
+        Error::internal(message)
     }
 
     /// See [`crate::Server::load_model`].
     pub(crate) fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         check_name(name)?;
+        let _charge = overrides.book(&self.budget)?;
         let names = BTreeSet::from([name.to_owned()]);
         let mut failures = Vec::new();
+        let mut cause = String::new();
         let is_polled = if overrides.is_empty() {
             self.load_named(&names, &mut failures)?
         } else {
@@ -64,6 +140,10 @@ impl Lifecycle {
                 }
                 Err(error) => {
                     log_poll_failure(name, &error);
+                    // What the client sent is not to blame, and it cannot look into the log: a full disk.
+                    if error.code == Code::Internal {
+                        cause = format!(": {}", error.message);
+                    }
                     false
                 }
             }
@@ -78,7 +158,8 @@ impl Lifecycle {
         }
         if !is_polled {
             return Err(Error::internal(format!(
-                "failed to load '{name}', failed to poll from model repository"
+                "failed to load '{name}', failed to poll from model repository{cause}",
+                name = truncated(&name)
             )));
         }
         Ok(())
@@ -316,22 +397,28 @@ impl Lifecycle {
             for ((id, _), arrival) in found.iter().zip(self.arrive(&found, false)) {
                 let is_asked = asked.contains(&*id.name);
                 let planned = self.plan_arrived(id, arrival, is_asked);
-                match planned.map(|plan| plan.or_else(|| self.dormant(id))) {
+                let needs = match planned.map(|plan| plan.or_else(|| self.dormant(id))) {
                     Ok(Some(plan)) => {
-                        for needed in &plan.source.needs {
-                            if seen.insert(needed.clone()) {
-                                open.push(needed.clone());
-                            }
-                        }
+                        let needs = plan.source.needs.clone();
                         plans.insert(id.clone(), plan);
+                        needs
                     }
-                    // It stays as it is, but is not any more there only for another's sake.
-                    Ok(None) => self.note_explicit(id, is_asked),
+                    // It stays as it is, but is not any more there only for another's sake. What it needs may have changed.
+                    Ok(None) => {
+                        self.note_explicit(id, is_asked);
+                        self.needs_of(id)
+                    }
                     Err(error) => {
                         log_poll_failure(&id.to_string(), &error);
                         is_polled &= !is_asked;
+                        continue;
                     }
-                }
+                };
+                open.extend(
+                    needs
+                        .into_iter()
+                        .filter(|needed| seen.insert(needed.clone())),
+                );
             }
         }
         (plans, is_polled)
@@ -345,7 +432,7 @@ impl Lifecycle {
     ) -> Vec<(ModelId, Error)> {
         let planned = plans.keys().cloned().collect();
         let mut failures = Vec::new();
-        for stage in stages(plans) {
+        for stage in self.stages(plans) {
             failures.extend(self.bring_up(stage));
         }
         self.follow_up(&changed, &planned);
@@ -406,6 +493,13 @@ impl Lifecycle {
         }
     }
 
+    /// The names of the models that a loaded ensemble is made of.
+    fn needs_of(&self, id: &ModelId) -> BTreeSet<String> {
+        let models = self.board.lock();
+        let source = models.get(id).and_then(|entry| entry.source.as_ref());
+        source.map_or_else(BTreeSet::new, |source| source.needs.clone())
+    }
+
     fn note_explicit(&self, id: &ModelId, is_explicit: bool) {
         let mut models = self.board.lock();
         let source = models.get_mut(id).and_then(|entry| entry.source.as_mut());
@@ -425,28 +519,11 @@ fn check_name(name: &str) -> Result<(), Error> {
     }
     if trimmed == ".." || trimmed == "." || trimmed.contains(['/', '\0']) {
         return Err(Error::invalid(format!(
-            "invalid model name '{name}', model name must not contain path traversal characters"
+            "invalid model name '{name}', model name must not contain path traversal characters",
+            name = truncated(&name)
         )));
     }
     Ok(())
-}
-
-/// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
-pub(super) fn stages(mut plans: BTreeMap<ModelId, Plan>) -> Vec<Vec<Plan>> {
-    let mut stages = Vec::new();
-    while !plans.is_empty() {
-        let names: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
-        let (now, later): (BTreeMap<_, _>, BTreeMap<_, _>) = plans
-            .into_iter()
-            .partition(|(_, plan)| plan.source.needs.is_disjoint(&names));
-        plans = later;
-        if now.is_empty() {
-            stages.push(std::mem::take(&mut plans).into_values().collect());
-        } else {
-            stages.push(now.into_values().collect());
-        }
-    }
-    stages
 }
 
 fn log_poll_failure(name: &str, error: &Error) {
@@ -457,5 +534,5 @@ fn log_poll_failure(name: &str, error: &Error) {
 }
 
 pub(super) fn stopping() -> Error {
-    Error::unavailable("Server not ready")
+    Error::unavailable(NOT_READY)
 }

@@ -128,8 +128,16 @@ fn startup_models() {
         (&[], Ok(&[])),
         (&["b"], Ok(&["b"])),
         (&["c", "a"], Ok(&["a", "c"])),
-        (&["a", "missing"], Err("failed to load all models")),
-        (&["a", "bad"], Err("failed to load all models")),
+        (
+            &["a", "missing"],
+            Err("failed to load all models: model 'missing' is in no model repository"),
+        ),
+        (
+            &["a", "bad"],
+            Err(
+                "failed to load all models: model 'bad', version 1: Internal: the weights are broken",
+            ),
+        ),
         (
             &["*", "a"],
             Err("Wildcard model name '*' must be the ONLY startup model if specified at all."),
@@ -468,4 +476,73 @@ fn stopping_ends_what_is_being_loaded_and_unloaded() {
             row("slow", Some(1), "UNAVAILABLE", "unloaded")
         ]
     );
+}
+
+#[test]
+fn a_load_that_takes_too_long_is_given_up() {
+    let directory = Directory::new();
+    directory.model("r", "stuck", &["1"], &fault("stuck"));
+    directory.model("r", "a", &["1"], "");
+    let options = Options {
+        model_load_timeout: Some(Duration::from_secs(2)),
+        model_load_thread_count: 1,
+        model_load_retry_count: 3,
+        ..explicit(&directory, &["r"])
+    };
+    let (host, server) = start(options);
+    for expected in [
+        "Unavailable: the load took longer than 2 seconds (--model-load-timeout-secs) and was given up while it was initializing the model;",
+        "Unavailable: its backend has not returned yet from a load that was given up after 2 seconds;",
+    ] {
+        assert_eq!(
+            plain(&server, "stuck").unwrap_err().message,
+            format!(
+                "load failed for model 'stuck': version 1 is at UNAVAILABLE state: {expected}\n"
+            )
+        );
+    }
+    assert_eq!(
+        host.events.count("load stuck:1"),
+        1,
+        "nothing is tried again"
+    );
+    // Neither its permit nor its turn is gone.
+    plain(&server, "a").unwrap();
+    server.unload_model("stuck", false).unwrap();
+    host.gate.open();
+    wait_for("what came too late", || {
+        host.events.count("drop model stuck:1") == 1
+    });
+    wait_for("a load that is no longer overdue", || {
+        plain(&server, "stuck").is_ok()
+    });
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_start_that_is_not_wanted_any_more_loads_nothing_more() {
+    let directory = Directory::new();
+    for name in ["a", "b", "c"] {
+        directory.model("r", name, &["1"], &fault("stuck"));
+    }
+    let options = Options {
+        model_load_thread_count: 1,
+        exit_on_error: false,
+        ..options(&directory, &["r"])
+    };
+    let stop_request = Arc::clone(&options.stop_request);
+    let host = Arc::new(Host::default());
+    let error = std::thread::scope(|scope| {
+        let starting = Arc::clone(&host) as Arc<dyn crate::BackendHost>;
+        let start = scope.spawn(|| Server::start(options, starting).err());
+        wait_for("the first load", || host.events.count("load ") == 1);
+        stop_request.store(true, Ordering::Relaxed);
+        host.gate.open();
+        start.join().unwrap()
+    });
+    assert_eq!(
+        error,
+        Some(Error::unavailable("stopped while models were loaded"))
+    );
+    assert_eq!(host.events.count("load "), 1);
 }

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use conch_config::{Composing, EnsembleStep, Ensembling, ModelConfig, Scheduling};
+use conch_config::{Composing, Ensembling, ModelConfig, Scheduling};
 
 use super::board::{Entry, Models, Trouble};
 use super::loaded::Loaded;
 use super::plan::Plan;
+use super::step_graph::{StepGraph, locate};
 use super::{Lifecycle, UNLOADED, source};
 use crate::ensemble::Ensemble;
 use crate::registry::{ModelId, State};
@@ -28,25 +29,34 @@ impl Lifecycle {
     /// what is wrong with the others.
     pub(super) fn assemble(&self, plans: Vec<Plan>) -> (Vec<Plan>, Vec<(ModelId, Error)>) {
         let mut failures = Vec::new();
-        let circles = circles(&plans);
+        let planned: BTreeMap<ModelId, ModelConfig> = plans
+            .iter()
+            .filter(|plan| plan.is_ensemble())
+            .map(|plan| (plan.id.clone(), plan.candidate.config.clone()))
+            .collect();
         let mut sound = Vec::with_capacity(plans.len());
         for mut plan in plans {
             if !plan.is_ensemble() {
                 sound.push(plan);
                 continue;
             }
-            let composed = match circles.get(&plan.id) {
-                Some(last) => Err(circular(&plan.id, last)),
-                None => self.composed(&plan),
-            };
             let blueprint = plan.clone();
-            match composed {
+            if let Err(error) = self.claim_steps(&plan, &planned) {
+                log::error!("{error}");
+                // What serves under this name needs no circle, and goes on.
+                let serves = self
+                    .board
+                    .lock()
+                    .get(&plan.id)
+                    .is_some_and(Entry::has_ready);
+                if !serves {
+                    self.lay_dormant(blueprint, &error);
+                }
+                failures.push((plan.id, error));
+                continue;
+            }
+            match self.composed(&plan) {
                 Ok(config) => {
-                    self.board
-                        .lock()
-                        .entry(plan.id.clone())
-                        .or_default()
-                        .blueprint = Some(Box::new(blueprint));
                     plan.candidate.config = config;
                     sound.push(plan);
                 }
@@ -58,6 +68,26 @@ impl Lifecycle {
             }
         }
         (sound, failures)
+    }
+
+    /// Notes what an ensemble is to be made of, unless it would need itself. Look and note are one step under the board's lock: of two
+    /// loads at a time that close a circle together, the second is refused.
+    ///
+    /// # Errors
+    /// INVALID_ARG in upstream's words for a circle, through whatever is planned, serves or lies dormant.
+    fn claim_steps(
+        &self,
+        plan: &Plan,
+        planned: &BTreeMap<ModelId, ModelConfig>,
+    ) -> Result<(), Error> {
+        let mut models = self.board.lock();
+        let steps = StepGraph::new(&models, planned, self.options.namespacing);
+        if let Some(last) = steps.circle_through(&plan.id, &plan.candidate.config) {
+            return Err(circular(&plan.id, &last));
+        }
+        let entry = models.entry(plan.id.clone()).or_default();
+        entry.blueprint = Some(Box::new(plan.clone()));
+        Ok(())
     }
 
     /// The configuration of an ensemble, completed by those of its models.
@@ -149,6 +179,13 @@ impl Lifecycle {
             &self.placement.timekeeper,
         );
         entry.ensemble.get_or_init(|| Arc::clone(&ensemble));
+        if ensembling.inflight_max > 0 {
+            log::info!(
+                "Ensemble model '{}' configured with max_inflight_requests: {}",
+                id.name,
+                ensembling.inflight_max
+            );
+        }
         if let Some(caching) = self.caching() {
             caching.enroll(&entry);
         }
@@ -210,38 +247,11 @@ impl Lifecycle {
                 .filter_map(|(id, entry)| Some((id.clone(), (**entry.blueprint.as_ref()?).clone())))
                 .collect()
         };
-        for stage in super::change::stages(plans) {
+        for stage in self.stages(plans) {
             // Each has said in the log what is wrong with it.
             let _ = self.bring_up(stage);
         }
     }
-}
-
-/// The model that a step means, among those that are loaded or were to be: in the namespace it names, or else in the ensemble's own,
-/// or else the only one of the name.
-fn locate<'m>(
-    models: &'m Models,
-    ensemble: &ModelId,
-    step: &EnsembleStep,
-    has_namespaces: bool,
-) -> Option<&'m ModelId> {
-    let of_name = || {
-        models
-            .iter()
-            .filter(|(id, entry)| *id.name == *step.model && entry.is_known())
-            .map(|(id, _)| id)
-    };
-    if !has_namespaces {
-        return of_name().next();
-    }
-    if !step.namespace.is_empty() {
-        return of_name().find(|id| *id.namespace == *step.namespace);
-    }
-    let own = of_name().find(|id| id.namespace == ensemble.namespace);
-    own.or_else(|| {
-        let mut of_name = of_name();
-        of_name.next().filter(|_| of_name.next().is_none())
-    })
 }
 
 /// The version of a step's model whose configuration counts: the highest. The one that the step wants must be there, too.
@@ -280,7 +290,7 @@ fn ready_version<'m>(
 
 impl Entry {
     /// Whether it is loaded, or was to be.
-    fn is_known(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         self.source.is_some()
             || matches!(
                 self.trouble,
@@ -319,34 +329,7 @@ impl Entry {
     }
 }
 
-/// The ensembles that need themselves, each with the one that it does so by.
-fn circles(plans: &[Plan]) -> BTreeMap<ModelId, String> {
-    let needs: BTreeMap<&str, &BTreeSet<String>> = plans
-        .iter()
-        .map(|plan| (&*plan.id.name, &plan.source.needs))
-        .collect();
-    let mut circles = BTreeMap::new();
-    for plan in plans {
-        let start = &*plan.id.name;
-        let mut seen: BTreeSet<&str> = BTreeSet::new();
-        let mut open: Vec<&str> = vec![start];
-        while let Some(name) = open.pop() {
-            for needed in needs.get(name).into_iter().flat_map(|needed| needed.iter()) {
-                if needed == start {
-                    circles.insert(plan.id.clone(), name.to_owned());
-                    open.clear();
-                    break;
-                }
-                if seen.insert(needed) {
-                    open.push(needed);
-                }
-            }
-        }
-    }
-    circles
-}
-
-fn circular(id: &ModelId, last: &str) -> Error {
+fn circular(id: &ModelId, last: &ModelId) -> Error {
     Error::invalid(format!(
         "circular dependency between ensembles: {id} -> ... -> {last} -> {id}"
     ))

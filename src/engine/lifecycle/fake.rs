@@ -107,7 +107,7 @@ impl Events {
     }
 }
 
-/// Holds executions up until it is opened, and pairs loads.
+/// Holds executions and loads up until it is opened, and pairs loads.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<(bool, usize)>,
@@ -209,6 +209,7 @@ impl Backend for FakeBackend {
             "flaky" if self.events.count(&format!("load {id}")) < 3 => {
                 return Err(Error::unavailable("not yet"));
             }
+            "stuck" => self.gate.pass(),
             "meet" if !self.gate.meet(2) => return Err(Error::internal("nobody else was loading")),
             _ => {}
         }

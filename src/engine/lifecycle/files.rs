@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::{Error, Scratch};
+use crate::{Error, Scratch, truncated};
 
 /// A temporary model directory.
 #[derive(Debug)]
@@ -35,22 +35,21 @@ impl OverrideFiles {
         let relative = name.strip_prefix(FILE_PREFIX).unwrap_or(name);
         let invalid = |why: &str| {
             Error::invalid(format!(
-                "Invalid file parameter '{FILE_PREFIX}{relative}'{why}"
+                "Invalid file parameter '{FILE_PREFIX}{}'{why}",
+                truncated(relative)
             ))
         };
-        let inside = normalize(relative).ok_or_else(|| {
-            let path = self.path().join(relative);
-            invalid(&format!(
-                " with normalized path '{}' must stay within model directory.",
-                path.display()
-            ))
-        })?;
+        let inside =
+            normalize(relative).ok_or_else(|| invalid(" must stay within model directory."))?;
         if inside.as_os_str().is_empty() {
             return Err(invalid(", it names no file"));
         }
         let path = self.path().join(inside);
         let failed = |cause: &io::Error| {
-            Error::internal(format!("failed to write '{}': {cause}", path.display()))
+            Error::internal(format!(
+                "failed to write file parameter '{}': {cause}",
+                truncated(relative)
+            ))
         };
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|cause| match cause.kind() {
@@ -60,7 +59,10 @@ impl OverrideFiles {
                 _ => failed(&cause),
             })?;
         }
-        fs::write(&path, contents).map_err(|cause| failed(&cause))
+        fs::write(&path, contents).map_err(|cause| match cause.kind() {
+            io::ErrorKind::IsADirectory => invalid(", file has been created as a directory"),
+            _ => failed(&cause),
+        })
     }
 }
 
@@ -113,7 +115,10 @@ mod tests {
                 &["file:1", "file:1/x"],
                 Err("Invalid file parameter 'file:1/x', directory has been created as a file"),
             ),
-            (&["file:1/x", "file:1"], Err("failed to write")),
+            (
+                &["file:1/x", "file:1"],
+                Err("Invalid file parameter 'file:1', file has been created as a directory"),
+            ),
         ];
         for (names, expected) in table {
             let files: Vec<(String, Vec<u8>)> = names

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use conch_config::{Gpus, Scheduling};
+use conch_config::{Gpus, ModelConfig, Scheduling};
 
 use super::board::{Departing, Entry, Slot, Trouble};
 use super::loaded::{Loaded, Staff};
@@ -39,6 +40,16 @@ pub(super) enum Change {
     Loaded(Loaded),
     /// Other instances for the one that serves.
     Revised(Revised),
+}
+
+impl Change {
+    /// Takes down again what came up for nothing.
+    pub(super) fn undo(self) {
+        match self {
+            Change::Loaded(loaded) => loaded.unload(),
+            Change::Revised(revised) => drop(revised),
+        }
+    }
 }
 
 /// How many versions may load at once, whoever loads them.
@@ -113,9 +124,10 @@ impl Lifecycle {
         let jobs = Mutex::new(jobs);
         let work = || {
             while let Some((loading, version)) = next(&jobs) {
-                let outcome = self
-                    .permits
-                    .run(|| self.load_with_retries(&loading, version));
+                let outcome = self.permits.run(|| match self.is_ending() {
+                    true => Err(super::change::stopping()),
+                    false => self.load_with_retries(&loading, version),
+                });
                 if let Some(error) = self.conclude(&loading, version, outcome) {
                     push(&failures, (loading.plan.id.clone(), error));
                 }
@@ -204,18 +216,15 @@ impl Lifecycle {
         let retry_count = self.options.model_load_retry_count;
         let mut attempts_left = retry_count;
         loop {
-            let attempt = catch_unwind(AssertUnwindSafe(|| {
-                match self.revise_version(plan, version)? {
-                    Some(revised) => Ok(Change::Revised(revised)),
-                    None => self
-                        .load_version(plan, version, &progress)
-                        .map(Change::Loaded),
+            let outcome = match self.options.model_load_timeout {
+                // An ensemble has no backend that could hang.
+                Some(timeout) if !plan.is_ensemble() => {
+                    self.attempt_within(timeout, plan, version, &progress)
                 }
-            }));
-            let outcome = attempt
-                .unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")));
+                _ => self.attempt(plan, version, &progress),
+            };
             match outcome {
-                Err(error) if attempts_left > 0 => {
+                Err(error) if attempts_left > 0 && !self.overdue.has(&plan.id, version) => {
                     attempts_left -= 1;
                     progress.begin_attempt(
                         (retry_count - attempts_left).saturating_add(1),
@@ -229,6 +238,24 @@ impl Lifecycle {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// One attempt, for as long as it takes. A panic in it is an error.
+    pub(super) fn attempt(
+        &self,
+        plan: &Plan,
+        version: i64,
+        progress: &Arc<Progress>,
+    ) -> Result<Change, Error> {
+        let attempt = catch_unwind(AssertUnwindSafe(|| {
+            match self.revise_version(plan, version)? {
+                Some(revised) => Ok(Change::Revised(revised)),
+                None => self
+                    .load_version(plan, version, progress)
+                    .map(Change::Loaded),
+            }
+        }));
+        attempt.unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")))
     }
 
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
@@ -254,7 +281,8 @@ impl Lifecycle {
         };
         progress.reach(format_args!("opening backend '{}'", spec.backend));
         let backend = {
-            let _serial = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            let opening = Arc::clone(&self.opening.lock().unwrap_or_else(PoisonError::into_inner));
+            let _serial = opening.lock().unwrap_or_else(PoisonError::into_inner);
             self.host.open(&spec)?
         };
         let mut config = candidate.config.clone();
@@ -264,6 +292,7 @@ impl Lifecycle {
             backend.preferred_groups(),
             &Gpus::default(),
         )?;
+        check_model_files(id, &candidate.path, version, &config)?;
         progress.reach("initializing the model");
         let model = Arc::clone(&backend).load_model(LoadContext {
             name: Arc::clone(name),
@@ -351,6 +380,7 @@ impl Lifecycle {
     fn swap_in(&self, plan: &Plan, kept: &[i64], changes: Vec<(i64, Change)>) {
         let elders = self.hand_over(&plan.id, kept, &changes);
         let mut departing = Vec::new();
+        let mut leaving = Vec::new();
         {
             let mut models = self.board.lock();
             let entry = models.entry(plan.id.clone()).or_default();
@@ -360,7 +390,7 @@ impl Lifecycle {
                 old.retain(|other| *other != version);
                 match change {
                     Change::Loaded(loaded) => departing.extend(entry.replace(version, loaded)),
-                    Change::Revised(revised) => revised.commit(),
+                    Change::Revised(revised) => leaving.extend(revised.commit()),
                 }
             }
             for version in kept {
@@ -377,10 +407,18 @@ impl Lifecycle {
             }
             entry.source = Some(plan.source.clone().following(entry.source.as_ref()));
             entry.trouble = None;
+            if !plan.is_ensemble() {
+                // It may have been an ensemble until now.
+                entry.blueprint = None;
+            }
             self.board.publish_one(&models, &plan.id);
         }
         self.copies.forget(&plan.id);
         self.board.send_off(departing);
+        for gone in leaving {
+            // As upstream, a load ends when the instances that it takes away are finalised. Nothing is ever sent.
+            let _ = gone.recv();
+        }
         if let Some(agents) = &plan.keepers.agents {
             agents.complete_load();
         }
@@ -401,8 +439,9 @@ impl Lifecycle {
                         UNLOADED.to_owned()
                     }
                     Err(error) => {
-                        message += &format!("version {version} is at UNAVAILABLE state: {error};");
-                        error.to_string()
+                        let reason = plan.without_temporary_path(&error.to_string());
+                        message += &format!("version {version} is at UNAVAILABLE state: {reason};");
+                        reason
                     }
                 };
                 show_failure(entry, version, reason);
@@ -413,12 +452,7 @@ impl Lifecycle {
                 .get_or_insert_with(|| plan.source.clone().of_failure());
             self.board.publish_one(&models, &plan.id);
         }
-        for change in surplus {
-            match change {
-                Change::Loaded(loaded) => loaded.unload(),
-                Change::Revised(revised) => drop(revised),
-            }
-        }
+        surplus.into_iter().for_each(Change::undo);
         self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
@@ -463,6 +497,42 @@ fn push<T>(list: &Mutex<Vec<T>>, item: T) {
     list.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(item);
+}
+
+/// Refuses a model file that is a FIFO, a socket or a device: the backend that opens it by its path could wait for ever.
+fn check_model_files(
+    id: &ModelId,
+    path: &Path,
+    version: i64,
+    config: &ModelConfig,
+) -> Result<(), Error> {
+    let directory = path.join(version.to_string());
+    let is_model = |name: &str| {
+        let named = config.default_model_filename.as_str();
+        let others = config.cc_model_filenames.values();
+        name == named
+            || named.is_empty() && name.starts_with("model.")
+            || others.into_iter().any(|other| other == name)
+    };
+    for entry in std::fs::read_dir(&directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if !entry.file_name().to_str().is_some_and(is_model) {
+            continue;
+        }
+        let file = entry.path();
+        // A directory may be a model, and what is not there is for the backend to tell.
+        let kind = std::fs::metadata(&file);
+        if kind.is_ok_and(|kind| !kind.is_file() && !kind.is_dir()) {
+            return Err(Error::invalid(format!(
+                "unable to load model '{id}', version {version}: '{}' is no regular file",
+                entry.file_name().to_string_lossy()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether this server can schedule the model at all.

@@ -38,7 +38,7 @@ pub(super) struct Keepers {
     /// Repository agents: told of the end when the last version is gone.
     pub(super) agents: Option<Arc<Chain>>,
     /// Files that came with the load.
-    pub(super) _files: Option<Arc<OverrideFiles>>,
+    pub(super) files: Option<Arc<OverrideFiles>>,
     /// Files that came from a remote repository.
     pub(super) copy: Option<Arc<RemoteCopy>>,
 }

@@ -19,9 +19,11 @@ mod files;
 mod handover;
 mod load;
 mod loaded;
+mod overdue;
 mod plan;
 mod revise;
 mod source;
+mod step_graph;
 mod stop;
 mod turns;
 
@@ -53,7 +55,7 @@ mod tests;
 mod wide_tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_memory::{Budget, Pool};
 
@@ -68,10 +70,13 @@ use crate::{BackendHost, Error};
 use arrival::Copies;
 use board::{Board, Trouble};
 use load::Permits;
+use overdue::Overdue;
 use turns::Turns;
 
 /// The models of a server, whatever their state.
 pub(crate) struct Lifecycle {
+    /// For threads that outlive the operation that they load for.
+    own: Weak<Lifecycle>,
     options: Options,
     host: Arc<dyn BackendHost>,
     pool: Arc<Pool>,
@@ -86,8 +91,10 @@ pub(crate) struct Lifecycle {
     limiter: Option<Arc<Limiter>>,
     /// Set before the first model is loaded, if there is a response cache.
     caching: OnceLock<Arc<Caching>>,
-    /// Held while a backend is opened: opening is serial.
-    opening: Mutex<()>,
+    /// Held while a backend is opened: opening is serial. Another takes its place when an opening is given up.
+    opening: Mutex<Arc<Mutex<()>>>,
+    /// Loads that were given up, and go on inside their backends.
+    overdue: Overdue,
     /// The server is on its way out: nobody waits for what is still being downloaded.
     is_ending: AtomicBool,
 }
@@ -100,8 +107,9 @@ impl Lifecycle {
         pool: Arc<Pool>,
         budget: Arc<Budget>,
         timekeeper: Arc<Timekeeper>,
-    ) -> Lifecycle {
-        Lifecycle {
+    ) -> Arc<Lifecycle> {
+        Arc::new_cyclic(|own| Lifecycle {
+            own: Weak::clone(own),
             placement: Placement::new(
                 &Topology::detect(),
                 &options.shard_cpus,
@@ -129,8 +137,9 @@ impl Lifecycle {
             budget,
             caching: OnceLock::new(),
             opening: Mutex::default(),
+            overdue: Overdue::default(),
             is_ending: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Lets models loaded from now on use `cache`.
@@ -154,7 +163,7 @@ impl Lifecycle {
     }
 
     fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed)
+        self.is_ending.load(Ordering::Relaxed) || self.options.stop_request.load(Ordering::Relaxed)
     }
 
     /// See [`Board::is_all_ready`].
@@ -171,7 +180,7 @@ impl Lifecycle {
         let mut rows = Vec::new();
         for (id, paths) in &scan.models {
             let nameless = |state, reason: &str| IndexRow {
-                name: id.to_string(),
+                name: id.name.to_string(),
                 version: None,
                 state,
                 reason: reason.to_owned(),
@@ -188,7 +197,7 @@ impl Lifecycle {
                         || entry.arriving.is_none() && !entry.versions.is_empty() =>
                 {
                     rows.extend(entry.versions.iter().map(|(version, slot)| IndexRow {
-                        name: id.to_string(),
+                        name: id.name.to_string(),
                         version: Some(*version),
                         state: slot.state.name(),
                         reason: match arriving {

@@ -25,6 +25,18 @@ pub(super) struct Plan {
     pub(super) keepers: Keepers,
 }
 
+impl Plan {
+    /// `message` with the model's name in place of the temporary directory that the model is in, if it is in one: where that is, and
+    /// which process made it, is nothing for clients.
+    pub(super) fn without_temporary_path(&self, message: &str) -> String {
+        let keepers = &self.keepers;
+        match keepers.files.is_some() || keepers.copy.is_some() {
+            true => message.replace(&*self.candidate.path.to_string_lossy(), &self.id.name),
+            false => message.to_owned(),
+        }
+    }
+}
+
 impl Lifecycle {
     /// What an arrival is to become; none if nothing has changed.
     ///
@@ -145,6 +157,7 @@ impl Lifecycle {
                 path: place,
                 looks,
                 is_plain,
+                keeps_config: !is_plain && !self.options.loads_config_once,
                 config: candidate.config.clone(),
                 needs,
                 is_explicit,
@@ -152,7 +165,7 @@ impl Lifecycle {
             candidate,
             keepers: Keepers {
                 agents: agents.map(Arc::new),
-                _files: files.map(Arc::new),
+                files: files.map(Arc::new),
                 copy,
             },
         })

@@ -7,6 +7,7 @@ use super::control_tests::{config, explicit, plain, settle, shown, wait_for, wit
 use super::fake::{Directory, fault};
 use super::tests::{Count, start, submit};
 use crate::Overrides;
+use crate::server::Options;
 
 #[test]
 fn a_failed_reload_keeps_the_old_one() {
@@ -52,10 +53,46 @@ fn a_failed_reload_keeps_the_old_one() {
 }
 
 #[test]
-fn an_override_lasts_until_the_next_plain_load() {
+fn an_override_lasts_until_the_files_change() {
     let directory = Directory::new();
     directory.model("r", "m", &["1", "2"], "");
     let (host, server) = start(explicit(&directory, &["r"]));
+    let all = r#","version_policy":{"all":{}}"#;
+    server.load_model("m", config("m", all)).unwrap();
+    assert_eq!(shown(&server), ["m:1 READY", "m:2 READY"]);
+    for _ in 0..2 {
+        plain(&server, "m").unwrap();
+        assert_eq!(shown(&server), ["m:1 READY", "m:2 READY"]);
+    }
+    assert_eq!(host.events.count("load m:1"), 1);
+    // Another configuration comes in its place, and one that fails changes nothing.
+    let first = r#","version_policy":{"specific":{"versions":[1]}}"#;
+    server.load_model("m", config("m", first)).unwrap();
+    server.load_model("m", config("m", "}")).unwrap_err();
+    plain(&server, "m").unwrap();
+    settle(&server);
+    assert_eq!(shown(&server), ["m:1 READY", "m:2 unloaded"]);
+    directory.file("r/m/labels.txt", "a");
+    plain(&server, "m").unwrap();
+    settle(&server);
+    assert_eq!(shown(&server), ["m:1 unloaded", "m:2 READY"]);
+    // Nor does it outlive its model.
+    server.load_model("m", config("m", all)).unwrap();
+    server.unload_model("m", false).unwrap();
+    settle(&server);
+    plain(&server, "m").unwrap();
+    assert_eq!(shown(&server), ["m:1 unloaded", "m:2 READY"]);
+    server.stop().unwrap();
+}
+
+#[test]
+fn an_override_may_last_until_the_next_plain_load() {
+    let directory = Directory::new();
+    directory.model("r", "m", &["1", "2"], "");
+    let (host, server) = start(Options {
+        loads_config_once: true,
+        ..explicit(&directory, &["r"])
+    });
     let all = r#","version_policy":{"all":{}}"#;
     let refused = [
         (

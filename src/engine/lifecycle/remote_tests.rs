@@ -194,7 +194,10 @@ fn a_copy_lives_as_long_as_what_was_loaded_from_it() {
     directory.model("r", "m", &["1", "2"], "version_policy: { all {} }");
     directory.model("r", "n", &["1"], "");
     let remote = FakeRemote::new(&directory);
-    let (host, server) = start(remote_options(&directory, &remote, ControlMode::Explicit));
+    let (host, server) = start(Options {
+        loads_config_once: true,
+        ..remote_options(&directory, &remote, ControlMode::Explicit)
+    });
     assert!(remote.taken_downloads().is_empty() && remote.copies().is_empty());
     load(&server, "m").unwrap();
     assert_eq!(remote.taken_downloads(), ["m"]);

@@ -1,7 +1,7 @@
 //! Updates in place: a version of which only the instance groups (and the version policy) changed serves on with other instances. Its
 //! queue, its statistics and the model in its backend stay.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use conch_config::{Gpus, ModelConfig};
 
@@ -22,8 +22,8 @@ pub(super) struct Revised {
 }
 
 impl Revised {
-    /// Lets the new instances in and the others go. Does not wait for those.
-    pub(super) fn commit(self) {
+    /// Lets the new instances in and the others go. What it returns is disconnected when those are finalised.
+    pub(super) fn commit(self) -> Option<mpsc::Receiver<()>> {
         let Revised {
             revision,
             version,
@@ -32,12 +32,13 @@ impl Revised {
         } = self;
         staff.model.reconfigure(&config);
         version.show_config(config);
-        revision.commit();
+        let gone = revision.commit();
         log::info!(
             "updated the instances of '{}' version {}",
             version.name,
             version.version
         );
+        gone
     }
 }
 

@@ -78,7 +78,11 @@ fn instances_come_and_go_and_equal_ones_stay() {
     ] {
         directory.model("r", "m", &[], &groups(text));
         plain(&server, "m").unwrap();
-        wait_for(text, || instances(&host) == expected);
+        assert_eq!(
+            instances(&host),
+            expected,
+            "{text}: those that leave are gone"
+        );
         assert_eq!(host.events.count("instance m:1"), made_count, "{text}");
         assert_eq!(host.events.count("load m:1"), 1, "{text}");
         assert!(Arc::ptr_eq(&before, &version(&server)), "{text}");
@@ -212,7 +216,11 @@ fn no_request_fails_while_instances_come_and_go() {
             .sum()
     });
     assert_eq!(host.events.count("load m:1"), 1);
-    wait_for("those that left", || instances(&host).len() == 1);
+    assert_eq!(
+        instances(&host).len(),
+        1,
+        "a load waits for those that leave"
+    );
     assert!(host.events.count("drop instance m:1") > 20);
     assert_eq!(
         version(&server).statistics.totals().inference_count,

@@ -13,8 +13,10 @@ pub(super) struct Source {
     pub(super) path: PathBuf,
     /// How that directory looked when it was read; none if the files came with the request.
     pub(super) looks: Option<Fingerprint>,
-    /// Nothing came with the request: the next load changes nothing unless the directory looks otherwise.
+    /// Nothing came with the request.
     pub(super) is_plain: bool,
+    /// The next load changes nothing unless the directory looks otherwise, though the configuration came with the request.
+    pub(super) keeps_config: bool,
     /// As it was before the backend completed it.
     pub(super) config: ModelConfig,
     /// Models that it needs: the steps of an ensemble.
@@ -32,7 +34,9 @@ impl Source {
 
     /// Whether a model in directory `path` that looks like `looks` is the one that is loaded.
     pub(super) fn is_same(&self, path: &Path, looks: &Fingerprint) -> bool {
-        self.is_plain && self.path == path && self.looks.as_ref() == Some(looks)
+        (self.is_plain || self.keeps_config)
+            && self.path == path
+            && self.looks.as_ref() == Some(looks)
     }
 
     /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the configurations differ at most in
@@ -61,6 +65,7 @@ impl Source {
     /// Of a load that failed: the next one is to try again.
     pub(super) fn of_failure(mut self) -> Source {
         self.is_plain = false;
+        self.keeps_config = false;
         self.looks = None;
         self
     }
@@ -144,6 +149,7 @@ mod tests {
                     path: PathBuf::new(),
                     looks: None,
                     is_plain: true,
+                    keeps_config: false,
                     config: ModelConfig::default(),
                     needs: needs.iter().map(|need| (*need).to_owned()).collect(),
                     is_explicit: *is_explicit,

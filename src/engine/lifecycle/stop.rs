@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Lifecycle;
-use super::loaded::Loaded;
+use super::step_graph::Steps;
+use crate::registry::ModelId;
 use crate::{Error, ModelVersion, log};
 
 /// How often the wait for requests looks, and reports.
@@ -69,26 +70,29 @@ impl Lifecycle {
     /// Returns whether all are closed.
     fn close_schedulers(&self) -> bool {
         let models = self.board.lock();
+        let departing = self.board.departing();
         let loaded = || {
-            let slots = models.values().flat_map(|entry| entry.versions.values());
-            slots.filter_map(|slot| slot.loaded.as_ref())
+            let slots = models
+                .iter()
+                .flat_map(|(id, entry)| entry.versions.values().map(move |slot| (id, slot)));
+            slots.filter_map(|(id, slot)| Some((id, slot.loaded.as_ref()?)))
         };
+        let steps = Steps::among(loaded().map(|(id, _)| id), self.options.namespacing);
         let is_over = |version: &ModelVersion| version.is_closed() && version.live_count() == 0;
-        let mut needed: BTreeSet<String> = BTreeSet::new();
-        for version in loaded()
-            .map(Loaded::version)
-            .filter(|version| !is_over(version))
-        {
-            needed.extend(conch_config::needed_models(&version.config.message));
+        let mut needed: BTreeSet<&ModelId> = BTreeSet::new();
+        for (id, loaded) in loaded().filter(|(_, loaded)| !is_over(loaded.version())) {
+            needed.extend(steps.of(id, &loaded.version().config.message));
         }
-        for version in self.board.departing().iter() {
-            if version.live_count() > 0 {
-                needed.extend(conch_config::needed_models(&version.config.message));
-            }
+        for version in departing.iter().filter(|version| version.live_count() > 0) {
+            let id = ModelId {
+                namespace: Arc::clone(&version.namespace),
+                name: Arc::clone(&version.name),
+            };
+            needed.extend(steps.of(&id, &version.config.message));
         }
         let mut is_all_closed = true;
-        for loaded in loaded() {
-            if needed.contains(&*loaded.version().name) {
+        for (id, loaded) in loaded() {
+            if needed.contains(id) {
                 is_all_closed &= loaded.version().is_closed();
             } else {
                 loaded.close();
@@ -101,15 +105,7 @@ impl Lifecycle {
         loop {
             let in_flight = self.in_flight();
             if let Some(seconds) = countdown.due_report() {
-                let count = in_flight.len();
-                log::info!(
-                    "Timeout {seconds}: Found {count} model versions that have in-flight inferences"
-                );
-                for (name, version, count) in &in_flight {
-                    log::info!(
-                        "Model '{name}' (version {version}) has {count} in-flight inferences"
-                    );
-                }
+                log_in_flight(seconds, &in_flight);
             }
             if self.close_schedulers() && in_flight.is_empty() {
                 return Ok(());
@@ -120,6 +116,11 @@ impl Lifecycle {
             }
             thread::sleep(LOOK_INTERVAL.min(left));
         }
+    }
+
+    /// Logs which models have requests in flight, `seconds` before the time of the exit is up.
+    pub(crate) fn log_in_flight(&self, seconds: u64) {
+        log_in_flight(seconds, &self.in_flight());
     }
 
     fn in_flight(&self) -> Vec<(Arc<str>, i64, u64)> {
@@ -178,6 +179,14 @@ impl Lifecycle {
                 countdown.next_report = Instant::now();
             }
         }
+    }
+}
+
+fn log_in_flight(seconds: u64, in_flight: &[(Arc<str>, i64, u64)]) {
+    let count = in_flight.len();
+    log::info!("Timeout {seconds}: Found {count} model versions that have in-flight inferences");
+    for (name, version, count) in in_flight {
+        log::info!("Model '{name}' (version {version}) has {count} in-flight inferences");
     }
 }
 

@@ -336,28 +336,25 @@ fn a_failure_at_the_start_ends_the_server_if_so_asked() {
     let directory = Directory::new();
     directory.model("r", "good", &["1"], "");
     directory.model("r", "bad", &["1"], &fault("load"));
-    for repositories in [&["r"][..], &["r", "missing"]] {
-        let host = Arc::new(Host::default());
-        let options = Options {
-            exit_on_error: true,
-            ..options(&directory, repositories)
-        };
-        let error =
-            Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap_err();
-        assert_eq!(
-            (error.code, &*error.message),
-            (Code::Internal, "failed to load all models")
-        );
-        let events = host.events.all();
-        assert_eq!(
-            events[events.len() - 3..],
-            [
-                "drop instance good:1 good_0",
-                "drop model good:1",
-                "finalize"
-            ]
-        );
-    }
+    let host = Arc::new(Host::default());
+    let options = Options {
+        exit_on_error: true,
+        ..options(&directory, &["r"])
+    };
+    let error =
+        Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap_err();
+    let expected =
+        "failed to load all models: model 'bad', version 1: Internal: the weights are broken";
+    assert_eq!((error.code, &*error.message), (Code::Internal, expected));
+    let events = host.events.all();
+    assert_eq!(
+        events[events.len() - 3..],
+        [
+            "drop instance good:1 good_0",
+            "drop model good:1",
+            "finalize"
+        ]
+    );
     let host = Arc::new(Host::default());
     let error = Server::start(Options::default(), host).unwrap_err();
     assert_eq!(
@@ -367,12 +364,44 @@ fn a_failure_at_the_start_ends_the_server_if_so_asked() {
 }
 
 #[test]
-fn a_missing_repository_is_no_model_and_an_error() {
+fn without_one_of_its_repositories_a_server_serves_nothing() {
     let directory = Directory::new();
     directory.model("r", "good", &["1"], "");
-    let (_, server) = start(options(&directory, &["missing", "r"]));
-    assert_eq!(server.index(false), [row("good", Some(1), "READY", "")]);
-    server.stop().unwrap();
+    directory.file("file", "");
+    for (missing, words) in [
+        ("missing", "failed to stat file "),
+        ("file", "failed to open directory "),
+    ] {
+        let path = directory.path(missing).display().to_string();
+        let refused = Server::start(
+            Options {
+                exit_on_error: true,
+                ..options(&directory, &["r", missing])
+            },
+            Arc::new(Host::default()),
+        )
+        .unwrap_err();
+        assert_eq!(refused.code, Code::Internal);
+        assert!(
+            refused.message.starts_with(&format!("{words}{path}")),
+            "{refused}"
+        );
+        let (host, server) = start(options(&directory, &[missing, "r"]));
+        assert!(!server.is_live() && !server.readiness().wait());
+        assert_eq!(host.events.count("load good:1"), 0);
+        let not_ready = |outcome: Result<(), Error>| {
+            let error = outcome.unwrap_err();
+            assert_eq!(
+                (error.code, &*error.message),
+                (Code::Unavailable, "Server not ready")
+            );
+        };
+        not_ready(server.check_serving());
+        not_ready(server.registry().snapshot().find("good", None).map(|_| ()));
+        not_ready(server.model_readiness("good", None).map(|_| ()));
+        not_ready(server.load_model("good", crate::Overrides::default()));
+        server.stop().unwrap();
+    }
 }
 
 #[test]
@@ -579,13 +608,11 @@ fn the_log_has_the_lines_that_operators_look_for() {
     directory.model("r", "unlogged", &["2"], &fault("load-2"));
     let path = directory.path("log");
     // Other tests write there as well meanwhile: only lines that name these models, or come in any case, are looked for.
-    let _alone = crate::log::tests::ONE_FILE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
     crate::log::set_file(path.to_str().unwrap()).unwrap();
     let (_, server) = start(options(&directory, &["r"]));
     server.stop().unwrap();
     crate::log::set_file("").unwrap();
+    assert!(crate::log::flush(std::time::Duration::from_secs(60)));
     let text = std::fs::read_to_string(&path).unwrap();
     let in_order = [
         r#"] "loading: logged:1""#,
@@ -594,7 +621,7 @@ fn the_log_has_the_lines_that_operators_look_for() {
         "| logged   | 1       | READY ",
         "| unlogged | 2       | UNAVAILABLE: Unavailable: no such version |",
         "| server_id                | triton",
-        r#"] "Internal: failed to load all models""#,
+        r#"] "Internal: failed to load all models: model 'unlogged', version 2: Unavailable: no such version""#,
         r#"] "Waiting for in-flight requests to complete.""#,
         r#"] "Timeout 10: Found 0 model versions that have in-flight inferences""#,
         r#"] "All models are stopped, unloading models""#,

@@ -27,7 +27,8 @@ pub(crate) fn render(server: &Server) -> String {
                 push_sample(&mut text, gauge.name, &[], gauge.value);
             }
         }
-        process::render_pinned(&mut text);
+        process::render_pinned(&mut text, server.options().pinned_pool_bytes);
+        process::render_dropped(&mut text, server.budget().dropped_count());
         if server.options().allow_cpu_metrics {
             server.cpu_meter().render(&mut text);
         }

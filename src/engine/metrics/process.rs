@@ -135,13 +135,13 @@ fn group_limits() -> Vec<u64> {
     limits
 }
 
-/// The pool of pinned host memory. There is none without a GPU, and upstream reports 0 then.
-pub(super) fn render_pinned(text: &mut String) {
+/// The pool of pinned host memory: the size that was asked for, as upstream. There is none without a GPU, so nothing of it is in use.
+pub(super) fn render_pinned(text: &mut String, pool_bytes: u64) {
     push_gauge(
         text,
         "nv_pinned_memory_pool_total_bytes",
         "Pinned memory pool total memory size, in bytes",
-        0.0,
+        pool_bytes as f64,
     );
     push_gauge(
         text,
@@ -185,6 +185,29 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     };
     let total = field("MemTotal:")?;
     Some((total, total.saturating_sub(field("MemAvailable:")?)))
+}
+
+/// What was given up so that the server goes on: lines that the log could not take, connections that held memory and did not move.
+/// Nothing as long as there are none.
+pub(crate) fn render_dropped(text: &mut String, connection_count: u64) {
+    let counters = [
+        (
+            "conch_log_lines_dropped_total",
+            "Log lines dropped because the reader of the log did not keep up",
+            crate::log::dropped(),
+        ),
+        (
+            "conch_connections_dropped_total",
+            "Connections dropped that held request memory without moving while it was scarce",
+            connection_count,
+        ),
+    ];
+    for (name, help, count) in counters {
+        if count > 0 {
+            push_head(text, name, help, "counter");
+            push_sample(text, name, &[], count as f64);
+        }
+    }
 }
 
 #[cfg(test)]

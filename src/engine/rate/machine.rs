@@ -8,9 +8,11 @@
 //! ```
 //!
 //! **Order.** Each instance has a *pass*, which its priority raises with every execution, so that of two that always have work the one
-//! of priority 2 gets half the turns of the one of priority 1: upstream's `execution count x priority`. The lowest pass goes first. Who
-//! was idle, or is new, begins beside the lowest of its competitors (those with a resource in common), not at what it missed: upstream
-//! lets a new instance run alone until it has caught up with the life of all others.
+//! of priority 2 gets half the turns of the one of priority 1: upstream's `execution count x priority`. The lowest pass goes first, and
+//! of equal ones the one that waits longer. A new instance has two executions behind it, as upstream's, which counts its initialisation
+//! and its warm-up. An instance that was idle, or is new, is at most one turn behind its competitors
+//! (those with a resource in common), one that had work all the time at most eight: it does not catch up with what it missed. Upstream
+//! lets an instance run alone until it has caught up with the life of all others.
 //!
 //! **Nobody stands in the way.** Whoever waits and finds its resources free is granted them, though one with a lower pass waits for
 //! others (upstream tries the first alone). That could keep the first waiting for ever, if it needs much and the others little; so it is
@@ -32,6 +34,12 @@ use super::resources::{Capacity, Needs, Resource, Unmet, capacities};
 
 /// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
 pub(crate) const OVERTAKEN_MAX: u32 = 8;
+
+/// Executions that a new instance has behind it: its initialisation and its warm-up.
+const BIRTH_TURNS: u128 = 2;
+/// How far an instance may be behind its competitors when it begins to wait: after it was idle, and if it never was.
+const TURNS_OF_THE_IDLE: u128 = 1;
+const TURNS_OF_THE_BUSY: u128 = 8;
 
 /// The stride of weight 1: enough digits for the quotient of any weight.
 const SHARE_UNIT: u128 = 1 << 32;
@@ -103,7 +111,7 @@ impl Machine {
             needs,
             stride,
             flow: None,
-            pass: 0,
+            pass: BIRTH_TURNS * stride,
             was_vain: false,
             state: State::Idle,
         };
@@ -124,6 +132,7 @@ impl Machine {
         let (id, granted) = self.add(needs, 1)?;
         if let Some(instance) = self.instances.get_mut(&id) {
             instance.flow = Some(Arc::clone(flow));
+            instance.pass = 0;
             instance.stride = (SHARE_UNIT / u128::from(weight.max(1))).max(1);
         }
         self.flows.entry(Arc::clone(flow)).or_default();
@@ -156,7 +165,7 @@ impl Machine {
 
     /// An idle instance has work. Returns who may run now: it, or nobody.
     pub(crate) fn wait(&mut self, id: InstanceId) -> Vec<InstanceId> {
-        self.enter(id);
+        self.enter(id, TURNS_OF_THE_IDLE);
         self.grant()
     }
 
@@ -204,10 +213,21 @@ impl Machine {
             instance.needs = needs;
         }
         if has_more {
-            self.enter(id);
+            self.enter(id, TURNS_OF_THE_BUSY);
         }
         let granted = self.grant();
         self.note_rest();
+        granted
+    }
+
+    /// A running instance has executed its warm-up, which is among its [`BIRTH_TURNS`]; only a flow pays for it. Returns who may run now.
+    pub(crate) fn finish_warm_up(&mut self, id: InstanceId, cost: u64) -> Vec<InstanceId> {
+        let is_of_flow = |instance: &Instance| instance.flow.is_some();
+        let is_charged = self.instances.get(&id).is_some_and(is_of_flow);
+        let granted = self.finish_at_cost(id, is_charged, false, cost);
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.was_vain = false;
+        }
         granted
     }
 
@@ -274,7 +294,8 @@ impl Machine {
         }
     }
 
-    fn enter(&mut self, id: InstanceId) {
+    /// Begins to wait, at most so many turns behind its competitors.
+    fn enter(&mut self, id: InstanceId, turns_max: u128) {
         let Some(entering) = self.instances.get(&id) else {
             return;
         };
@@ -290,15 +311,14 @@ impl Machine {
         let pass = match tag {
             Some(tag) => self.granted_pass.max(*tag),
             None => {
-                let lowest = self
-                    .instances
-                    .values()
-                    .filter(competes)
-                    .map(|other| other.pass)
-                    .min();
-                // One turn behind the others is what somebody is who has just run.
-                let floor = lowest.map_or(0, |pass| pass.saturating_sub(entering.stride));
-                entering.pass.max(floor)
+                // A turn of its own, or of the other's, if that counts more.
+                let behind = |other: &Instance| {
+                    let turn = entering.stride.max(other.stride);
+                    other.pass.saturating_sub(turn.saturating_mul(turns_max))
+                };
+                let competitors = self.instances.values().filter(competes);
+                let floor = competitors.map(behind).min();
+                entering.pass.max(floor.unwrap_or(0))
             }
         };
         let arrival = self.next_arrival;

@@ -204,6 +204,16 @@ impl Seat {
         self.is_held = false;
     }
 
+    /// Gives back what the instance's warm-up held.
+    pub(crate) fn release_after_warm_up(&mut self) {
+        debug_assert!(self.is_held);
+        let mut state = self.limiter.lock();
+        let cost = self.cost();
+        let granted = state.machine.finish_warm_up(self.id, cost);
+        state.ring(&granted);
+        self.is_held = false;
+    }
+
     /// How long the seat was held, in us.
     fn cost(&self) -> u64 {
         (monotonic_ns().saturating_sub(self.held_since_ns) / 1_000).max(1)

@@ -25,9 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use arc_swap::ArcSwap;
-use conch_memory::{MapError, Shared, View, fault};
+use conch_memory::{MapError, Owners, Shared, View, fault};
 
-use crate::{Code, Error, log};
+use crate::{Code, Error, log, truncated};
 use region::{Facts, Region, Use, enter};
 
 pub(crate) use usage::Landing;
@@ -92,6 +92,8 @@ pub struct Regions {
     names: ArcSwap<Names>,
     /// To the thread that unmaps; none where no region may be registered.
     gone: Option<Sender<Arc<Region>>>,
+    /// Whose objects may be registered.
+    owners: Owners,
 }
 
 impl Regions {
@@ -99,7 +101,7 @@ impl Regions {
     ///
     /// # Errors
     /// INTERNAL if the system refuses one of these.
-    pub(crate) fn start(is_enabled: bool) -> Result<Arc<Regions>, Error> {
+    pub(crate) fn start(is_enabled: bool, owners: Owners) -> Result<Arc<Regions>, Error> {
         if !is_enabled {
             return Ok(Arc::default());
         }
@@ -111,6 +113,7 @@ impl Regions {
         let (gone, receiver) = channel::<Arc<Region>>();
         let regions = Arc::new(Regions {
             gone: Some(gone),
+            owners,
             ..Regions::default()
         });
         let own = Arc::downgrade(&regions);
@@ -151,7 +154,7 @@ impl Regions {
     ///
     /// # Errors
     /// In upstream's words: UNSUPPORTED unless enabled, INVALID_ARG for keys and bounds that are no good, ALREADY_EXISTS for a name that is
-    /// taken, INTERNAL for an object that cannot be opened. Objects of other users are INVALID_ARG; the log alone says why.
+    /// taken, INTERNAL for an object that cannot be opened. Objects of users that are not allowed are INVALID_ARG, whose text names the option; the log has the user, too.
     pub fn register(
         &self,
         name: &str,
@@ -173,35 +176,47 @@ impl Regions {
         {
             return Err(Error::new(
                 Code::AlreadyExists,
-                format!("shared memory region '{name}' already in manager"),
+                format!(
+                    "shared memory region '{name}' already in manager",
+                    name = truncated(&name)
+                ),
             ));
         }
         if table.len() >= REGIONS_MAX {
             return Err(too_many());
         }
-        let unopened = || Error::internal(format!("Unable to open shared memory region: '{key}'"));
+        let unopened = || {
+            Error::internal(format!(
+                "Unable to open shared memory region: '{key}'",
+                key = truncated(&key)
+            ))
+        };
         // A name with a NUL inside is none.
         let c_key = CString::new(key).map_err(|_| unopened())?;
         let name: Arc<str> = Arc::from(name);
         let facts = Facts::new(&name, key, offset, gone);
         let refused = |why: &str| {
             Error::invalid(format!(
-                "failed to register shared memory region '{name}': {why}"
+                "failed to register shared memory region '{name}': {why}",
+                name = truncated(&name)
             ))
         };
-        let region = Shared::open(&c_key, offset, byte_size, facts).map_err(|error| match error {
+        let region = Shared::open(&c_key, offset, byte_size, &self.owners, facts);
+        let region = region.map_err(|error| match error {
             MapError::Open(error) => {
                 log::verbose!(1, "cannot open the shared memory object '{key}': {error}");
                 unopened()
             }
             MapError::Unusable => {
-                Error::internal(format!("Invalid shared memory region: '{key}'"))
+                Error::internal(format!("Invalid shared memory region: '{key}'", key = truncated(&key)))
             }
             MapError::Foreign(owner) => {
                 log::warning!(
-                    "refused to register shared memory: '{key}' belongs to user {owner}, not to the one that the server runs as"
+                    "refused to register shared memory: '{key}' belongs to user {owner}, and --shm-allowed-uids does not have that one"
                 );
-                refused("invalid args")
+                refused(&format!(
+                    "'{key}' belongs to a user whose memory the server does not take (see --shm-allowed-uids)"
+                ))
             }
             MapError::OutOfBounds => refused("invalid args"),
             MapError::Map(error) => {
@@ -268,7 +283,8 @@ impl Regions {
             let region = table.get(name).filter(|region| !region.facts.is_gone());
             let region = region.ok_or_else(|| {
                 Error::not_found(format!(
-                    "Unable to find system shared memory region: '{name}'"
+                    "Unable to find system shared memory region: '{name}'",
+                    name = truncated(&name)
                 ))
             })?;
             return Ok(vec![region::status(region)]);
@@ -288,10 +304,14 @@ impl Regions {
         let is_system = self.status(name).is_ok();
         Err(Error::not_found(if is_system {
             format!(
-                "The region named '{name}' is registered as system shared memory, not CUDA shared memory"
+                "The region named '{name}' is registered as system shared memory, not CUDA shared memory",
+                name = truncated(&name)
             )
         } else {
-            format!("Unable to find cuda shared memory region: '{name}'")
+            format!(
+                "Unable to find cuda shared memory region: '{name}'",
+                name = truncated(&name)
+            )
         }))
     }
 
@@ -301,24 +321,30 @@ impl Regions {
     /// # Errors
     /// NOT_FOUND for a name that is not known; INVALID_ARG for bytes outside of the region, and for a region whose memory is gone.
     pub fn window(&self, name: &str, offset: u64, byte_size: u64) -> Result<Window, Error> {
-        let unknown = || Error::not_found(format!("Unable to find shared memory region: '{name}'"));
+        let unknown = || {
+            Error::not_found(format!(
+                "Unable to find shared memory region: '{name}'",
+                name = truncated(&name)
+            ))
+        };
         let region = self.names.load().get(name).and_then(Weak::upgrade);
         let used = enter(region.ok_or_else(unknown)?).ok_or_else(unknown)?;
         let size = used.region().len() as u64;
         if offset >= size {
             return Err(Error::invalid(format!(
-                "Invalid offset for shared memory region: '{name}'"
+                "Invalid offset for shared memory region: '{name}'",
+                name = truncated(&name)
             )));
         }
         let end = offset.checked_add(byte_size).ok_or_else(|| {
             Error::invalid(format!(
                 "Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value ({}) for region '{name}'",
-                u64::MAX
-            ))
+                u64::MAX, name = truncated(&name)))
         })?;
         let outside = || {
             Error::invalid(format!(
-                "Invalid offset + byte size for shared memory region: '{name}'"
+                "Invalid offset + byte size for shared memory region: '{name}'",
+                name = truncated(&name)
             ))
         };
         if end > size {
@@ -375,12 +401,16 @@ fn check_key(name: &str, key: &str) -> Result<(), Error> {
     let bare = key.trim_start_matches('/');
     if bare.is_empty() {
         return Err(Error::invalid(format!(
-            "cannot register shared memory region '{name}' - invalid shm key '{key}'"
+            "cannot register shared memory region '{name}' - invalid shm key '{key}'",
+            name = truncated(&name),
+            key = truncated(&key)
         )));
     }
     if bare.starts_with(RESERVED_PREFIX) {
         return Err(Error::invalid(format!(
-            "cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'"
+            "cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'",
+            name = truncated(&name),
+            key = truncated(&key)
         )));
     }
     Ok(())

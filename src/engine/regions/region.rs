@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use conch_memory::Shared;
 
 use super::RegionStatus;
-use crate::{Error, log};
+use crate::{Error, log, truncated};
 
 /// Mapped memory with its name and its users' count.
 pub(crate) type Region = Shared<Facts>;
@@ -77,7 +77,8 @@ pub(super) fn check(region: &Region) -> Result<(), Error> {
         );
     }
     Err(Error::invalid(format!(
-        "the memory of shared memory region '{name}' is gone: it was made shorter after it was registered, or has no room; unregister the region and register it anew"
+        "the memory of shared memory region '{name}' is gone: it was made shorter after it was registered, or has no room; unregister the region and register it anew",
+        name = truncated(&name)
     )))
 }
 

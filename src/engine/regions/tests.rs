@@ -43,7 +43,7 @@ impl Drop for Object {
 }
 
 fn enabled() -> Arc<Regions> {
-    Regions::start(true).unwrap()
+    Regions::start(true, Owners::Own).unwrap()
 }
 
 fn text<T>(outcome: Result<T, Error>) -> Result<T, (Code, String)> {
@@ -56,7 +56,7 @@ fn names(regions: &Regions) -> Vec<String> {
 }
 
 fn content(view: &View) -> Vec<u8> {
-    view.to_private().as_ref().to_vec()
+    view.try_to_private().unwrap().as_ref().to_vec()
 }
 
 /// How often a mapping of the object is in the process' address space.
@@ -75,7 +75,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn nothing_is_registered_unless_allowed() {
-    let regions = Regions::start(false).unwrap();
+    let regions = Regions::start(false, Owners::Own).unwrap();
     let refused = Err((Code::Unsupported, DISABLED.to_owned()));
     assert_eq!(text(regions.register("r", "/k", 0, 1)), refused);
     assert_eq!(text(regions.unregister("r")), refused);

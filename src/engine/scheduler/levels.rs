@@ -21,7 +21,6 @@ pub(super) struct Queued<T> {
 
 #[derive(Debug)]
 struct Level<T> {
-    number: u64,
     policy: QueuePolicy,
     in_time: VecDeque<Queued<T>>,
     delayed: VecDeque<Queued<T>>,
@@ -30,8 +29,8 @@ struct Level<T> {
 /// All waiting requests of a model, in the order in which they are to be batched.
 #[derive(Debug)]
 pub(super) struct Levels<T> {
-    /// Ascending. A level exists while it holds something; a few are kept beyond that for their memory.
-    levels: Vec<Level<T>>,
+    /// By number. A level exists while it holds something; a few are kept beyond that for their memory.
+    levels: BTreeMap<u64, Level<T>>,
     /// Requests in all of them, claimed ones included until they are found.
     count: usize,
     default_policy: QueuePolicy,
@@ -45,7 +44,8 @@ pub(super) struct Levels<T> {
 /// A place in the order of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
-    level: usize,
+    /// The number of the level, or of the next one that exists.
+    level: u64,
     is_delayed: bool,
     index: usize,
 }
@@ -53,7 +53,7 @@ pub(super) struct Cursor {
 impl<T: Entry> Levels<T> {
     pub(super) fn new(settings: &DynamicBatching) -> Levels<T> {
         Levels {
-            levels: Vec::new(),
+            levels: BTreeMap::new(),
             count: 0,
             default_policy: settings.default_policy,
             policies: settings.priority_policies.clone(),
@@ -75,24 +75,11 @@ impl<T: Entry> Levels<T> {
     pub(super) fn push(&mut self, entry: T) {
         let facts = entry.facts();
         let number = facts.level;
-        let place = match self
-            .levels
-            .binary_search_by_key(&number, |level| level.number)
-        {
-            Ok(place) => place,
-            Err(place) => {
-                let policy = policy_of(&self.policies, self.default_policy, number);
-                let level = Level {
-                    number,
-                    policy,
-                    in_time: VecDeque::new(),
-                    delayed: VecDeque::new(),
-                };
-                self.levels.insert(place, level);
-                place
-            }
-        };
-        let level = &mut self.levels[place];
+        let level = self.levels.entry(number).or_insert_with(|| Level {
+            policy: policy_of(&self.policies, self.default_policy, number),
+            in_time: VecDeque::new(),
+            delayed: VecDeque::new(),
+        });
         let expires_ns = expires_ns(&level.policy, facts);
         self.arrivals += 1;
         let number = self.arrivals;
@@ -137,7 +124,15 @@ impl<T: Entry> Levels<T> {
     /// so that what lies before the cursor is exactly what was seen.
     pub(super) fn look(&mut self, cursor: &mut Cursor, now_ns: u64) -> Option<&Queued<T>> {
         loop {
-            let level = self.levels.get_mut(cursor.level)?;
+            let kept_count = self.levels.len();
+            let (number, level) = self.levels.range_mut(cursor.level..).next()?;
+            let number = *number;
+            if number != cursor.level {
+                *cursor = Cursor {
+                    level: number,
+                    ..Cursor::default()
+                };
+            }
             let queue = if cursor.is_delayed {
                 &mut level.delayed
             } else {
@@ -148,12 +143,11 @@ impl<T: Entry> Levels<T> {
                     cursor.is_delayed = true;
                     cursor.index = 0;
                 } else {
-                    let is_removed = level.is_empty() && cursor.level >= KEPT_COUNT;
-                    if is_removed {
-                        self.levels.remove(cursor.level);
+                    if level.is_empty() && kept_count > KEPT_COUNT {
+                        self.levels.remove(&number);
                     }
                     *cursor = Cursor {
-                        level: cursor.level + usize::from(!is_removed),
+                        level: number.checked_add(1)?,
                         ..Cursor::default()
                     };
                 }
@@ -175,7 +169,7 @@ impl<T: Entry> Levels<T> {
                 break;
             }
         }
-        let level = &self.levels[cursor.level];
+        let level = self.levels.get(&cursor.level)?;
         let queue = if cursor.is_delayed {
             &level.delayed
         } else {
@@ -186,7 +180,7 @@ impl<T: Entry> Levels<T> {
 
     /// Takes the first request out.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let queued = self.levels.iter_mut().find_map(|level| {
+        let queued = self.levels.values_mut().find_map(|level| {
             let delayed = &mut level.delayed;
             level.in_time.pop_front().or_else(|| delayed.pop_front())
         })?;

@@ -145,6 +145,8 @@ pub(crate) struct Harvest<O> {
     pub refused: Vec<(O, Dismissal)>,
     /// The slots, in their instance, of a batch of sequences; as long as the batch.
     pub rows: Vec<usize>,
+    /// Rows of a direct batch: up to the highest slot that had a request ready, even one that does not fit the others.
+    pub row_count: usize,
     /// Which of its core's instances has these slots.
     pub instance: usize,
     /// Cores that are to ask for a batch.
@@ -170,6 +172,7 @@ impl<O> Default for Harvest<O> {
             cancelled: Vec::new(),
             refused: Vec::new(),
             rows: Vec::new(),
+            row_count: 0,
             instance: 0,
             called: Vec::new(),
             ended: Vec::new(),

@@ -93,30 +93,26 @@ impl Attendant {
         }
     }
 
-    /// Puts each request into the row of its slot, and something into the rows between.
+    /// Puts each request into the row of its slot, and null requests into the rows without one.
     fn fill_rows(&mut self, harvest: &mut Harvest<Live>) {
-        let is_dense = harvest.rows.iter().copied().eq(0..harvest.batch.len());
+        let is_dense = harvest.rows.iter().copied().eq(0..harvest.row_count);
         if is_dense {
             return;
         }
         let Some(template) = harvest.batch.first() else {
             return;
         };
-        let mut fillers = harvest
-            .rows
-            .last()
-            .map_or(0, |last| last + 1 - harvest.batch.len());
-        let mut made: Vec<Live> = Vec::with_capacity(fillers);
-        while fillers > 0 {
-            made.push(filler(&self.model, template));
-            fillers -= 1;
-        }
+        let empty_count = harvest.row_count.saturating_sub(harvest.batch.len());
+        let mut nulls: Vec<Live> = (0..empty_count)
+            .map(|_| filler(&self.model, template))
+            .collect();
         for (live, row) in harvest.batch.drain(..).zip(&harvest.rows) {
-            while self.spare.len() < *row {
-                self.spare.extend(made.pop());
-            }
+            let missing_count = row.saturating_sub(self.spare.len());
+            let kept_count = nulls.len().saturating_sub(missing_count);
+            self.spare.extend(nulls.drain(kept_count..));
             self.spare.push(live);
         }
+        self.spare.append(&mut nulls);
         std::mem::swap(&mut self.spare, &mut harvest.batch);
     }
 }

@@ -111,7 +111,7 @@ impl Book {
         core: usize,
         instance: usize,
         batch: &[Live],
-        rows: &[usize],
+        (rows, row_count): (&[usize], usize),
         now_ns: u64,
     ) -> Result<(), String> {
         if rows.len() != batch.len() {
@@ -120,13 +120,18 @@ impl Book {
         if !self.is_oldest() && !rows.is_sorted_by(|one, next| one < next) {
             return Err(format!("rows {rows:?}"));
         }
+        let slot_count = self.settings.slot_count as usize;
+        let needed = rows.last().map_or(0, |last| last + 1);
+        if !self.is_oldest() && !batch.is_empty() && !(needed..=slot_count).contains(&row_count) {
+            return Err(format!("{row_count} rows for {rows:?} of {slot_count}"));
+        }
         if batch.len() > self.batch_size_max as usize {
             return Err(format!("a batch of {}", batch.len()));
         }
         let first = batch.first().map(|live| &live.shared().facts.signature);
         for (live, row) in batch.iter().zip(rows) {
             let number = live.shared().number;
-            if *row >= self.settings.slot_count as usize {
+            if *row >= slot_count {
                 return Err(format!("{number} is in slot {row}"));
             }
             if Some(&live.shared().facts.signature) != first {

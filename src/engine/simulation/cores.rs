@@ -235,7 +235,8 @@ impl World {
         let batch = std::mem::take(&mut visit.harvest.batch);
         let instance = visit.harvest.instance;
         if let Model::Sequences(book) = &mut version.model {
-            book.begin(core, instance, &batch, &visit.harvest.rows, self.now_ns)?;
+            let rows = (&*visit.harvest.rows, visit.harvest.row_count);
+            book.begin(core, instance, &batch, rows, self.now_ns)?;
             version.cores[core].instance = instance;
         } else if numbers(&batch) != expected.batch {
             let (found, expected) = (numbers(&batch), expected.batch);

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::trace::Trace;
-use conch_engine::{Asker, Completion, Delivery, ModelVersion, log};
+use conch_engine::{Asker, Completion, Delivery, ModelVersion};
+use conch_log as log;
 use conch_memory::View;
 use smallvec::SmallVec;
 
@@ -182,7 +183,6 @@ mod tests {
 
     use super::*;
     use crate::boundary::{borrow, take};
-    use crate::export::allocator::ResponseAllocator;
 
     /// What the callback saw, and what it is to do.
     #[derive(Default)]
@@ -249,7 +249,7 @@ mod tests {
             conch_config::parse_text("config.pbtxt", "name: 'm' backend: 'b'").unwrap();
         conch_config::normalize(&mut message);
         let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
-        let functions = ResponseAllocator::default();
+        let functions = Arc::default();
         let userp = ptr::from_ref(seen).cast_mut().cast();
         Arc::new(Asked {
             request: RequestAddress(ptr::null_mut()),

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_void};
 
 use conch_abi as abi;
-use conch_engine::{Error, log};
+use conch_engine::Error;
+use conch_log as log;
 
 use crate::boundary::accept;
 use crate::guard::{Caught, caught};

@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_engine::{ControlMode, Error, Options, Server, log};
+use conch_engine::{ControlMode, Error, Options, Server};
+use conch_log as log;
 
 use crate::boundary::{Tag, handles};
 use crate::host;

@@ -13,15 +13,15 @@ use super::callbacks::{
     on_exception, outcome,
 };
 use crate::boundary::{as_handle, c_string};
-use crate::export::allocator::ResponseAllocator;
+use crate::export::allocator::AllocatorFunctions;
 use crate::guard;
-use crate::objects::{BufferAttributes, kind_of};
+use crate::objects::{BufferAttributes, BufferPlace, kind_of};
 
 /// A response allocator as one request uses it: its functions, and the pointers that they want.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Allocator {
     handle: *mut abi::TRITONSERVER_ResponseAllocator,
-    functions: ResponseAllocator,
+    functions: Arc<AllocatorFunctions>,
     userp: *mut c_void,
 }
 
@@ -33,7 +33,7 @@ unsafe impl Sync for Allocator {}
 impl Allocator {
     pub(crate) fn new(
         handle: *mut abi::TRITONSERVER_ResponseAllocator,
-        functions: ResponseAllocator,
+        functions: Arc<AllocatorFunctions>,
         userp: *mut c_void,
     ) -> Allocator {
         Allocator {
@@ -50,7 +50,7 @@ impl Allocator {
         };
         // SAFETY: the allocator's own function with its own pointers.
         if let Err(error) = unsafe { guard::call2(start, self.handle, self.userp) } {
-            conch_engine::log::error!("response allocation start failed: {error}");
+            conch_log::error!("response allocation start failed: {error}");
         }
     }
 
@@ -68,12 +68,13 @@ impl Allocator {
         memory_type: *mut u32,
         memory_type_id: *mut i64,
     ) -> Option<Result<(), Error>> {
-        self.functions.query?;
+        let query = self.functions.query.get();
+        query?;
         // SAFETY: by this function's contract; the allocator's own function with its own pointers.
         Some(unsafe {
             outcome(conch_guard_query(
                 on_exception,
-                self.functions.query,
+                query,
                 self.handle,
                 self.userp,
                 name,
@@ -113,15 +114,17 @@ impl Allocator {
                 &raw mut memory_type_id,
             ))
         }?;
-        let mut placed = Placed {
-            allocator: *self,
+        let placed = Placed {
+            allocator: self.clone(),
             buffer,
             buffer_userp,
-            attributes: BufferAttributes::default(),
+            attributes: BufferAttributes::from(BufferPlace {
+                byte_size: bytes as u64,
+                memory_type,
+                memory_type_id,
+                cuda_ipc_handle: None,
+            }),
         };
-        placed.attributes.byte_size = bytes as u64;
-        placed.attributes.memory_type = memory_type;
-        placed.attributes.memory_type_id = memory_type_id;
         let told = kind_of(memory_type).and_then(|_| {
             if buffer.is_null() && bytes > 0 {
                 let name = name.to_string_lossy();
@@ -132,13 +135,13 @@ impl Allocator {
             Ok(())
         });
         told?;
-        if self.functions.buffer_attributes.is_some() {
-            let (size, kind, id) = (bytes as u64, memory_type, memory_type_id);
+        let buffer_attributes = self.functions.buffer_attributes.get();
+        if buffer_attributes.is_some() {
             // SAFETY: as above; the attributes are changed during the call only.
             unsafe {
                 outcome(conch_guard_attributes(
                     on_exception,
-                    self.functions.buffer_attributes,
+                    buffer_attributes,
                     self.handle,
                     name.as_ptr(),
                     as_handle(&placed.attributes),
@@ -147,9 +150,8 @@ impl Allocator {
                 ))
             }?;
             // Whatever the function wrote there: these are known.
-            placed.attributes.byte_size = size;
-            placed.attributes.memory_type = kind;
-            placed.attributes.memory_type_id = id;
+            let attributes = &placed.attributes;
+            attributes.store(bytes as u64, memory_type, memory_type_id);
         }
         Ok(Arc::new(placed))
     }
@@ -212,14 +214,15 @@ impl Placed {
         self.buffer_userp
     }
 
-    pub(crate) fn attributes(&self) -> &BufferAttributes {
-        &self.attributes
+    pub(crate) fn place_of_buffer(&self) -> BufferPlace {
+        self.attributes.load()
     }
 
     fn place(&self) -> Place {
+        let place = self.attributes.load();
         Place {
-            kind: kind_of(self.attributes.memory_type).unwrap_or_default(),
-            id: self.attributes.memory_type_id,
+            kind: kind_of(place.memory_type).unwrap_or_default(),
+            id: place.memory_type_id,
         }
     }
 
@@ -227,7 +230,7 @@ impl Placed {
     pub(crate) fn freeze(placed: Arc<Placed>) -> View {
         let base = placed.buffer.cast::<u8>().cast_const();
         // The allocator was asked for as many, so they fit.
-        let length = usize::try_from(placed.attributes.byte_size).unwrap_or(0);
+        let length = usize::try_from(placed.place_of_buffer().byte_size).unwrap_or(0);
         let place = placed.place();
         // SAFETY: the buffer stays valid until it is given back, which is when the last view is gone.
         unsafe { View::foreign(base, length, place, Some(placed)) }
@@ -239,6 +242,7 @@ impl Drop for Placed {
         if self.buffer.is_null() {
             return;
         }
+        let place = self.attributes.load();
         // SAFETY: the allocator's own function with its own pointers; the buffer is not used again.
         unsafe {
             let error = conch_guard_free(
@@ -247,9 +251,9 @@ impl Drop for Placed {
                 self.allocator.handle,
                 self.buffer,
                 self.buffer_userp,
-                usize::try_from(self.attributes.byte_size).unwrap_or(0),
-                self.attributes.memory_type,
-                self.attributes.memory_type_id,
+                usize::try_from(place.byte_size).unwrap_or(0),
+                place.memory_type,
+                place.memory_type_id,
             );
             log_failure(error, "failed to release an output buffer");
         }

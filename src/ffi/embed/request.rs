@@ -17,7 +17,7 @@ use conch_engine::timekeeper::Timekeeper;
 use conch_engine::trace::Trace;
 use conch_engine::{
     Asker, Code, Completion, CorrelationId, Demand, Draft, DraftInput, Error, ModelVersion,
-    NoPlace, Parameter, ParameterValue, Reservation, Server, Shape, Stamps, WeakTicket,
+    NoPlace, Parameter, ParameterValue, Reservation, Server, Shape, Stamps, Ticket, WeakTicket,
 };
 use conch_memory::{Place, View};
 use smallvec::SmallVec;
@@ -26,8 +26,8 @@ use super::asked::{Asked, InputExtra, RequestAddress};
 use super::callbacks::Callback;
 use super::placement::Allocator;
 use super::trace::Carried;
-use crate::boundary::{Tag, c_string, handles};
-use crate::objects::{BufferAttributes, CudaIpcHandle};
+use crate::boundary::{Tag, handles};
+use crate::objects::{BufferAttributes, BufferPlace, CudaIpcHandle};
 
 handles! {
     TRITONSERVER_InferenceRequest => InferenceRequest, "request", tagged;
@@ -68,6 +68,23 @@ struct Run {
     ticket: WeakTicket,
     timekeeper: Arc<Timekeeper>,
     is_cancelled: AtomicBool,
+}
+
+/// An inference that is ready. It is sent apart from its request: that may be released on another thread, and deleted, before the call returns,
+/// so no reference to it may be an argument of the call.
+pub(crate) struct Submission {
+    model: Arc<ModelVersion>,
+    ticket: Ticket,
+}
+
+impl Submission {
+    /// Sends the request to its model. After success it belongs to the server until its release callback, which may have come already.
+    ///
+    /// # Errors
+    /// Why the model takes no request.
+    pub(crate) fn submit(self) -> Result<(), Error> {
+        self.model.submit(self.ticket)
+    }
 }
 
 /// One input as set.
@@ -293,7 +310,7 @@ impl InferenceRequest {
         Ok(run.is_cancelled.load(Ordering::Relaxed))
     }
 
-    /// Sends the request to its model. After success it belongs to the server until its release callback, which may have come already.
+    /// Makes the request ready to be sent to its model.
     ///
     /// # Errors
     /// INTERNAL while it belongs to the server. What does not agree with the model (the trace stays the caller's then), or why the model
@@ -301,12 +318,12 @@ impl InferenceRequest {
     ///
     /// # Safety
     /// `address` is this request's handle; `trace` is null or live and nobody else's; data and callbacks are as the header demands.
-    pub(crate) unsafe fn infer(
+    pub(crate) unsafe fn prepare(
         &self,
         address: *mut abi::TRITONSERVER_InferenceRequest,
         server: &Arc<Server>,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
-    ) -> Result<(), Error> {
+    ) -> Result<Submission, Error> {
         if let Some(run) = self.last_run().filter(|run| run.is_on_loan()) {
             return Err(Error::internal(format!(
                 "{}Invalid request state transition from {} to INITIALIZED",
@@ -315,16 +332,13 @@ impl InferenceRequest {
             )));
         }
         let release = self.release.ok_or_else(|| missing("release"))?;
-        let (allocator, respond) = self.respond.ok_or_else(|| missing("response"))?;
+        let (allocator, respond) = self.respond.clone().ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
         let carried = unsafe { Carried::take(trace) };
         let reservation = self.reserve(server)?;
         let model = Arc::clone(&reservation);
         if let Some(carried) = &carried {
-            let mut subject = carried.trace().subject();
-            subject.model_name = c_string(&model.name);
-            subject.model_version = model.version;
-            subject.request_id = self.id.clone();
+            carried.trace().begin(&model, &self.id);
         }
         let asked = Arc::new(Asked {
             request: RequestAddress(address),
@@ -367,9 +381,7 @@ impl InferenceRequest {
             timekeeper: Arc::clone(server.timekeeper()),
             is_cancelled: AtomicBool::new(false),
         }));
-        // From here on the request may be released on another thread at any moment, and `self` with it.
-        drop((asked, completion, carried));
-        model.submit(ticket)
+        Ok(Submission { model, ticket })
     }
 
     /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
@@ -537,13 +549,12 @@ impl MemoryChunk {
     }
 
     fn attributes(&self) -> BufferAttributes {
-        BufferAttributes {
+        BufferAttributes::from(BufferPlace {
             byte_size: self.length as u64,
             memory_type: self.place.kind as u32,
             memory_type_id: self.place.id,
             cuda_ipc_handle: self.cuda_ipc_handle,
-            ..BufferAttributes::default()
-        }
+        })
     }
 }
 

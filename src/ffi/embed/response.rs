@@ -9,7 +9,7 @@ use conch_engine::{Error, ModelVersion, Output, Response};
 use super::placement::Placed;
 use crate::boundary::{Tag, c_string, handles};
 use crate::host::LentParameter;
-use crate::objects::BufferAttributes;
+use crate::objects::BufferPlace;
 
 handles! {
     TRITONSERVER_InferenceResponse => InferenceResponse, "response", tagged;
@@ -103,19 +103,17 @@ impl InferenceResponse {
 }
 
 /// Where the bytes of an output lie: address, attributes, and what the allocator keeps with them.
-pub(crate) fn location(output: &Output) -> (*const c_void, BufferAttributes, *mut c_void) {
+pub(crate) fn location(output: &Output) -> (*const c_void, BufferPlace, *mut c_void) {
     match Placed::of(&output.data) {
         Some(placed) => (
             placed.buffer().cast_const(),
-            *placed.attributes(),
+            placed.place_of_buffer(),
             placed.buffer_userp(),
         ),
-        None if output.data.is_empty() => {
-            (ptr::null(), BufferAttributes::default(), ptr::null_mut())
-        }
+        None if output.data.is_empty() => (ptr::null(), BufferPlace::default(), ptr::null_mut()),
         None => (
             output.data.as_ptr().cast(),
-            BufferAttributes::of_view(&output.data),
+            BufferPlace::of_view(&output.data),
             ptr::null_mut(),
         ),
     }

@@ -5,18 +5,19 @@
 use std::any::Any;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
+use conch_engine::ModelVersion;
 use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
-use conch_engine::{ModelVersion, log};
+use conch_log as log;
 
 use super::callbacks::{
     conch_guard_activity, conch_guard_tensor_activity, conch_guard_trace_release, log_failure,
     on_exception,
 };
-use crate::boundary::{Tag, as_handle, c_string, handles, into_handle};
-use crate::objects::BufferAttributes;
+use crate::boundary::{Tag, as_handle, c_string, handles, into_handle, take};
+use crate::objects::BufferPlace;
 
 handles! {
     TRITONSERVER_InferenceTrace => TraceHandle, "trace", tagged;
@@ -45,6 +46,10 @@ pub(crate) struct TraceHandle {
     pub(crate) parent_id: u64,
     functions: TraceFunctions,
     subject: Mutex<Subject>,
+    /// What it stands for, if the request is traced by the server itself: then `functions` are none.
+    inner: OnceLock<Trace>,
+    /// Whose child it is, until it is known what it is about.
+    origin: Option<Trace>,
 }
 
 /// What the trace is about. Addresses of the texts are handed out: they hold until the text is set again.
@@ -71,12 +76,57 @@ impl TraceHandle {
             parent_id,
             functions,
             subject: Mutex::default(),
+            inner: OnceLock::new(),
+            origin: None,
+        }
+    }
+
+    /// What a backend gets to see of a trace that is the server's own.
+    pub(crate) fn of_server(trace: &Trace) -> TraceHandle {
+        let mut level = abi::TRITONSERVER_TRACE_LEVEL_TIMESTAMPS;
+        if trace.sink().wants_tensors() {
+            level |= abi::TRITONSERVER_TRACE_LEVEL_TENSORS;
+        }
+        let functions = TraceFunctions {
+            activity: None,
+            tensor_activity: None,
+            release: None,
+            userp: std::ptr::null_mut(),
+        };
+        TraceHandle {
+            id: trace.sink().id(),
+            inner: OnceLock::from(trace.clone()),
+            ..TraceHandle::new(level, 0, functions)
         }
     }
 
     /// A trace of what is done on behalf of this one's request.
     pub(crate) fn spawn(&self) -> TraceHandle {
-        TraceHandle::new(self.level, self.id, self.functions)
+        TraceHandle {
+            origin: self.inner.get().cloned(),
+            ..TraceHandle::new(self.level, self.id, self.functions)
+        }
+    }
+
+    /// Says what a trace is about that was not when it was made.
+    pub(crate) fn begin(&self, model: &Arc<ModelVersion>, request_id: &CStr) {
+        {
+            let mut subject = self.subject();
+            subject.model_name = c_string(&model.name);
+            subject.model_version = model.version;
+            subject.request_id = request_id.to_owned();
+        }
+        if let Some(origin) = &self.origin
+            && let Some(inner) = origin.sink().spawn(model, &request_id.to_string_lossy())
+        {
+            // A trace that was used before goes on as what it was.
+            let _ = self.inner.set(inner);
+        }
+    }
+
+    /// Whether it is the trace of a backend's request, which is not the backend's to give away.
+    fn is_lent(&self) -> bool {
+        self.origin.is_none() && self.inner.get().is_some()
     }
 
     pub(crate) fn subject(&self) -> MutexGuard<'_, Subject> {
@@ -107,6 +157,10 @@ impl TraceHandle {
 
     /// An activity with a name of its own, which joins the context: a JSON object of names by time, as upstream keeps them.
     pub(crate) fn report_custom(&self, timestamp_ns: u64, name: &CStr) {
+        if let Some(inner) = self.inner.get() {
+            inner.sink().reported(&name.to_string_lossy(), timestamp_ns);
+            return;
+        }
         if !self.has_times() {
             return;
         }
@@ -150,12 +204,18 @@ impl Carried {
     pub(super) unsafe fn take(
         handle: *mut abi::TRITONSERVER_InferenceTrace,
     ) -> Option<Arc<Carried>> {
-        (!handle.is_null()).then(|| {
-            Arc::new(Carried {
-                handle,
-                is_returned: AtomicBool::new(false),
-            })
-        })
+        if handle.is_null() {
+            return None;
+        }
+        let carried = Arc::new(Carried {
+            handle,
+            is_returned: AtomicBool::new(false),
+        });
+        if carried.trace().is_lent() {
+            carried.give_back();
+            return None;
+        }
+        Some(carried)
     }
 
     pub(super) fn trace(&self) -> &TraceHandle {
@@ -174,6 +234,11 @@ impl Drop for Carried {
         if *self.is_returned.get_mut() {
             return;
         }
+        if self.trace().origin.is_some() {
+            // SAFETY: made for a backend, which gave it to the request: nobody else has it.
+            drop(unsafe { take::<abi::TRITONSERVER_InferenceTrace>(self.handle) });
+            return;
+        }
         let functions = self.trace().functions;
         // SAFETY: the maker's own function with its own pointer; the trace is the maker's again and not used here.
         unsafe {
@@ -190,10 +255,24 @@ impl Drop for Carried {
 
 impl TraceSink for Carried {
     fn reached(&self, activity: Activity, timestamp_ns: u64) {
-        self.trace().report(activity as u32, timestamp_ns);
+        match self.trace().inner.get() {
+            Some(inner) => inner.reach(activity, timestamp_ns),
+            None => self.trace().report(activity as u32, timestamp_ns),
+        }
+    }
+
+    fn reported(&self, name: &str, timestamp_ns: u64) {
+        self.trace().report_custom(timestamp_ns, &c_string(name));
+    }
+
+    fn id(&self) -> u64 {
+        self.trace().id
     }
 
     fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
+        if let Some(inner) = self.trace().inner.get() {
+            return inner.sink().spawn(model, request_id);
+        }
         let child = self.trace().spawn();
         {
             let mut subject = child.subject();
@@ -209,14 +288,21 @@ impl TraceSink for Carried {
 
     fn wants_tensors(&self) -> bool {
         let trace = self.trace();
+        if let Some(inner) = trace.inner.get() {
+            return inner.sink().wants_tensors();
+        }
         trace.level & abi::TRITONSERVER_TRACE_LEVEL_TENSORS != 0
             && trace.functions.tensor_activity.is_some()
     }
 
     fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
         let trace = self.trace();
+        if let Some(inner) = trace.inner.get() {
+            inner.sink().showed(activity, tensor);
+            return;
+        }
         let name = c_string(tensor.name);
-        let attributes = BufferAttributes::of_view(tensor.data);
+        let attributes = BufferPlace::of_view(tensor.data);
         // SAFETY: the maker's own function with its own pointer; name, shape and bytes outlive the call.
         unsafe {
             let error = conch_guard_tensor_activity(
@@ -240,7 +326,7 @@ impl TraceSink for Carried {
     }
 }
 
-/// The C API's handle of a trace, if it is one of the C API.
+/// The C API's handle of a trace, if it came through the C API.
 pub(crate) fn handle_of(trace: &Trace) -> Option<*mut abi::TRITONSERVER_InferenceTrace> {
     let sink: &dyn Any = &**trace.sink();
     sink.downcast_ref::<Carried>().map(|carried| carried.handle)

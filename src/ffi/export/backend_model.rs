@@ -14,7 +14,17 @@ use crate::objects::Message;
 /// The only version of the configuration's JSON form.
 const CONFIG_VERSION: u32 = 1;
 
-pub(super) fn check_config_version(version: u32) -> Result<(), Error> {
+/// What embedders and repository agents hear of other versions; backends hear other words, as from upstream.
+pub(super) fn check_document_version(version: u32) -> Result<(), Error> {
+    if version == CONFIG_VERSION {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "model configuration version {version} not supported, supported versions are: {CONFIG_VERSION}"
+    )))
+}
+
+fn check_config_version(version: u32) -> Result<(), Error> {
     if version == CONFIG_VERSION {
         return Ok(());
     }

@@ -1,15 +1,13 @@
 //! Requests, as the backend that executes them sees them.
 
 use std::ffi::{c_char, c_void};
-use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::{CorrelationId, Error};
 
 use super::export;
 use super::parameter::write_parameter;
-use crate::boundary::{as_handle, borrow, text, write};
-use crate::embed::handle_of;
+use crate::boundary::{as_handle, borrow, release, text, write};
 use crate::host::{LentInput, Loan};
 
 /// How upstream begins messages about a request: with its id, if it has one.
@@ -172,7 +170,7 @@ export! {
             ));
         }
         // The backend's own reference, made when it got the handle; the first release alone gets here.
-        Arc::decrement_strong_count(std::ptr::from_ref(loan));
+        release(request);
         Ok(())
     }
 
@@ -182,7 +180,6 @@ export! {
         let loan = borrow(request)?;
         loan.request()?;
         // Null if the request is not traced.
-        let handle = loan.trace().as_ref().and_then(handle_of);
-        write(trace, handle.unwrap_or(std::ptr::null_mut()))
+        write(trace, loan.trace_handle())
     }
 }

@@ -6,7 +6,7 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{as_handle, borrow, borrow_mut, slice, text, write, write_optional};
+use crate::boundary::{as_handle, borrow, slice, text, write, write_optional};
 
 export! {
     fn TRITONBACKEND_StateNew(
@@ -28,7 +28,7 @@ export! {
         memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
         write(buffer, std::ptr::null_mut())?;
-        let address = borrow_mut(state)?.buffer(buffer_byte_size)?;
+        let address = borrow(state)?.buffer(buffer_byte_size)?;
         // Whatever the backend prefers: states are kept in host memory.
         write_optional(memory_type, abi::TRITONSERVER_MEMORY_CPU);
         write_optional(memory_type_id, 0);

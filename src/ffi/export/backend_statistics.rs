@@ -67,7 +67,7 @@ pub(super) unsafe fn report_memory(
     // SAFETY: by this function's contract.
     for attributes in unsafe { slice(usage.cast_const(), count, "usage") }? {
         // SAFETY: by this function's contract.
-        let attributes = unsafe { borrow(*attributes) }?;
+        let attributes = unsafe { borrow(*attributes) }?.load();
         let kind = kind_of(attributes.memory_type)?;
         let usage = MemoryUsage {
             kind,

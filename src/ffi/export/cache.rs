@@ -7,7 +7,7 @@ use conch_engine::Error;
 use conch_memory::Kind;
 
 use super::export;
-use crate::boundary::{borrow, borrow_mut, write};
+use crate::boundary::{borrow, write};
 use crate::host::CacheBuffer;
 use crate::objects::{BufferAttributes, kind_of};
 
@@ -16,6 +16,7 @@ use crate::objects::{BufferAttributes, kind_of};
 /// # Errors
 /// INVALID_ARG for memory that the CPU cannot read.
 fn byte_size_of(attributes: &BufferAttributes) -> Result<usize, Error> {
+    let attributes = attributes.load();
     if kind_of(attributes.memory_type)? == Kind::Gpu {
         return Err(Error::invalid(
             "Only buffers in CPU memory are allowed in cache currently",
@@ -58,10 +59,7 @@ export! {
         any_null(entry, base, buffer_attributes)?;
         let buffer = borrow(entry)?.get(index)?;
         write(base, buffer.base)?;
-        let attributes = borrow_mut(buffer_attributes)?;
-        attributes.byte_size = buffer.byte_size as u64;
-        attributes.memory_type = Kind::Cpu as u32;
-        attributes.memory_type_id = 0;
+        borrow(buffer_attributes)?.store(buffer.byte_size as u64, Kind::Cpu as u32, 0);
         Ok(())
     }
 

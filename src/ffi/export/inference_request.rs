@@ -244,7 +244,7 @@ export! {
         buffer_attributes: *mut abi::TRITONSERVER_BufferAttributes,
     ) {
         let request = borrow_mut(inference_request)?;
-        let attributes = borrow(buffer_attributes)?;
+        let attributes = borrow(buffer_attributes)?.load();
         let bytes = usize::try_from(attributes.byte_size).map_err(|_| Error::invalid("the buffer is too large"))?;
         let mut chunk = chunk(base, bytes, attributes.memory_type, attributes.memory_type_id)?;
         chunk.cuda_ipc_handle = attributes.cuda_ipc_handle;
@@ -294,7 +294,7 @@ export! {
     ) {
         let request = borrow_mut(inference_request)?;
         let function = response_fn.ok_or_else(|| Error::invalid("response_fn was nullptr"))?;
-        let functions = *borrow(response_allocator)?;
+        let functions = Arc::clone(&borrow(response_allocator)?.functions);
         request.set_respond(
             Allocator::new(response_allocator, functions, response_allocator_userp),
             Callback::new(function, response_userp),

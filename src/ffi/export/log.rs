@@ -1,13 +1,26 @@
 //! The process's log.
 
 use std::ffi::{c_char, c_int};
+use std::sync::Once;
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_engine::log::{self, Level};
+use conch_log::{self as log, Level};
 
 use super::export;
 use crate::boundary::lossy_text;
+
+/// Has the end of the process wait for the last lines of the log: an embedder may end without deleting its server.
+pub(super) fn flush_log_at_exit() {
+    extern "C" fn flush() {
+        log::flush(log::EXIT_FLUSH);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: takes a function that lives as long as this library, which runs its handlers before it goes.
+        unsafe { libc::atexit(flush) };
+    });
+}
 
 fn level_of(level: abi::TRITONSERVER_LogLevel) -> Option<Level> {
     match level {

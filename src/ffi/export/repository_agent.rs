@@ -8,12 +8,10 @@ use std::sync::atomic::Ordering;
 use conch_abi as abi;
 use conch_engine::Error;
 
+use super::backend_model::check_document_version;
 use super::export;
 use crate::boundary::{borrow, give, write};
 use crate::objects::Message;
-
-/// The only version of the configuration's JSON form.
-const CONFIG_VERSION: u32 = 1;
 
 export! {
     fn TRITONREPOAGENT_ModelRepositoryLocation(
@@ -75,12 +73,7 @@ export! {
         model_config: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let model = borrow(model)?;
-        // In upstream's words, which are others than those for backends.
-        if config_version != CONFIG_VERSION {
-            return Err(Error::invalid(format!(
-                "model configuration version {config_version} not supported, supported versions are: {CONFIG_VERSION}"
-            )));
-        }
+        check_document_version(config_version)?;
         give(model_config, Box::new(Message::new(model.config_json())))
     }
 

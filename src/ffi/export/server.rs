@@ -6,10 +6,10 @@ use std::sync::Arc;
 use conch_abi as abi;
 use conch_engine::{Error, Overrides, Server, description, documents, server};
 
-use super::backend_model::check_config_version;
+use super::backend_model::check_document_version;
 use super::export;
 use super::metrics::MetricsText;
-use crate::boundary::{borrow, give, slice, text, write};
+use crate::boundary::{borrow, give, release, slice, text, write};
 use crate::objects::{Message, Value};
 
 /// The version that the C API means: -1 is "the latest that is ready".
@@ -36,9 +36,7 @@ fn refuse_exiting(server: &Server) -> Result<(), Error> {
 unsafe fn serving(server: *mut abi::TRITONSERVER_Server) -> Result<Arc<Server>, Error> {
     // SAFETY: by this function's contract.
     let server = unsafe { borrow(server) }?.server()?;
-    if server.is_stopping() {
-        return Err(Error::unavailable("Server not ready"));
-    }
+    server.check_serving()?;
     Ok(server)
 }
 
@@ -163,10 +161,10 @@ export! {
         server: *mut abi::TRITONSERVER_Server, model_name: *const c_char, model_version: i64, config_version: u32,
         model_config: *mut *mut abi::TRITONSERVER_Message,
     ) {
-        check_config_version(config_version)?;
         let server = borrow(server)?.server()?;
         let snapshot = server.registry().snapshot();
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
+        check_document_version(config_version)?;
         let json = conch_config::to_json(&model.shown_config().message);
         give(model_config, Box::new(Message::new(json)))
     }
@@ -212,6 +210,7 @@ export! {
         server: *mut *mut abi::TRITONSERVER_Server, options: *mut abi::TRITONSERVER_ServerOptions,
     ) {
         write(server, std::ptr::null_mut())?;
+        conch_log::tell_panics();
         let (started, host) = borrow(options)?.start()?;
         let handle = Arc::clone(host.server_handle());
         handle.own(started, host);
@@ -227,7 +226,8 @@ export! {
         handle.stop()?;
         handle.disown();
         // The embedder's reference, made by ServerNew.
-        Arc::decrement_strong_count(std::ptr::from_ref(handle));
+        release(server);
+        conch_log::flush(conch_log::EXIT_FLUSH);
         Ok(())
     }
 
@@ -316,6 +316,8 @@ export! {
         trace: *mut abi::TRITONSERVER_InferenceTrace,
     ) {
         let server = borrow(server)?.server()?;
-        borrow(inference_request)?.infer(inference_request, &server, trace)
+        let submission = borrow(inference_request)?.prepare(inference_request, &server, trace)?;
+        // The request may be gone before this returns: it is not borrowed any more.
+        submission.submit()
     }
 }

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{Capacity, ControlMode, Error, log};
+use conch_engine::{Capacity, ControlMode, Error};
+use conch_log as log;
 
 use super::export;
+use super::log::flush_log_at_exit;
 use crate::boundary::{borrow, borrow_mut, delete, give, lossy_text, text};
 use crate::embed::ServerOptions;
 
@@ -23,6 +25,7 @@ unsafe fn path(path: *const c_char, name: &str) -> Result<PathBuf, Error> {
 
 export! {
     fn TRITONSERVER_ServerOptionsNew(options: *mut *mut abi::TRITONSERVER_ServerOptions) {
+        flush_log_at_exit();
         give(options, Box::new(ServerOptions::new()))
     }
 
@@ -109,8 +112,8 @@ export! {
     fn TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize(
         options: *mut abi::TRITONSERVER_ServerOptions, size: u64,
     ) {
-        let _ = size;
-        borrow(options).map(drop)
+        borrow_mut(options)?.server.pinned_pool_bytes = size;
+        Ok(())
     }
 
     fn TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize(
@@ -216,7 +219,7 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions, file: *const c_char,
     ) {
         let _ = options;
-        log::set_file(&lossy_text(file))
+        Ok(log::set_file(&lossy_text(file))?)
     }
 
     fn TRITONSERVER_ServerOptionsSetLogInfo(options: *mut abi::TRITONSERVER_ServerOptions, log: bool) {

@@ -19,7 +19,8 @@ use std::thread;
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{AgentContext, AgentHost, AgentModel, Error, log};
+use conch_engine::{AgentContext, AgentHost, AgentModel, Error};
+use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::agent_model::LoadedAgentModel;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::{AgentAction, AgentContext, AgentModel, Error, Scratch, log};
+use conch_engine::{AgentAction, AgentContext, AgentModel, Error, Scratch};
+use conch_log as log;
 
 use super::agent::LoadedAgent;
 use crate::boundary::{Tag, c_string, handles};

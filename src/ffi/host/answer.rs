@@ -9,13 +9,13 @@ use conch_config::DataType;
 use conch_engine::regions::Usage;
 use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
-use conch_memory::{Block, Charge, Kind, View};
+use conch_memory::{Block, Budget, Charge, Kind, View};
 
 use super::facts::ModelFacts;
 use super::loan::Sender;
 use crate::boundary::{Tag, c_string, handles};
 use crate::embed::{Allocator, Placed};
-use crate::objects::BufferAttributes;
+use crate::objects::{BufferAttributes, BufferPlace};
 
 handles! {
     TRITONBACKEND_Response => Answer, "response", tagged;
@@ -67,6 +67,8 @@ pub(crate) struct AnswerOutput {
     allocator: Option<Allocator>,
     /// Where the client may want it.
     usage: Option<Arc<Usage>>,
+    /// What its bytes are charged to; none: the process.
+    budget: Option<Arc<Budget>>,
 }
 
 /// An output's name in C's form.
@@ -141,6 +143,7 @@ impl Answer {
             Some((index, known)) => (Arc::clone(known), OutputName::Configured(index)),
             None => (Arc::from(name), OutputName::Other(c_string(name))),
         };
+        let origin = sender.loan().origin()?;
         let output = AnswerOutput {
             tag: Tag::new(),
             facts: Arc::clone(facts),
@@ -150,8 +153,9 @@ impl Answer {
             shape: facts.output_shape(name, shape),
             buffer: None,
             attributes: BufferAttributes::default(),
-            allocator: sender.loan().asked().map(|asked| *asked.allocator()),
-            usage: sender.loan().origin()?.usage.clone(),
+            allocator: sender.loan().asked().map(|asked| asked.allocator().clone()),
+            usage: origin.usage.clone(),
+            budget: origin.budget.clone(),
         };
         let place = self.output_count;
         match self.outputs.get_mut(place) {
@@ -205,6 +209,7 @@ impl Answer {
             output.tag = Tag::none();
             output.buffer = None;
             output.usage = None;
+            output.budget = None;
         }
         self.output_count = 0;
     }
@@ -252,38 +257,41 @@ impl AnswerOutput {
         let size = usize::try_from(bytes).map_err(|_| refused())?;
         if let Some(allocator) = &self.allocator {
             let placed = allocator.place(self.c_name(), size, wanted)?;
-            self.attributes = *placed.attributes();
+            let place = placed.place_of_buffer();
+            self.attributes = place.into();
             let granted = Granted {
                 address: placed.buffer(),
-                memory_type: self.attributes.memory_type,
-                memory_type_id: self.attributes.memory_type_id,
+                memory_type: place.memory_type,
+                memory_type_id: place.memory_type_id,
             };
             self.buffer = Some(Buffer::Placed(placed));
             return Ok(granted);
         }
         if let Some(usage) = &self.usage {
             let alignment = self.data_type.element_bytes().unwrap_or(1);
-            if let Some(place) = usage.place(&self.name, size, alignment)? {
-                self.attributes = BufferAttributes::of_view(&place);
+            if let Some(view) = usage.place(&self.name, size, alignment)? {
+                let place = BufferPlace::of_view(&view);
+                self.attributes = place.into();
                 let granted = Granted {
-                    address: place.as_ptr().cast_mut().cast(),
-                    memory_type: self.attributes.memory_type,
-                    memory_type_id: self.attributes.memory_type_id,
+                    address: view.as_ptr().cast_mut().cast(),
+                    memory_type: place.memory_type,
+                    memory_type_id: place.memory_type_id,
                 };
-                self.buffer = Some(Buffer::Shared(place));
+                self.buffer = Some(Buffer::Shared(view));
                 return Ok(granted);
             }
         }
-        let mut charge = Charge::empty(&self.facts.budget);
+        let budget = self.budget.as_ref().unwrap_or(&self.facts.budget);
+        let mut charge = Charge::empty(budget);
         charge.cover(bytes).map_err(|_| refused())?;
         // The backend may leave gaps: no bytes of another model show through them.
-        let mut block = self.facts.pool.take_for(self.facts.owner, size);
+        let pool = &self.facts.pool;
+        let block = pool.try_take_for(self.facts.owner, size);
+        let mut block = block.map_err(|_| refused())?;
         block.set_charge(charge);
         block.advance(size);
-        self.attributes = BufferAttributes {
-            byte_size: bytes,
-            ..BufferAttributes::default()
-        };
+        self.attributes = BufferAttributes::default();
+        self.attributes.store(bytes, Kind::Cpu as u32, 0);
         let address = block.as_mut_ptr().cast();
         self.buffer = Some(Buffer::Pooled(block));
         // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.

@@ -17,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 
 use conch_abi as abi;
 use conch_config::{ModelConfig, ModelParameter};
-use conch_engine::{Error, ExecutionPolicy, PreferredGroup, log};
+use conch_engine::{Error, ExecutionPolicy, PreferredGroup};
+use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library::{self, EntryPoints};

@@ -5,7 +5,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use conch_config::{Model, Scheduling, TensorSpec};
-use conch_engine::{Complaints, Shape};
+use conch_engine::Shape;
+use conch_log::LogLimiter;
 use conch_memory::{Budget, Owner, Pool};
 
 use crate::boundary::c_string;
@@ -20,7 +21,7 @@ pub(crate) struct ModelFacts {
     /// Of the output buffers.
     pub(crate) owner: Owner,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) complaints: Complaints,
+    pub(crate) complaints: LogLimiter,
     inputs: Names,
     outputs: Names,
     /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
@@ -57,7 +58,7 @@ impl ModelFacts {
             pool,
             owner: Owner::new(),
             budget,
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             inputs: names(&config.inputs),
             outputs: names(&config.outputs),
             output_ranks,

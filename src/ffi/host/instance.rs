@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use conch_abi as abi;
 use conch_config::InstanceKind;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::{Batch, Checkup, Departures, Error, Instance, InstanceSpec, log};
+use conch_engine::{Batch, Checkup, Departures, Error, Instance, InstanceSpec};
+use conch_log as log;
 
 use super::checkup::Latch;
 use super::execution;
@@ -119,8 +120,8 @@ pub(crate) struct InstanceHandle {
     latch: Option<Latch>,
     /// Where the backend has no hook.
     offspring: Option<Arc<Offspring>>,
-    /// Boxed: the backend holds its address.
-    loaded: Box<LoadedInstance>,
+    /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that moves promises that nobody else uses what is in it.
+    loaded: Arc<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
     spare: Vec<Arc<Loan>>,
     lent: Vec<Arc<Loan>>,
@@ -150,7 +151,7 @@ impl InstanceHandle {
             .map(|(setting, value)| (setting.to_owned(), value.into()))
             .collect();
         let policy = serde_json::json!({ spec.host_policy.as_str(): settings });
-        let loaded = Box::new(LoadedInstance {
+        let loaded = Arc::new(LoadedInstance {
             tag: Tag::default(),
             c_name: c_string(&spec.name),
             c_profiles: spec

@@ -26,9 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_engine::cache::ResponseCache;
-use conch_engine::{
-    AgentHost, Backend, BackendHost, BackendSpec, Error, HostPolicies, Server, log,
-};
+use conch_engine::{AgentHost, Backend, BackendHost, BackendSpec, Error, HostPolicies, Server};
+use conch_log as log;
 use conch_memory::Budget;
 
 pub(crate) use answer::{Answer, AnswerOutput, Factory};
@@ -162,7 +161,7 @@ impl Host {
         );
         set("min-compute-capability", MIN_COMPUTE_CAPABILITY.to_owned());
         set(
-            "default-max-batch-size",
+            DEFAULT_BATCH_SETTING,
             options.default_max_batch_size.to_string(),
         );
         for wanted in ["", backend] {
@@ -213,7 +212,7 @@ impl Drop for Host {
 impl BackendHost for Host {
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
         let found = search::find_library(&self.options.backend_directory, spec)?;
-        let slot = shared::slot(found.key());
+        let slot = shared::slot(&found.key);
         // What is set for the Python backend holds for all that it runs.
         let settings_of = match found.script {
             Some(_) => PYTHON_BACKEND,
@@ -222,6 +221,18 @@ impl BackendHost for Host {
         let closes = self
             .setting(settings_of, UNLOAD_SETTING)
             .is_some_and(|value| value == "true");
+        // Upstream says so for each model.
+        match self.setting(settings_of, DEFAULT_BATCH_SETTING) {
+            Some(size) => log::verbose!(
+                1,
+                "Found overwritten default setting: {DEFAULT_BATCH_SETTING},{size}"
+            ),
+            None => log::verbose!(
+                1,
+                "Adding default backend config setting: {DEFAULT_BATCH_SETTING},{}",
+                self.options.default_max_batch_size
+            ),
+        }
         let open = |life| {
             LoadedBackend::open(Opening {
                 name: &spec.backend,
@@ -251,7 +262,7 @@ impl BackendHost for Host {
         };
         let mut rows: Vec<_> = backends
             .iter()
-            .map(|backend| row(backend.name(), backend.found().key(), backend))
+            .map(|backend| row(backend.name(), backend.found().file(), backend))
             .collect();
         // As upstream: who serves a backend written in Python shows the library that runs it, too.
         let script = backends
@@ -309,6 +320,8 @@ impl Host {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+const DEFAULT_BATCH_SETTING: &str = "default-max-batch-size";
 
 /// `--backend-config=<backend>,unload-when-unused=true`: finalise and close a backend after its last model.
 const UNLOAD_SETTING: &str = "unload-when-unused";

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_abi as abi;
 use conch_engine::stats::{MemoryOwner, MemoryUsage};
 use conch_engine::{
-    BatchStrategy, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, log,
+    BatchStrategy, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion,
 };
+use conch_log as log;
 
 use super::backend::LoadedBackend;
 use super::facts::ModelFacts;

@@ -2,26 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use conch_engine::{BackendSpec, Error};
+use conch_engine::{BackendSpec, Error, log};
 
-/// Where a backend lies. Paths are resolved, so that two ways to one file give one path.
+/// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links: backends put them together with the
+/// backend directory, which they are told as it was given.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The shared library to open.
     pub(crate) library: PathBuf,
     /// A backend that is a `model.py`, which the Python backend's library runs: that file.
     pub(crate) script: Option<PathBuf>,
+    /// What one open backend is known by, resolved, so that two ways to one file give one backend. Those written in Python share a
+    /// library, and are known by their files.
+    pub(crate) key: PathBuf,
 }
 
 impl Found {
-    /// What one open backend is known by: those written in Python share a library.
-    pub(crate) fn key(&self) -> &Path {
+    /// The file that makes this backend another one than the others.
+    pub(crate) fn file(&self) -> &Path {
         self.script.as_deref().unwrap_or(&self.library)
     }
 
     /// The directory that BackendArtifacts reports.
     pub(crate) fn directory(&self) -> &Path {
-        self.key().parent().unwrap_or(Path::new("/"))
+        self.file().parent().unwrap_or(Path::new("/"))
     }
 }
 
@@ -53,6 +57,8 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
     }
     let Some(directory) = first_with(&directories, file_name) else {
         return Err(Error::invalid(if spec.runtime.is_empty() && !is_script {
+            // Where it was looked for is for the operator; clients see the error.
+            log::error!("{}", not_found(backend_directory, spec, &library_name));
             format!(
                 "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
                 spec.backend
@@ -68,8 +74,9 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
             )
         }));
     };
-    let library = resolve(&directory.join(file_name))?;
-    if !spec.runtime.is_empty() && !library.starts_with(resolve(directory)?) {
+    let library = directory.join(file_name);
+    let resolved = resolve(&library)?;
+    if !spec.runtime.is_empty() && !resolved.starts_with(resolve(directory)?) {
         return Err(Error::invalid(format!(
             "backend library name '{file_name}' escapes backend directory '{}', for model '{}', check model config runtime field",
             directory.display(),
@@ -83,12 +90,34 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
             script.display()
         )));
     }
-    // The script's directory is resolved and its name kept: it is looked for beside it under that name.
-    let script = match script.parent().filter(|_| is_script) {
-        Some(directory) => Some(resolve(directory)?.join(PYTHON_RUNTIME)),
-        None => None,
+    if !is_script {
+        return Ok(Found {
+            library,
+            script: None,
+            key: resolved,
+        });
+    }
+    Ok(Found {
+        library,
+        key: resolve(&backend_directory.join(&spec.backend))?.join(PYTHON_RUNTIME),
+        script: Some(script),
+    })
+}
+
+/// The places without the library of a backend.
+fn not_found(backend_directory: &Path, spec: &BackendSpec, library_name: &str) -> String {
+    let missing = match backend_directory.is_dir() {
+        true => "",
+        false => ", which does not exist",
     };
-    Ok(Found { library, script })
+    format!(
+        "backend '{}' of model '{}' is not found: there is no '{library_name}' in the model's directories, nor in '{}' of the \
+         backend directory '{}'{missing}",
+        spec.backend,
+        spec.model_name,
+        spec.backend,
+        backend_directory.display()
+    )
 }
 
 fn first_with<'a>(directories: &'a [PathBuf], file_name: &str) -> Option<&'a PathBuf> {
@@ -138,11 +167,19 @@ mod tests {
                 found.library
             })
         };
-        let resolved = |path: &str| Ok(root.canonicalize().unwrap().join(path));
+        let given = |path: &str| Ok(root.join(path));
 
         assert_eq!(
             find(""),
             Err("unable to find backend library for backend 'b', try specifying runtime on the model configuration.".to_owned())
+        );
+        assert_eq!(
+            not_found(&backends, &spec(""), "libtriton_b.so"),
+            format!(
+                "backend 'b' of model 'm' is not found: there is no 'libtriton_b.so' in the model's directories, nor in 'b' of the \
+                 backend directory '{}', which does not exist",
+                backends.display()
+            )
         );
         for path in [
             "backends/b/libtriton_b.so",
@@ -150,10 +187,10 @@ mod tests {
             "models/m/3/libtriton_b.so",
         ] {
             touch(&root.join(path));
-            assert_eq!(find(""), resolved(path), "the nearer one wins");
+            assert_eq!(find(""), given(path), "the nearer one wins");
         }
         touch(&root.join("backends/b/other.so"));
-        assert_eq!(find("other.so"), resolved("backends/b/other.so"));
+        assert_eq!(find("other.so"), given("backends/b/other.so"));
         assert!(
             find("absent.so").unwrap_err().starts_with(
                 "unable to find backend library 'absent.so' for model 'm', searched: '"
@@ -171,6 +208,17 @@ mod tests {
             find("linked.so")
                 .unwrap_err()
                 .contains("escapes backend directory")
+        );
+        // By way of a link: another path, the same backend.
+        let link = root.join("link");
+        std::os::unix::fs::symlink(&backends, &link).unwrap();
+        std::fs::remove_dir_all(&model).unwrap();
+        let found = find_library(&link, &spec("")).unwrap();
+        assert_eq!(found.directory(), link.join("b"));
+        assert_eq!(
+            found.key,
+            find_library(&backends, &spec("")).unwrap().key,
+            "one backend"
         );
         std::fs::remove_dir_all(&root).unwrap();
     }
@@ -204,12 +252,12 @@ mod tests {
             "unable to find Python backend based backend library 'model.py' for model 'm', searched: '"
         ));
         touch(&root.join("backends/llm/model.py"));
-        let resolved = |path: &str| root.canonicalize().unwrap().join(path);
         let expected = Found {
-            library: resolved("backends/python/libtriton_python.so"),
-            script: Some(resolved("backends/llm/model.py")),
+            library: root.join("backends/python/libtriton_python.so"),
+            script: Some(root.join("backends/llm/model.py")),
+            key: root.canonicalize().unwrap().join("backends/llm/model.py"),
         };
-        assert_eq!(expected.directory(), resolved("backends/llm"));
+        assert_eq!(expected.directory(), root.join("backends/llm"));
         for runtime in ["", "model.py"] {
             assert_eq!(find(runtime).as_ref(), Ok(&expected), "{runtime}");
         }

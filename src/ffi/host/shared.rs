@@ -100,7 +100,7 @@ pub(super) fn leave(backend: Arc<LoadedBackend>) -> Left {
     Left::Unused(backend)
 }
 
-/// By [`super::search::Found::key`]. As many as there are files; an empty slot is a few words.
+/// By [`super::search::Found`]'s `key`. As many as there are files; an empty slot is a few words.
 static SLOTS: LazyLock<Mutex<HashMap<PathBuf, Arc<Slot>>>> = LazyLock::new(Mutex::default);
 
 /// The slot of a file.

@@ -1,6 +1,7 @@
 //! The next value of an implicit state: what `TRITONBACKEND_State*` points to. Belongs to its request's loan; used by one thread at a time.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
@@ -45,11 +46,11 @@ impl LentState {
     ///
     /// # Errors
     /// As [`States::buffer`].
-    pub(crate) fn buffer(&mut self, bytes: u64) -> Result<*mut c_void, Error> {
+    pub(crate) fn buffer(&self, bytes: u64) -> Result<*mut c_void, Error> {
         let mut states = lock(&self.states);
         let address = states.buffer(self.number, bytes)?.as_mut_ptr().cast();
         drop(states);
-        self.attributes.byte_size = bytes;
+        self.attributes.byte_size.store(bytes, Ordering::Relaxed);
         Ok(address)
     }
 

@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 
 use conch_abi as abi;
 use conch_config::{Model as ModelConfig, Scheduling};
-use conch_engine::{BatchStrategy, Error, Live, log};
+use conch_engine::{BatchStrategy, Error, Live};
+use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library;

@@ -3,8 +3,15 @@
 //! They are atomics that every thread looks at for each line, so a change counts at once and everywhere. A request is checked as a whole
 //! before anything is set. The file cannot be changed over the network: that would let a client write where the server may.
 
-use conch_engine::log::{self, Format};
-use conch_engine::{Error, log::Settings};
+use conch_engine::Error;
+use conch_engine::admit::Prefix;
+use conch_log::Settings;
+use conch_log::{self as log, Format};
+
+/// Says that an inference was refused, if the log shows as much. The id is empty where it is not known, or not known yet.
+pub(crate) fn note_refusal(id: &str, message: &str) {
+    log::verbose!(1, "{}Infer failed: {message}", Prefix(id));
+}
 
 /// What a request sets; the rest stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,16 +8,16 @@ mod readiness;
 pub(crate) mod regions;
 mod tracing;
 
-use conch_engine::Error;
+use conch_engine::{Error, truncated};
 
 use crate::leading;
 
 pub(crate) use classes::Classes;
 pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
-pub(crate) use logging::{LogChanges, log_file_refusal};
+pub(crate) use logging::{LogChanges, log_file_refusal, note_refusal};
 pub(crate) use readiness::Patient;
 pub(crate) use tracing::{
-    level_names, parse_count, parse_levels, parse_unsigned, trace_file_refusal,
+    check_traced_model, level_names, parse_count, parse_levels, parse_unsigned, trace_file_refusal,
 };
 
 /// A version as clients write it: empty for the highest ready one.
@@ -30,12 +30,12 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     }
     let version: i64 = leading::number(text).map_err(|_| {
         Error::invalid(format!(
-            "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0"
-        ))
+            "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0", text = truncated(&text)))
     })?;
     if version < 0 {
         return Err(Error::invalid(format!(
-            "invalid model version specified '{text}' , version should be an integral value > 0"
+            "invalid model version specified '{text}' , version should be an integral value > 0",
+            text = truncated(&text)
         )));
     }
     Ok(Some(version))
@@ -45,6 +45,16 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
 pub(crate) fn repository_name_refusal() -> Error {
     Error::unsupported("'repository_name' specification is not supported")
 }
+
+/// The refusal of a control request of so many bytes, beyond [`CONTROL_BYTES_MAX`].
+pub(crate) fn too_large(bytes: usize) -> Error {
+    Error::invalid(format!(
+        "a request of this kind has at most {CONTROL_BYTES_MAX} bytes, got {bytes}"
+    ))
+}
+
+/// For requests that name and set things (index, unload, settings, registrations): thousands of names fit. Loads may bring files.
+pub(crate) const CONTROL_BYTES_MAX: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::regions::{Kind, RegionStatus, Regions};
-use conch_engine::{Error, ModelVersion, admit};
-use conch_memory::{Charge, View};
+use conch_engine::{Error, ModelVersion, admit, truncated};
+use conch_memory::{Budget, Charge, View};
 use smallvec::SmallVec;
 
 use crate::shard::{Shard, breathe};
@@ -52,7 +52,8 @@ pub(crate) fn register(
         Kind::Cuda => {
             location()?;
             Err(Error::invalid(format!(
-                "failed to register CUDA shared memory region: '{name}', GPUs not supported"
+                "failed to register CUDA shared memory region: '{name}', GPUs not supported",
+                name = truncated(&name)
             )))
         }
     }
@@ -109,7 +110,7 @@ pub(crate) fn must_copy(
 /// # Errors
 /// UNAVAILABLE if the budget has no room.
 pub(crate) async fn settle(
-    shard: &Shard,
+    (shard, budget): (&Shard, &Arc<Budget>),
     model: &ModelVersion,
     name: &str,
     data_type: DataType,
@@ -117,25 +118,25 @@ pub(crate) async fn settle(
 ) -> Result<(), Error> {
     for chunk in chunks {
         if must_copy(model, name, data_type, chunk) {
-            *chunk = copy(shard, chunk).await?;
+            *chunk = copy(shard, budget, chunk).await?;
         }
     }
     Ok(())
 }
 
-/// A copy of `view`, charged to the budget. Yields between slices.
+/// A copy of `view`, charged to `budget`. Yields between slices.
 ///
 /// # Errors
 /// UNAVAILABLE if the budget has no room.
-pub(crate) async fn copy(shard: &Shard, view: &View) -> Result<View, Error> {
-    let mut charge = Charge::empty(&shard.budget);
+pub(crate) async fn copy(shard: &Shard, budget: &Arc<Budget>, view: &View) -> Result<View, Error> {
+    let mut charge = Charge::empty(budget);
     charge.cover(view.len() as u64).map_err(|exhausted| {
         Error::unavailable(format!(
             "the server has no memory left for the request: the limit is {} bytes",
             exhausted.limit_bytes
         ))
     })?;
-    let mut block = shard.pool.take(view.len());
+    let mut block = shard.pool.try_take(view.len())?;
     block.set_charge(charge);
     while block.len() < view.len() {
         let start = block.len();

@@ -1,9 +1,23 @@
 //! The trace extension: what clients write, as changes of the settings, and what they are shown.
 
-use conch_engine::Error;
+use conch_engine::{Error, truncated};
 
 use crate::leading::{self, NoNumber};
+use crate::shard::Shard;
 use crate::trace::{Change, Levels};
+
+/// Refuses settings of a model that is not there; an empty name stands for the server's own settings.
+///
+/// # Errors
+/// INVALID_ARG in upstream's words, which differ from those of all other calls about a model.
+pub(crate) fn check_traced_model(shard: &Shard, model: &str) -> Result<(), Error> {
+    if !model.is_empty() && shard.find(model, None).is_err() {
+        return Err(Error::invalid(format!(
+            "Request for unknown model : {model}"
+        )));
+    }
+    Ok(())
+}
 
 /// The refusal to write traces elsewhere.
 pub(crate) fn trace_file_refusal() -> Error {
@@ -69,7 +83,8 @@ pub(crate) fn parse_count(text: &str, gap: &str) -> Result<i32, Error> {
         leading::number(text).map_err(|why| refusal(why, name, text, "-1, 2147483647"))?;
     if count < -1 {
         return Err(Error::invalid(format!(
-            "Unable to parse '{name}'. Expecting value >= -1, got:{gap}{text}"
+            "Unable to parse '{name}'. Expecting value >= -1, got:{gap}{text}",
+            text = truncated(&text)
         )));
     }
     Ok(count)
@@ -80,7 +95,10 @@ fn refusal(why: NoNumber, name: &str, text: &str, range: &str) -> Error {
         NoNumber::Missing => String::new(),
         NoNumber::OutOfRange => format!(", value is out of range [ {range} ]"),
     };
-    Error::invalid(format!("Unable to parse '{name}'{range}, got: {text}"))
+    Error::invalid(format!(
+        "Unable to parse '{name}'{range}, got: {text}",
+        text = truncated(&text)
+    ))
 }
 
 #[cfg(test)]

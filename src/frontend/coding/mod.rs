@@ -38,3 +38,11 @@ impl Coding {
 pub(crate) const DEFLATE_IN_PLACE_BYTES: usize = 16 << 10;
 /// What is inflated in place: up to so many bytes become up to so many, about 200 us. What is more continues elsewhere.
 pub(crate) const INFLATE_IN_PLACE_BYTES: usize = 64 << 10;
+
+/// The longest compressed form of `plain_bytes_max` bytes: incompressible bytes grow by less than a thousandth, and writers that flush
+/// often by some percent.
+pub(crate) fn packed_bytes_max(plain_bytes_max: u64) -> u64 {
+    plain_bytes_max
+        .saturating_add(plain_bytes_max / 16)
+        .saturating_add(64 << 10)
+}

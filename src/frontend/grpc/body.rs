@@ -1,18 +1,21 @@
 //! The message of a call, as it arrives in DATA frames; and the message of the answer, as the peer's windows let it go.
 
 use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use conch_memory::Charge;
+use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
 use h2::{RecvStream, SendStream};
 
 use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, Prefix, put_prefix};
 use super::infer::{Arrived, Pieces, Reader};
-use super::packing::{Sink, Unpacking};
+use super::packing::{InflatedLimit, Sink, Unpacking};
 use super::patience::Patience;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::Status;
+use super::uploads::Uploads;
 use crate::coding::Coding;
 use crate::shard::Shard;
 
@@ -60,12 +63,16 @@ pub(super) fn release(body: &mut RecvStream, length: usize) {
 /// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be compressed with.
 pub(super) async fn receive_tensors(
     shard: &Shard,
+    budget: &Arc<Budget>,
     body: &mut RecvStream,
     patience: &mut Patience,
     coding: Option<Coding>,
+    uploads: &Rc<Uploads>,
 ) -> Result<Arrived, Failure> {
     let mut prefix = Prefix::default();
     let mut reader: Option<Reader> = None;
+    // From the first bytes on, unless they are all.
+    let mut upload = None;
     loop {
         let Some(data) = next_frame(body, patience).await? else {
             return Err(Status::unparsable().into());
@@ -78,16 +85,16 @@ pub(super) async fn receive_tensors(
             if let (Some(length), Some(coding)) = (length, prefix.packed()) {
                 let first = data.slice(data.len() - rest.len()..);
                 release(body, data.len());
-                let mut pile = Pile::new(shard, length, Some(coding));
+                let mut pile = Pile::new(shard, budget, length, Some(coding))?;
                 // Boxed: most calls are not compressed, and its state would make each larger.
                 return Box::pin(async {
                     pile.push(first)?;
-                    pile.receive(body, patience).await?;
+                    pile.receive(body, patience, uploads).await?;
                     Ok(pile.unpack_tensors(shard).await?)
                 })
                 .await;
             }
-            reader = length.map(|length| Reader::new(&shard.pool, &shard.budget, length));
+            reader = length.map(|length| Reader::new(&shard.pool, budget, length));
         }
         let Some(open) = &mut reader else {
             release(body, data.len());
@@ -103,20 +110,25 @@ pub(super) async fn receive_tensors(
             let reader = reader.expect("it was just fed");
             return Ok(reader.finish().map_err(Status::from)?);
         }
+        if upload.is_none() {
+            upload = Some(uploads.begin()?);
+        }
     }
 }
 
 /// Receives the single message of any other call. Its length is bounded, also that of its inflated form.
 pub(super) async fn receive_message(
-    shard: &Shard,
+    budget: &Arc<Budget>,
     body: &mut RecvStream,
     patience: &mut Patience,
     coding: Option<Coding>,
+    uploads: &Rc<Uploads>,
 ) -> Result<Charged, Failure> {
     const LENGTH_MAX: usize = CONTROL_MESSAGE_BYTES_MAX;
     let mut prefix = Prefix::default();
     let mut wanted = None;
-    let mut message = Charged::empty(shard);
+    let mut upload = None;
+    let mut message = Charged::empty(budget);
     loop {
         let Some(data) = next_frame(body, patience).await? else {
             return Err(Status::unparsable().into());
@@ -134,6 +146,9 @@ pub(super) async fn receive_message(
         message.take(bytes)?;
         release(body, data.len());
         if wanted != Some(message.len()) {
+            if upload.is_none() {
+                upload = Some(uploads.begin()?);
+            }
             continue;
         }
         let Some(coding) = prefix.packed() else {
@@ -141,7 +156,8 @@ pub(super) async fn receive_message(
         };
         let Charged { bytes, charge } = message;
         let pieces = vec![Bytes::from(bytes)];
-        let unpacking = Unpacking::new(pieces, coding, LENGTH_MAX, Charged::empty(shard));
+        let limit = InflatedLimit::fixed(LENGTH_MAX);
+        let unpacking = Unpacking::new(pieces, coding, limit, Charged::empty(budget));
         let message = Box::pin(unpacking.finish_in_slices()).await?;
         drop(charge);
         return Ok(message);
@@ -155,20 +171,36 @@ pub(super) struct Pile {
     length_max: usize,
     /// How it is compressed.
     coding: Option<Coding>,
+    inflated: InflatedLimit,
     /// Given back with the pieces.
     charge: Charge,
+    budget: Arc<Budget>,
 }
 
 impl Pile {
     /// For a message of `length_max` bytes as they are on the wire.
-    pub(super) fn new(shard: &Shard, length_max: usize, coding: Option<Coding>) -> Pile {
-        Pile {
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if it is compressed and must inflate to more than it may.
+    pub(super) fn new(
+        shard: &Shard,
+        budget: &Arc<Budget>,
+        length_max: usize,
+        coding: Option<Coding>,
+    ) -> Result<Pile, Status> {
+        let inflated = InflatedLimit::configured(&shard.options);
+        if coding.is_some() {
+            inflated.check_packed(length_max)?;
+        }
+        Ok(Pile {
             pieces: Vec::new(),
             length: 0,
             length_max,
             coding,
-            charge: Charge::empty(&shard.budget),
-        }
+            inflated,
+            charge: Charge::empty(budget),
+            budget: Arc::clone(budget),
+        })
     }
 
     /// Bytes that are still to come.
@@ -186,13 +218,13 @@ impl Pile {
         }
         self.length += data.len();
         if data.len() < SHARED_BYTES_MIN {
+            // Small, so it may be copied without a question.
             data = Bytes::copy_from_slice(&data);
         }
         let held_bytes = self.length + (self.pieces.len() + 1) * PIECE_BYTES;
         let charged = self.charge.cover(held_bytes as u64);
         charged.map_err(super::infer::exhausted)?;
-        self.pieces.push(data);
-        Ok(())
+        Ok(try_push(&mut self.pieces, data)?)
     }
 
     /// Receives the rest of a call's only message.
@@ -200,7 +232,12 @@ impl Pile {
         &mut self,
         body: &mut RecvStream,
         patience: &mut Patience,
+        uploads: &Rc<Uploads>,
     ) -> Result<(), Failure> {
+        let _upload = match self.left() {
+            0 => None,
+            _ => Some(uploads.begin()?),
+        };
         while self.left() > 0 {
             let Some(data) = next_frame(body, patience).await? else {
                 return Err(Status::unparsable().into());
@@ -218,12 +255,17 @@ impl Pile {
         let Pile {
             pieces,
             coding,
+            inflated,
             charge,
+            budget,
             ..
         } = self;
+        // What it becomes moves on as it is inflated.
+        charge.settle();
         let coding = coding.expect("only compressed messages are unpacked");
-        let reader = Reader::new(&shard.pool, &shard.budget, MESSAGE_BYTES_MAX);
-        let unpacking = Unpacking::new(pieces, coding, MESSAGE_BYTES_MAX, reader);
+        // Its length is only a bound; what is too long is for the inflater to tell. The charge covers what has been inflated.
+        let reader = Reader::new(&shard.pool, &budget, MESSAGE_BYTES_MAX);
+        let unpacking = Unpacking::new(pieces, coding, inflated, reader);
         let reader = unpacking.finish_on(shard).await?;
         drop(charge);
         Ok(reader.end()?)
@@ -235,6 +277,7 @@ impl Pile {
             pieces,
             length,
             coding,
+            inflated,
             charge,
             ..
         } = self;
@@ -243,10 +286,11 @@ impl Pile {
                 bytes: Vec::new(),
                 charge,
             };
-            let plain = Unpacking::new(pieces, coding, MESSAGE_BYTES_MAX, plain).finish()?;
+            let plain = Unpacking::new(pieces, coding, inflated, plain).finish()?;
             return Ok((plain.bytes, plain.charge));
         }
-        let mut message = Vec::with_capacity(length);
+        let mut message = Vec::new();
+        try_reserve(&mut message, length)?;
         for piece in pieces {
             message.extend_from_slice(&piece);
         }
@@ -261,10 +305,10 @@ pub(super) struct Charged {
 }
 
 impl Charged {
-    fn empty(shard: &Shard) -> Charged {
+    fn empty(budget: &Arc<Budget>) -> Charged {
         Charged {
             bytes: Vec::new(),
-            charge: Charge::empty(&shard.budget),
+            charge: Charge::empty(budget),
         }
     }
 }
@@ -284,17 +328,18 @@ impl Sink for Charged {
             let charged = self.charge.cover(held_bytes as u64);
             charged.map_err(super::infer::exhausted)?;
         }
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
+        Ok(try_extend(&mut self.bytes, bytes)?)
     }
 }
 
 /// Receives the single message of a call whose message may be as large as a model.
 pub(super) async fn receive_pile(
     shard: &Shard,
+    budget: &Arc<Budget>,
     body: &mut RecvStream,
     patience: &mut Patience,
     coding: Option<Coding>,
+    uploads: &Rc<Uploads>,
 ) -> Result<Pile, Failure> {
     let mut prefix = Prefix::default();
     loop {
@@ -308,10 +353,10 @@ pub(super) async fn receive_pile(
             release(body, data.len());
             continue;
         };
-        let mut pile = Pile::new(shard, length, prefix.packed());
+        let mut pile = Pile::new(shard, budget, length, prefix.packed())?;
         pile.push(rest)?;
         release(body, data.len());
-        pile.receive(body, patience).await?;
+        pile.receive(body, patience, uploads).await?;
         return Ok(pile);
     }
 }
@@ -320,6 +365,8 @@ pub(super) async fn receive_pile(
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// Smaller frames are copied: one that is kept keeps the buffer alive that it was read into.
 const SHARED_BYTES_MIN: usize = 4 << 10;
+/// Smaller parts of a message are no progress to speak of, where that is counted.
+const MOVED_BYTES_MIN: usize = 4 << 10;
 /// What a piece costs beside its bytes.
 const PIECE_BYTES: usize = 128;
 
@@ -345,6 +392,7 @@ pub(super) fn framed(message: &impl conch_proto::Message) -> Bytes {
 /// for ever: after a failure the message is cut off, and it is for the caller to end the call.
 pub(super) async fn send_pieces(
     stream: &mut SendStream<Bytes>,
+    budget: &Budget,
     pieces: Pieces,
     patience: &mut Patience,
 ) -> Result<(), Failure> {
@@ -354,6 +402,9 @@ pub(super) async fn send_pieces(
             let window = stream.capacity();
             if window > 0 {
                 let part = piece.split_to(piece.len().min(window));
+                if part.len() >= MOVED_BYTES_MIN {
+                    budget.note_moved(part.len());
+                }
                 stream.send_data(part, false)?;
                 patience.note_progress();
                 continue;

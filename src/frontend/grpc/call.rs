@@ -1,14 +1,16 @@
 //! One call, from its headers to its trailers.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Poll, ready};
 
 use bytes::Bytes;
-use conch_engine::{clock, log};
+use conch_engine::clock;
+use conch_log as log;
+use conch_memory::Budget;
 use futures_lite::FutureExt;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
@@ -17,48 +19,42 @@ use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
 use super::body::{Failure, framed, receive_message, receive_pile, receive_tensors, send_pieces};
+use super::calls::End;
 use super::infer::{self, Pieces, Sender};
 use super::method::Method;
 use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, Code, Status};
-use super::trace::{RESPONSE_COMPLETE, SEND_END, SEND_START, Wait, note};
-use super::{control, forward, readiness, reflection, repository, shared_memory, stream, timeout};
+use super::trace::{SEND_END, SEND_START, Stations, Wait, note};
+use super::uploads::{Uploads, check_memory};
+use super::{
+    control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
+};
 use crate::access::Granted;
 use crate::coding::Coding;
-use crate::shard::{Shard, Timer};
-
-/// Counts the calls of one connection that its peer withdrew.
-#[derive(Debug, Default)]
-pub(super) struct Withdrawals {
-    pub(super) count: Cell<u32>,
-}
+use crate::shard::{Shard, Shares, Timer};
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
 ///
 /// The head is read before the call has a state to keep: what it says takes some bytes, it takes hundreds.
 pub(super) fn run(
     shard: Rc<Shard>,
-    withdrawals: Rc<Withdrawals>,
+    shares: &Shares,
+    uploads: Rc<Uploads>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) -> impl Future<Output = ()> {
+) -> impl Future<Output = End> + use<> {
     let (head, body) = request.into_parts();
-    let begun = begin(&shard, &head);
+    let begun = begin(&shard, shares, &head);
     drop(head);
     async move {
-        let outcome = AssertUnwindSafe(answer(&shard, begun, body, &mut respond))
+        let outcome = AssertUnwindSafe(answer(&shard, &uploads, begun, body, &mut respond))
             .catch_unwind()
             .await;
         let status = match outcome {
-            Ok(Ok(())) => return,
-            Ok(Err(Failure::Gone)) => {
-                withdrawals
-                    .count
-                    .set(withdrawals.count.get().saturating_add(1));
-                return;
-            }
+            Ok(Ok(())) => return End::Answered,
+            Ok(Err(Failure::Gone)) => return End::Gone,
             Ok(Err(Failure::Status(status))) => status,
             Err(_) => {
                 log::error!("a gRPC call panicked; it fails alone");
@@ -72,6 +68,7 @@ pub(super) fn run(
             // The head is out already, or the client is gone: nothing more can be said.
             respond.send_reset(Reason::INTERNAL_ERROR);
         }
+        End::Answered
     }
 }
 
@@ -98,7 +95,7 @@ impl From<Status> for Refusal {
     }
 }
 
-fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
+fn begin(shard: &Shard, shares: &Shares, head: &Parts) -> Result<Begun, Refusal> {
     if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
         return Err(Refusal::Transport(refusal));
     }
@@ -121,6 +118,9 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
     if shard.is_draining() && !method.is_health() {
         return Err(Status::shutting_down().into());
     }
+    if !method.is_health() {
+        check_memory()?;
+    }
     let ends_at_error = head
         .headers
         .get("triton_grpc_error")
@@ -137,13 +137,20 @@ fn begin(shard: &Shard, head: &Parts) -> Result<Begun, Refusal> {
         method: granted,
         deadline_ns,
         ends_at_error,
-        sender: Sender { forwarded, tenant },
+        sender: Sender {
+            forwarded,
+            tenant,
+            budget: shares.of_request(shard, |name| {
+                head.headers.get(name).map(http::HeaderValue::as_bytes)
+            }),
+        },
         packing,
     })
 }
 
 async fn answer(
     shard: &Rc<Shard>,
+    uploads: &Rc<Uploads>,
     begun: Result<Begun, Refusal>,
     mut body: RecvStream,
     respond: &mut SendResponse<Bytes>,
@@ -170,26 +177,41 @@ async fn answer(
     match method.into_inner() {
         Method::ModelInfer => {
             let wait = Wait::begin(shard);
-            let mut arrived =
-                receive_tensors(shard, &mut body, &mut patience, packing.incoming).await?;
+            let mut arrived = receive_tensors(
+                shard,
+                &sender.budget,
+                &mut body,
+                &mut patience,
+                packing.incoming,
+                uploads,
+            )
+            .await?;
             let wait = wait.end();
             if shard.server.demand().is_some() {
                 // Boxed, as below.
                 Box::pin(infer::summon(shard, &mut arrived)).await;
             }
-            let typed = infer::convert(shard, &arrived).await;
+            if let Some(delay) = shard.options.grpc_delays.submit {
+                Box::pin(delays::wait(delay, "the submission of an inference")).await;
+            }
+            let typed = infer::convert(shard, &sender.budget, &arrived).await;
+            let budget = Arc::clone(&sender.budget);
             let (submitted, stations) =
                 infer::submit(shard, arrived, typed, sender, patience.deadline_ns, wait)?;
-            let mut pieces = match outcome(shard, submitted, patience.deadline_ns, respond).await? {
+            let outcome = outcome(shard, submitted, patience.deadline_ns, respond);
+            let mut pieces = match note_failure(outcome.await, stations.as_ref())? {
                 infer::Encoded::Ready(pieces) => pieces,
                 infer::Encoded::Later(pieces) => pieces.await?,
             };
+            if let Some(delay) = shard.options.grpc_delays.complete {
+                Box::pin(delays::wait(delay, "the answer of an inference")).await;
+            }
             if let Some(coding) = packing.outgoing {
                 // Boxed, as below.
                 pieces = Box::pin(pack(shard, pieces, coding)).await;
             }
             note(stations.as_ref(), SEND_START);
-            let sent = send(respond, pieces, packing.outgoing, &mut patience).await;
+            let sent = send(respond, &budget, pieces, packing.outgoing, &mut patience).await;
             note(stations.as_ref(), SEND_END);
             sent
         }
@@ -201,13 +223,14 @@ async fn answer(
                 sender,
                 packing,
             };
-            Box::pin(stream::serve(shard, terms, body, respond)).await
+            Box::pin(stream::serve(shard, terms, uploads, body, respond)).await
         }
         Method::Reflection => {
             // Boxed, as above.
             let coding = packing.incoming;
             Box::pin(reflection::serve(
                 shard,
+                &sender.budget,
                 body,
                 coding,
                 patience.deadline_ns,
@@ -221,9 +244,11 @@ async fn answer(
             // A model's files may come with the call.
             let message = Box::pin(receive_pile(
                 shard,
+                &sender.budget,
                 &mut body,
                 &mut patience,
                 packing.incoming,
+                uploads,
             ))
             .await?;
             // Boxed, as above.
@@ -235,15 +260,19 @@ async fn answer(
                 respond,
             ))
             .await?;
-            send(respond, smallvec![answer], None, &mut patience).await
+            delay_answer(shard).await;
+            let budget = &sender.budget;
+            send(respond, budget, smallvec![answer], None, &mut patience).await
         }
         method => {
+            let budget = &sender.budget;
             let message =
-                receive_message(shard, &mut body, &mut patience, packing.incoming).await?;
+                receive_message(budget, &mut body, &mut patience, packing.incoming, uploads)
+                    .await?;
             let answer = match method {
                 // Boxed, these three: rare, and their states would make every call larger.
                 Method::HealthWatch => {
-                    return Box::pin(watch(shard, respond, patience.deadline_ns)).await;
+                    return Box::pin(watch(shard, budget, respond, patience.deadline_ns)).await;
                 }
                 Method::ServerReady | Method::ModelReady | Method::HealthCheck => {
                     Box::pin(readiness::answer(
@@ -260,8 +289,16 @@ async fn answer(
                 }
                 method => control::answer(shard, method, &message)?,
             };
-            send(respond, smallvec![answer], None, &mut patience).await
+            delay_answer(shard).await;
+            send(respond, budget, smallvec![answer], None, &mut patience).await
         }
+    }
+}
+
+/// See [`Delays`](super::Delays).
+async fn delay_answer(shard: &Shard) {
+    if let Some(delay) = shard.options.grpc_delays.answer {
+        Box::pin(delays::wait(delay, "the write of the response")).await;
     }
 }
 
@@ -272,11 +309,21 @@ fn outcome<'a>(
     deadline_ns: Option<u64>,
     respond: &'a mut SendResponse<Bytes>,
 ) -> impl Future<Output = Result<infer::Encoded, Failure>> + 'a {
+    let mut notice = None;
     std::future::poll_fn(move |context| {
         let Poll::Ready(outcome) = Pin::new(&mut submitted.reply).poll(context) else {
-            return respond.poll_reset(context).map(|_| Err(Failure::Gone));
+            if notice.is_none() {
+                let _ = ready!(respond.poll_reset(context));
+                notice = shard.options.grpc_delays.notice();
+            }
+            if let Some(notice) = &mut notice {
+                ready!(notice.as_mut().poll(context));
+            }
+            return Poll::Ready(Err(Failure::Gone));
         };
-        note(submitted.stations.as_ref(), RESPONSE_COMPLETE);
+        if let Some(stations) = &submitted.stations {
+            stations.note_response();
+        }
         Poll::Ready(match outcome {
             Ok(response) => {
                 let id = std::mem::take(&mut submitted.id);
@@ -286,6 +333,18 @@ fn outcome<'a>(
             Err(error) => Err(refusal(error, deadline_ns).into()),
         })
     })
+}
+
+/// Notes that an error is sent, like an answer, at once and in one frame.
+fn note_failure(
+    outcome: Result<infer::Encoded, Failure>,
+    stations: Option<&Rc<Stations>>,
+) -> Result<infer::Encoded, Failure> {
+    if let (Err(Failure::Status(_)), Some(stations)) = (&outcome, stations) {
+        stations.reach(SEND_START);
+        stations.reach(SEND_END);
+    }
+    outcome
 }
 
 /// The status of a failed inference; one that was withdrawn at its deadline failed by that.
@@ -300,6 +359,7 @@ fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> Status {
 /// Sends a complete answer.
 async fn send(
     respond: &mut SendResponse<Bytes>,
+    budget: &Budget,
     pieces: Pieces,
     coding: Option<Coding>,
     patience: &mut Patience,
@@ -307,7 +367,7 @@ async fn send(
     let mut stream = respond.send_response(status::response_head(coding), false)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     patience.deadline_ns = None;
-    if let Err(failure) = send_pieces(&mut stream, pieces, patience).await {
+    if let Err(failure) = send_pieces(&mut stream, budget, pieces, patience).await {
         stream.send_reset(Reason::CANCEL);
         return Err(failure);
     }
@@ -318,6 +378,7 @@ async fn send(
 /// Streams the server's health: now, and at each change, until the client leaves or the server drains.
 async fn watch(
     shard: &Rc<Shard>,
+    budget: &Budget,
     respond: &mut SendResponse<Bytes>,
     deadline_ns: Option<u64>,
 ) -> Result<(), Failure> {
@@ -329,7 +390,7 @@ async fn watch(
             told = Some(health);
             let mut patience = Patience::new(deadline_ns);
             let pieces = smallvec![framed(&readiness::health_response(health))];
-            if let Err(failure) = send_pieces(&mut stream, pieces, &mut patience).await {
+            if let Err(failure) = send_pieces(&mut stream, budget, pieces, &mut patience).await {
                 stream.send_reset(Reason::CANCEL);
                 return Err(failure);
             }

@@ -10,7 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-type Call = Pin<Box<dyn Future<Output = ()>>>;
+type Call = Pin<Box<dyn Future<Output = End>>>;
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It was answered, be it with an error.
+    Answered,
+    /// The client cancelled it, or left.
+    Gone,
+}
 
 /// Rounds in one turn before other tasks of the shard get theirs.
 const ROUNDS_MAX: usize = 4;
@@ -117,7 +126,7 @@ impl Calls {
     }
 
     /// Adds a call, which is due at once.
-    pub(super) fn push(&mut self, call: impl Future<Output = ()> + 'static) {
+    pub(super) fn push(&mut self, call: impl Future<Output = End> + 'static) {
         let call: Call = Box::pin(call);
         let index = match self.free.pop() {
             Some(index) => {
@@ -274,6 +283,7 @@ mod tests {
                             .as_ref()
                             .expect("polled before")
                             .wake_by_ref();
+                        End::Answered
                     });
                 }
             }
@@ -313,7 +323,7 @@ mod tests {
         let mut calls = Calls::new();
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..10 {
-            calls.push(async {});
+            calls.push(async { End::Answered });
             assert!(
                 calls
                     .poll_turn(&mut context, |_, _| Poll::Pending)

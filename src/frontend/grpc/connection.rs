@@ -1,5 +1,6 @@
 //! One connection: h2, the calls on it, and the clock hands that end it.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -12,14 +13,14 @@ use conch_engine::clock;
 use h2::server::Connection as Http2;
 use h2::{Ping, PingPong, Reason};
 
-use super::call::{self, Withdrawals};
+use super::call;
 use super::calls::Calls;
-use super::settings::{
-    FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, RESET_WINDOW, RESETS_MAX, STALL_TIMEOUT, builder,
-};
+use super::handler;
+use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
 use super::transport::{Transport, Vitals};
+use super::uploads::Uploads;
 use crate::options::GrpcConnections;
-use crate::shard::{Presence, Shard, Stream, Timer};
+use crate::shard::{Presence, Shard, Shares, Stream, Timer};
 use crate::tls;
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
@@ -29,25 +30,27 @@ pub(super) fn serve(
     presence: Presence,
 ) -> impl Future<Output = ()> {
     // In a state of its own, which is gone when the connection begins.
-    let handshake = Box::pin(shake_hands(shard, stream));
+    let handshake = Box::pin(shake_hands(shard, stream, Rc::clone(presence.shares())));
     async move {
         if let Some(connection) = handshake.await {
-            serve_calls(connection).await;
+            serve_calls(connection, &presence).await;
         }
         drop(presence);
     }
 }
 
-async fn serve_calls(mut connection: Box<Connection>) {
+async fn serve_calls(mut connection: Box<Connection>, presence: &Presence) {
     let shard = Rc::clone(&connection.shard);
     let mut drained = std::pin::pin!(shard.drained());
     let mut calls = Calls::new();
     std::future::poll_fn(|context| {
-        connection.poll_farewell(&mut calls, drained.as_mut(), context);
+        let is_asked_to_end = presence.is_asked_to_end();
+        connection.poll_farewell(&mut calls, is_asked_to_end, drained.as_mut(), context);
         let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
         if over.is_ready() || connection.age.poll_grace(context).is_ready() {
             return Poll::Ready(());
         }
+        presence.note_calls(connection.watch.vitals.has_calls.get(), context.waker());
         let options = &shard.options.grpc_connections;
         connection.watch.poll(options, context)
     })
@@ -55,7 +58,11 @@ async fn serve_calls(mut connection: Box<Connection>) {
 }
 
 /// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
-async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>> {
+async fn shake_hands(
+    shard: Rc<Shard>,
+    stream: Stream,
+    shares: Rc<Shares>,
+) -> Option<Box<Connection>> {
     let mut drained = std::pin::pin!(shard.drained());
     let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
@@ -70,7 +77,7 @@ async fn shake_hands(shard: Rc<Shard>, stream: Stream) -> Option<Box<Connection>
         Pin::new(&mut timer).poll(context).map(|()| None)
     })
     .await?;
-    Some(Connection::new(Rc::clone(&shard), http2, vitals))
+    Some(Connection::new(Rc::clone(&shard), shares, http2, vitals))
 }
 
 async fn introduce(
@@ -88,10 +95,10 @@ async fn introduce(
 
 struct Connection {
     shard: Rc<Shard>,
+    shares: Rc<Shares>,
+    /// The messages of its calls that have arrived in part.
+    uploads: Rc<Uploads>,
     http2: Http2<Transport, Bytes>,
-    withdrawals: Rc<Withdrawals>,
-    /// When their count was last 0.
-    withdrawals_since_ns: u64,
     watch: Watch,
     age: Age,
     farewell: Farewell,
@@ -114,6 +121,7 @@ enum Farewell {
 impl Connection {
     fn new(
         shard: Rc<Shard>,
+        shares: Rc<Shares>,
         mut http2: Http2<Transport, Bytes>,
         vitals: Rc<Vitals>,
     ) -> Box<Connection> {
@@ -121,15 +129,16 @@ impl Connection {
         let age = Age::new(&shard.options.grpc_connections);
         Box::new(Connection {
             shard,
+            shares,
+            uploads: Rc::default(),
             age,
             http2,
-            withdrawals: Rc::new(Withdrawals::default()),
-            withdrawals_since_ns: clock::monotonic_ns(),
             watch: Watch {
                 vitals,
                 ping_pong,
                 idle: None,
                 blocked: None,
+                block: None,
                 pinged_ns: 0,
                 rested_ns: 0,
             },
@@ -137,15 +146,18 @@ impl Connection {
         })
     }
 
-    /// Moves on towards the end, if the shard drains or the connection is old enough.
+    /// Moves on towards the end, if the shard drains, or the connection is old enough or one too many.
     fn poll_farewell(
         &mut self,
         calls: &mut Calls,
+        is_asked_to_end: bool,
         drained: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
         if let Farewell::None = self.farewell
-            && (drained.poll(context).is_ready() || self.age.poll(context).is_ready())
+            && (is_asked_to_end
+                || drained.poll(context).is_ready()
+                || self.age.poll(context).is_ready())
         {
             self.http2.graceful_shutdown();
             self.farewell = Farewell::Announced(Timer::after(FAREWELL_TIMEOUT));
@@ -162,16 +174,18 @@ impl Connection {
 
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection is over.
     fn poll(&mut self, calls: &mut Calls, context: &mut Context<'_>) -> Poll<()> {
-        if self.is_flooded() {
-            // Tells the peer; what is in flight ends with the connection.
-            self.http2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-        }
         loop {
             match self.http2.poll_accept(context) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
-                    let (shard, withdrawals) =
-                        (Rc::clone(&self.shard), Rc::clone(&self.withdrawals));
-                    calls.push(call::run(shard, withdrawals, request, respond));
+                    let (shard, shares) = (Rc::clone(&self.shard), &self.shares);
+                    let uploads = Rc::clone(&self.uploads);
+                    let logged = handler::logged(request.uri().path());
+                    let delays = shard.options.grpc_delays;
+                    let call = call::run(shard, shares, uploads, request, respond);
+                    match logged {
+                        None => calls.push(call),
+                        Some(kind) => calls.push(handler::log(kind, delays, call)),
+                    }
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending
@@ -185,18 +199,6 @@ impl Connection {
         }
         self.watch.vitals.has_calls.set(self.http2.has_streams());
         Poll::Pending
-    }
-
-    /// Whether the peer opens and withdraws calls without end: each costs us more than it.
-    fn is_flooded(&mut self) -> bool {
-        if self.withdrawals.count.get() < RESETS_MAX {
-            return false;
-        }
-        let now_ns = clock::monotonic_ns();
-        let elapsed_ns = now_ns.saturating_sub(self.withdrawals_since_ns);
-        self.withdrawals.count.set(0);
-        self.withdrawals_since_ns = now_ns;
-        elapsed_ns < RESET_WINDOW.as_nanos() as u64
     }
 }
 
@@ -245,12 +247,14 @@ fn about(age: Duration) -> Duration {
     age.saturating_mul(permille) / 1000
 }
 
-/// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long is left.
+/// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long, or does not end the headers of a
+/// call, is left.
 struct Watch {
     vitals: Rc<Vitals>,
     ping_pong: Option<PingPong>,
     idle: Option<Timer>,
     blocked: Option<Timer>,
+    block: Option<Timer>,
     /// When the ping that is out was sent; 0 for none.
     pinged_ns: u64,
     /// When it was last let be, because no call was open.
@@ -260,31 +264,17 @@ struct Watch {
 impl Watch {
     /// Ready when the connection is to be dropped.
     fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
-        if self.poll_blocked(context).is_ready() {
+        let (vitals, blocked) = (&self.vitals, &mut self.blocked);
+        if poll_since(&vitals.blocked_since_ns, STALL_TIMEOUT, blocked, context).is_ready() {
+            return Poll::Ready(());
+        }
+        let (headers_timeout, block) = (options.headers_timeout, &mut self.block);
+        if poll_since(&vitals.block_since_ns, headers_timeout, block, context).is_ready() {
             return Poll::Ready(());
         }
         match options.keepalive_time {
             Some(time) => self.poll_idle(time, options, context),
             None => Poll::Pending,
-        }
-    }
-
-    fn poll_blocked(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let since_ns = self.vitals.blocked_since_ns.get();
-            if since_ns == 0 {
-                self.blocked = None;
-                return Poll::Pending;
-            }
-            let until_ns = since_ns.saturating_add(STALL_TIMEOUT.as_nanos() as u64);
-            let timer = self.blocked.get_or_insert_with(|| Timer::at(until_ns));
-            if Pin::new(timer).poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            self.blocked = None;
-            if clock::monotonic_ns() >= until_ns {
-                return Poll::Ready(());
-            }
         }
     }
 
@@ -338,6 +328,31 @@ impl Watch {
         match &mut self.ping_pong {
             Some(ping_pong) => ping_pong.poll_pong(context).map(|_| ()),
             None => Poll::Pending,
+        }
+    }
+}
+
+/// Ready once `patience` has passed since `since_ns`, while that is not 0.
+fn poll_since(
+    since_ns: &Cell<u64>,
+    patience: Duration,
+    timer: &mut Option<Timer>,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    loop {
+        let since_ns = since_ns.get();
+        if since_ns == 0 {
+            *timer = None;
+            return Poll::Pending;
+        }
+        let until_ns = since_ns.saturating_add(nanoseconds(patience));
+        let pending = timer.get_or_insert_with(|| Timer::at(until_ns));
+        if Pin::new(pending).poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        *timer = None;
+        if clock::monotonic_ns() >= until_ns {
+            return Poll::Ready(());
         }
     }
 }

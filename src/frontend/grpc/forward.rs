@@ -23,7 +23,10 @@ pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> Forwarded
             continue;
         }
         if name.ends_with("-bin") {
-            collector.see(name, &base64::decode(value.as_bytes()));
+            match base64::decode(value.as_bytes()) {
+                Ok(decoded) => collector.see_binary(name, &decoded),
+                Err(refused) => collector.refuse(refused.into()),
+            }
         } else {
             collector.see(name, value.as_bytes());
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use conch_engine::log::{Format, Settings};
+use conch_engine::truncated;
+use conch_log::{Format, Settings};
 use conch_proto::inference as proto;
 use proto::log_settings_request::setting_value::ParameterChoice as Given;
 use proto::log_settings_response::setting_value::ParameterChoice as Shown;
@@ -45,7 +46,10 @@ fn read(settings: &Settled) -> Result<LogChanges, Status> {
             None => None,
             Some(Some(Given::StringParam(name))) => {
                 Some(Format::from_name(name).ok_or_else(|| {
-                    invalid(format!("invalid argument for log_format, got: {name}"))
+                    invalid(format!(
+                        "invalid argument for log_format, got: {name}",
+                        name = truncated(&name)
+                    ))
                 })?)
             }
             Some(_) => return Err(wrong_kind("string", "log_format")),
@@ -60,7 +64,10 @@ fn choice<'a>(settings: &'a Settled, name: &str) -> Option<Option<&'a Given>> {
 }
 
 fn wrong_kind(kind: &str, name: &str) -> Status {
-    invalid(format!("expect {kind} for '{name}'"))
+    invalid(format!(
+        "expect {kind} for '{name}'",
+        name = truncated(&name)
+    ))
 }
 
 fn invalid(message: String) -> Status {

@@ -1,16 +1,19 @@
 //! Compression of messages, one by one: what the client may send, what it is sent.
 
 use bytes::Bytes;
+use conch_engine::truncated;
 use http::HeaderMap;
 use smallvec::smallvec;
 
-use super::frame::{PREFIX_BYTES, put_prefix};
+use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
 use super::infer::{Pieces, Reader};
 use super::status::{Code, Status};
 use crate::coding::{
     Coding, DEFLATE_IN_PLACE_BYTES, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into,
+    packed_bytes_max,
 };
-use crate::options::CompressionLevel;
+use crate::options::{CompressionLevel, Options};
+use crate::shard::offload::INFLATED_PER_PACKED;
 use crate::shard::{Shard, breathe};
 
 /// What a call's head says about compression.
@@ -32,7 +35,10 @@ impl Packing {
             None | Some(b"identity") => None,
             Some(name) => Some(Coding::of(name).ok_or_else(|| {
                 let name = String::from_utf8_lossy(name);
-                let message = format!("Compression algorithm '{name}' is not supported.");
+                let message = format!(
+                    "Compression algorithm '{name}' is not supported.",
+                    name = truncated(&name)
+                );
                 Status::new(Code::Unimplemented, message)
             })?),
         };
@@ -92,20 +98,69 @@ pub(super) struct Unpacking<S> {
     at: usize,
     inflater: Inflater,
     length: usize,
-    length_max: usize,
+    limit: InflatedLimit,
     sink: S,
 }
 
+/// What a compressed message may inflate to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InflatedLimit {
+    bytes_max: usize,
+    is_configured: bool,
+}
+
+impl InflatedLimit {
+    /// That of small messages.
+    pub(super) fn fixed(bytes_max: usize) -> InflatedLimit {
+        InflatedLimit {
+            bytes_max,
+            is_configured: false,
+        }
+    }
+
+    /// `--grpc-max-inflated-size`, within what any message may have.
+    pub(super) fn configured(options: &Options) -> InflatedLimit {
+        let bytes_max = usize::try_from(options.grpc_inflated_bytes_max).unwrap_or(usize::MAX);
+        InflatedLimit {
+            bytes_max: bytes_max.min(MESSAGE_BYTES_MAX),
+            is_configured: true,
+        }
+    }
+
+    /// Refuses a message of so many compressed bytes if it must inflate to too many.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED.
+    pub(super) fn check_packed(self, packed_bytes: usize) -> Result<(), Status> {
+        let packed_max = packed_bytes_max(self.bytes_max as u64);
+        if packed_bytes as u64 > packed_max {
+            return Err(self.exceeded(packed_bytes));
+        }
+        Ok(())
+    }
+
+    fn exceeded(self, length: usize) -> Status {
+        let mut message = format!(
+            "Received message larger than max ({length} vs. {})",
+            self.bytes_max
+        );
+        if self.is_configured {
+            message.push_str(": the limit of compressed messages, see --grpc-max-inflated-size");
+        }
+        Status::new(Code::ResourceExhausted, message)
+    }
+}
+
 impl<S: Sink> Unpacking<S> {
-    /// `sink` takes at most `length_max` bytes.
-    pub(super) fn new(pieces: Vec<Bytes>, coding: Coding, length_max: usize, sink: S) -> Self {
+    /// `sink` takes at most as many bytes as `limit` says.
+    pub(super) fn new(pieces: Vec<Bytes>, coding: Coding, limit: InflatedLimit, sink: S) -> Self {
         Unpacking {
             pieces,
             index: 0,
             at: 0,
             inflater: Inflater::new(coding),
             length: 0,
-            length_max,
+            limit,
             sink,
         }
     }
@@ -116,7 +171,8 @@ impl<S: Sink> Unpacking<S> {
         if packed_bytes <= INFLATE_IN_PLACE_BYTES && self.run(INFLATE_IN_PLACE_BYTES)? {
             return Ok(self.sink);
         }
-        shard.offload(move || self.finish()).await
+        let cost_bytes = (packed_bytes as u64).saturating_mul(INFLATED_PER_PACKED);
+        shard.offload(cost_bytes, move || self.finish()).await
     }
 
     /// Inflates in slices, between which the shard breathes: for messages with a small bound.
@@ -151,11 +207,8 @@ impl<S: Sink> Unpacking<S> {
             self.at += step.read_count;
             done_bytes += step.written_count.max(step.read_count);
             self.length += step.written_count;
-            if self.length > self.length_max {
-                let (length, length_max) = (self.length, self.length_max);
-                let message =
-                    format!("Received message larger than max ({length} vs. {length_max})");
-                return Err(Status::new(Code::ResourceExhausted, message));
+            if self.length > self.limit.bytes_max {
+                return Err(self.limit.exceeded(self.length));
             }
             self.sink
                 .take(place.get(..step.written_count).unwrap_or_default())?;
@@ -189,7 +242,10 @@ impl<S: Sink> Unpacking<S> {
 
     fn corrupt(&self) -> Status {
         let name = self.inflater.coding.name();
-        let message = format!("Unexpected error decompressing data for algorithm {name}");
+        let message = format!(
+            "Unexpected error decompressing data for algorithm {name}",
+            name = truncated(&name)
+        );
         Status::new(Code::Internal, message)
     }
 }
@@ -207,7 +263,8 @@ pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: Coding) -> Piece
     if length <= DEFLATE_IN_PLACE_BYTES {
         return packed(pieces, length, coding);
     }
-    shard.offload(move || packed(pieces, length, coding)).await
+    let work = move || packed(pieces, length, coding);
+    shard.offload(length as u64, work).await
 }
 
 fn packed(pieces: Pieces, length: usize, coding: Coding) -> Pieces {
@@ -218,8 +275,8 @@ fn packed(pieces: Pieces, length: usize, coding: Coding) -> Pieces {
         prefix_bytes -= own_bytes;
         piece.get(own_bytes..).unwrap_or_default()
     });
-    deflate_into(coding, contents, &mut out);
-    if out.len() >= length {
+    // Without memory for the compressed form the plain one is as good.
+    if deflate_into(coding, contents, &mut out).is_err() || out.len() >= length {
         return pieces;
     }
     let packed_bytes = out.len() - PREFIX_BYTES;
@@ -287,7 +344,7 @@ mod tests {
         length_max: usize,
     ) -> Result<Vec<u8>, Status> {
         let pieces = packed.chunks(cut).map(Bytes::copy_from_slice).collect();
-        Unpacking::new(pieces, coding, length_max, Vec::new()).finish()
+        Unpacking::new(pieces, coding, InflatedLimit::fixed(length_max), Vec::new()).finish()
     }
 
     #[test]
@@ -324,7 +381,8 @@ mod tests {
     /// In as many turns as they take.
     fn unpacked_in_slices(packed: Vec<u8>, coding: Coding, work_bytes: usize) -> (usize, Outcome) {
         let pieces = vec![Bytes::from(packed)];
-        let mut unpacking = Unpacking::new(pieces, coding, usize::MAX, Vec::new());
+        let mut unpacking =
+            Unpacking::new(pieces, coding, InflatedLimit::fixed(usize::MAX), Vec::new());
         let mut turns = 1;
         loop {
             match unpacking.run(work_bytes) {
@@ -367,6 +425,26 @@ mod tests {
         let (turns, refused) = unpacked_in_slices(body, Coding::Deflate, INFLATE_IN_PLACE_BYTES);
         assert_eq!(refused, Err(Code::Internal));
         assert_eq!(turns, 1 + 500_002 / INFLATE_IN_PLACE_BYTES);
+    }
+
+    #[test]
+    fn what_inflates_to_too_much_is_refused_by_its_length_alone() {
+        let limit = InflatedLimit::fixed(1 << 20);
+        let packed_max = (1 << 20) + (1 << 16) + (64 << 10);
+        assert_eq!(limit.check_packed(packed_max), Ok(()));
+        let refused = limit.check_packed(packed_max + 1).unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        let options = Options {
+            grpc_inflated_bytes_max: u64::MAX,
+            ..Options::default()
+        };
+        let limit = InflatedLimit::configured(&options);
+        assert_eq!(limit.bytes_max, MESSAGE_BYTES_MAX);
+        let refused = limit.exceeded(7);
+        assert!(
+            refused.message.ends_with("see --grpc-max-inflated-size"),
+            "{refused:?}"
+        );
     }
 
     #[test]

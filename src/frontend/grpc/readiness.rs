@@ -58,7 +58,10 @@ fn ask(shard: &Shard, method: Method, message: &[u8]) -> Result<Readiness, Statu
         Method::ModelReady => {
             let request: proto::ModelReadyRequest = decode(message)?;
             let version = api::parse_version(&request.version)?;
-            shard.server.model_readiness(&request.name, version)?
+            shard.server.check_serving()?;
+            // Clients ask for models that may not be there yet, and take an error for a broken server.
+            let readiness = shard.server.model_readiness(&request.name, version);
+            readiness.unwrap_or(Readiness::Known(false))
         }
         Method::ServerReady => {
             decode::<proto::ServerReadyRequest>(message)?;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Buf, Bytes};
+use conch_memory::Budget;
 use conch_proto::catalog::{self, File};
 use conch_proto::reflection as proto;
 use conch_proto::reflection::server_reflection_request::MessageRequest as Question;
@@ -19,7 +20,7 @@ use smallvec::smallvec;
 use super::body::{Failure, framed, release, send_pieces};
 use super::control::decode;
 use super::frame::Prefix;
-use super::packing::Unpacking;
+use super::packing::{InflatedLimit, Unpacking};
 use super::patience::Patience;
 use super::status::{self, Code, Status};
 use crate::coding::Coding;
@@ -33,6 +34,7 @@ const QUESTIONS_PER_TURN: usize = 8;
 /// Answers questions until the client has no more, leaves, or the shard drains.
 pub(super) async fn serve(
     shard: &Rc<Shard>,
+    budget: &Budget,
     body: RecvStream,
     coding: Option<Coding>,
     deadline_ns: Option<u64>,
@@ -73,7 +75,7 @@ pub(super) async fn serve(
         let sent = match next {
             Ok(Some(question)) => {
                 let pieces = smallvec![framed(&answer(question))];
-                send_pieces(&mut stream, pieces, &mut patience).await
+                send_pieces(&mut stream, budget, pieces, &mut patience).await
             }
             Ok(None) => break Ok(()),
             Err(failure) => Err(failure),
@@ -150,7 +152,13 @@ impl Questions {
         let mut message = std::mem::take(&mut self.message);
         if let Some(coding) = prefix.packed() {
             let pieces = vec![Bytes::from(message)];
-            message = Unpacking::new(pieces, coding, QUESTION_BYTES_MAX, Vec::new()).finish()?;
+            message = Unpacking::new(
+                pieces,
+                coding,
+                InflatedLimit::fixed(QUESTION_BYTES_MAX),
+                Vec::new(),
+            )
+            .finish()?;
         }
         decode(&message).map(Some)
     }

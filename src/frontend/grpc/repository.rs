@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use conch_engine::Overrides;
 use conch_engine::server::{IndexRow, Server};
+use conch_engine::{LOAD_FILES_MAX, Overrides, truncated};
 use conch_proto::inference as proto;
 use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
 use conch_proto::inference::repository_index_response::ModelIndex;
@@ -17,6 +17,7 @@ use super::body::{Failure, Pile, framed};
 use super::control::decode;
 use super::method::Method;
 use super::status::{Code, Status};
+use super::wire::Fields;
 use crate::api;
 use crate::aside::aside;
 use crate::shard::{Shard, Timer};
@@ -58,6 +59,11 @@ pub(super) async fn answer(
 
 /// Blocks as long as models load.
 fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Status> {
+    if method != Method::RepositoryModelLoad && message.len() > api::CONTROL_BYTES_MAX {
+        return Err(api::too_large(message.len()).into());
+    }
+    // Before they are decoded: each would become an entry of a map.
+    check_field_count(&message)?;
     match method {
         Method::RepositoryModelLoad => {
             let request: proto::RepositoryModelLoadRequest = decode(&message)?;
@@ -77,9 +83,26 @@ fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Statu
         _ => {
             let request: proto::RepositoryIndexRequest = decode(&message)?;
             check_repository(&request.repository_name)?;
+            server.check_serving()?;
             Ok(framed(&index(server.index(request.ready))))
         }
     }
+}
+
+/// Refuses more parameters than a request for model control can have, each a field of the message.
+fn check_field_count(message: &[u8]) -> Result<(), Status> {
+    // The names, the flag, and `config`.
+    const FIELDS_MAX: usize = LOAD_FILES_MAX + 8;
+    let mut fields = Fields::new(message);
+    let mut count = 0;
+    while fields.next().map_err(|_| Status::unparsable())?.is_some() {
+        count += 1;
+        if count > FIELDS_MAX {
+            let message = format!("a request for model control has at most {FIELDS_MAX} fields");
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+    }
+    Ok(())
 }
 
 fn check_repository(name: &str) -> Result<(), Status> {
@@ -123,11 +146,17 @@ fn overrides(parameters: Parameters) -> Result<Overrides, Status> {
                 _ => "bytes_param",
             },
             _ => {
-                let message = format!("unrecognized load parameter '{name}'.");
+                let message = format!(
+                    "unrecognized load parameter '{name}'.",
+                    name = truncated(&name)
+                );
                 return Err(Status::new(Code::InvalidArgument, message));
             }
         };
-        let message = format!("invalid value type for load parameter '{name}', expected {wanted}.");
+        let message = format!(
+            "invalid value type for load parameter '{name}', expected {wanted}.",
+            name = truncated(&name)
+        );
         return Err(Status::new(Code::InvalidArgument, message));
     }
     Ok(overrides)
@@ -162,6 +191,35 @@ mod tests {
                 ((*name).to_owned(), value)
             })
             .collect()
+    }
+
+    #[test]
+    fn fields_are_counted_before_they_are_decoded() {
+        use conch_proto::Message as _;
+        let names: Vec<String> = (0..LOAD_FILES_MAX + 9)
+            .map(|n| format!("file:{n}"))
+            .collect();
+        let request = |count: usize| {
+            let pairs: Vec<(&str, Choice)> = names[..count]
+                .iter()
+                .map(|name| (name.as_str(), Choice::BytesParam(Vec::new())))
+                .collect();
+            proto::RepositoryModelLoadRequest {
+                model_name: String::from("m"),
+                parameters: parameters(&pairs),
+                ..Default::default()
+            }
+            .encode_to_vec()
+        };
+        for count in [0, 1, LOAD_FILES_MAX] {
+            assert_eq!(check_field_count(&request(count)).err(), None);
+        }
+        let refused = check_field_count(&request(LOAD_FILES_MAX + 9)).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument);
+        assert_eq!(
+            check_field_count(b"\xff").unwrap_err(),
+            Status::unparsable()
+        );
     }
 
     #[test]

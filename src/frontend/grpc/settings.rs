@@ -33,12 +33,8 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest pause within a request's message, and while a peer takes no bytes of a response.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Calls that a peer may withdraw within [`RESET_WINDOW`] before it is told to calm down. A client that gives up on every call after
-/// a millisecond stays below.
-pub(super) const RESETS_MAX: u32 = 20_000;
-pub(super) const RESET_WINDOW: Duration = Duration::from_secs(10);
 /// Messages of calls other than inference; gRPC's own default.
-pub(super) const CONTROL_MESSAGE_BYTES_MAX: usize = 4 << 20;
+pub(super) const CONTROL_MESSAGE_BYTES_MAX: usize = crate::api::CONTROL_BYTES_MAX;
 /// How often a health watch looks.
 pub(super) const WATCH_PERIOD: Duration = Duration::from_secs(1);
 

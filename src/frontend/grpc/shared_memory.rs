@@ -13,6 +13,7 @@ use super::control::decode;
 use super::status::Status;
 use crate::api::regions::{self, Location, RegionAction};
 use crate::shard::Shard;
+use crate::shard::offload::SYSTEM_CALLS_COST;
 
 /// Answers `message` to one of these methods, framed for the wire. Off the shard: the kernel maps and unmaps, others may be at it, and there
 /// may be many regions.
@@ -23,8 +24,9 @@ pub(super) async fn answer(
     message: Charged,
 ) -> Result<Bytes, Status> {
     let regions = Arc::clone(regions::of(shard));
+    let cost_bytes = SYSTEM_CALLS_COST + message.len() as u64;
     shard
-        .offload(move || match kind {
+        .offload(cost_bytes, move || match kind {
             Kind::System => system(&regions, action, &message),
             Kind::Cuda => cuda(&regions, action, &message),
         })

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use conch_engine::{Code as EngineCode, Error};
+use conch_memory::OutOfMemory;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
@@ -55,6 +56,12 @@ impl Status {
     }
 }
 
+impl From<OutOfMemory> for Status {
+    fn from(refused: OutOfMemory) -> Status {
+        Status::new(Code::ResourceExhausted, refused.to_string())
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
         let code = match error.code {
@@ -66,7 +73,7 @@ impl From<Error> for Status {
             EngineCode::Unsupported => Code::Unimplemented,
             EngineCode::AlreadyExists => Code::AlreadyExists,
             EngineCode::Cancelled => Code::Cancelled,
-            EngineCode::Exhausted => Code::ResourceExhausted,
+            EngineCode::Exhausted | EngineCode::OutOfMemory => Code::ResourceExhausted,
         };
         Status {
             code,
@@ -168,6 +175,7 @@ mod tests {
             (EngineCode::AlreadyExists, 6),
             (EngineCode::Cancelled, 1),
             (EngineCode::Exhausted, 8),
+            (EngineCode::OutOfMemory, 8),
         ];
         for (code, expected) in table {
             let status = Status::from(Error::new(code, "why"));

@@ -1,11 +1,11 @@
 //! TraceSetting: what is traced, read and set. And the stations of a traced call.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Error, clock};
+use conch_engine::{Error, clock, truncated};
 use conch_proto::inference as proto;
 use smallvec::SmallVec;
 
@@ -19,15 +19,13 @@ type Given = BTreeMap<String, proto::trace_setting_request::SettingValue>;
 /// Sets what the request names, and tells what is in force then.
 ///
 /// # Errors
-/// In upstream's words. Other than upstream, which says nothing about it, NOT_FOUND for a model that is not there.
+/// In upstream's words.
 pub(super) fn answer(
     shard: &Shard,
     request: &proto::TraceSettingRequest,
 ) -> Result<proto::TraceSettingResponse, Status> {
     let model = &*request.model_name;
-    if !model.is_empty() {
-        shard.find(model, None)?;
-    }
+    api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
     if !request.settings.is_empty() {
         tracing.update(model, &read(&request.settings)?)?;
@@ -92,7 +90,7 @@ fn field<T>(
         Some([text]) => Ok(Change::Set(parse(text)?)),
         Some(_) => Err(Status::new(
             Code::InvalidArgument,
-            format!("expect only 1 value for '{name}'"),
+            format!("expect only 1 value for '{name}'", name = truncated(&name)),
         )),
     }
 }
@@ -121,6 +119,7 @@ impl Wait {
 pub(super) struct Stations {
     traced: Arc<Traced>,
     reached: RefCell<SmallVec<[(&'static str, u64); 6]>>,
+    has_response: Cell<bool>,
 }
 
 impl Stations {
@@ -133,11 +132,22 @@ impl Stations {
             reached.push(("GRPC_WAITREAD_END", until_ns));
         }
         let reached = RefCell::new(reached);
-        Rc::new(Stations { traced, reached })
+        Rc::new(Stations {
+            traced,
+            reached,
+            has_response: Cell::new(false),
+        })
     }
 
     pub(super) fn traced(&self) -> &Arc<Traced> {
         &self.traced
+    }
+
+    /// The engine has responded: the first time counts, as upstream.
+    pub(super) fn note_response(&self) {
+        if !self.has_response.replace(true) {
+            self.reach(RESPONSE_COMPLETE);
+        }
     }
 
     pub(super) fn reach(&self, station: &'static str) {
@@ -151,7 +161,7 @@ impl Stations {
 /// Of one request: a decoupled one may have any number of responses.
 const STATIONS_MAX: usize = 1_024;
 
-pub(super) const RESPONSE_COMPLETE: &str = "INFER_RESPONSE_COMPLETE";
+const RESPONSE_COMPLETE: &str = "INFER_RESPONSE_COMPLETE";
 pub(super) const SEND_START: &str = "GRPC_SEND_START";
 pub(super) const SEND_END: &str = "GRPC_SEND_END";
 

@@ -1,7 +1,8 @@
 //! The connection's socket in the form that h2 wants.
 //!
 //! Reads take small requests through a buffer on the stack (the runtime wants initialised memory) and go straight into h2's
-//! memory as soon as more is there than fits. Both directions are followed frame by frame, for the sake of pings. Writes note since when the peer takes nothing, so that a peer that never does can be
+//! memory as soon as more is there than fits. Both directions are followed frame by frame, for the sake of pings
+//! and other frames of which there may be too many. Writes note since when the peer takes nothing, so that a peer that never does can be
 //! shown the door. With TLS in between all of this is said of the plain bytes.
 
 use std::cell::Cell;
@@ -13,7 +14,9 @@ use std::task::{Context, Poll, ready};
 use conch_engine::clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::pings::{Frames, PREFACE_BYTES, Strikes, too_many_pings};
+use super::floods::Floods;
+use super::frames::{Frames, PREFACE_BYTES, enhance_your_calm};
+use super::pings::Strikes;
 use crate::options::GrpcConnections;
 use crate::shard::Stream;
 use crate::tls::Session;
@@ -28,6 +31,8 @@ pub(super) struct Vitals {
     pub(super) received_ns: Cell<u64>,
     /// Since when the socket takes no more bytes; 0 if it does.
     pub(super) blocked_since_ns: Cell<u64>,
+    /// Since when a header block has been coming; 0 for none.
+    pub(super) block_since_ns: Cell<u64>,
     /// Whether a call is open; kept by the connection, and set here by a head that may open one.
     pub(super) has_calls: Cell<bool>,
 }
@@ -41,6 +46,7 @@ pub(super) struct Transport {
     incoming: Frames,
     outgoing: Frames,
     strikes: Strikes,
+    floods: Floods,
     /// The highest that the peer has opened, or tried to.
     last_stream: u32,
 }
@@ -52,7 +58,8 @@ impl Transport {
         options: &GrpcConnections,
     ) -> (Transport, Rc<Vitals>) {
         let vitals = Rc::new(Vitals::default());
-        vitals.received_ns.set(clock::monotonic_ns());
+        let now_ns = clock::monotonic_ns();
+        vitals.received_ns.set(now_ns);
         (
             Transport {
                 stream,
@@ -62,6 +69,7 @@ impl Transport {
                 incoming: Frames::new(PREFACE_BYTES),
                 outgoing: Frames::new(0),
                 strikes: Strikes::new(options),
+                floods: Floods::new(now_ns),
                 last_stream: 0,
             },
             vitals,
@@ -71,27 +79,47 @@ impl Transport {
     /// Looks at bytes that came.
     ///
     /// # Errors
-    /// The peer pings too often: it has been told, and the connection is to end.
+    /// The peer sends too many of some frames: it has been told, and the connection is to end.
     fn note_received(&mut self, bytes: &[u8]) -> io::Result<()> {
         let now_ns = clock::monotonic_ns();
         self.vitals.received_ns.set(now_ns);
-        let (strikes, vitals, last_stream) =
-            (&mut self.strikes, &self.vitals, &mut self.last_stream);
-        let mut has_too_many = false;
+        let (strikes, floods, vitals, last_stream) = (
+            &mut self.strikes,
+            &mut self.floods,
+            &self.vitals,
+            &mut self.last_stream,
+        );
+        let mut excess = None;
         self.incoming.follow(bytes, |frame| {
             if let Some(stream) = frame.opens() {
                 *last_stream = stream.max(*last_stream);
                 vitals.has_calls.set(true);
-            } else if frame.is_ping() {
-                has_too_many |= strikes.note_ping(now_ns, vitals.has_calls.get());
+                return;
             }
+            if frame.is_ping() && strikes.note_ping(now_ns, vitals.has_calls.get()) {
+                excess = excess.or(Some("too_many_pings"));
+            }
+            excess = excess.or(floods.note_received(frame, now_ns));
         });
-        if !has_too_many {
-            return Ok(());
+        let block_since_ns = match self.incoming.is_in_block() {
+            false => 0,
+            true if vitals.block_since_ns.get() == 0 => now_ns,
+            true => vitals.block_since_ns.get(),
+        };
+        vitals.block_since_ns.set(block_since_ns);
+        if Floods::has_too_many_updates(self.incoming.table_update_count()) {
+            excess = excess.or(Some("too_many_table_updates"));
         }
+        match excess {
+            Some(words) => Err(self.end_calmly(words)),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the peer to calm down, if the socket takes it: the connection ends in any case.
+    fn end_calmly(&mut self, words: &'static str) -> io::Error {
         if self.outgoing.is_between() {
-            // If the socket takes it: the connection ends in any case.
-            let farewell = too_many_pings(self.last_stream);
+            let farewell = enhance_your_calm(self.last_stream, words);
             let socket = self.stream.socket();
             match &mut self.session {
                 Some(session) => session.send_last(socket, &farewell),
@@ -101,12 +129,12 @@ impl Transport {
             }
         }
         conch_net::finish_sending(self.stream.socket());
-        Err(io::Error::other("too many pings"))
+        io::Error::other(words)
     }
 
     /// Looks at the first `count` bytes of `pieces`, which have been sent.
     fn note_sent(&mut self, pieces: &[IoSlice<'_>], mut count: usize) {
-        let strikes = &mut self.strikes;
+        let (strikes, floods) = (&mut self.strikes, &mut self.floods);
         for piece in pieces {
             let own = piece.get(..count.min(piece.len())).unwrap_or(&[]);
             count -= own.len();
@@ -114,6 +142,7 @@ impl Transport {
                 if frame.excuses_pings() {
                     strikes.excuse();
                 }
+                floods.note_sent(frame);
             });
             if count == 0 {
                 break;

@@ -4,6 +4,7 @@ use conch_engine::{Code, Error};
 use conch_memory::View;
 use smallvec::SmallVec;
 
+use super::cors;
 use super::json::write;
 use crate::coding::Coding;
 
@@ -37,12 +38,34 @@ impl ContentType {
 }
 
 /// How a client finds the end of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Delimiting {
+    #[default]
     Length,
     Chunked,
     /// The connection's end is the body's.
     Close,
+}
+
+/// The first bytes of every answer to a request of version 1.0 or 1.1.
+pub(crate) fn version_text(is_version_1_0: bool) -> &'static [u8] {
+    match is_version_1_0 {
+        true => b"HTTP/1.0 ",
+        false => b"HTTP/1.1 ",
+    }
+}
+
+/// What of an answer's head depends on the connection and on the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HeadOptions<'a> {
+    /// The request's version, which is the answer's.
+    pub(crate) is_version_1_0: bool,
+    /// The client has the version of this answer already.
+    pub(crate) version_is_sent: bool,
+    pub(crate) connection: Option<&'static str>,
+    pub(crate) delimiting: Delimiting,
+    /// Scripts of this origin may read the answer.
+    pub(crate) allowed_origin: Option<&'a str>,
 }
 
 /// One answer, without what depends on the connection.
@@ -59,8 +82,8 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     /// Follow the body, by reference.
     pub(crate) parts: SmallVec<[View; 4]>,
-    /// endpoint-load-metrics. Few answers have it.
-    pub(crate) load_metrics: Option<Box<str>>,
+    /// Further headers, each with a line end in front of it. Few answers have any.
+    pub(crate) more_headers: Option<Box<str>>,
 }
 
 impl Answer {
@@ -73,7 +96,7 @@ impl Answer {
             names_encodings: false,
             body,
             parts: SmallVec::new(),
-            load_metrics: None,
+            more_headers: None,
         }
     }
 
@@ -106,22 +129,14 @@ impl Answer {
     }
 
     /// Appends status line and headers.
-    pub(crate) fn write_head(&self, target: &mut Vec<u8>, connection: Option<&'static str>) {
-        self.write_head_as(target, connection, Delimiting::Length);
-    }
-
-    /// [`Answer::write_head`] for a body that need not be here.
-    pub(crate) fn write_head_as(
-        &self,
-        target: &mut Vec<u8>,
-        connection: Option<&'static str>,
-        delimiting: Delimiting,
-    ) {
-        target.extend_from_slice(b"HTTP/1.1 ");
+    pub(crate) fn write_head(&self, target: &mut Vec<u8>, options: HeadOptions<'_>) {
+        if !options.version_is_sent {
+            target.extend_from_slice(version_text(options.is_version_1_0));
+        }
         write::unsigned(target, u64::from(self.status));
         target.push(b' ');
         target.extend_from_slice(reason(self.status).as_bytes());
-        if let Some(connection) = connection {
+        if let Some(connection) = options.connection {
             target.extend_from_slice(b"\r\nConnection: ");
             target.extend_from_slice(connection.as_bytes());
         }
@@ -144,11 +159,13 @@ impl Answer {
             target.extend_from_slice(b"\r\nRetry-After: ");
             target.extend_from_slice(RETRY_AFTER_SECS);
         }
-        if let Some(load_metrics) = &self.load_metrics {
-            target.extend_from_slice(b"\r\nendpoint-load-metrics: ");
-            target.extend_from_slice(load_metrics.as_bytes());
+        if let Some(more_headers) = &self.more_headers {
+            target.extend_from_slice(more_headers.as_bytes());
         }
-        match delimiting {
+        if let Some(origin) = options.allowed_origin {
+            cors::write_headers(target, origin);
+        }
+        match options.delimiting {
             Delimiting::Length => {
                 target.extend_from_slice(b"\r\nContent-Length: ");
                 write::unsigned(target, self.length() as u64);
@@ -171,6 +188,7 @@ pub(crate) fn status_of(code: Code) -> u16 {
         Code::Internal => 500,
         Code::NotFound => 404,
         Code::Exhausted => 429,
+        Code::OutOfMemory => 503,
         Code::Unavailable => 503,
         Code::Unsupported => 501,
         Code::Unknown | Code::InvalidArg | Code::AlreadyExists | Code::Cancelled => 400,
@@ -208,7 +226,11 @@ mod tests {
         let mut answer = Answer::error(&Error::not_found("no \"x\""), ContentType::Json);
         answer.json_length = Some(7);
         let mut text = Vec::new();
-        answer.write_head(&mut text, Some("close"));
+        let options = HeadOptions {
+            connection: Some("close"),
+            ..HeadOptions::default()
+        };
+        answer.write_head(&mut text, options);
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -216,12 +238,32 @@ mod tests {
         );
         assert_eq!(answer.body, br#"{"error":"no \"x\""}"#);
         let mut text = Vec::new();
-        Answer::error(&Error::exhausted("full"), ContentType::Json).write_head(&mut text, None);
+        Answer::error(&Error::exhausted("full"), ContentType::Json)
+            .write_head(&mut text, HeadOptions::default());
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
              Content-Length: 16\r\n\r\n"
         );
+        let mut text = Vec::new();
+        let options = HeadOptions {
+            is_version_1_0: true,
+            allowed_origin: Some("http://a"),
+            ..HeadOptions::default()
+        };
+        Answer::empty(200).write_head(&mut text, options);
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nAccess-Control-Allow-Origin: http://a\r\nVary: Origin\r\n\
+             Access-Control-Expose-Headers: *\r\nContent-Length: 0\r\n\r\n"
+        );
+        let mut text = Vec::new();
+        let options = HeadOptions {
+            version_is_sent: true,
+            ..HeadOptions::default()
+        };
+        Answer::empty(200).write_head(&mut text, options);
+        assert!(text.starts_with(b"200 OK\r\n"));
         for (code, status) in [
             (Code::Unknown, 400),
             (Code::Internal, 500),
@@ -232,6 +274,7 @@ mod tests {
             (Code::AlreadyExists, 400),
             (Code::Cancelled, 400),
             (Code::Exhausted, 429),
+            (Code::OutOfMemory, 503),
         ] {
             assert_eq!(status_of(code), status);
         }

@@ -1,8 +1,14 @@
 //! Base64 as upstream reads it: whatever is no character of the alphabet is skipped.
 
+use conch_memory::{OutOfMemory, try_reserve};
+
 /// The bytes that `text` stands for.
-pub(crate) fn decode(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
+///
+/// # Errors
+/// Without memory for them.
+pub(crate) fn decode(text: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
+    let mut out = Vec::new();
+    try_reserve(&mut out, text.len() / 4 * 3 + 3)?;
     let mut bits = 0_u32;
     let mut bit_count = 0_u32;
     for digit in text.iter().filter_map(|character| digit(*character)) {
@@ -13,7 +19,7 @@ pub(crate) fn decode(text: &[u8]) -> Vec<u8> {
             out.push(((bits >> bit_count) & 0xff) as u8);
         }
     }
-    out
+    Ok(out)
 }
 
 fn digit(character: u8) -> Option<u8> {
@@ -45,7 +51,7 @@ mod tests {
             ("====", b""),
             ("Z", b""),
         ] {
-            assert_eq!(decode(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(decode(text.as_bytes()).unwrap(), expected, "{text:?}");
         }
     }
 
@@ -65,6 +71,6 @@ mod tests {
                 text.push(ALPHABET[word >> (18 - 6 * index) & 63]);
             }
         }
-        assert_eq!(decode(&text), bytes);
+        assert_eq!(decode(&text).unwrap(), bytes);
     }
 }

@@ -8,11 +8,15 @@ use super::head::Refusal;
 const CHUNKS_MAX: u32 = 65_536;
 /// Extensions of one chunk, and all trailers together. Nothing here uses either.
 const IGNORED_BYTES_MAX: usize = 4096;
+/// Digits of a chunk's size, leading zeros among them.
+const SIZE_DIGITS_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     SizeStart,
     Size,
+    /// Blanks behind the size.
+    Blank,
     Extension,
     SizeEnd,
     Data,
@@ -30,6 +34,9 @@ pub(crate) struct Decoder {
     state: State,
     /// Of the present chunk: its size while that is read, then what is still to come.
     remaining: u64,
+    digit_count: u32,
+    /// What the chunks to come may hold together.
+    room_bytes: u64,
     chunk_count: u32,
     ignored_bytes: usize,
 }
@@ -44,10 +51,13 @@ pub(crate) enum Piece<'a> {
 }
 
 impl Decoder {
-    pub(crate) fn new() -> Decoder {
+    /// For a body of at most `bytes_max` bytes.
+    pub(crate) fn new(bytes_max: u64) -> Decoder {
         Decoder {
             state: State::SizeStart,
             remaining: 0,
+            digit_count: 0,
+            room_bytes: bytes_max,
             chunk_count: 0,
             ignored_bytes: 0,
         }
@@ -56,7 +66,7 @@ impl Decoder {
     /// Takes the next piece of data off the front of `bytes`.
     ///
     /// # Errors
-    /// For anything but the strictest reading of the format.
+    /// For anything but the strictest reading of the format; 413 as soon as a chunk's size says that the body will be too large.
     pub(crate) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Piece<'a>, Refusal> {
         loop {
             if self.state == State::Done {
@@ -89,14 +99,25 @@ impl Decoder {
         self.state = match (self.state, byte) {
             (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = char::from(byte).to_digit(16).unwrap_or(0);
-                if self.remaining > u64::from(u32::MAX) {
-                    return Err(malformed("a chunk is too large"));
+                self.digit_count += 1;
+                if self.digit_count > SIZE_DIGITS_MAX {
+                    return Err(malformed("a chunk's size has too many digits"));
                 }
-                self.remaining = self.remaining << 4 | u64::from(digit);
+                self.remaining = self
+                    .remaining
+                    .saturating_mul(16)
+                    .saturating_add(digit.into());
+                if self.remaining > self.room_bytes {
+                    return Err(too_large());
+                }
                 State::Size
             }
-            (State::Size, b'\r') => State::SizeEnd,
-            (State::Size, b';' | b' ' | b'\t') => State::Extension,
+            (State::Size | State::Blank, b'\r') => State::SizeEnd,
+            (State::Size | State::Blank, b';') => State::Extension,
+            (State::Size | State::Blank, b' ' | b'\t') => {
+                self.ignore()?;
+                State::Blank
+            }
             (State::Extension, b'\r') => State::SizeEnd,
             (State::Extension, b'\n') => {
                 return Err(malformed("a line ends without a carriage return"));
@@ -107,6 +128,8 @@ impl Decoder {
             }
             (State::SizeEnd, b'\n') => {
                 self.ignored_bytes = 0;
+                self.digit_count = 0;
+                self.room_bytes = self.room_bytes.saturating_sub(self.remaining);
                 if self.remaining == 0 {
                     State::TrailerStart
                 } else {
@@ -149,6 +172,13 @@ impl Decoder {
     }
 }
 
+pub(super) fn too_large() -> Refusal {
+    Refusal {
+        status: 413,
+        message: "the request's body is too large".to_owned(),
+    }
+}
+
 fn malformed(what: &str) -> Refusal {
     Refusal {
         status: 400,
@@ -160,9 +190,11 @@ fn malformed(what: &str) -> Refusal {
 mod tests {
     use super::*;
 
+    const BYTES_MAX: u64 = 1 << 20;
+
     /// Feeds `text` in pieces of `step` bytes. Returns the data and the bytes left behind the body, or none if more is needed.
     fn decode(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, usize)>, Refusal> {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::new(BYTES_MAX);
         let mut data = Vec::new();
         let mut fed = 0;
         while fed < text.len() {
@@ -196,8 +228,10 @@ mod tests {
             ("\r\n", Err("unexpected byte")),
             ("-5\r\n", Err("unexpected byte")),
             ("0x5\r\n", Err("unexpected byte")),
-            ("5 5\n", Err("a line ends without a carriage return")),
-            ("1ffffffff0000\r\n", Err("a chunk is too large")),
+            ("5 ;a\n", Err("a line ends without a carriage return")),
+            ("5 5\r\nhello\r\n0\r\n\r\n", Err("unexpected byte")),
+            ("5x\r\nhello\r\n0\r\n\r\n", Err("unexpected byte")),
+            ("5 \t;a=b\r\nhello\r\n0\r\n\r\n", Ok(Some(("hello", 0)))),
             ("0\r\n\n", Err("a line ends without a carriage return")),
             (
                 "0\r\nX: y\n\r\n",
@@ -212,6 +246,24 @@ mod tests {
                 });
                 assert_eq!(outcome, expected, "{text:?} in pieces of {step}");
             }
+        }
+    }
+
+    /// Nothing of a chunk is waited for that would be too much.
+    #[test]
+    fn sizes_that_promise_too_much_are_refused_at_once() {
+        for (text, is_refused) in [
+            ("100000\r\n", false),
+            ("100001", true),
+            ("ffffffffffffffffffffffff", true),
+            ("5\r\nhello\r\nffffc", true),
+            ("5\r\nhello\r\nffffb\r\n", false),
+        ] {
+            let expected = match is_refused {
+                true => Err(too_large()),
+                false => Ok(None),
+            };
+            assert_eq!(decode(text.as_bytes(), 1), expected, "{text:?}");
         }
     }
 
@@ -233,6 +285,12 @@ mod tests {
                 }
             }
         }
+        let zeros = |count: usize| [vec![b'0'; count], b"1\r\nx\r\n0\r\n\r\n".to_vec()].concat();
+        assert_eq!(decode(&zeros(63), 9), Ok(Some((b"x".to_vec(), 0))));
+        assert_eq!(
+            decode(&zeros(64), 9),
+            Err(malformed("a chunk's size has too many digits"))
+        );
         let endless = [b"1;".to_vec(), vec![b'x'; 5000]].concat();
         assert_eq!(
             decode(&endless, 100),

@@ -8,8 +8,9 @@ use conch_memory::{Block, Budget, Charge, View};
 
 use super::answer::Answer;
 use super::connection::{Placement, padding};
-use crate::coding::{Coding, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into};
+use crate::coding::{Coding, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into, packed_bytes_max};
 use crate::shard::Shard;
+use crate::shard::offload::INFLATED_PER_PACKED;
 
 /// The compressed form that `accept_encoding` prefers; none for the plain one. As upstream reads it: the first of the highest weight among
 /// those that it knows, blanks only in front of a name, and what has no readable weight is passed over.
@@ -49,15 +50,15 @@ fn leading_number(text: &str) -> Option<f64> {
 }
 
 impl Answer {
-    /// The same answer in a compressed form. The length of its JSON stays that of the plain one, as upstream counts it.
+    /// The same answer in a compressed form, if there is memory for that. The length of its JSON stays that of the plain one, as upstream counts it.
     pub(super) fn compressed(mut self, coding: Coding) -> Answer {
         let mut packed = Vec::new();
         let parts = self.parts.iter().map(AsRef::as_ref);
-        deflate_into(
-            coding,
-            std::iter::once(&*self.body).chain(parts),
-            &mut packed,
-        );
+        let pieces = std::iter::once(&*self.body).chain(parts);
+        if deflate_into(coding, pieces, &mut packed).is_err() {
+            // Without memory for the compressed form the plain one is as good an answer.
+            return self;
+        }
         self.body = packed;
         self.parts.clear();
         self.encoding = Some(coding);
@@ -75,14 +76,6 @@ const FIRST_FACTOR: usize = 16;
 /// Between two looks at the budget.
 const SLICE_BYTES: usize = 64 << 10;
 
-/// The longest compressed body that can become `input_bytes_max` bytes: incompressible bytes grow by less than a thousandth, and writers
-/// that flush often by some percent.
-pub(super) fn packed_bytes_max(input_bytes_max: u64) -> u64 {
-    input_bytes_max
-        .saturating_add(input_bytes_max / 16)
-        .saturating_add(64 << 10)
-}
-
 pub(super) fn too_large(input_bytes_max: u64) -> Error {
     Error::invalid(format!(
         "Decompressed data size exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
@@ -96,6 +89,7 @@ pub(super) fn too_large(input_bytes_max: u64) -> Error {
 /// In upstream's words; UNAVAILABLE if the process has no memory left for it.
 pub(super) async fn inflate(
     shard: &Rc<Shard>,
+    budget: &Arc<Budget>,
     body: View,
     json_length: Option<&str>,
 ) -> Result<View, Error> {
@@ -111,15 +105,15 @@ pub(super) async fn inflate(
         .unwrap_or(0);
     let start = padding(Placement { json_length });
     let is_small = body.len() <= INFLATE_IN_PLACE_BYTES;
-    let first = shard
-        .pool
-        .take(first_bytes(body.as_ref(), input_bytes_max) + start);
-    let mut inflation = Inflation::new(body, first, start, &shard.budget, input_bytes_max);
+    let cost_bytes = (body.len() as u64).saturating_mul(INFLATED_PER_PACKED);
+    let first_bytes = first_bytes(body.as_ref(), input_bytes_max) + start;
+    let first = shard.pool.try_take(first_bytes)?;
+    let mut inflation = Inflation::new(body, first, start, budget, input_bytes_max);
     if is_small && inflation.run(INFLATE_IN_PLACE_BYTES)? {
         return Ok(inflation.finish());
     }
     shard
-        .offload(move || {
+        .offload(cost_bytes, move || {
             inflation.run(usize::MAX)?;
             Ok(inflation.finish())
         })
@@ -227,7 +221,7 @@ impl Inflation {
         let length = self.plain.len();
         let whole_bytes_max = self.start + self.plain_bytes_max + 1;
         if length == self.plain.capacity() {
-            self.plain.reserve((length * 2).min(whole_bytes_max));
+            self.plain.try_reserve((length * 2).min(whole_bytes_max))?;
         }
         let room = (self.plain.capacity().min(whole_bytes_max) - length).min(SLICE_BYTES);
         if let Some(charge) = self.plain.charge_mut() {
@@ -297,7 +291,7 @@ mod tests {
 
     fn packed(coding: Coding, plain: &[u8]) -> Vec<u8> {
         let mut packed = Vec::new();
-        deflate_into(coding, [plain], &mut packed);
+        deflate_into(coding, [plain], &mut packed).unwrap();
         packed
     }
 

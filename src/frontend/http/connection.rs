@@ -2,8 +2,9 @@
 //!
 //! Requests are served one after the other, as upstream does. Of requests that arrived together those are answered together that can be
 //! answered at once; an answer never waits for what may take long behind it. While a request is with the engine the connection still
-//! reads, so that a client that goes away cancels it.
+//! reads, so that a client that goes away cancels it (see [`half_closed`]). A connection between requests keeps no buffer.
 
+mod half_closed;
 mod streaming;
 mod turn;
 
@@ -17,17 +18,19 @@ use std::task::Poll;
 use std::time::Duration;
 
 use conch_engine::{Error, clock};
-use conch_memory::{ALIGNMENT_BYTES, Block, Charge, View};
+use conch_memory::{ALIGNMENT_BYTES, Block, Budget, Charge, OutOfMemory, View, is_scarce};
 use smallvec::SmallVec;
 
-use super::answer::{Answer, ContentType};
-use super::chunked::{Decoder, Piece};
+use super::answer::{Answer, ContentType, Delimiting, HeadOptions};
+use super::chunked::{self, Decoder, Piece};
+use super::cors;
 use super::head::{self, Framing, Head, Refusal};
 use super::input::Input;
 use crate::access::{Granted, Guarded};
 use crate::api;
 use crate::shard::{Lease, Presence, Shard, Stream, Summoned, Waiting};
 use crate::trace::Traced;
+use half_closed::Ahead;
 pub(crate) use streaming::Source;
 use turn::{REQUEST_BYTES, Turn};
 
@@ -123,6 +126,14 @@ pub(crate) struct Connection {
     /// Whom the answer that is sent next, or on its way, is traced for.
     traced: Option<Arc<Traced>>,
     turn: Turn,
+    /// What the request at hand is charged to.
+    budget: Arc<Budget>,
+    /// The client has ended its side.
+    is_input_over: bool,
+    /// What can be sent of the answer that is waited for.
+    ahead: Ahead,
+    /// The answer's version has been.
+    version_is_sent: bool,
 }
 
 /// What of a head is still needed after its bytes are gone.
@@ -132,6 +143,8 @@ struct Outline {
     is_version_1_0: bool,
     is_head: bool,
     expects_continue: bool,
+    /// Whose scripts may read the answer.
+    allowed_origin: Option<Box<str>>,
 }
 
 pub(crate) async fn serve(
@@ -140,16 +153,21 @@ pub(crate) async fn serve(
     presence: Presence,
     service: impl Service,
 ) {
+    let budget = Arc::clone(presence.shares().own());
     let mut connection = Connection {
+        budget,
         shard,
         stream,
         presence,
-        input: Input::new(),
+        input: Input::default(),
         out: Vec::new(),
         scratch: Vec::new(),
         source: None,
         traced: None,
         turn: Turn::default(),
+        is_input_over: false,
+        ahead: Ahead::Nothing,
+        version_is_sent: false,
     };
     // However it ends, dropping the stream closes the socket.
     let _ = connection.run(&service).await;
@@ -202,15 +220,25 @@ impl Connection {
             let (outline, plan) = self.next_head(service).await?;
             let placement = service.placement(&plan);
             let is_at_once = service.is_at_once(&plan);
+            self.ahead = Ahead::Version {
+                is_version_1_0: outline.is_version_1_0,
+            };
             if outline.framing != Framing::Length(0) || !is_at_once {
                 // Who waits for an earlier answer is not to wait for this body, or this model.
                 self.flush().await?;
             }
-            if outline.expects_continue
-                && placement.is_none()
-                && outline.framing != Framing::Length(0)
+            let is_endless = match outline.framing {
+                Framing::Length(length) => length > self.shard.options.http_body_bytes_max,
+                Framing::Chunked => false,
+            };
+            if placement.is_some() && is_endless {
+                return self.refuse(&chunked::too_large()).await;
+            }
+            if placement.is_none()
+                && (is_endless || outline.expects_continue && outline.framing != Framing::Length(0))
             {
-                // The client waits with its body: refusing now spares it, but whether it sends it all the same is not known.
+                // A client that waits with its body is spared it, but whether it sends it all the same is not known. Of what nobody would
+                // take nothing is read.
                 let answer = service.answer(plan, None, Vec::new(), self).await?;
                 self.send(&answer, &outline, true).await?;
                 return self.linger().await;
@@ -220,6 +248,9 @@ impl Connection {
                 Err(refusal) => return self.refuse(&refusal).await,
             };
             let mut scratch = std::mem::take(&mut self.scratch);
+            if scratch.capacity() == 0 && !is_at_once {
+                scratch = self.shard.spares.take_output();
+            }
             scratch.clear();
             let mut answer = service.answer(plan, body, scratch, self).await?;
             if let Some(source) = self.source.take() {
@@ -260,6 +291,8 @@ impl Connection {
             }
             let refusal = match head::find_end(self.input.unused(), seen) {
                 Ok(Some(length)) => {
+                    let whole = self.input.unused_mut().get_mut(..length);
+                    head::settle_version(whole.unwrap_or(&mut []));
                     let bytes = self.input.unused().get(..length).unwrap_or(&[]);
                     let lease = match summon(service, &self.shard, bytes) {
                         Ok(Summoned::Here(lease)) => Ok(lease),
@@ -279,8 +312,16 @@ impl Connection {
                                 is_version_1_0: head.is_version_1_0,
                                 is_head: head.method == head::Method::Head,
                                 expects_continue: head.expects_continue,
+                                allowed_origin: self.shard.options.http_cors_origins.allowed(&head),
                             };
+                            let preflight = match outline.allowed_origin {
+                                Some(_) => cors::preflight(&head),
+                                None => None,
+                            };
+                            let shares = self.presence.shares();
+                            self.budget = shares.of_request(&self.shard, |name| head.find(name));
                             let plan = match lease {
+                                _ if let Some(answer) = preflight => service.plan_refusal(answer),
                                 Ok(lease) => {
                                     let mut plan = decide(service, &self.shard, &head);
                                     if lease.is_some() {
@@ -304,11 +345,12 @@ impl Connection {
                         message: "the request's head is too large".to_owned(),
                     }
                 }
+                _ if seen == 0 && head::is_tls(self.input.unused()) => return Err(Closed),
                 Ok(None) => {
                     seen = self.input.unused().len();
                     self.flush().await?;
                     if seen == 0 {
-                        if self.shard.is_draining() {
+                        if self.shard.is_draining() && !self.presence.outlasts_drains() {
                             return Err(Closed);
                         }
                         self.presence.wait(
@@ -321,14 +363,7 @@ impl Connection {
                         }
                         self.presence.wait(Waiting::Receiving, head_deadline_ns);
                     }
-                    let bytes_max = self.shard.options.http_head_bytes_max;
-                    let room = self.input.room_mut(bytes_max);
-                    let count = self
-                        .turn
-                        .receive(&mut self.stream, room)
-                        .await
-                        .map_err(|_| Closed)?;
-                    self.input.received(count);
+                    let count = self.receive_head().await?;
                     if count > 0 {
                         continue;
                     }
@@ -345,6 +380,30 @@ impl Connection {
             self.refuse(&refusal).await?;
             return Err(Closed);
         }
+    }
+
+    /// Receives more of a head. While nothing of it is there the connection keeps no buffers.
+    async fn receive_head(&mut self) -> Result<usize, Closed> {
+        let (shard, stream) = (&*self.shard, &mut self.stream);
+        let (input, out, scratch) = (&mut self.input, &mut self.out, &mut self.scratch);
+        let count = std::future::poll_fn(|context| {
+            let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
+            let outcome = stream.poll_receive(context, room);
+            if outcome.is_pending() {
+                self.turn.begin();
+                if input.is_empty() {
+                    input.release(&shard.spares);
+                    shard.spares.give_output(std::mem::take(out));
+                    shard.spares.give_output(std::mem::take(scratch));
+                }
+            }
+            outcome
+        })
+        .await
+        .map_err(|_| Closed)?;
+        self.input.received(count);
+        self.turn.spend(count).await;
+        Ok(count)
     }
 
     /// Receives the body, or receives and forgets it if nobody wants it.
@@ -380,7 +439,7 @@ impl Connection {
         placement: Placement,
     ) -> Result<Result<Body, Refusal>, Closed> {
         let Ok(length) = usize::try_from(length) else {
-            return Ok(Err(too_large()));
+            return Ok(Err(chunked::too_large()));
         };
         let start = padding(placement);
         let total = start + length;
@@ -389,7 +448,10 @@ impl Connection {
         } else {
             BODY_FIRST_BYTES
         };
-        let mut block = self.begin_block(start, at_once);
+        let mut block = match self.begin_block(start, at_once) {
+            Ok(block) => block,
+            Err(refused) => return Ok(Err(refused.into())),
+        };
         let buffered = self.input.unused();
         let buffered = buffered
             .get(..length.min(buffered.len()))
@@ -406,10 +468,12 @@ impl Connection {
             }
             if total > BODY_FIRST_BYTES {
                 // Thousands of clients may promise much and send little: what they do not need is not kept for them.
-                self.input.release();
+                self.input.release(&self.shard.spares);
             }
-            if block.len() == block.capacity() {
-                block.reserve((block.capacity() * 2).min(total));
+            if block.len() == block.capacity()
+                && let Err(refused) = block.try_reserve((block.capacity() * 2).min(total))
+            {
+                return Ok(Err(refused.into()));
             }
             let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
             let spare = block.spare_mut();
@@ -432,11 +496,12 @@ impl Connection {
         placement: Option<Placement>,
     ) -> Result<Result<Option<Body>, Refusal>, Closed> {
         let start = placement.map_or(0, padding);
-        let bytes_max =
-            usize::try_from(self.shard.options.http_body_bytes_max).unwrap_or(usize::MAX);
-        let mut block = placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX));
-        let mut decoder = Decoder::new();
-        let mut received_bytes = 0usize;
+        let mut block = match placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX)) {
+            Some(Ok(block)) => Some(block),
+            Some(Err(refused)) => return Ok(Err(refused.into())),
+            None => None,
+        };
+        let mut decoder = Decoder::new(self.shard.options.http_body_bytes_max);
         loop {
             let before = self.input.unused();
             let mut unused = before;
@@ -446,14 +511,13 @@ impl Connection {
                     Ok(Piece::Done) => break true,
                     Ok(Piece::More) => break false,
                     Ok(Piece::Data(data)) => {
-                        received_bytes += data.len();
-                        if received_bytes > bytes_max {
-                            return Ok(Err(too_large()));
-                        }
                         let Some(block) = &mut block else { continue };
                         let needed = block.len() + data.len();
-                        if needed > block.capacity() {
-                            block.reserve(needed.max(block.capacity() * 2));
+                        if needed > block.capacity()
+                            && let Err(refused) =
+                                block.try_reserve(needed.max(block.capacity() * 2))
+                        {
+                            return Ok(Err(refused.into()));
                         }
                         block.extend_from_slice(data);
                     }
@@ -474,7 +538,7 @@ impl Connection {
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
-            let room = self.input.room_mut(bytes_max);
+            let room = self.input.room_mut(bytes_max, &self.shard.spares);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => self.input.received(count),
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
@@ -483,11 +547,16 @@ impl Connection {
         }
     }
 
-    fn begin_block(&self, start: usize, capacity: usize) -> Block {
-        let mut block = self.shard.pool.take(capacity.max(start));
+    fn begin_block(&self, start: usize, capacity: usize) -> Result<Block, OutOfMemory> {
+        if is_scarce() {
+            return Err(OutOfMemory {
+                asked_bytes: capacity,
+            });
+        }
+        let mut block = self.shard.pool.try_take(capacity.max(start))?;
         block.extend_from_slice([0; ALIGNMENT_BYTES].get(..start).unwrap_or(&[]));
-        block.set_charge(Charge::empty(&self.shard.budget));
-        block
+        block.set_charge(Charge::empty(&self.budget));
+        Ok(block)
     }
 
     async fn forget(&mut self, length: u64) -> Result<(), Closed> {
@@ -506,7 +575,7 @@ impl Connection {
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
-            let room = self.input.room_mut(bytes_max);
+            let room = self.input.room_mut(bytes_max, &self.shard.spares);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => self.input.received(count),
                 _ => return Err(Closed),
@@ -514,30 +583,44 @@ impl Connection {
         }
     }
 
+    /// What the request at hand is charged to.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// Waits for the engine, and for the client to go away: then the request is cancelled, as `reply` is dropped.
     pub(crate) async fn await_reply<F: Future>(&mut self, reply: F) -> Result<F::Output, Closed> {
         let mut reply = pin!(reply);
-        let bytes_max = self.shard.options.http_head_bytes_max;
-        let (stream, input) = (&mut self.stream, &mut self.input);
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
-                return Poll::Ready(Ok(outcome));
-            }
-            loop {
-                // As much as a head may have, and anew after a large body. A client that goes away behind more is noticed when it is
-                // written to.
-                let room = input.room_mut(bytes_max);
-                if room.is_empty() {
-                    return Poll::Pending;
+        if !self.is_input_over {
+            let shard = &*self.shard;
+            let (stream, input) = (&mut self.stream, &mut self.input);
+            let outcome = std::future::poll_fn(|context| {
+                if let Poll::Ready(outcome) = reply.as_mut().poll(context) {
+                    return Poll::Ready(Ok(Some(outcome)));
                 }
-                match stream.poll_receive(context, room) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(count)) if count > 0 => input.received(count),
-                    Poll::Ready(_) => return Poll::Ready(Err(Closed)),
+                loop {
+                    // As much as a head may have, and anew after a large body. A client that goes away behind more is noticed when it is
+                    // written to.
+                    let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
+                    if room.is_empty() {
+                        return Poll::Pending;
+                    }
+                    match stream.poll_receive(context, room) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Ok(0)) => return Poll::Ready(Ok(None)),
+                        Poll::Ready(Ok(count)) => input.received(count),
+                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Closed)),
+                    }
                 }
+            })
+            .await?;
+            if let Some(outcome) = outcome {
+                return Ok(outcome);
             }
-        })
-        .await
+            self.is_input_over = true;
+        }
+        // Boxed: rare, and what it keeps would make every connection larger.
+        Box::pin(self.await_half_closed(reply)).await
     }
 
     /// A traced request has its response; what is sent next is its answer.
@@ -559,6 +642,32 @@ impl Connection {
         }
     }
 
+    /// Collects an answer's head.
+    fn write_head(
+        &mut self,
+        answer: &Answer,
+        outline: &Outline,
+        closes: bool,
+        delimiting: Delimiting,
+    ) {
+        if self.out.capacity() == 0 {
+            self.out = self.shard.spares.take_output();
+        }
+        let options = HeadOptions {
+            is_version_1_0: outline.is_version_1_0,
+            version_is_sent: std::mem::take(&mut self.version_is_sent),
+            connection: match (closes, outline.is_version_1_0) {
+                (true, _) => Some("close"),
+                (false, true) => Some("keep-alive"),
+                (false, false) => None,
+            },
+            delimiting,
+            allowed_origin: outline.allowed_origin.as_deref(),
+        };
+        answer.write_head(&mut self.out, options);
+        self.ahead = Ahead::Nothing;
+    }
+
     /// Sends an answer, or collects it if more requests are waiting.
     async fn send(
         &mut self,
@@ -566,13 +675,8 @@ impl Connection {
         outline: &Outline,
         closes: bool,
     ) -> Result<(), Closed> {
-        let connection = match (closes, outline.is_version_1_0) {
-            (true, _) => Some("close"),
-            (false, true) => Some("keep-alive"),
-            (false, false) => None,
-        };
         self.note_sending();
-        answer.write_head(&mut self.out, connection);
+        self.write_head(answer, outline, closes, Delimiting::Length);
         if outline.is_head {
             return Ok(());
         }
@@ -614,6 +718,7 @@ impl Connection {
             if sent == 0 {
                 return Err(Closed);
             }
+            self.budget.note_moved(sent);
             IoSlice::advance_slices(&mut pieces, sent);
         }
         Ok(())
@@ -664,7 +769,11 @@ impl Connection {
     /// Answers what cannot be served and ends the connection.
     async fn refuse(&mut self, refusal: &Refusal) -> Result<(), Closed> {
         let answer = Answer::failure(refusal.status, ContentType::Plain, &refusal.message);
-        answer.write_head(&mut self.out, Some("close"));
+        let options = HeadOptions {
+            connection: Some("close"),
+            ..HeadOptions::default()
+        };
+        answer.write_head(&mut self.out, options);
         self.out.extend_from_slice(&answer.body);
         self.linger().await
     }
@@ -682,7 +791,7 @@ impl Connection {
             self.presence.wait(Waiting::Receiving, deadline_ns);
             // Not what room is there: a large body has had it given back, and no room would look like the client's end.
             let bytes_max = self.shard.options.http_head_bytes_max;
-            let room = self.input.room_mut(bytes_max);
+            let room = self.input.room_mut(bytes_max, &self.shard.spares);
             let count = self
                 .turn
                 .receive(&mut self.stream, room)
@@ -715,13 +824,6 @@ fn charge(block: &mut Block) -> Result<(), Refusal> {
             exhausted.limit_bytes
         ),
     })
-}
-
-fn too_large() -> Refusal {
-    Refusal {
-        status: 413,
-        message: "the request's body is too large".to_owned(),
-    }
 }
 
 fn stalled() -> Refusal {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use conch_engine::Error;
+use conch_engine::{Error, truncated};
 
 use super::answer::{Answer, ContentType};
 use super::head::{self, Head};
@@ -52,7 +52,8 @@ impl Dialect {
                 Cow::Owned(text) => Err(no_number(text.get(media_type.len()..).unwrap_or(""))),
             },
             Some(_) => Err(Error::invalid(format!(
-                "expect MIME type for binary data starts with '{media_type}', got: {text}"
+                "expect MIME type for binary data starts with '{media_type}', got: {text}",
+                text = truncated(&text)
             ))),
         }
     }
@@ -79,7 +80,8 @@ impl Dialect {
         let value = leading::number(text).map_err(|why| match why {
             NoNumber::Missing => no_number(text),
             NoNumber::OutOfRange => Error::invalid(format!(
-                "Unable to parse inference header size, value is out of range, got: {text}"
+                "Unable to parse inference header size, value is out of range, got: {text}",
+                text = truncated(&text)
             )),
         })?;
         head::json_length_within(value, content_length, text)
@@ -88,7 +90,8 @@ impl Dialect {
 
 fn no_number(text: &str) -> Error {
     Error::invalid(format!(
-        "Unable to parse inference header size, got: {text}"
+        "Unable to parse inference header size, got: {text}",
+        text = truncated(&text)
     ))
 }
 
@@ -134,8 +137,8 @@ mod tests {
             for (value, expected) in table {
                 let value = value.replace("{}", media_type);
                 let text = match value.as_str() {
-                    "" => "POST / HTTP/1.1\r\n\r\n".to_owned(),
-                    value => format!("POST / HTTP/1.1\r\nContent-Type: {value}\r\n\r\n"),
+                    "" => "POST / HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+                    value => format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Type: {value}\r\n\r\n"),
                 };
                 let head = head::parse(text.as_bytes()).unwrap();
                 let outcome = dialect

@@ -1,20 +1,30 @@
 //! The head of a request: request line and headers, checked strictly enough that nobody in front of us can read it differently.
 
-use conch_engine::Error;
+use conch_engine::{Error, truncated};
+use conch_memory::OutOfMemory;
 
 use crate::leading::{self, NoNumber};
 
-/// Headers in one request; each needs at least four bytes.
-const HEADERS_MAX: usize = 128;
+/// Headers in one request. Upstream has no bound of its own; here 64 KiB bound them as well.
+const HEADERS_MAX: usize = 500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
     Post,
     Delete,
-    /// Anything else. No route takes HEAD, but its answers have no body.
+    /// Taken where health and metrics are asked for. Its answers have no body.
     Head,
+    /// Asks what is allowed, for scripts of other origins.
+    Options,
     Other,
+}
+
+impl Method {
+    /// Whether nothing but an answer is wanted, be it without its body.
+    pub(crate) fn is_read(self) -> bool {
+        matches!(self, Method::Get | Method::Head)
+    }
 }
 
 /// How the body is delimited.
@@ -55,21 +65,36 @@ impl<'a> Head<'a> {
         let mut found = None;
         self.each_header(|header, value| {
             if found.is_none() && header.eq_ignore_ascii_case(name) {
-                found = Some(value);
+                found = Some(value.trim_ascii());
             }
         });
         found
     }
 
-    /// Every header, in order and as sent. Reads them again.
+    /// Whether the client asks for JSON by name. Most take anything, which is no wish.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.find("accept").is_some_and(|accept| {
+            accept.split(|byte| *byte == b',').any(|range| {
+                let name = range.split(|byte| *byte == b';').next();
+                name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+            })
+        })
+    }
+
+    /// Every header, in order, with its value as sent: without the spaces in front of it, with the blanks behind it. Reads them again.
     pub(crate) fn each_header(&self, mut see: impl FnMut(&'a str, &'a [u8])) {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        // They have been parsed before, by the same rules.
-        if let Ok(httparse::Status::Complete((_, headers))) =
-            httparse::parse_headers(self.lines, &mut headers)
-        {
-            for header in headers {
-                see(header.name, header.value);
+        // They have been parsed before: a line has one name and one colon behind it, and no line goes on in the next.
+        for line in self.lines.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+                continue;
+            };
+            let (name, value) = line.split_at(colon);
+            let value = value.strip_prefix(b":").unwrap_or(value);
+            let start = value.iter().position(|byte| *byte != b' ');
+            let value = value.get(start.unwrap_or(value.len())..).unwrap_or(&[]);
+            if let Ok(name) = std::str::from_utf8(name) {
+                see(name, value);
             }
         }
     }
@@ -80,6 +105,15 @@ impl<'a> Head<'a> {
 pub(crate) struct Refusal {
     pub(crate) status: u16,
     pub(crate) message: String,
+}
+
+impl From<OutOfMemory> for Refusal {
+    fn from(refused: OutOfMemory) -> Refusal {
+        Refusal {
+            status: 503,
+            message: refused.to_string(),
+        }
+    }
 }
 
 fn bad(message: impl Into<String>) -> Refusal {
@@ -113,6 +147,33 @@ pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, Refus
     Ok(None)
 }
 
+/// Makes version 1.1 of a later HTTP/1 in the request line of a complete head: who speaks HTTP/1.2 is told by the answer that we speak 1.1.
+pub(crate) fn settle_version(head: &mut [u8]) {
+    let line_end = head.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+    let line = head.get_mut(..line_end).unwrap_or(&mut []);
+    if let [
+        ..,
+        b' ',
+        b'H',
+        b'T',
+        b'T',
+        b'P',
+        b'/',
+        b'1',
+        b'.',
+        minor @ b'2'..=b'9',
+        b'\r',
+    ] = line
+    {
+        *minor = b'1';
+    }
+}
+
+/// Whether a connection begins as TLS does: by a record of type 22, which no request begins with.
+pub(crate) fn is_tls(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&0x16)
+}
+
 /// Parses a complete head.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
     let mut headers = [const { std::mem::MaybeUninit::uninit() }; HEADERS_MAX];
@@ -135,6 +196,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             Some("POST") => Method::Post,
             Some("DELETE") => Method::Delete,
             Some("HEAD") => Method::Head,
+            Some("OPTIONS") => Method::Options,
             _ => Method::Other,
         },
         path: path_of(request.path.unwrap_or("")),
@@ -149,9 +211,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
     };
     let mut length: Option<u64> = None;
     let mut is_chunked = false;
+    let mut has_host = false;
     for header in request.headers.iter() {
         let (name, value) = (header.name, header.value);
         match name.len() {
+            4 if name.eq_ignore_ascii_case("host") => {
+                if has_host {
+                    return Err(bad("the request has more than one Host"));
+                }
+                has_host = true;
+            }
             14 if name.eq_ignore_ascii_case("content-length") => {
                 if length.is_some() {
                     return Err(bad("the request has more than one Content-Length"));
@@ -199,11 +268,15 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             _ => {}
         }
     }
+    if !has_host && !is_version_1_0 {
+        return Err(bad("the request has no Host"));
+    }
     head.framing = match (length, is_chunked) {
         (Some(_), true) => {
-            return Err(bad(
-                "the request has both Content-Length and Transfer-Encoding",
-            ));
+            // Some clients say both. The chunks count; whoever stood in front of us may have counted otherwise, so nothing is read
+            // behind them.
+            head.keeps_alive = false;
+            Framing::Chunked
         }
         (None, true) => Framing::Chunked,
         (length, false) => Framing::Length(length.unwrap_or(0)),
@@ -235,23 +308,30 @@ fn path_of(target: &str) -> &str {
     path.split(['?', '#']).next().unwrap_or("")
 }
 
-/// Content-Length: digits only, and within the 32 bits that upstream accepts.
+/// Content-Length: digits only. How much a request may have is up to what it asks for.
 fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     let text = text_of(value)?;
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(bad(format!("Unable to parse Content-Length, got: {text}")));
+        return Err(bad(format!(
+            "Unable to parse Content-Length, got: {text}",
+            text = truncated(&text)
+        )));
     }
-    match text.parse::<u64>() {
-        Ok(length) if length <= i32::MAX as u64 => Ok(length),
-        _ => Err(bad(out_of_range("Content-Length", text))),
-    }
+    text.parse::<u64>()
+        .map_err(|_| bad(out_of_range("Content-Length", text)))
+}
+
+/// What upstream says of an inference whose body is longer than its 32 bits count.
+pub(crate) fn length_refusal(length: u64) -> Error {
+    Error::invalid(out_of_range("Content-Length", &length.to_string()))
 }
 
 fn out_of_range(header: &str, text: &str) -> String {
     format!(
         "Unable to parse {header}, value is out of range [ {}, {} ], got: {text}",
         i32::MIN,
-        i32::MAX
+        i32::MAX,
+        text = truncated(&text)
     )
 }
 
@@ -266,7 +346,10 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
     };
     let value = leading::number(text).map_err(|why| {
         Error::invalid(match why {
-            NoNumber::Missing => format!("Unable to parse {HEADER}, got: {text}"),
+            NoNumber::Missing => format!(
+                "Unable to parse {HEADER}, got: {text}",
+                text = truncated(&text)
+            ),
             NoNumber::OutOfRange => out_of_range(HEADER, text),
         })
     })?;
@@ -284,7 +367,8 @@ pub(super) fn json_length_within(
         .filter(|value| *value <= content_length)
         .ok_or_else(|| {
             Error::invalid(format!(
-                "inference header size should be in range (0, {content_length}), got: {text}"
+                "inference header size should be in range (0, {content_length}), got: {text}",
+                text = truncated(&text)
             ))
         })
 }
@@ -295,8 +379,9 @@ mod tests {
 
     type Parts<'a> = (Method, &'a str, Framing, bool);
 
-    /// A refusal is its status and the end of its message.
+    /// A refusal is its status and the end of its message. Requests of version 1.1 get the Host that they need.
     fn check(text: &str, expected: Result<Parts<'_>, (u16, &str)>) {
+        let text = &text.replacen(" HTTP/1.1\r\n", " HTTP/1.1\r\nHost: x\r\n", 1);
         let whole = match find_end(text.as_bytes(), 0) {
             Ok(end) => {
                 assert_eq!(end, Some(text.len()), "{text:?}");
@@ -326,7 +411,7 @@ mod tests {
         let none = Framing::Length(0);
         for (text, expected) in [
             (
-                "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+                "GET /v2 HTTP/1.1\r\nA: x\r\n\r\n",
                 Ok((Method::Get, "/v2", none, true)),
             ),
             (
@@ -368,17 +453,11 @@ mod tests {
             // What different parsers might take for different requests.
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Err((
-                    400,
-                    "the request has both Content-Length and Transfer-Encoding",
-                )),
+                Ok((Method::Post, "/", Framing::Chunked, false)),
             ),
             (
-                "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
-                Err((
-                    400,
-                    "the request has both Content-Length and Transfer-Encoding",
-                )),
+                "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n",
+                Ok((Method::Post, "/", Framing::Chunked, false)),
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
@@ -406,16 +485,13 @@ mod tests {
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n",
-                Err((
-                    400,
-                    "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 2147483648",
-                )),
+                Ok((Method::Post, "/", Framing::Length(2_147_483_648), true)),
             ),
             (
-                "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\n",
+                "POST / HTTP/1.1\r\nContent-Length: 92233720368547758080\r\n\r\n",
                 Err((
                     400,
-                    "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 9223372036854775808",
+                    "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 92233720368547758080",
                 )),
             ),
             (
@@ -471,13 +547,95 @@ mod tests {
         ] {
             check(text, expected);
         }
-        let many = format!(
-            "GET / HTTP/1.1\r\n{}\r\n",
-            "a: b\r\n".repeat(HEADERS_MAX + 1)
+        let many = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(count));
+        // One is the Host.
+        check(&many(HEADERS_MAX - 1), Ok((Method::Get, "/", none, true)));
+        check(
+            &many(HEADERS_MAX),
+            Err((431, "the request has too many headers")),
         );
-        check(&many, Err((431, "the request has too many headers")));
         let incomplete = parse(b"GET / HTTP/1.1\r\n").unwrap_err();
         assert_eq!(incomplete, bad("the request's head is incomplete"));
+    }
+
+    #[test]
+    fn a_request_has_one_host() {
+        for (hosts, expected) in [
+            ("", Err("the request has no Host")),
+            ("Host:\r\n", Ok(())),
+            ("hOST: a\r\n", Ok(())),
+            (
+                "Host: a\r\nhost: a\r\n",
+                Err("the request has more than one Host"),
+            ),
+        ] {
+            for version in ["1.0", "1.1"] {
+                let text = format!("GET / HTTP/{version}\r\n{hosts}\r\n");
+                let outcome = parse(text.as_bytes()).map(|_| ());
+                let expected = match (version, hosts) {
+                    ("1.0", "") => Ok(()),
+                    _ => expected.map_err(bad),
+                };
+                assert_eq!(outcome, expected, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn later_versions_of_http_1_are_taken_for_the_one_that_we_speak() {
+        for (version, expected) in [
+            ("1.1", "1.1"),
+            ("1.2", "1.1"),
+            ("1.9", "1.1"),
+            ("1.0", "1.0"),
+            ("2.0", "2.0"),
+            ("1.10", "1.10"),
+            ("1.", "1."),
+        ] {
+            let mut text =
+                format!("GET /HTTP/1.2 HTTP/{version}\r\nA: HTTP/1.2\r\n\r\n").into_bytes();
+            settle_version(&mut text);
+            let expected = format!("GET /HTTP/1.2 HTTP/{expected}\r\nA: HTTP/1.2\r\n\r\n");
+            assert_eq!(text, expected.as_bytes());
+        }
+        settle_version(&mut []);
+        settle_version(&mut b"HTTP/1.2\r".to_vec());
+    }
+
+    #[test]
+    fn headers_are_shown_as_they_were_sent() {
+        let head =
+            parse(b"GET / HTTP/1.1\r\nHost: x\r\nA:  \t1 2 \t \r\nB:\r\nC: a:b\r\n\r\n").unwrap();
+        let mut seen = Vec::new();
+        head.each_header(|name, value| seen.push((name, value)));
+        let expected: [(&str, &[u8]); 4] = [
+            ("Host", b"x"),
+            ("A", b"\t1 2 \t "),
+            ("B", b""),
+            ("C", b"a:b"),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(head.find("a"), Some(&b"1 2"[..]));
+        assert_eq!(head.find("d"), None);
+    }
+
+    #[test]
+    fn json_is_asked_for_by_name() {
+        for (accept, expected) in [
+            ("", false),
+            ("*/*", false),
+            ("application/*", false),
+            ("application/json", true),
+            ("text/html, Application/JSON;q=0.9", true),
+            ("application/jsonx", false),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+            assert_eq!(
+                parse(text.as_bytes()).unwrap().wants_json(),
+                expected,
+                "{accept}"
+            );
+        }
     }
 
     #[test]
@@ -491,7 +649,7 @@ mod tests {
             ),
             ("Content-Encoding:\r\nContent-Encoding: gzip\r\n", Some("")),
         ] {
-            let text = format!("POST / HTTP/1.1\r\n{headers}\r\n");
+            let text = format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
             let head = parse(text.as_bytes()).unwrap();
             assert_eq!(head.content_encoding, expected, "{headers:?}");
         }

@@ -1,9 +1,12 @@
 //! What has been received and not yet used.
 
-/// Room for the head of an ordinary request, and all that an idle connection keeps.
+use crate::shard::Spares;
+
+/// Room for the head of an ordinary request.
 const SMALL_BYTES: usize = 8 << 10;
 
 /// A growing window of received bytes.
+#[derive(Default)]
 pub(crate) struct Input {
     /// All of it initialised; `start..end` is received and unused.
     bytes: Vec<u8>,
@@ -12,19 +15,19 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub(crate) fn new() -> Input {
-        Input {
-            bytes: vec![0; SMALL_BYTES],
-            start: 0,
-            end: 0,
+    /// Gives the memory back while nothing unused is in it; it comes again with [`Input::room_mut`].
+    pub(crate) fn release(&mut self, spares: &Spares) {
+        if self.is_empty() {
+            let bytes = std::mem::take(&mut self.bytes);
+            if bytes.len() == SMALL_BYTES {
+                spares.give_input(bytes);
+            }
         }
     }
 
-    /// Gives the memory back while nothing unused is in it; it comes again with [`Input::room_mut`].
-    pub(crate) fn release(&mut self) {
-        if self.is_empty() {
-            self.bytes = Vec::new();
-        }
+    /// What has been received, to be settled before it is parsed.
+    pub(crate) fn unused_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..self.end).unwrap_or(&mut [])
     }
 
     pub(crate) fn unused(&self) -> &[u8] {
@@ -49,9 +52,9 @@ impl Input {
     }
 
     /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached. With 0 it does not grow.
-    pub(crate) fn room_mut(&mut self, bytes_max: usize) -> &mut [u8] {
+    pub(crate) fn room_mut(&mut self, bytes_max: usize, spares: &Spares) -> &mut [u8] {
         if self.is_empty() && self.bytes.len() != SMALL_BYTES {
-            self.bytes = vec![0; SMALL_BYTES];
+            self.bytes = spares.take_input(SMALL_BYTES);
         }
         if self.end == self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -77,10 +80,10 @@ mod tests {
 
     #[test]
     fn grows_to_its_bound_and_shrinks_when_empty() {
-        let mut input = Input::new();
+        let (mut input, spares) = (Input::default(), Spares::default());
         let mut expected = Vec::new();
         for round in 0u8.. {
-            let room = input.room_mut(20_000);
+            let room = input.room_mut(20_000, &spares);
             if room.is_empty() {
                 break;
             }
@@ -93,13 +96,19 @@ mod tests {
         assert_eq!(expected.len(), 20_000);
         input.consume(19_999);
         assert_eq!(input.unused().len(), 1);
-        assert!(!input.room_mut(20_000).is_empty(), "used bytes make room");
+        assert!(
+            !input.room_mut(20_000, &spares).is_empty(),
+            "used bytes make room"
+        );
         input.consume(1);
-        assert_eq!(input.room_mut(20_000).len(), SMALL_BYTES);
-        input.release();
+        assert_eq!(input.room_mut(20_000, &spares).len(), SMALL_BYTES);
+        input.release(&spares);
         assert!(input.spare_mut().is_empty());
-        assert_eq!(input.room_mut(0).len(), SMALL_BYTES);
+        assert_eq!(input.room_mut(0, &spares).len(), SMALL_BYTES);
         input.received(SMALL_BYTES);
-        assert!(input.room_mut(0).is_empty(), "full, and may not grow");
+        assert!(
+            input.room_mut(0, &spares).is_empty(),
+            "full, and may not grow"
+        );
     }
 }

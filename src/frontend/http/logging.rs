@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use conch_engine::log::{Format, Settings};
-use conch_engine::{Error, log};
+use conch_engine::{Error, truncated};
+use conch_log as log;
+use conch_log::{Format, Settings};
 use conch_memory::View;
 
 use super::answer::Answer;
 use super::json::{Value, write};
-use super::repository::parse_json;
+use super::repository::{check_size, parse_json};
 use crate::api::{LogChanges, log_file_refusal};
 use crate::shard::Shard;
 
@@ -19,6 +20,7 @@ pub(super) fn show() -> Answer {
 
 /// Sets what the body names, and tells what is in force then.
 pub(super) async fn update(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+    check_size(&body)?;
     let changes = parse_json(shard, body, read).await?;
     Ok(answer(&changes.apply()))
 }
@@ -46,7 +48,10 @@ fn read_format(value: Value<'_>) -> Result<Format, Error> {
     let name = value.as_str()?;
     // The code is upstream's, as the text is.
     Format::from_name(name).ok_or_else(|| {
-        Error::unavailable(format!("invalid argument for --log_format, got: {name}"))
+        Error::unavailable(format!(
+            "invalid argument for --log_format, got: {name}",
+            name = truncated(&name)
+        ))
     })
 }
 
@@ -58,7 +63,7 @@ fn answer(settings: &Settings) -> Answer {
         ("log_warning", settings.shows_warning),
         ("log_error", settings.shows_error),
     ] {
-        body.extend_from_slice(format!(",\"{name}\":{is_on}").as_bytes());
+        body.extend_from_slice(format!(",\"{name}\":{is_on}", name = truncated(&name)).as_bytes());
     }
     body.extend_from_slice(b",\"log_verbose_level\":");
     write::unsigned(&mut body, settings.verbose_level.into());

@@ -17,8 +17,12 @@ pub fn http_head(bytes: &[u8]) -> bool {
 /// Those of a request that a client sent.
 pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
     let regions = Regions::default();
-    let mut decoded = infer::decode::decode(body, json_length, "identity", 64 << 20, &regions)?;
-    Ok(decoded.draft().inputs.len())
+    let limits = infer::decode::Limits {
+        input_bytes_max: 64 << 20,
+        strict_integers: false,
+    };
+    let mut decoded = infer::decode::decode(body, json_length, "identity", limits, &regions)?;
+    Ok(decoded.draft()?.inputs.len())
 }
 
 /// Checks a text and notes where its values lie.

@@ -9,6 +9,7 @@ pub(crate) mod base64;
 mod chunked;
 mod coding;
 pub(crate) mod connection;
+pub(crate) mod cors;
 mod deadline;
 pub(crate) mod dialect;
 mod generate;

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Error, Overrides, documents};
-use conch_memory::View;
+use conch_engine::{Error, LOAD_FILES_MAX, Overrides, documents};
+use conch_memory::{Charge, View, try_text};
 
 use super::answer::Answer;
 use super::base64;
 use super::infer::decode::OFFLOAD_FROM_BYTES;
 use super::json::{Document, Value};
+use crate::api;
 use crate::aside::aside;
 use crate::shard::Shard;
 
@@ -24,7 +25,11 @@ pub(super) async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error
     .await?;
     let server = Arc::clone(&shard.server);
     // It reads directories.
-    let rows = aside(move || Ok(server.index(ready_only.unwrap_or(false))))?.await?;
+    let rows = aside(move || {
+        server.check_serving()?;
+        Ok(server.index(ready_only.unwrap_or(false)))
+    })?
+    .await?;
     Ok(Answer::json(documents::index(&rows).into_bytes()))
 }
 
@@ -37,13 +42,19 @@ pub(super) async fn control(
 ) -> Result<Answer, Error> {
     let server = Arc::clone(&shard.server);
     if is_load {
-        // Files that come along stay charged, as the text that they were decoded from, until they are where they belong.
-        let text = body.clone();
-        let overrides = with_json(shard, body, read_overrides).await?;
-        let overrides = overrides.unwrap_or_default();
+        let overrides = match body.is_empty() {
+            true => Overrides::default(),
+            false => parse_json(shard, body, read_overrides).await?,
+        };
+        // The text has gone; the files that were decoded from it stay charged until they are where they belong.
+        let files = overrides.files.iter().map(|(_, contents)| contents.len());
+        let mut charge = Charge::empty(server.budget());
+        charge.cover(files.sum::<usize>() as u64).map_err(|_| {
+            Error::exhausted("the server has no memory left for the files of this load")
+        })?;
         let load = move || {
             let outcome = server.load_model(&name, overrides);
-            drop(text);
+            drop(charge);
             outcome
         };
         aside(load)?.await?;
@@ -63,15 +74,22 @@ fn read_overrides(root: Value<'_>) -> Result<Overrides, Error> {
     if !parameters.is_object() {
         return Err(Error::internal("attempt to get members for non-object"));
     }
-    for (name, value) in parameters.members() {
+    for (name, value, is_first) in parameters.members_marked() {
+        if !is_first {
+            continue;
+        }
+        if overrides.files.len() > LOAD_FILES_MAX {
+            // The engine refuses so many; there is no need to decode the others.
+            break;
+        }
         let text = value.as_str()?;
         if name == b"config" {
-            overrides.config = Some(text.to_owned());
+            overrides.config = Some(try_text(text)?.into());
         } else if name.starts_with(b"file:") {
             let name = String::from_utf8_lossy(name).into_owned();
             overrides
                 .files
-                .push((name, base64::decode(text.as_bytes())));
+                .push((name, base64::decode(text.as_bytes())?));
         } else {
             return Err(Error::internal(
                 "unexpected error on creating Triton parameter",
@@ -89,7 +107,7 @@ fn read_unload_dependents(root: Value<'_>) -> Result<bool, Error> {
     Ok(wanted.is_some_and(|wanted| wanted.as_bool().unwrap_or(false)))
 }
 
-/// What `read` makes of the body's JSON; none if there is no body.
+/// What `read` makes of the body's JSON; none if there is no body. For requests that name things, and bring none.
 pub(crate) async fn with_json<T: Send + 'static>(
     shard: &Rc<Shard>,
     body: View,
@@ -98,7 +116,19 @@ pub(crate) async fn with_json<T: Send + 'static>(
     if body.is_empty() {
         return Ok(None);
     }
+    check_size(&body)?;
     parse_json(shard, body, read).await.map(Some)
+}
+
+/// Refuses the body of a control request that is larger than any of its kind.
+///
+/// # Errors
+/// INVALID_ARG.
+pub(super) fn check_size(body: &View) -> Result<(), Error> {
+    if body.len() <= api::CONTROL_BYTES_MAX {
+        return Ok(());
+    }
+    Err(api::too_large(body.len()))
 }
 
 /// What `read` makes of the body's JSON, which must be there. A large one is parsed off the shard.
@@ -109,18 +139,22 @@ pub(super) async fn parse_json<T: Send + 'static>(
 ) -> Result<T, Error> {
     let limit_bytes = shard.options.http_input_bytes_max;
     if body.len() as u64 > limit_bytes {
-        return Err(Error::invalid(format!(
-            "request JSON size of {} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit.",
-            body.len()
-        )));
+        return Err(too_long(body.len() as u64, limit_bytes));
     }
-    let is_large = body.len() >= OFFLOAD_FROM_BYTES;
+    let length = body.len();
     let parse = move || read(Document::parse(body)?.root());
-    if is_large {
-        Box::pin(shard.offload(parse)).await
+    if length >= OFFLOAD_FROM_BYTES {
+        Box::pin(shard.offload(length as u64, parse)).await
     } else {
         parse()
     }
+}
+
+/// What upstream says of JSON that is longer than it takes.
+pub(crate) fn too_long(length: u64, limit_bytes: u64) -> Error {
+    Error::invalid(format!(
+        "request JSON size of {length} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit."
+    ))
 }
 
 #[cfg(test)]
@@ -137,7 +171,11 @@ mod tests {
             config: Some(text.to_owned()),
             files: Vec::new(),
         };
-        let table: [(&str, Result<Overrides, &str>); 9] = [
+        let table: [(&str, Result<Overrides, &str>); 10] = [
+            (
+                r#"{"parameters":{"config":"{}","config":1}}"#,
+                Ok(config("{}")),
+            ),
             (
                 r#"{"parameters":[]}"#,
                 Err("attempt to get members for non-object"),

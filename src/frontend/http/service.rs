@@ -5,24 +5,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::readiness::{Inquiry, Readiness};
-use conch_engine::{Error, ModelVersion, Tenant, documents, log};
+use conch_engine::{Error, ModelVersion, Tenant, documents};
+use conch_log as log;
 use conch_memory::View;
 
 use super::answer::{Answer, ContentType};
-use super::coding::{self, packed_bytes_max};
+use super::coding;
 use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
 use super::deadline;
 use super::dialect::Dialect;
 use super::generate::Generate;
 use super::head::{Framing, Head, Method};
-use super::infer::decode::{self, decode};
+use super::infer::decode::{self, Limits, decode};
 use super::infer::encode::{self, encode};
+use super::json::write;
 use super::repository;
 use super::route::{Operation, Route, route};
 use super::{logging, shared_memory, trace};
 use crate::access::Granted;
 use crate::api;
 use crate::api::regions::{self, RegionAction};
+use crate::coding::packed_bytes_max;
 use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
 use crate::forward::{self, Collector, Forwarded, HeaderPattern};
 use crate::shard::{Lease, Shard};
@@ -37,6 +40,7 @@ pub(crate) enum Plan {
     Ready {
         inquiry: Box<Inquiry>,
         subject: Subject,
+        wanted: JsonWish,
     },
     Index,
     Control {
@@ -56,6 +60,10 @@ pub(crate) enum Settings {
     /// Of a model, or of the server.
     Trace(Option<Box<str>>),
 }
+
+/// The beginning of the JSON that the client asks for in an answer about health, up to the value; none for upstream's answers, which
+/// have no body when all is well.
+type JsonWish = Option<Box<str>>;
 
 /// Whose readiness is asked for.
 #[derive(Clone, Copy)]
@@ -163,8 +171,13 @@ impl Service for Inference {
         let body = body.map_or_else(View::empty, freeze);
         match plan {
             Plan::Answer(answer) => Ok(*answer),
-            Plan::Ready { inquiry, subject } => {
-                Ok(ready_answer(api::Patient::new(*inquiry).await, subject))
+            Plan::Ready {
+                inquiry,
+                subject,
+                wanted,
+            } => {
+                let is_ready = api::Patient::new(*inquiry).await;
+                Ok(ready_answer(is_ready, subject, wanted))
             }
             // Boxed, as they are rare: what they keep would make every connection larger.
             Plan::Index => Ok(Box::pin(repository::index(&connection.shard, body))
@@ -188,10 +201,7 @@ impl Service for Inference {
             }
             Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
-                Err((error, content_type)) => {
-                    log::verbose!(1, "Infer failed: {}", error.message);
-                    Ok(Answer::error(&error, content_type))
-                }
+                Err((error, content_type)) => Ok(Answer::error(&error, content_type)),
             },
         }
     }
@@ -204,7 +214,11 @@ pub(crate) fn plan_route(
     route: Granted<Route<'_>>,
     dialect: Dialect,
 ) -> Plan {
-    match route.into_inner() {
+    let route = route.into_inner();
+    if let Some(error) = json_refusal(shard, head, route) {
+        return Plan::Answer(Box::new(Answer::error(&error, ContentType::Json)));
+    }
+    match route {
         Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
         Route::RepositoryControl {
             name,
@@ -229,7 +243,16 @@ pub(crate) fn plan_route(
             operation: operation @ (Operation::Generate | Operation::GenerateStream),
         } if head.method == Method::Post => {
             let is_stream = operation == Operation::GenerateStream;
-            match Generate::plan(shard, head, name, version, is_stream) {
+            let limit_bytes = shard.options.http_input_bytes_max;
+            let plan = Generate::plan(shard, head, name, version, is_stream).and_then(|plan| {
+                match head.framing {
+                    Framing::Length(length) if length > limit_bytes => {
+                        Err(repository::too_long(length, limit_bytes))
+                    }
+                    _ => Ok(plan),
+                }
+            });
+            match plan {
                 Ok(generate) => Plan::Generate(Box::new(generate)),
                 Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
             }
@@ -254,13 +277,38 @@ pub(crate) fn plan_route(
             operation: Operation::TraceSetting,
             ..
         } if head.method == Method::Post => Plan::Settings(Settings::Trace(Some(name.into()))),
-        Route::Ready if head.method == Method::Get => plan_ready(shard),
+        Route::Ready if head.method.is_read() => plan_ready(shard, head),
         Route::Model {
             name,
             version,
             operation: Operation::Ready,
-        } if head.method == Method::Get => plan_model_ready(shard, name, version),
+        } if head.method.is_read() => plan_model_ready(shard, head, name, version),
         route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
+    }
+}
+
+/// What is wrong with a body that is JSON from end to end and too long: nobody need receive it to know.
+fn json_refusal(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Option<Error> {
+    let is_json = matches!(
+        route,
+        Route::RepositoryIndex
+            | Route::RepositoryControl { .. }
+            | Route::SharedMemory { .. }
+            | Route::Logging
+            | Route::TraceSetting
+            | Route::Model {
+                operation: Operation::TraceSetting,
+                ..
+            }
+    );
+    let limit_bytes = shard.options.http_input_bytes_max;
+    match head.framing {
+        Framing::Length(length)
+            if is_json && head.method == Method::Post && length > limit_bytes =>
+        {
+            Some(repository::too_long(length, limit_bytes))
+        }
+        _ => None,
     }
 }
 
@@ -279,9 +327,7 @@ fn plan_infer(
 ) -> Result<Infer, Box<Answer>> {
     let plain = |error: Error| Box::new(Answer::error(&error, ContentType::Plain));
     let version = api::parse_version(version.unwrap_or("")).map_err(plain)?;
-    if shard.server.is_stopping() {
-        return Err(plain(Error::unavailable("Server not ready")));
-    }
+    shard.server.check_serving().map_err(plain)?;
     let model = shard.find(name, version).map_err(plain)?;
     if model.config.is_decoupled {
         return Err(plain(Error::unsupported(
@@ -304,6 +350,11 @@ fn plan_infer(
         }
     };
     let length_text = dialect.length_text(head).map_err(plain)?;
+    if let Framing::Length(length) = head.framing
+        && length > shard.options.http_body_bytes_max
+    {
+        return Err(plain(super::head::length_refusal(length)));
+    }
     let json_length = match head.framing {
         Framing::Length(length) if is_packed => {
             let input_bytes_max = shard.options.http_input_bytes_max;
@@ -346,6 +397,7 @@ fn plan_infer(
 
 fn forward(head: &Head<'_>, pattern: &HeaderPattern) -> Forwarded {
     let mut collector = Collector::new(pattern);
+    // With the blanks behind a value, as upstream.
     head.each_header(|name, value| collector.see(name, value));
     collector.finish()
 }
@@ -358,7 +410,10 @@ impl Infer {
         connection: &mut Connection,
     ) -> Result<Result<Answer, (Error, ContentType)>, Closed> {
         // Upstream names a type for errors of the request; what comes of its response keeps the type of its library.
-        let of_request = |error| Ok(Err((error, ContentType::Json)));
+        let of_request = |id: &str, error: Error| {
+            api::note_refusal(id, &error.message);
+            Ok(Err((error, ContentType::Json)))
+        };
         let of_response = |error| (error, ContentType::Plain);
         let shard = Rc::clone(&connection.shard);
         if let Some(traced) = &self.traced {
@@ -369,7 +424,13 @@ impl Infer {
             JsonLength::Later(text) => {
                 if self.is_packed {
                     // Boxed, as below.
-                    let inflated = Box::pin(coding::inflate(&shard, body, text.as_deref())).await;
+                    let inflated = Box::pin(coding::inflate(
+                        &shard,
+                        connection.budget(),
+                        body,
+                        text.as_deref(),
+                    ))
+                    .await;
                     body = match inflated {
                         Ok(plain) => plain,
                         Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
@@ -381,40 +442,44 @@ impl Infer {
         let json_length = match json_length {
             Ok(length) => length,
             // Upstream has no request yet, and says nothing about the content.
-            Err(error) => return Ok(Err((error, ContentType::Plain))),
+            Err(error) => {
+                api::note_refusal("", &error.message);
+                return Ok(Err((error, ContentType::Plain)));
+            }
         };
-        let input_bytes_max = shard.options.http_input_bytes_max;
+        let limits = Limits::of(&shard.options);
         let regions = regions::of(&shard);
-        let decoded =
-            if json_length < decode::OFFLOAD_FROM_BYTES || json_length as u64 > input_bytes_max {
-                decode(
-                    &body,
-                    json_length,
-                    &self.model.name,
-                    input_bytes_max,
-                    regions,
-                )
-            } else {
-                let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions));
-                let decode = move || decode(&body, json_length, &name, input_bytes_max, &regions);
-                Box::pin(shard.offload(decode)).await
-            };
+        let decoded = if json_length < decode::OFFLOAD_FROM_BYTES
+            || json_length as u64 > limits.input_bytes_max
+        {
+            decode(&body, json_length, &self.model.name, limits, regions)
+        } else {
+            let (name, regions) = (Arc::clone(&self.model.name), Arc::clone(regions));
+            let decode = move || decode(&body, json_length, &name, limits, &regions);
+            Box::pin(shard.offload(json_length as u64, decode)).await
+        };
         let mut decoded = match decoded {
             Ok(decoded) => decoded,
-            Err(error) => return of_request(error),
+            Err(error) => return of_request("", error),
         };
         if decoded.uses_regions() {
             // Boxed, as below.
-            let settled = Box::pin(decoded.settle_regions(&shard, &self.model)).await;
+            let settled =
+                Box::pin(decoded.settle_regions((&shard, connection.budget()), &self.model)).await;
             if let Err(error) = settled {
-                return of_request(error);
+                return of_request(decoded.id(), error);
             }
         }
-        let mut draft = decoded.draft();
+        let mut draft = match decoded.draft() {
+            Ok(draft) => draft,
+            // Out of memory: its id stays untold.
+            Err(error) => return of_request("", error),
+        };
         if let Err(error) = forward::attach(self.forwarded, &mut draft.parameters) {
-            return of_request(error);
+            return of_request(draft.id, error);
         }
         draft.tenant = self.tenant;
+        draft.budget = Some(Arc::clone(connection.budget()));
         draft.lease = self.lease;
         if deadline::is_past(self.deadline_ns) {
             return Ok(Ok(deadline::exceeded()));
@@ -424,7 +489,7 @@ impl Infer {
         }
         let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
             Ok(reply) => reply,
-            Err(error) => return of_request(error),
+            Err(error) => return of_request(decoded.id(), error),
         };
         let outcome = connection.await_reply(reply).await?;
         if let Some(traced) = self.traced {
@@ -434,7 +499,7 @@ impl Infer {
             Ok(response) => response,
             Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
-        let classes = decoded.classes(&shard.budget);
+        let classes = decoded.classes(connection.budget());
         let (packing, dialect) = (self.answers_in, self.dialect);
         let json_bytes = encode::json_work_bytes(&response, &decoded);
         let is_small = json_bytes < encode::OFFLOAD_FROM_BYTES
@@ -442,8 +507,12 @@ impl Infer {
                 || encode::answer_bytes_max(&response, json_bytes)
                     <= DEFLATE_IN_PLACE_BYTES as u64)
             && !classes.is_long(&response);
+        let cost_bytes = encode::answer_bytes_max(&response, json_bytes);
         let finish = move || {
-            let answer = dialect.dress(encode(response, &decoded, &classes, scratch)?);
+            let encoded = encode(response, &decoded, &classes, scratch);
+            let encoded =
+                encoded.inspect_err(|error| api::note_refusal(decoded.id(), &error.message));
+            let answer = dialect.dress(encoded?);
             Ok(match packing {
                 Some(coding) => answer.compressed(coding),
                 None => answer,
@@ -453,7 +522,8 @@ impl Infer {
             return Ok(finish().map_err(of_response));
         }
         // Boxed, as above: rare, and what they capture would make every connection larger.
-        Ok(Box::pin(shard.offload(finish)).await.map_err(of_response))
+        let outcome = Box::pin(shard.offload(cost_bytes, finish)).await;
+        Ok(outcome.map_err(of_response))
     }
 }
 
@@ -478,7 +548,7 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
         Route::ServerMetadata if is_get => {
             Ok(documents::server_metadata(server.metadata()).into_bytes())
         }
-        Route::Live if is_get => return live(shard),
+        Route::Live if head.method.is_read() => return live(shard, head),
         Route::Statistics if is_get => api::statistics(server, "", None)
             .map(|models| documents::statistics(&models).into_bytes()),
         Route::Model {
@@ -513,51 +583,70 @@ fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answe
     }
 }
 
-fn live(shard: &Rc<Shard>) -> Answer {
+fn live(shard: &Rc<Shard>, head: &Head<'_>) -> Answer {
     if shard.server.is_stopping() {
         return exiting();
     }
-    Answer::empty(if shard.server.is_live() { 200 } else { 400 })
+    let is_live = shard.server.is_live();
+    let status = if is_live { 200 } else { 400 };
+    let wanted = head.wants_json().then(|| r#"{"live":"#.into());
+    health_json(status, is_live, wanted).unwrap_or_else(|| Answer::empty(status))
+}
+
+/// `{...:<value>}`, if the client asks for it.
+fn health_json(status: u16, value: bool, wanted: JsonWish) -> Option<Answer> {
+    let body = format!("{}{value}}}", wanted?);
+    Some(Answer::new(status, ContentType::Json, body.into_bytes()))
 }
 
 fn exiting() -> Answer {
     Answer::failure(503, ContentType::Plain, "Server exiting")
 }
 
-fn plan_ready(shard: &Rc<Shard>) -> Plan {
+fn plan_ready(shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
     if shard.server.is_draining() {
         return Plan::Answer(Box::new(exiting()));
     }
-    settle(shard.server.readiness(), Subject::Server)
+    let wanted = head.wants_json().then(|| r#"{"ready":"#.into());
+    settle(shard.server.readiness(), Subject::Server, wanted)
 }
 
-fn plan_model_ready(shard: &Rc<Shard>, name: &str, version: Option<&str>) -> Plan {
+fn plan_model_ready(shard: &Rc<Shard>, head: &Head<'_>, name: &str, version: Option<&str>) -> Plan {
     let readiness = api::parse_version(version.unwrap_or(""))
         .and_then(|version| shard.server.model_readiness(name, version));
+    let wanted = head.wants_json().then(|| {
+        let mut text = br#"{"name":"#.to_vec();
+        write::string(&mut text, name.as_bytes());
+        text.extend_from_slice(br#","ready":"#);
+        String::from_utf8_lossy(&text).into()
+    });
     match readiness {
-        Ok(readiness) => settle(readiness, Subject::Model),
+        Ok(readiness) => settle(readiness, Subject::Model, wanted),
         Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Plain))),
     }
 }
 
-fn settle(readiness: Readiness, subject: Subject) -> Plan {
+fn settle(readiness: Readiness, subject: Subject, wanted: JsonWish) -> Plan {
     match readiness {
-        Readiness::Known(is_ready) => Plan::Answer(Box::new(ready_answer(is_ready, subject))),
+        Readiness::Known(is_ready) => {
+            Plan::Answer(Box::new(ready_answer(is_ready, subject, wanted)))
+        }
         Readiness::Asked(inquiry) => Plan::Ready {
             inquiry: Box::new(inquiry),
             subject,
+            wanted,
         },
     }
 }
 
-fn ready_answer(is_ready: bool, subject: Subject) -> Answer {
-    match (is_ready, subject) {
-        (true, _) => Answer::empty(200),
-        (false, Subject::Server) => Answer::empty(400),
+fn ready_answer(is_ready: bool, subject: Subject, wanted: JsonWish) -> Answer {
+    let status = if is_ready { 200 } else { 400 };
+    health_json(status, is_ready, wanted).unwrap_or_else(|| match (is_ready, subject) {
         (false, Subject::Model) => {
             Answer::failure(400, ContentType::Plain, "Model version not ready")
         }
-    }
+        _ => Answer::empty(status),
+    })
 }
 
 fn model(

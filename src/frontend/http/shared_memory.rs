@@ -10,8 +10,10 @@ use conch_memory::View;
 use super::answer::Answer;
 use super::base64;
 use super::json::{Document, Value, write};
+use super::repository::check_size;
 use crate::api::regions::{self, Location, RegionAction};
 use crate::shard::Shard;
+use crate::shard::offload::SYSTEM_CALLS_COST;
 
 /// What is asked; an empty name means all regions of a kind.
 pub(crate) struct Request {
@@ -29,10 +31,12 @@ pub(super) async fn answer(
     body: View,
     request: Request,
 ) -> Result<Answer, Error> {
+    check_size(&body)?;
     let limit_bytes = shard.options.http_input_bytes_max;
     let regions = Arc::clone(regions::of(shard));
+    let cost_bytes = SYSTEM_CALLS_COST + body.len() as u64;
     shard
-        .offload(move || {
+        .offload(cost_bytes, move || {
             let Request { kind, action, name } = request;
             match action {
                 RegionAction::Status => {
@@ -123,7 +127,7 @@ fn read_cuda(root: Value<'_>) -> Result<Location, Error> {
     let text = handle.member("b64")?.as_str()?;
     let byte_size = root.member("byte_size")?.as_unsigned()?;
     root.member("device_id")?.as_unsigned()?;
-    if base64::decode(text.as_bytes()).len() != CUDA_HANDLE_BYTES {
+    if base64::decode(text.as_bytes())?.len() != CUDA_HANDLE_BYTES {
         return Err(Error::invalid(
             "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
         ));

@@ -7,16 +7,14 @@ use conch_memory::View;
 
 use super::answer::Answer;
 use super::json::{Value, write};
-use super::repository::parse_json;
+use super::repository::{check_size, parse_json};
 use crate::api;
 use crate::shard::Shard;
 use crate::trace::{Change, Update};
 
 /// What is in force; `model` is empty for the server's own settings.
 pub(super) fn show(shard: &Shard, model: &str) -> Result<Answer, Error> {
-    if !model.is_empty() {
-        shard.find(model, None)?;
-    }
+    api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
     let values = tracing.values(model);
     let mut body = b"{\"trace_level\":[".to_vec();
@@ -41,9 +39,8 @@ pub(super) async fn update(
     model: Option<Box<str>>,
 ) -> Result<Answer, Error> {
     let model = model.unwrap_or_default();
-    if !model.is_empty() {
-        shard.find(&model, None)?;
-    }
+    api::check_traced_model(shard, &model)?;
+    check_size(&body)?;
     let update = parse_json(shard, body, read).await?;
     shard.tracing.update(&model, &update)?;
     show(shard, &model)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conch_engine::server::Server;
-use conch_engine::{Code, Error, Overrides, log};
+use conch_engine::{Code, Error, Overrides, truncated};
+use conch_log as log;
 
 use super::catalog::{Catalog, Conflict, Entry};
 use super::place;
@@ -58,7 +59,7 @@ pub(super) fn load(
             },
             Conflict::Taken | Conflict::Missing => Failure {
                 status: 409,
-                message: format!("model '{}' is loaded already", load.name),
+                message: format!("model '{}' is loaded already", truncated(&load.name)),
             },
         })?;
     let mapping = vec![(place.directory, target.clone().into())];
@@ -93,7 +94,10 @@ pub(super) fn unload(server: &Server, catalog: &Arc<Catalog>, name: &str) -> Res
             },
             Conflict::Taken => Failure {
                 status: 409,
-                message: format!("model '{name}' is being unloaded already"),
+                message: format!(
+                    "model '{name}' is being unloaded already",
+                    name = truncated(&name)
+                ),
             },
         })?;
     log::info!("Unloading SageMaker TargetModel: {}", entry.target);
@@ -146,7 +150,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     if is_path || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
             "invalid model name '{}', model name must not contain path traversal characters",
-            name.escape_debug()
+            truncated(&name.escape_debug().to_string())
         )));
     }
     Ok(())

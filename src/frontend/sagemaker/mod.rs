@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Error, log};
+use conch_engine::Error;
+use conch_log as log;
 use conch_memory::View;
 
 use crate::access::{Access, Category, Granted, Guarded};
@@ -134,7 +135,7 @@ fn route(method: Method, path: &str) -> Route<'_> {
         Method::Post if is_invoke => Route::Invoke(name),
         Method::Post => Route::Load,
         Method::Delete => Route::Unload(name),
-        Method::Head | Method::Other => Route::Unknown,
+        Method::Head | Method::Options | Method::Other => Route::Unknown,
     }
 }
 

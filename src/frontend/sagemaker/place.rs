@@ -104,7 +104,7 @@ fn choose(path: &Path) -> Option<String> {
 
 /// Whether a configuration says `platform: "ensemble"`.
 fn is_ensemble(config: &Path) -> bool {
-    let Ok(file) = std::fs::File::open(config) else {
+    let Ok(file) = conch_config::files::open(config) else {
         return false;
     };
     let mut text = String::new();

@@ -1,14 +1,27 @@
 //! The open connections of a shard, and the clock hand that closes those that stall.
 //!
 //! A timer per read would cost more than the read. Instead each connection notes until when its peer may stay silent, and the shard
-//! looks at all of them a few times per second.
+//! looks at all of them a few times per second. It also sees which of them hold bytes and move none, and which are idle: under pressure
+//! those that hold most are dropped, and near the connections' limit those that have been idle for longest are asked to end.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::task::Waker;
 
-use super::Shard;
+use conch_memory::Charge;
+
+use super::shares::Shares;
 use super::slab::Slab;
+use super::{Protocol, Shard};
+use crate::pressure::Orders;
+
+/// A connection moves if it would turn over what it holds in so many looks: about half a minute.
+const TURNOVER_LOOKS: u64 = 320;
+/// A connection that holds no more is stalled only while nothing happens on it at all.
+const SMALL_BYTES: u64 = 2 * Charge::STEP_BYTES;
+/// Looks without a sign of use before an idle connection may be asked to end: one second.
+const IDLE_LOOKS_MIN: u32 = 10;
 
 /// What a connection waits for; decides how it is ended when its time is over or the server drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +32,12 @@ pub enum Waiting {
     Receiving,
     /// For the peer to take bytes.
     Sending,
-    /// For the engine, or driven by its own rules (gRPC): never closed from here.
+    /// For the engine: never closed from here.
     Busy,
+    /// Many things, driven by its own rules (gRPC).
+    Calls,
+    /// A first call (gRPC): ends by its own rules when it is asked to.
+    NoCalls,
 }
 
 pub(crate) struct State {
@@ -29,6 +46,66 @@ pub(crate) struct State {
     /// Monotonic; 0 for none.
     deadline_ns: Cell<u64>,
     is_timed_out: Cell<bool>,
+    shares: Rc<Shares>,
+    /// Something was waited for since the last look.
+    is_stirred: Cell<bool>,
+    /// Looks since it was last stirred.
+    idle_looks: Cell<u32>,
+    /// Looks since it last moved enough, and what it had moved then.
+    stalled_looks: Cell<u32>,
+    moved_bytes: Cell<u64>,
+    is_asked_to_end: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl State {
+    /// Notes how long nothing has happened; returns what it holds if it holds that for too long.
+    fn look(&self, stalled_looks_max: u32) -> Option<u64> {
+        let was_stirred = self.is_stirred.take();
+        if was_stirred {
+            self.idle_looks.set(0);
+        } else {
+            self.idle_looks.set(self.idle_looks.get().saturating_add(1));
+            self.shares.trim();
+        }
+        let holder = self.shares.holder();
+        let held_bytes = match self.waiting.get() {
+            Waiting::Receiving | Waiting::Sending | Waiting::Calls => holder.peer_bytes(),
+            Waiting::Idle | Waiting::Busy | Waiting::NoCalls => 0,
+        };
+        let moved_bytes = holder.moved_bytes();
+        let looks = self.stalled_looks.get().saturating_add(1);
+        let since_bytes = moved_bytes.wrapping_sub(self.moved_bytes.get());
+        // What is charged in few steps moves within them.
+        let is_small = held_bytes <= SMALL_BYTES;
+        if held_bytes == 0
+            || is_small && was_stirred
+            || since_bytes.saturating_mul(TURNOVER_LOOKS) >= held_bytes * u64::from(looks)
+        {
+            self.stalled_looks.set(0);
+            self.moved_bytes.set(moved_bytes);
+            return None;
+        }
+        self.stalled_looks.set(looks);
+        (looks >= stalled_looks_max).then_some(held_bytes)
+    }
+
+    fn is_idle(&self) -> bool {
+        let is_idle = matches!(self.waiting.get(), Waiting::Idle | Waiting::NoCalls);
+        is_idle && self.idle_looks.get() >= IDLE_LOOKS_MIN && !self.is_asked_to_end.get()
+    }
+
+    fn ask_to_end(&self) {
+        self.is_asked_to_end.set(true);
+        match self.waiting.get() {
+            Waiting::NoCalls => {
+                if let Some(waker) = &*self.waker.borrow() {
+                    waker.wake_by_ref();
+                }
+            }
+            _ => conch_net::stop_receiving(self.socket),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -41,9 +118,22 @@ impl Connections {
         self.table.get_or_insert_with(Slab::new)
     }
 
-    /// Ends what waits longer than it may.
-    pub(crate) fn sweep(&mut self, now_ns: u64) {
+    /// Ends what waits longer than it may, and does what `orders` want.
+    pub(crate) fn sweep(&mut self, now_ns: u64, orders: &Orders) {
+        let mut stalled: Vec<(u64, Rc<State>)> = Vec::new();
+        let mut idle: Vec<(u32, Rc<State>)> = Vec::new();
+        let excess_count = orders.begin_idle(self.table().len());
+        let mut ending_count = 0;
         for state in self.table().iter_mut() {
+            if let Some(held_bytes) = state.look(orders.stalled_looks_max())
+                && orders.note_stalled(held_bytes)
+            {
+                stalled.push((held_bytes, Rc::clone(state)));
+            }
+            if excess_count > 0 && state.is_idle() {
+                idle.push((state.idle_looks.get(), Rc::clone(state)));
+            }
+            ending_count += usize::from(state.is_asked_to_end.get());
             let deadline_ns = state.deadline_ns.get();
             if deadline_ns == 0 || now_ns < deadline_ns {
                 continue;
@@ -53,8 +143,22 @@ impl Connections {
             match state.waiting.get() {
                 Waiting::Idle | Waiting::Receiving => conch_net::stop_receiving(state.socket),
                 Waiting::Sending => conch_net::stop_transfer(state.socket),
-                Waiting::Busy => {}
+                Waiting::Busy | Waiting::Calls | Waiting::NoCalls => {}
             }
+        }
+        stalled.sort_unstable_by_key(|(held_bytes, _)| std::cmp::Reverse(*held_bytes));
+        for (held_bytes, state) in stalled {
+            if !orders.take_stalled(held_bytes, now_ns) {
+                break;
+            }
+            state.stalled_looks.set(0);
+            conch_net::abort(state.socket);
+        }
+        idle.sort_unstable_by_key(|(looks, _)| std::cmp::Reverse(*looks));
+        // Those that were asked before take their time to end.
+        let wanted_count = excess_count.saturating_sub(ending_count);
+        for (_, state) in idle.into_iter().take(wanted_count) {
+            state.ask_to_end();
         }
     }
 
@@ -71,17 +175,25 @@ impl Connections {
 /// A connection's entry in its shard's table; removed on drop.
 pub struct Presence {
     shard: Rc<Shard>,
+    protocol: Protocol,
     key: u64,
     state: Rc<State>,
 }
 
 impl Presence {
-    pub(crate) fn new(shard: &Rc<Shard>, socket: RawFd) -> Presence {
+    pub(crate) fn new(shard: &Rc<Shard>, socket: RawFd, protocol: Protocol) -> Presence {
         let state = Rc::new(State {
             socket,
             waiting: Cell::new(Waiting::Busy),
             deadline_ns: Cell::new(0),
             is_timed_out: Cell::new(false),
+            shares: Rc::new(Shares::new(&shard.budget, socket)),
+            is_stirred: Cell::new(true),
+            idle_looks: Cell::new(0),
+            stalled_looks: Cell::new(0),
+            moved_bytes: Cell::new(0),
+            is_asked_to_end: Cell::new(false),
+            waker: RefCell::new(None),
         });
         let key = shard
             .connections
@@ -90,6 +202,7 @@ impl Presence {
             .insert(Rc::clone(&state));
         Presence {
             shard: Rc::clone(shard),
+            protocol,
             key,
             state,
         }
@@ -99,6 +212,38 @@ impl Presence {
     pub fn wait(&self, waiting: Waiting, deadline_ns: u64) {
         self.state.waiting.set(waiting);
         self.state.deadline_ns.set(deadline_ns);
+        self.state.is_stirred.set(true);
+    }
+
+    /// Whether a request is still taken on while the shard drains.
+    pub fn outlasts_drains(&self) -> bool {
+        self.protocol.outlasts_drains()
+    }
+
+    /// What the connection charges its bytes to.
+    pub fn shares(&self) -> &Rc<Shares> {
+        &self.state.shares
+    }
+
+    /// Notes whether calls are open (gRPC), and who is to be woken when the connection is asked to end.
+    pub fn note_calls(&self, has_calls: bool, waker: &Waker) {
+        let waiting = match has_calls {
+            true => Waiting::Calls,
+            false => Waiting::NoCalls,
+        };
+        self.state.is_stirred.set(true);
+        if self.state.waiting.get() != waiting {
+            self.wait(waiting, 0);
+            let mut kept = self.state.waker.borrow_mut();
+            if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                *kept = Some(waker.clone());
+            }
+        }
+    }
+
+    /// Whether the connection is to end as soon as it can, because there are too many.
+    pub fn is_asked_to_end(&self) -> bool {
+        self.state.is_asked_to_end.get()
     }
 
     /// Whether the connection was ended because it stalled.
@@ -110,6 +255,6 @@ impl Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         self.shard.connections.borrow_mut().table().remove(self.key);
-        self.shard.link.connection_closed();
+        self.shard.link.connection_closed(self.protocol);
     }
 }

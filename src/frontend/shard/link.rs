@@ -1,12 +1,14 @@
 //! What other threads hold of a shard: its mailbox and a few counters.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use conch_channel::{Mailbox, Receiver};
 use conch_engine::{Completion, Delivery};
+
+use super::offload::Done;
 
 /// Which listener a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,21 @@ pub enum Protocol {
     VertexAi,
 }
 
+impl Protocol {
+    pub(crate) const ALL: [Protocol; 5] = [
+        Protocol::Http,
+        Protocol::Grpc,
+        Protocol::Metrics,
+        Protocol::SageMaker,
+        Protocol::VertexAi,
+    ];
+
+    /// Whether a drain leaves its listener open, and waits for none of its connections.
+    pub(crate) fn outlasts_drains(self) -> bool {
+        self == Protocol::Metrics
+    }
+}
+
 /// What can be sent to a shard. The mailbox boxes each letter, so the large kind costs the others nothing.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum Letter {
@@ -26,6 +43,8 @@ pub(crate) enum Letter {
     Delivery(Delivery),
     /// From an acceptor. Bounded by the connections' limit.
     Connection(OwnedFd, Protocol),
+    /// From a thread of the shard's own. Bounded by the jobs that it is given.
+    Offloaded(Done),
     /// Look at the connections' deadlines, and show that you still turn. One at a time.
     Poke,
     /// Finish what is in flight, close what is idle.
@@ -38,11 +57,16 @@ pub(crate) struct Link {
     mailbox: Arc<Mailbox<Letter>>,
     /// Wakes the pump, whatever the mailbox's door thinks of it.
     pump_waker: OnceLock<Waker>,
-    connection_count: AtomicUsize,
+    /// By protocol.
+    connection_counts: [AtomicUsize; Protocol::ALL.len()],
     /// Pokes sent and answered. Written by the watchdog and by the shard.
     poke_count: AtomicU64,
     answer_count: AtomicU64,
     in_flight_count: AtomicUsize,
+    /// The system's number of the shard's thread; 0 before it runs.
+    thread_id: AtomicI32,
+    /// The shard is kept from its CPU. Written by the watchdog.
+    is_starving: AtomicBool,
     /// Something other than a poke was sent since [`Link::is_quiet`] was last asked.
     is_stirred: AtomicBool,
 }
@@ -54,10 +78,12 @@ impl Link {
         let link = Link {
             mailbox,
             pump_waker: OnceLock::new(),
-            connection_count: AtomicUsize::new(0),
+            connection_counts: Default::default(),
             poke_count: AtomicU64::new(0),
             answer_count: AtomicU64::new(0),
             in_flight_count: AtomicUsize::new(0),
+            thread_id: AtomicI32::new(0),
+            is_starving: AtomicBool::new(false),
             is_stirred: AtomicBool::new(true),
         };
         (Arc::new(link), receiver)
@@ -68,12 +94,15 @@ impl Link {
         if !matches!(letter, Letter::Poke) {
             self.is_stirred.store(true, Ordering::Relaxed);
         }
-        let is_connection = matches!(letter, Letter::Connection(..));
-        if is_connection {
-            self.connection_count.fetch_add(1, Ordering::Relaxed);
+        let protocol = match &letter {
+            Letter::Connection(_, protocol) => Some(*protocol),
+            _ => None,
+        };
+        if let Some(protocol) = protocol {
+            self.count_of(protocol).fetch_add(1, Ordering::Relaxed);
         }
-        if self.mailbox.post(letter).is_err() && is_connection {
-            self.connection_closed();
+        if let (Err(_), Some(protocol)) = (self.mailbox.post(letter), protocol) {
+            self.connection_closed(protocol);
         }
         self.mailbox.ring();
     }
@@ -81,6 +110,27 @@ impl Link {
     /// The shard will look into its mailbox without being woken.
     pub(super) fn disarm(&self) {
         self.mailbox.disarm();
+    }
+
+    /// Notes that the calling thread is the shard's.
+    pub(super) fn note_thread(&self) {
+        let thread_id = conch_net::affinity::current_thread_id();
+        self.thread_id.store(thread_id, Ordering::Relaxed);
+    }
+
+    /// None before the shard runs.
+    pub(crate) fn thread_id(&self) -> Option<i32> {
+        Some(self.thread_id.load(Ordering::Relaxed)).filter(|thread_id| *thread_id != 0)
+    }
+
+    pub(crate) fn note_starving(&self, is_starving: bool) {
+        self.is_starving.store(is_starving, Ordering::Relaxed);
+    }
+
+    /// What one more connection weighs here: where it weighs least it goes.
+    pub(crate) fn weight(&self) -> usize {
+        let is_starving = self.is_starving.load(Ordering::Relaxed);
+        weight(self.connection_count(), is_starving)
     }
 
     /// The shard's pump can be woken by `waker` from now on.
@@ -129,12 +179,35 @@ impl Link {
         self.in_flight_count.load(Ordering::Relaxed)
     }
 
+    /// Of all protocols.
     pub(crate) fn connection_count(&self) -> usize {
-        self.connection_count.load(Ordering::Relaxed)
+        let counts = self.connection_counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    pub(crate) fn connection_closed(&self) {
-        self.connection_count.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn connection_count_of(&self, protocol: Protocol) -> usize {
+        self.count_of(protocol).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn connection_closed(&self, protocol: Protocol) {
+        self.count_of(protocol).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count_of(&self, protocol: Protocol) -> &AtomicUsize {
+        // The order of `Protocol::ALL` is that of its variants.
+        &self.connection_counts[protocol as usize]
+    }
+}
+
+/// A shard that is kept from its CPU gets a connection where another gets four: most go elsewhere, and the others do not drown.
+const STARVING_WEIGHT: usize = 4;
+
+fn weight(connection_count: usize, is_starving: bool) -> usize {
+    match is_starving {
+        true => connection_count
+            .saturating_add(1)
+            .saturating_mul(STARVING_WEIGHT),
+        false => connection_count,
     }
 }
 
@@ -173,8 +246,39 @@ mod tests {
         for _ in 0..3 {
             assert!(!link.is_quiet(), "a connection");
         }
-        link.connection_closed();
+        let counts = Protocol::ALL.map(|protocol| link.connection_count_of(protocol));
+        assert_eq!((counts, link.connection_count()), ([1, 0, 0, 0, 0], 1));
+        link.connection_closed(Protocol::Http);
         assert!(link.is_quiet());
+    }
+
+    #[test]
+    fn a_starving_shard_gets_few_connections() {
+        // 100 connections, one after the other, among shards with so many.
+        let deal = |counts: [usize; 3], is_starving: [bool; 3]| {
+            let mut counts = counts;
+            for _ in 0..100 {
+                let lightest =
+                    (0..3).min_by_key(|index| weight(counts[*index], is_starving[*index]));
+                counts[lightest.unwrap()] += 1;
+            }
+            counts
+        };
+        assert_eq!(deal([0; 3], [false; 3]), [34, 33, 33]);
+        assert_eq!(deal([0; 3], [true; 3]), [34, 33, 33]);
+        assert_eq!(deal([0; 3], [true, false, false]), [11, 45, 44]);
+        assert_eq!(deal([50, 0, 0], [true, false, false]), [50, 50, 50]);
+        let (link, _receiver) = Link::new();
+        assert_eq!((link.weight(), link.thread_id()), (0, None));
+        link.note_starving(true);
+        link.note_thread();
+        assert_eq!(link.weight(), STARVING_WEIGHT);
+        assert_eq!(
+            link.thread_id(),
+            Some(conch_net::affinity::current_thread_id())
+        );
+        link.note_starving(false);
+        assert_eq!(link.weight(), 0);
     }
 
     #[test]

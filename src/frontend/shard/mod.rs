@@ -1,4 +1,4 @@
-//! A shard: one thread, pinned to a CPU, with one io_uring executor and the connections that the acceptors dealt to it.
+//! A shard: one thread, at home on a CPU, with one io_uring executor and the connections that the acceptors dealt to it.
 //!
 //! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task queue of the default kind (others
 //! lose wake-ups), no cancelled accepts (accepting is a thread's business), a long preempt timer, every task behind `catch_unwind`
@@ -9,14 +9,18 @@ mod connections;
 mod courtesy;
 mod drain;
 pub(crate) mod link;
+pub(crate) mod offload;
 mod reply;
+mod shares;
 mod slab;
+mod spares;
 mod stream;
 mod summon;
 mod timer;
 
-use std::cell::RefCell;
-use std::future::Future;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -36,17 +40,23 @@ use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
 use glommio::{LocalExecutorBuilder, Placement, Task};
 
-use crate::Options;
+use crate::pressure::Orders;
+use crate::tls::Handshakes;
 use crate::trace::Tracing;
+use crate::{Options, ShardAffinity};
 use connections::Connections;
 use courtesy::Courtesy;
 use drain::{Drain, Drained};
 use link::{Letter, Link, Protocol};
+use offload::{Offload, Threads};
 use reply::InFlight;
-use slab::Slab;
 
 pub use connections::{Presence, Waiting};
+pub(crate) use slab::Slab;
+
 pub use reply::{Flight, Reply, Tray};
+pub use shares::Shares;
+pub use spares::Spares;
 pub use stream::Stream;
 pub use summon::{Lease, Summoned};
 pub use timer::Timer;
@@ -81,15 +91,21 @@ pub struct Shard {
     pub pool: Arc<Pool>,
     pub budget: Arc<Budget>,
     pub(crate) tracing: Arc<Tracing>,
+    pub(crate) spares: Spares,
     reader: RefCell<Reader>,
     in_flight: RefCell<InFlight>,
     connections: RefCell<Connections>,
     tasks: RefCell<Slab<Option<Task<()>>>>,
+    orders: Arc<Orders>,
     link: Arc<Link>,
     completion: Arc<dyn Completion>,
     courtesy: Courtesy,
     pump_waker: RefCell<Option<Waker>>,
     drain: Drain,
+    offload: Offload,
+    /// Whose task is polled: the key of its connection.
+    current: Cell<u64>,
+    pub(crate) handshakes: Handshakes,
 }
 
 /// The handle of a running shard thread.
@@ -110,6 +126,7 @@ impl Running {
         options: &Arc<Options>,
         server: &Arc<Server>,
         tracing: &Arc<Tracing>,
+        orders: &Arc<Orders>,
     ) -> Result<Running, Error> {
         let (link, receiver) = Link::new();
         let spin = if options.shards_spin {
@@ -119,14 +136,23 @@ impl Running {
         };
         let (own_link, own_options, own_server) =
             (Arc::clone(&link), Arc::clone(options), Arc::clone(server));
-        let own_tracing = Arc::clone(tracing);
-        let thread = LocalExecutorBuilder::new(Placement::Fixed(cpu))
+        let (own_tracing, own_orders) = (Arc::clone(tracing), Arc::clone(orders));
+        let threads = Threads::start(index, &link, options.grpc_tls.is_some())?;
+        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's node.
+        let placement = match options.shard_affinity {
+            ShardAffinity::Auto | ShardAffinity::Pinned => Placement::Fixed(cpu),
+            ShardAffinity::Set => Placement::Unbound,
+        };
+        let thread = LocalExecutorBuilder::new(placement)
             .name(&format!("shard-{index}"))
             .io_memory(IO_MEMORY_BYTES)
             .ring_depth(RING_DEPTH)
             .preempt_timer(PREEMPT_AFTER)
             .spin_before_park(spin)
-            .spawn(move || Shard::run(own_link, receiver, own_options, own_server, own_tracing))
+            .spawn(move || {
+                let shared = (own_options, own_server, own_tracing, own_orders);
+                Shard::run(own_link, receiver, threads, shared)
+            })
             .map_err(|error| {
                 Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
             })?;
@@ -146,13 +172,17 @@ impl Shard {
     async fn run(
         link: Arc<Link>,
         mut receiver: Receiver<Letter>,
-        options: Arc<Options>,
-        server: Arc<Server>,
-        tracing: Arc<Tracing>,
+        threads: Threads,
+        (options, server, tracing, orders): (Arc<Options>, Arc<Server>, Arc<Tracing>, Arc<Orders>),
     ) {
         if let Err(error) = conch_net::affinity::shorten_turns_of_current_thread(TURN_NS) {
-            conch_engine::log::warning!("cannot shorten the turns of a shard: {error}");
+            conch_log::warning!("cannot shorten the turns of a shard: {error}");
         }
+        link.note_thread();
+        let handshakes_max = options
+            .grpc_connections
+            .handshakes_max
+            .div_ceil(options.shard_cpus.len().max(1));
         let completion: Arc<dyn Completion> = Arc::clone(&link) as Arc<dyn Completion>;
         let shard = Rc::new(Shard {
             pool: Arc::clone(server.pool()),
@@ -165,9 +195,14 @@ impl Shard {
             courtesy: Courtesy::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
             drain: Drain::new(),
+            offload: Offload::new(threads),
+            current: Cell::new(0),
+            handshakes: Handshakes::new(handshakes_max),
+            spares: Spares::default(),
             server,
             tracing,
             options,
+            orders,
             link,
         });
         let mut taken = receiver.take();
@@ -213,8 +248,14 @@ impl Shard {
                         }
                     }
                     Letter::Connection(socket, protocol) => self.serve(socket, protocol),
+                    Letter::Offloaded(done) => {
+                        if let Some(waker) = self.offload.finish(done) {
+                            waker.wake();
+                        }
+                    }
                     Letter::Poke => {
-                        self.connections.borrow_mut().sweep(clock::monotonic_ns());
+                        let now_ns = clock::monotonic_ns();
+                        self.connections.borrow_mut().sweep(now_ns, &self.orders);
                         self.link.answer(self.in_flight.borrow().len());
                     }
                     Letter::Drain => self.drain(),
@@ -260,7 +301,7 @@ impl Shard {
 
     fn serve(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol) {
         let stream = Stream::adopt(socket);
-        let presence = Presence::new(self, stream.socket());
+        let presence = Presence::new(self, stream.socket(), protocol);
         match protocol {
             Protocol::Http => self.spawn(crate::http::serve(Rc::clone(self), stream, presence)),
             Protocol::Metrics => {
@@ -362,6 +403,9 @@ impl Shard {
             self.link.disarm();
             self.wake_pump();
         }
+        for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
+            chunk.settle();
+        }
         let submitted = admit::admit_reserved(reservation, draft, &self.completion, slot, stamps)
             .and_then(|ticket| {
                 let model = &ticket.shared().model;
@@ -427,10 +471,17 @@ impl Shard {
         let key = self.tasks.borrow_mut().insert(None);
         let shard = Rc::clone(self);
         // Boxed, because an async block has room for what it captures and once more for what it awaits.
-        let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
+        let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = glommio::spawn_local(async move {
-            if future.await.is_err() {
-                conch_engine::log::error!("a task of a shard panicked; its connection is closed");
+            let polled = |context: &mut Context<'_>| {
+                // Another connection's task may be in the middle of spawning this one.
+                let outer = shard.current.replace(key);
+                let polled = future.as_mut().poll(context);
+                shard.current.set(outer);
+                polled
+            };
+            if poll_fn(polled).await.is_err() {
+                conch_log::error!("a task of a shard panicked; its connection is closed");
             }
             let own = shard.tasks.borrow_mut().remove(key);
             if let Some(Some(own)) = own {
@@ -445,18 +496,24 @@ impl Shard {
         }
     }
 
-    /// Runs `work` on a thread where it may take long, off the shard. A panic of it is one of the caller.
-    pub async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        offload(work).await
+    /// Runs `work` on a thread where it may take long, off the shard. Connections share fairly: `cost_bytes` says how much work it is, in
+    /// bytes of JSON that take as long. A panic of it is one of the caller; dropping the future withdraws work that was not begun.
+    pub async fn offload<T: Send + 'static>(
+        &self,
+        cost_bytes: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        self.offload.run(self.current.get(), cost_bytes, work).await
     }
-}
 
-async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    // A panic would end the one thread that there is: nothing would be done any more, and who waits would wait for ever.
-    let guarded = || std::panic::catch_unwind(AssertUnwindSafe(work));
-    match glommio::executor().spawn_blocking(guarded).await {
-        Ok(value) => value,
-        Err(panic) => std::panic::resume_unwind(panic),
+    /// Runs a step of a TLS handshake with `peer`, apart from [`Shard::offload`]. Peers share fairly; the first steps come last.
+    pub(crate) async fn offload_handshake<T: Send + 'static>(
+        &self,
+        peer: IpAddr,
+        is_first: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        self.offload.run_handshake(peer, is_first, work).await
     }
 }
 
@@ -467,24 +524,4 @@ async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 /// else.
 pub async fn breathe() {
     Timer::after(Duration::from_micros(1)).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_aside_ends_its_caller_alone() {
-        let executor = LocalExecutorBuilder::new(Placement::Unbound)
-            .io_memory(IO_MEMORY_BYTES)
-            .make()
-            .unwrap();
-        executor.run(async {
-            for round in 0..3 {
-                let bad = AssertUnwindSafe(offload(|| -> u32 { panic!("on purpose") }));
-                assert!(bad.catch_unwind().await.is_err());
-                assert_eq!(offload(move || round).await, round);
-            }
-        });
-    }
 }

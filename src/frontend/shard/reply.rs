@@ -188,11 +188,12 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        if self.is_done {
+            // What waits to be read stays paid for.
+            return;
+        }
         if let Some(credits) = self.credits() {
             credits.close();
-        }
-        if self.is_done {
-            return;
         }
         match conch_engine::withdraw(&self.ticket) {
             // Ours alone: nobody will deliver for it.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use conch_engine::Error;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -12,6 +13,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
 use super::Tls;
+use super::version_one::ClientVerifier;
 
 const CERTIFICATE: &str = "--grpc-server-cert";
 const KEY: &str = "--grpc-server-key";
@@ -41,14 +43,16 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|cause| Error::internal(format!("cannot set up TLS: {cause}")))?;
         let builder = if verifies_clients {
-            let verifier = WebPkiClientVerifier::builder_with_provider(
-                Arc::new(roots(&files.roots)?),
-                provider,
-            );
-            let verifier = verifier
-                .build()
-                .map_err(|cause| useless(&files.roots, ROOTS, &cause.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            let roots = Arc::new(roots(&files.roots)?);
+            let algorithms = provider.signature_verification_algorithms;
+            let others =
+                WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build();
+            let verifier = ClientVerifier {
+                others: others.map_err(|cause| useless(&files.roots, ROOTS, &cause.to_string()))?,
+                roots,
+                algorithms,
+            };
+            builder.with_client_cert_verifier(Arc::new(verifier))
         } else {
             builder.with_no_client_auth()
         };
@@ -57,7 +61,7 @@ impl Tls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Tls {
-            config: Arc::new(config),
+            config: Arc::new(ArcSwap::from_pointee(config)),
         })
     }
 }
@@ -119,7 +123,7 @@ fn read(path: &Path, flag: &str) -> Result<Vec<u8>, Error> {
         let reason = format!("gRPC cannot be served over TLS: {flag} is not given");
         return Err(Error::invalid(reason));
     }
-    std::fs::read(path).map_err(|cause| useless(path, flag, &cause.to_string()))
+    conch_config::files::read(path).map_err(|cause| useless(path, flag, &cause.to_string()))
 }
 
 fn useless(path: &Path, flag: &str, reason: &str) -> Error {

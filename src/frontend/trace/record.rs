@@ -5,18 +5,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use conch_config::DataType;
 use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
 use conch_engine::{Asker, ModelVersion, Shape, clock};
+use conch_memory::try_extend;
 
 use super::queue::{Message, Room};
 use super::settings::Setting;
 
 /// What one trace holds. A stream of many responses is recorded up to here.
 const ENTRIES_MAX: usize = 4_096;
+/// Of the name that a backend gives to an activity, what is kept.
+const NAME_BYTES_MAX: usize = 256;
 /// Steps of one ensemble's request that are recorded.
 const CHILDREN_MAX: usize = 1_024;
 
 /// One report.
 pub(super) enum Entry {
     Time(&'static str, u64),
+    /// An activity of a backend's own.
+    Own(Box<str>, u64),
     Tensor(Box<KeptTensor>),
 }
 
@@ -53,7 +58,8 @@ pub(crate) struct Traced {
     setting: Arc<Setting>,
     subject: OnceLock<Subject>,
     entries: Mutex<Vec<Entry>>,
-    /// Of the ensemble, if this is one of its steps: what it lets go of becomes part of that.
+    /// Of the ensemble, if this is one of its steps, or of the request on whose behalf a backend asks: what it lets go of becomes part
+    /// of that.
     parent: Option<Arc<Traced>>,
     children: Mutex<Vec<Record>>,
 }
@@ -158,6 +164,17 @@ impl TraceSink for Engine {
         self.0.reached_at(name_of(activity), timestamp_ns);
     }
 
+    fn reported(&self, name: &str, timestamp_ns: u64) {
+        if self.0.setting.values.levels.timestamps {
+            let end = name.floor_char_boundary(name.len().min(NAME_BYTES_MAX));
+            self.0.add(Entry::Own(name[..end].into(), timestamp_ns));
+        }
+    }
+
+    fn id(&self) -> u64 {
+        self.0.id
+    }
+
     fn wants_tensors(&self) -> bool {
         self.0.setting.values.levels.tensors
     }
@@ -178,12 +195,17 @@ impl TraceSink for Engine {
         let Some(room) = self.0.setting.queue().room(bytes.len() as u64) else {
             return;
         };
+        let mut data = Vec::new();
+        // A trace without a tensor is better than none.
+        if try_extend(&mut data, bytes).is_err() {
+            return;
+        }
         self.0.add(Entry::Tensor(Box::new(KeptTensor {
             activity: name_of(activity),
             name: tensor.name.into(),
             data_type: tensor.data_type,
             shape: Shape::from_slice(tensor.shape),
-            data: bytes.to_vec(),
+            data,
             _room: room,
         })));
     }

@@ -43,6 +43,12 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
                     format!("\"timestamps\":[{{\"name\":\"{station}\",\"ns\":{timestamp_ns}}}]}}");
                 text.extend_from_slice(time.as_bytes());
             }
+            Entry::Own(name, timestamp_ns) => {
+                begin(text);
+                text.extend_from_slice(b"\"timestamps\":[{\"name\":");
+                write::string(text, name.as_bytes());
+                text.extend_from_slice(format!(",\"ns\":{timestamp_ns}}}]}}").as_bytes());
+            }
             Entry::Tensor(tensor) => {
                 begin(text);
                 put_tensor(text, tensor);

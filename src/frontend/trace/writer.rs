@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use conch_engine::Error;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::{Complaints, Error};
+use conch_log::LogLimiter;
 
 use super::queue::{Message, Queue};
 use super::record::Record;
@@ -41,7 +42,7 @@ struct Writer<'q> {
     whole: Option<File>,
     next_index: u32,
     /// A full disk fails every write; one line per second says so.
-    complaints: Complaints,
+    complaints: LogLimiter,
 }
 
 /// Traces of one setting that are not in a finished file.
@@ -64,7 +65,7 @@ impl<'q> Writer<'q> {
             collections: HashMap::new(),
             whole: None,
             next_index: 0,
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
         }
     }
 

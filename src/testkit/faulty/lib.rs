@@ -102,8 +102,8 @@ impl sdk::Instance for Instance {
             && model.0.is("execute")
         {
             let input = last.input(c"INPUT0")?;
-            let mark = input.contiguous()?.and_then(|bytes| bytes.first().copied());
-            assert!(mark == Some(0), "as ordered, in execute");
+            let mark = input.contiguous()?.and_then(|bytes| bytes.read(0));
+            assert!(mark == Some([0]), "as ordered, in execute");
         }
         requests.try_for_each(|request| answer(&request, model.1))
     }
@@ -123,7 +123,7 @@ fn answer(request: &Request<'_>, writes_half: bool) -> Result<(), Error> {
         false => input.byte_count(),
     };
     input.for_each_buffer(|piece| {
-        let (piece, _) = piece.split_at(left.min(piece.len()));
+        let piece = piece.get(0..left.min(piece.len())).unwrap_or_default();
         left -= piece.len();
         output.write(piece)
     })?;

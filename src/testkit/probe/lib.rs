@@ -190,11 +190,11 @@ impl sdk::Instance for Instance {
             thread::sleep(model.execute_delay);
             for request in batch.requests() {
                 let input = request.input(c"INPUT0")?;
-                let first = input.contiguous()?.and_then(|bytes| bytes.first_chunk());
+                let first = input.contiguous()?.and_then(|bytes| bytes.read(0));
                 // What only fills a row may hold anything.
                 if request.wants(c"OUTPUT0")?
                     && input.data_type() == DataType::Int32
-                    && first.is_some_and(|first| i32::from_le_bytes(*first) < 0)
+                    && first.is_some_and(|first| i32::from_le_bytes(first) < 0)
                 {
                     return Err(Error::internal("probe: ordered to fail"));
                 }

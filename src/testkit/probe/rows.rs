@@ -22,7 +22,7 @@ pub fn describe(batch: &Batch<'_>) -> Result<String, Error> {
 }
 
 fn values(input: &Input<'_>) -> Result<Value, Error> {
-    let bytes = input.bytes()?;
+    let bytes = input.to_vec()?;
     let number = |element: &[u8]| -> Value {
         let mut wide = [0; 8];
         wide[..element.len()].copy_from_slice(element);
@@ -43,7 +43,7 @@ fn values(input: &Input<'_>) -> Result<Value, Error> {
 }
 
 fn integers(input: &Input<'_>) -> Result<Vec<i32>, Error> {
-    let bytes = input.bytes()?;
+    let bytes = input.to_vec()?;
     let integer = |bytes: &[u8]| {
         bytes
             .first_chunk()

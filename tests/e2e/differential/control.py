@@ -45,6 +45,10 @@ add("load_bad_names", "repository/bad-name lookup/empty-name", load(".."), load(
     call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="../x")))
 add("load_with_config", "http-repo", load("brain", config=CONFIG), get("/v2/models/brain/config"), unload("brain"))
 add("load_with_bad_config", "repository/unknown-model", load("brain", config="{"), load("brain", config='{"nothing":1}'))
+add("load_with_handmade_config", "http-repo", *[load("brain", config=text) for text in (
+    CONFIG.replace('"backend"', "backend"), CONFIG.replace('"', "'"), CONFIG[:-1] + ",}", CONFIG.replace("[-1]", "[-1,]"), CONFIG.replace("[-1]", "-1"),
+    CONFIG.replace("[-1]", "[[-1],null]"), CONFIG + "\0{", CONFIG.replace(": 4", ": 04"), CONFIG.replace("[-1]", "[,-1]"), CONFIG + "}", "")],
+    get("/v2/models/brain/config"), unload("brain"))
 add("load_without_version", "repository/no-version", load("brain", config=NO_VERSION))
 add("load_files_without_config", "repository/files-without-config", load("whole2", **{"file:1/model.x": FILE}),
     call("RepositoryModelLoad", load_message("whole2", **{"file:1/model.x": ("bytes_param", b"x")})))

@@ -56,6 +56,13 @@ def endpoints():
         send("PUT", "/v2/models/identity/infer", b"x"), send("DELETE", "/v2/models/identity"))
     add("keep_alive", "http-keepalive", raw(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"),
         raw(b"GET /v2/health/live HTTP/1.0\r\nHost: t\r\n\r\n"), raw(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"))
+    add("json_surroundings", "http-infer-json", *[infer(around) for around in (
+        b"\xef\xbb\xbf" + json.dumps(ONE).encode(), json.dumps(ONE).encode() + b"\0\0", json.dumps(ONE).encode() + b" \0 [", b"\0" + json.dumps(ONE).encode(),
+        b" \xef\xbb\xbf{}", b"\xef\xbb\xbf\xef\xbb\xbf{}", json.dumps(ONE).encode()[:-1] + b"\0}")])
+    add("json_deep", "http-repo", post("/v2/repository/index", b'{"x":' + b"[" * 2000 + b"]" * 2000 + b"}"),
+        post("/v2/repository/index", b'{"ready":' + b"[" * 2000 + b"]" * 2000 + b"}"), infer(json.dumps(ONE).encode()[:-1] + b',"x":' + b'{"a":' * 500 + b"1" + b"}" * 501))
+    add("parameters_twice", "http-params", *[infer(json.dumps(ONE).encode()[:-1] + b',"parameters":{' + text + b"}}") for text in (
+        b'"binary_data_output":true,"binary_data_output":false', b'"timeout":1000000,"timeout":"x"', b'"timeout":"x","timeout":1', b'"a":1,"a":"x"')])
     add("chunked", "http-chunked-in", raw(wire.post("/v2/models/identity/infer", chunked(json.dumps(ONE).encode(), 7),
                                                     "Transfer-Encoding: chunked", length=False)))
     add("bad_content_length", "http-infer/content-length",

@@ -11,14 +11,15 @@ from .sequences import CONTROLS, WORDS
 
 # `is_restricted`: even readiness is asked for with the header `key: value`.
 World = collections.namedtuple("World", "models flags conch triton is_restricted", defaults=(False,))
+PLAIN_RESPONSES = 'parameters { key: "example_response_parameters" value { string_value: "false" } }\n'
 LABELLED = ('backend: "identity"\nmax_batch_size: 8\n' + tensors("input", [("INPUT0", "FP32", (-1,))])
             + 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }\n'
-            + "instance_group [ { count: 1 kind: KIND_CPU } ]\n")
+            + "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + PLAIN_RESPONSES)
 OPTIONAL = ('backend: "identity"\nmax_batch_size: 0\n'
             + 'input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }\n'
             + 'input { name: "INPUT1" data_type: TYPE_FP32 dims: [ -1 ] optional: true }\n'
             + 'input { name: "INPUT2" data_type: TYPE_FP32 dims: [ -1 ] optional: true }\n'
-            + tensors("output", [("OUTPUT0", "FP32", (-1,))]) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n")
+            + tensors("output", [("OUTPUT0", "FP32", (-1,))]) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + PLAIN_RESPONSES)
 TYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "STRING", "BF16")
 
 

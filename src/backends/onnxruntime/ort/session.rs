@@ -149,7 +149,7 @@ impl Session {
                             &self.runtime,
                             info.data_type,
                             &memory.shape,
-                            memory.buffer.as_uninit(),
+                            &mut memory.buffer,
                         )
                     })
                     .transpose()

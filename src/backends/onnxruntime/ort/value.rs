@@ -2,11 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use conch_backend_sdk::{DataType, Error, element_count, shape_text};
+use conch_backend_sdk::{Buffer, DataType, Error, TensorBytes, element_count, shape_text};
 
 use super::runtime::Runtime;
 use super::session::shape_of;
@@ -43,9 +42,9 @@ impl<'m> Value<'m> {
         runtime: &Arc<Runtime>,
         data_type: DataType,
         shape: &[i64],
-        memory: &'m mut [MaybeUninit<u8>],
+        memory: &'m mut Buffer<'_>,
     ) -> Result<Self, Error> {
-        // SAFETY: the memory lives during `'m`, and is borrowed uniquely.
+        // SAFETY: the memory lives and is writable during `'m`.
         unsafe {
             Self::with_data(
                 runtime,
@@ -134,8 +133,8 @@ impl<'m> Value<'m> {
         unsafe {
             table.check((table.string_tensor_bytes)(self.as_ptr(), &raw mut total))?;
         }
-        let mut content = vec![0u8; total];
-        let mut offsets = vec![0usize; count];
+        let mut content = zeros::<u8>(total)?;
+        let mut offsets = zeros::<usize>(count)?;
         // SAFETY: the value is live, the arrays have the lengths given.
         unsafe {
             table.check((table.string_tensor_content)(
@@ -146,7 +145,10 @@ impl<'m> Value<'m> {
                 offsets.len(),
             ))?;
         }
-        let mut bytes = Vec::with_capacity(total + 4 * count);
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(total + 4 * count)
+            .map_err(|_| Error::out_of_memory(total))?;
         for (index, &start) in offsets.iter().enumerate() {
             let end = offsets.get(index + 1).copied().unwrap_or(total);
             let element = content
@@ -231,7 +233,7 @@ impl<'m> Value<'m> {
                     &raw mut buffer,
                 ))?;
                 if !element.is_empty() {
-                    ptr::copy_nonoverlapping(element.as_ptr(), buffer.cast::<u8>(), element.len());
+                    element.copy_to_address(buffer.cast());
                 }
             }
         }
@@ -261,10 +263,11 @@ impl Drop for Value<'_> {
 }
 
 /// Takes one element off the front of a BYTES tensor.
-fn split_string<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let (length, behind) = rest.split_first_chunk::<4>()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    let (element, behind) = behind.split_at_checked(length)?;
+fn split_string<'b>(rest: &mut TensorBytes<'b>) -> Option<TensorBytes<'b>> {
+    // Read once: the bytes may change.
+    let length = u32::from_le_bytes(rest.read(0)?);
+    let (_, behind) = rest.split_at_checked(4)?;
+    let (element, behind) = behind.split_at_checked(usize::try_from(length).ok()?)?;
     *rest = behind;
     Some(element)
 }
@@ -296,6 +299,16 @@ pub(crate) fn data_type_to_onnx(data_type: DataType) -> c_int {
     }
 }
 
+/// So many zeros; how many is up to the model and its inputs.
+fn zeros<T: Clone + Default>(count: usize) -> Result<Vec<T>, Error> {
+    let mut zeros = Vec::new();
+    zeros
+        .try_reserve_exact(count)
+        .map_err(|_| Error::out_of_memory(count.saturating_mul(size_of::<T>())))?;
+    zeros.resize(count, T::default());
+    Ok(zeros)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,10 +329,11 @@ mod tests {
 
     #[test]
     fn takes_strings_off_the_front() {
-        let mut rest = &b"\x02\0\0\0ab\0\0\0\0\x05\0\0\0abc"[..];
-        assert_eq!(split_string(&mut rest), Some(&b"ab"[..]));
-        assert_eq!(split_string(&mut rest), Some(&b""[..]));
-        assert_eq!(split_string(&mut rest), None);
-        assert_eq!(split_string(&mut &b"\x01\0"[..]), None);
+        let mut rest = TensorBytes::from(b"\x02\0\0\0ab\0\0\0\0\x05\0\0\0abc");
+        let mut next = || split_string(&mut rest).map(|element| element.to_vec());
+        assert_eq!(next().as_deref(), Some(&b"ab"[..]));
+        assert_eq!(next().as_deref(), Some(&b""[..]));
+        assert_eq!(next(), None);
+        assert!(split_string(&mut TensorBytes::from(b"\x01\0")).is_none());
     }
 }

@@ -53,6 +53,55 @@ fn turns_follow_priorities() {
     }
 }
 
+/// Upstream's test of two models on one resource: 8 requests of each in flight, until the first has sent 80. It wants more than 1.8 times
+/// as many of the first, which 80 to 45 is not.
+#[test]
+fn two_models_share_as_upstream() {
+    let mut machine = Machine::default();
+    let first = machine.add(needs(&[("R", 4)]), 1).unwrap().0;
+    let second = machine.add(needs(&[("R", 2)]), 2).unwrap().0;
+    // The first one's warm-up changes nothing.
+    assert_eq!(machine.wait(first), [first]);
+    assert_eq!(machine.finish_warm_up(first, 1), NOBODY);
+    let mut running = machine.wait(first);
+    assert_eq!(running, [first]);
+    assert_eq!(machine.wait(second), NOBODY);
+    let mut done: BTreeMap<InstanceId, u32> = BTreeMap::new();
+    let mut order = Vec::new();
+    while done.get(&first) != Some(&72) {
+        assert_eq!(running.len(), 1);
+        let id = running[0];
+        order.push(id);
+        *done.entry(id).or_default() += 1;
+        running = machine.finish(id, true, true);
+    }
+    assert_eq!(order[..6], [first, first, second, first, first, second]);
+    assert_eq!(done[&second], 35, "80 to 44, with the 8 and one in flight");
+}
+
+/// As [`two_models_share_as_upstream`], but the second one's first request comes before the first one's.
+#[test]
+fn a_late_beginner_has_missed_no_more_than_one_turn() {
+    let mut machine = Machine::default();
+    let first = machine.add(needs(&[("R", 4)]), 1).unwrap().0;
+    let second = machine.add(needs(&[("R", 2)]), 2).unwrap().0;
+    let mut running = machine.wait(second);
+    assert_eq!(machine.wait(first), NOBODY);
+    let mut done: BTreeMap<InstanceId, u32> = BTreeMap::new();
+    let mut order = Vec::new();
+    while done.get(&first) != Some(&72) {
+        let id = running[0];
+        order.push(id);
+        *done.entry(id).or_default() += 1;
+        running = machine.finish(id, true, true);
+    }
+    let upstream = [
+        second, first, first, first, first, second, first, first, second,
+    ];
+    assert_eq!(order[..9], upstream);
+    assert_eq!(done[&second], 35, "80 to 44, with the 8 and one in flight");
+}
+
 #[test]
 fn a_turn_in_vain_costs_nothing() {
     let mut machine = Machine::default();

@@ -29,7 +29,8 @@ impl Direct {
 }
 
 impl<T: Entry> Sequence<T> {
-    /// Forms a batch of what the slots of `seat` have ready. Rows without a request, or with one that does not fit the first, stay empty.
+    /// Forms a batch of the requests that the slots of `seat` have ready. Rows without a request, or with one that does not fit the first,
+    /// stay empty; the batch reaches up to the highest slot with a request, as upstream's.
     pub(super) fn form_direct(
         &mut self,
         seat: usize,
@@ -63,6 +64,7 @@ impl<T: Entry> Sequence<T> {
             self.seats[seat].deadline_ns = delay_end_ns;
             return;
         }
+        harvest.row_count = row_count;
         for row in 0..row_count {
             if self.is_held_back(&self.seats[seat].slots[row]) {
                 continue;

@@ -47,6 +47,8 @@ struct Stage {
     called: Vec<usize>,
     ended: Vec<Key>,
     conflict_count: usize,
+    /// Rows of the last direct batch.
+    row_count: usize,
 }
 
 impl Stage {
@@ -59,6 +61,7 @@ impl Stage {
             called: Vec::new(),
             ended: Vec::new(),
             conflict_count: 0,
+            row_count: 0,
         }
     }
 
@@ -112,6 +115,7 @@ impl Stage {
         );
         assert!(!outlook.is_ready, "cores are called by name");
         assert_eq!(harvest.rows.len(), harvest.batch.len());
+        self.row_count = harvest.row_count;
         let batch = harvest
             .rows
             .iter()
@@ -583,8 +587,24 @@ fn shapes_that_differ_wait_for_the_next_step() {
         stage.send_with(id, START, shape, 0);
     }
     assert_eq!(stage.form(0), [(0, 0), (2, 2)]);
+    assert_eq!(stage.row_count, 3);
     assert_eq!(stage.calls(), [0]);
     assert_eq!(stage.form(0), [(1, 1)]);
+    assert_eq!(stage.row_count, 2, "nothing is ready above");
+}
+
+#[test]
+fn a_batch_reaches_up_to_the_last_slot_that_is_ready() {
+    let mut stage = Stage::new(&direct(4), 4, &[1]);
+    for (id, shape) in [(1, 7), (2, 8), (3, 9), (4, 10)] {
+        stage.send_with(id, START, shape, 0);
+    }
+    // Upstream's null requests fill the rows of requests that do not fit as well: 4, not 1, 2, 3 and 4.
+    for row in 0..4 {
+        assert_eq!(stage.form(0), [(row, row)]);
+        assert_eq!(stage.row_count, 4);
+    }
+    assert_eq!(stage.form(0), []);
 }
 
 #[test]

@@ -172,7 +172,7 @@ impl Copier {
                 // SAFETY: non-null by `only`, long enough and unchanged by this function's contract.
                 let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), byte_size) };
                 // The one copy of a hit: the plug-in may free the entry as soon as it returns.
-                let mut block = Block::copy_of(bytes);
+                let mut block = Block::try_copy_of(bytes)?;
                 block.set_charge(charge);
                 *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(View::from(block));
             }

@@ -7,8 +7,9 @@ mod plugin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use conch_engine::Error;
 use conch_engine::cache::{LocalCache, ResponseCache};
-use conch_engine::{Error, log};
+use conch_log as log;
 use conch_memory::Budget;
 use serde_json::{Map, Value};
 

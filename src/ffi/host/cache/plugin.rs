@@ -17,7 +17,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use conch_abi as abi;
 use conch_engine::cache::{Kept, Key, ResponseCache};
-use conch_engine::{Code, Error, Response, log};
+use conch_engine::{Code, Error, Response};
+use conch_log as log;
 use conch_memory::Budget;
 use libloading::os::unix::Library;
 

@@ -9,7 +9,7 @@ use conch_engine::Input;
 
 use crate::boundary::{Tag, handles};
 use crate::embed::InputExtra;
-use crate::objects::BufferAttributes;
+use crate::objects::{BufferAttributes, BufferPlace};
 
 handles! {
     TRITONBACKEND_Input => LentInput, "input", tagged;
@@ -67,7 +67,9 @@ impl LentInput {
         if let Some(given) = self.extra().and_then(|extra| extra.attributes.as_deref()) {
             return given;
         }
-        self.attributes
-            .get_or_init(|| input.chunks.iter().map(BufferAttributes::of_view).collect())
+        self.attributes.get_or_init(|| {
+            let places = input.chunks.iter().map(BufferPlace::of_view);
+            places.map(BufferAttributes::from).collect()
+        })
     }
 }

@@ -21,11 +21,12 @@ use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::credits::Payment;
+use conch_engine::request_log::{self, RequestState};
 use conch_engine::stats::Failure;
 use conch_engine::trace::{Activity, Trace};
 use conch_engine::{
@@ -37,8 +38,8 @@ use super::answer::Answer;
 use super::execution;
 use super::facts::ModelFacts;
 use super::state::{self, LentState};
-use crate::boundary::{Tag, c_string, handles};
-use crate::embed::Asked;
+use crate::boundary::{Tag, as_handle, c_string, handles};
+use crate::embed::{Asked, TraceHandle, handle_of};
 
 pub(crate) use input::LentInput;
 pub(crate) use sender::Sender;
@@ -61,11 +62,12 @@ pub(crate) struct Loan {
     /// Names that are not the model's own.
     other_names: Vec<CString>,
     texts: Texts,
-    /// The states that the backend began.
-    #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
-    states: Mutex<Vec<Box<LentState>>>,
+    /// The states that the backend began, whose addresses it holds.
+    states: Mutex<Vec<Arc<LentState>>>,
     /// Uncontended for one-to-one models, whose calls all come from the core: a few locks per request.
     reply: Mutex<Reply>,
+    /// What the backend sees of a trace that is the server's own.
+    trace: OnceLock<Box<TraceHandle>>,
     sender_count: AtomicU32,
     response_index: AtomicU64,
 }
@@ -117,10 +119,11 @@ impl Loan {
             let name = match facts.input_name(&input.name) {
                 Some(name) => name.as_ptr(),
                 None => {
-                    let name = c_string(&input.name);
-                    let address = name.as_ptr();
-                    self.other_names.push(name);
-                    address
+                    // The address of the name at its place: moving it afterwards would be a claim that nobody else reads it.
+                    self.other_names.push(c_string(&input.name));
+                    self.other_names
+                        .last()
+                        .map_or(ptr::null(), |name| name.as_ptr())
                 }
             };
             let extra = asked.and_then(|asked| asked.extra(&input.name));
@@ -176,6 +179,7 @@ impl Loan {
             spare: reply.spare.take(),
             ..Reply::default()
         };
+        self.trace = OnceLock::new();
         *self.sender_count.get_mut() = 0;
         *self.response_index.get_mut() = 0;
     }
@@ -200,6 +204,17 @@ impl Loan {
     /// Where the request's stations are reported, until it is released.
     pub(crate) fn trace(&self) -> Option<Trace> {
         self.lent.as_ref()?.asker.as_ref()?.trace()
+    }
+
+    /// The trace of the request for its backend; null if it is not traced. It lives as long as the loan.
+    pub(crate) fn trace_handle(&self) -> *mut abi::TRITONSERVER_InferenceTrace {
+        let Some(trace) = self.trace() else {
+            return ptr::null_mut();
+        };
+        handle_of(&trace).unwrap_or_else(|| {
+            let handle = || Box::new(TraceHandle::of_server(&trace));
+            as_handle(&**self.trace.get_or_init(handle))
+        })
     }
 
     /// Whether the client asked to cancel, or is gone.
@@ -280,13 +295,13 @@ impl Loan {
         };
         let number = state::lock(states).begin(name, data_type, shape)?;
         let mut lent = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = lent.iter().position(|state| state.number() == number);
-        let place = place.unwrap_or_else(|| {
-            lent.push(Box::new(LentState::new(states, number)));
-            lent.len() - 1
+        let known = lent.iter().find(|state| state.number() == number);
+        let state = known.cloned().unwrap_or_else(|| {
+            let state = Arc::new(LentState::new(states, number));
+            lent.push(Arc::clone(&state));
+            state
         });
-        let made: &mut LentState = &mut lent[place];
-        Ok(ptr::from_mut(made).cast())
+        Ok(as_handle(&*state))
     }
 
     /// Counts the next response of this request, from 0.
@@ -328,6 +343,7 @@ impl Loan {
         };
         self.conclude(&reply);
         drop(reply);
+        self.note_release(live.as_ref());
         // First the place in the model's queue and the inputs, then the answer: a client that reacts to it finds them free.
         drop(live);
         if let Some(outcome) = outcome {
@@ -384,6 +400,7 @@ impl Loan {
         let is_reported = std::mem::replace(&mut reply.is_reported, true);
         self.conclude(&reply);
         drop(reply);
+        self.note_release(live.as_ref());
         if let (Ok(origin), Some(live)) = (self.origin(), &live) {
             if !is_reported {
                 report_failure(origin, live);
@@ -457,7 +474,8 @@ impl Loan {
             origin.completion.wake();
             return Ok(());
         }
-        if outcome.is_some() {
+        let takes_first = lent.ticket.shared().takes_first;
+        if outcome.is_some() && !(takes_first && reply.stored.is_some()) {
             reply.stored = outcome;
         }
         if !is_final {
@@ -465,6 +483,8 @@ impl Loan {
         }
         if reply.response_count != 1 {
             self.complain("did not send exactly one response to a request");
+        }
+        if reply.response_count == 0 || (reply.response_count > 1 && !takes_first) {
             // Upstream's frontends say the same.
             reply.stored = Some(Err(Error::internal(format!(
                 "expected a single response, got {}",
@@ -478,6 +498,15 @@ impl Loan {
             self.leave(outcome, true)?;
         }
         Ok(())
+    }
+
+    /// In the log.
+    fn note_release(&self, live: Option<&Live>) {
+        if let (Ok(origin), Some(live)) = (self.origin(), live)
+            && !live.is_filler
+        {
+            request_log::note(&origin.id, RequestState::Executing, RequestState::Released);
+        }
     }
 
     /// Ends the request's count among the live ones of its model, if it is over. Otherwise the last reference would; but there are backends

@@ -185,9 +185,10 @@ pub fn log() -> String {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let file = workshop().join("log");
-        conch_engine::log::set_file(&text(&file)).unwrap();
+        conch_log::set_file(&text(&file)).unwrap();
         file
     });
+    assert!(conch_log::flush(std::time::Duration::from_secs(60)));
     std::fs::read_to_string(file).unwrap_or_default()
 }
 

@@ -220,8 +220,7 @@ impl Text {
                 exhausted.limit_bytes
             ))
         })?;
-        self.block.reserve(capacity);
-        Ok(())
+        Ok(self.block.try_reserve(capacity)?)
     }
 
     fn finish(mut self) -> View {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
+use conch_engine::truncated;
 use conch_memory::{Block, Budget, Charge, Pool, View};
 
 use crate::grpc::status::{Code, Status};
@@ -77,6 +78,8 @@ pub(super) struct Subject<'a> {
     pub(super) model: &'a str,
     /// None if the declared data type is no known name.
     pub(super) data_type: Option<DataType>,
+    /// Integers that the data type cannot hold are refused.
+    pub(super) is_strict: bool,
 }
 
 /// Counts work and yields to the rest of the shard when a slice is full.
@@ -144,16 +147,25 @@ pub(super) async fn read(
     if size_bytes > UNCHARGED_BYTES {
         charge.cover(size_bytes as u64).map_err(super::exhausted)?;
     }
-    let mut block = pool.take(size_bytes);
+    let mut block = pool.try_take(size_bytes)?;
     block.set_charge(charge);
     let element_bytes = kind.data_type(subject.data_type).element_bytes();
+    let mut all_fit = true;
     for piece in pieces {
         let mut fields = Fields::new(piece);
         while let Some((number, value)) = fields.next().map_err(|_| Status::unparsable())? {
             if Kind::from_number(number) == Some(kind) {
-                write_elements(kind, element_bytes, value, &mut block, &mut pace).await;
+                all_fit &= write_elements(kind, element_bytes, value, &mut block, &mut pace).await;
             }
         }
+    }
+    if subject.is_strict && !all_fit {
+        let message = format!(
+            "an element is out of the range of {} for input '{}'",
+            kind.data_type(subject.data_type).name(),
+            truncated(subject.input)
+        );
+        return Err(Status::new(Code::InvalidArgument, message));
     }
     debug_assert_eq!(block.len(), size_bytes, "both passes see the same elements");
     Ok(View::from(block))
@@ -170,10 +182,12 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
             input,
             model,
             data_type,
+            ..
         } = subject;
         if chosen.is_some() {
             let message = format!(
-                "unexpected explicit tensor data for input tensor '{input}' for model '{model}', binary data was already supplied."
+                "unexpected explicit tensor data for input tensor '{input}' for model '{model}', binary data was already supplied.",
+                input = truncated(&input)
             );
             return Err(Status::new(Code::InvalidArgument, message));
         }
@@ -183,6 +197,7 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
                 "unexpected explicit tensor data for input tensor '{input}' for model '{model}' of type '{}', expected datatype '{}'",
                 found.name(),
                 data_type.map_or(super::INVALID_DATA_TYPE, DataType::name),
+                input = truncated(&input)
             );
             return Err(Status::new(Code::InvalidArgument, message));
         }
@@ -248,15 +263,16 @@ fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, Ma
     }
 }
 
-/// Appends the elements of one field, which the first pass found sound.
+/// Appends the elements of one field, which the first pass found sound. Returns whether they are as they were.
 async fn write_elements(
     kind: Kind,
     element_bytes: Option<usize>,
     value: Value<'_>,
     block: &mut Block,
     pace: &mut Pace<impl AsyncFn()>,
-) {
+) -> bool {
     let element_bytes = element_bytes.unwrap_or(0);
+    let mut all_fit = true;
     match (kind, value) {
         (Kind::Bytes, Value::Bytes(text)) => {
             let length = u32::try_from(text.len()).expect("messages end at 2^31 bytes");
@@ -279,23 +295,24 @@ async fn write_elements(
             }
         }
         (_, Value::Varint(element)) => {
-            put_element(kind, element, element_bytes, block);
+            all_fit = put_element(kind, element, element_bytes, block);
             pace.spend(8).await;
         }
         (_, Value::Bytes(packed)) => {
             let mut rest = packed;
             while let Ok(Some((element, used))) = varint(rest) {
-                put_element(kind, element, element_bytes, block);
+                all_fit &= put_element(kind, element, element_bytes, block);
                 rest = rest.get(used..).unwrap_or_default();
                 pace.spend(used).await;
             }
         }
         _ => {}
     }
+    all_fit
 }
 
-/// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or 1.
-fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block) {
+/// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or 1. Returns whether it fits.
+fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block) -> bool {
     let element = if kind == Kind::Bool {
         u64::from(element != 0)
     } else {
@@ -307,6 +324,12 @@ fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block
             .get(..element_bytes)
             .expect("elements have at most 8 bytes"),
     );
+    let spare_bits = 64 - 8 * element_bytes.clamp(1, 8) as u32;
+    match kind {
+        Kind::Int => element.cast_signed() << spare_bits >> spare_bits == element.cast_signed(),
+        Kind::Uint => element << spare_bits >> spare_bits == element,
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -324,6 +347,7 @@ mod tests {
             input: "IN",
             model: "m",
             data_type,
+            is_strict: false,
         };
         let view = block_on(read(
             pieces,
@@ -521,6 +545,7 @@ mod tests {
             input: "IN",
             model: "m",
             data_type: Some(DataType::Int32),
+            is_strict: false,
         };
         let status = block_on(read(
             &[&contents],

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use conch_config::DataType;
 use conch_engine::regions::{Usage, Window};
 use conch_engine::{
-    CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions,
+    CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions, truncated,
 };
-use conch_memory::View;
+use conch_memory::{Budget, View, try_text};
 use smallvec::{SmallVec, smallvec};
 
 use super::Typed;
@@ -33,7 +33,7 @@ pub(super) fn invalid(message: String) -> Status {
 /// Converts the typed contents of each input that has some (unless `has_raws`, which is an error told later), and copies what must not be
 /// read in registered memory, in order, up to the first that cannot be. Yields between slices.
 pub(super) async fn convert(
-    shard: &Shard,
+    (shard, budget): (&Shard, &Arc<Budget>),
     model: &ModelVersion,
     target: &Target<'_>,
     message: &Message<'_>,
@@ -45,7 +45,7 @@ pub(super) async fn convert(
             let Ok(Some((_, view))) = copied_from(input, model, regions::of(shard)) else {
                 continue;
             };
-            let copy = regions::copy(shard, &view).await;
+            let copy = regions::copy(shard, budget, &view).await;
             let is_last = copy.is_err();
             converted.push(copy.map_err(Status::from));
             if is_last {
@@ -60,15 +60,9 @@ pub(super) async fn convert(
             input: input.name,
             model: target.model_name,
             data_type: DataType::from_name(input.data_type),
+            is_strict: shard.options.strict_integers,
         };
-        let view = contents::read(
-            &input.contents,
-            &subject,
-            &shard.pool,
-            &shard.budget,
-            breathe,
-        )
-        .await;
+        let view = contents::read(&input.contents, &subject, &shard.pool, budget, breathe).await;
         let is_last = view.is_err();
         converted.push(view);
         if is_last {
@@ -121,6 +115,7 @@ pub(super) fn build<'a>(
             input: input.name,
             model: target.model_name,
             data_type,
+            is_strict: false,
         };
         let data = match source_of(&input, has_raws, &subject)? {
             Source::Contents => typed.next().ok_or_else(|| no_data(&subject))??,
@@ -190,14 +185,16 @@ fn source_of<'a>(
     if let Some(part) = Part::read(&input.parameters, name)? {
         if has_contents {
             return Err(invalid(format!(
-                "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
+                "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'",
+                name = truncated(&name)
             )));
         }
         return Ok(Source::Region(part));
     }
     match (has_contents, has_raws) {
         (true, true) => Err(invalid(format!(
-            "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
+            "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'",
+            name = truncated(&name)
         ))),
         (true, false) => Ok(Source::Contents),
         (false, _) => Ok(Source::Raw),
@@ -207,7 +204,8 @@ fn source_of<'a>(
 fn no_data(subject: &Subject<'_>) -> Status {
     let Subject { input, model, .. } = subject;
     invalid(format!(
-        "unable to find data for input tensor '{input}' for model '{model}' in request."
+        "unable to find data for input tensor '{input}' for model '{model}' in request.",
+        input = truncated(&input)
     ))
 }
 
@@ -216,7 +214,8 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) ->
     let Some((_, spec)) = model.config.input(name) else {
         return invalid(format!(
             "unexpected inference input '{name}' for model '{}'",
-            model.name
+            model.name,
+            name = truncated(&name)
         ));
     };
     let id = if target.id.is_empty() {
@@ -228,7 +227,9 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) ->
         "[request id: {id}] inference input '{name}' data-type is '{}', but model '{}' expects '{}'",
         super::INVALID_DATA_TYPE,
         model.name,
-        spec.data_type.name()
+        spec.data_type.name(),
+        name = truncated(&name),
+        id = truncated(&id)
     ))
 }
 
@@ -288,7 +289,7 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
             "sequence_id" => {
                 draft.correlation_id = match *choice {
                     Choice::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
-                    Choice::Text(id) => CorrelationId::Text(id.into()),
+                    Choice::Text(id) => CorrelationId::Text(try_text(id)?),
                     _ => return Err(wrong_kind(name, "int64_param or string_param")),
                 };
             }
@@ -326,14 +327,14 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
                 let value = match *choice {
                     Choice::Int(value) => ParameterValue::Int(value),
                     Choice::Bool(value) => ParameterValue::Bool(value),
-                    Choice::Text(value) => ParameterValue::Text(value.into()),
+                    Choice::Text(value) => ParameterValue::Text(try_text(value)?),
                     Choice::Double(value) => ParameterValue::Double(value),
                     Choice::Uint(_) | Choice::Missing => {
                         return Err(wrong_kind(name, "int64_param, bool_param, or string_param"));
                     }
                 };
                 draft.parameters.push(Parameter {
-                    name: (*name).into(),
+                    name: try_text(name)?,
                     value,
                 });
             }
@@ -358,7 +359,8 @@ fn apply_flag(
 
 fn wrong_kind(name: &str, expected: &str) -> Status {
     invalid(format!(
-        "invalid value type for '{name}' parameter, expected {expected}."
+        "invalid value type for '{name}' parameter, expected {expected}.",
+        name = truncated(&name)
     ))
 }
 

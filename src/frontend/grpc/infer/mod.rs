@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Credits, Draft, Error, ModelVersion, Response, Tenant};
-use conch_memory::{Charge, Exhausted, View};
+use conch_memory::{Budget, Charge, Exhausted, View, try_text};
 
 use message::{Message, Target};
 use smallvec::SmallVec;
@@ -42,6 +42,8 @@ const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
 pub(super) struct Sender {
     pub(super) forwarded: Forwarded,
     pub(super) tenant: Option<Tenant>,
+    /// What its bytes are charged to.
+    pub(super) budget: Arc<Budget>,
 }
 
 impl Sender {
@@ -51,6 +53,7 @@ impl Sender {
     /// For metadata that cannot be forwarded.
     fn sign(self, draft: &mut Draft<'_>) -> Result<(), Error> {
         draft.tenant = self.tenant;
+        draft.budget = Some(self.budget);
         forward::attach(self.forwarded, &mut draft.parameters)
     }
 }
@@ -73,18 +76,20 @@ pub(super) type Typed = Vec<Result<View, Status>>;
 ///
 /// A step of its own because only this one may have to wait: what is read from the head is large, and no call keeps it. What else is
 /// wrong with the message is for [`submit`] to tell, which reads it again.
-pub(super) async fn convert(shard: &Rc<Shard>, arrived: &Arrived) -> Typed {
+pub(super) async fn convert(shard: &Rc<Shard>, budget: &Arc<Budget>, arrived: &Arrived) -> Typed {
     let has_raws = !arrived.raws.is_empty();
     let may_use_regions = regions::of(shard).is_enabled() && region::is_mentioned(&arrived.head);
     if has_raws && !may_use_regions {
         // Typed contents beside raw ones are an error, whatever they hold.
         return Typed::new();
     }
+    arrived.charge.settle();
     // Boxed: its state is large, and most calls never need it.
     Box::pin(async move {
         match read(shard, &arrived.head) {
             Ok((target, model, message)) => {
-                draft::convert(shard, &model, &target, &message, has_raws).await
+                let stores = (&**shard, budget);
+                draft::convert(stores, &model, &target, &message, has_raws).await
             }
             Err(_) => Typed::new(),
         }
@@ -137,13 +142,32 @@ pub(super) fn submit(
 ) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
     let Arrived {
         head,
-        mut charge,
+        charge,
         raws,
         summoned,
     } = arrived;
-    let lease = summoned.map_or(Ok(None), |summoned| *summoned)?;
-    let (target, model, message) = read(shard, &head)?;
-    charge.shrink(kept_bytes(&head, &message));
+    let lease = summoned.map_or(Ok(None), |summoned| *summoned);
+    let given = (raws, typed, wait, lease);
+    try_submit(shard, &head, charge, given, sender, deadline_ns)
+        .inspect_err(|status| note_refusal(&head, status))
+}
+
+fn note_refusal(head: &[u8], status: &Status) {
+    let id = Target::read(head).map_or("", |target| target.id);
+    crate::api::note_refusal(id, &status.message);
+}
+
+fn try_submit(
+    shard: &Rc<Shard>,
+    head: &[u8],
+    mut charge: Charge,
+    (raws, typed, wait, lease): Given,
+    sender: Sender,
+    deadline_ns: Option<u64>,
+) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
+    let lease = lease?;
+    let (target, model, message) = read(shard, head)?;
+    charge.shrink(kept_bytes(head, &message));
     if model.config.is_decoupled {
         return Err(Status::new(
             Code::Unimplemented,
@@ -153,6 +177,7 @@ pub(super) fn submit(
     let stations = trace(shard, &model, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
+    let classes = Classes::new(class_counts, &sender.budget);
     sender.sign(&mut draft)?;
     draft.lease = lease;
     if let Some(stations) = &stations {
@@ -161,8 +186,7 @@ pub(super) fn submit(
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
-    let id = target.id.into();
-    let classes = Classes::new(class_counts, &shard.budget);
+    let id = try_text(target.id)?;
     let submitted = Submitted {
         reply,
         id,
@@ -210,9 +234,10 @@ pub(super) fn answer(
         return encode(response, &id, &classes).map(Encoded::Ready);
     }
     let shard = Rc::clone(shard);
+    let cost_bytes = response.byte_size();
     let work = move || encode(response, &id, &classes);
     Ok(Encoded::Later(Box::pin(async move {
-        shard.offload(work).await
+        shard.offload(cost_bytes, work).await
     })))
 }
 
@@ -255,9 +280,9 @@ pub(super) fn submit_streamed(
     let target = Target::read(&head).map_err(|_| Status::unparsable())?;
     let mut streamed = Streamed {
         flight: Err(Status::unparsable()),
-        id: target.id.into(),
-        model_name: target.model_name.into(),
-        model_version: target.model_version.into(),
+        id: try_text(target.id)?,
+        model_name: try_text(target.model_name)?,
+        model_version: try_text(target.model_version)?,
         is_decoupled: false,
         is_ordered: false,
         wants_empty_final: false,
@@ -267,7 +292,8 @@ pub(super) fn submit_streamed(
     };
     let lease = summoned.map_or(Ok(None), |summoned| *summoned);
     let given = (raws, typed, wait, lease);
-    streamed.flight = begin_streamed(shard, &head, given, terms, tray, &mut streamed);
+    streamed.flight = begin_streamed(shard, &head, given, terms, tray, &mut streamed)
+        .inspect_err(|status| note_refusal(&head, status));
     Ok(streamed)
 }
 
@@ -301,9 +327,13 @@ fn begin_streamed(
     if let Some(stations) = &streamed.stations {
         draft.asker = Some(stations.traced().asker(&model, target.id));
     }
-    streamed.classes = Classes::new(class_counts, &shard.budget);
+    streamed.classes = Classes::new(class_counts, &terms.sender.budget);
+    draft.takes_first = true;
     if model.config.is_decoupled {
-        draft.credits = Some(Arc::new(Credits::default()));
+        draft.credits = Some(Arc::new(Credits::new(
+            shard.server.backlog(),
+            &terms.sender.budget,
+        )));
     }
     let version = crate::api::parse_version(target.model_version)?;
     Ok(shard.infer_into(tray, &model, version, draft, terms.deadline_ns)?)
@@ -328,6 +358,7 @@ impl From<Fault> for Status {
                 Status::new(Code::InvalidArgument, "the request has too many fields")
             }
             Fault::Exhausted(spent) => exhausted(spent),
+            Fault::OutOfMemory(refused) => refused.into(),
         }
     }
 }

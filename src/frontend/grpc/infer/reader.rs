@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
-use conch_memory::{Block, Budget, Charge, Exhausted, Pool, View};
+use conch_memory::{
+    Block, Budget, Charge, Exhausted, OutOfMemory, Pool, View, try_extend, try_push,
+};
 use smallvec::SmallVec;
 
 use crate::grpc::status::Status;
@@ -31,7 +33,7 @@ const RAW_BYTES: usize = 256;
 const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
 /// Until then it gets blocks from this size on that double.
 const FIRST_BLOCK_BYTES: usize = 512;
-/// The pool recycles blocks up to this size; larger ones start here and double, which moves page tables, not bytes.
+/// The pool recycles blocks up to this size; larger ones start here and double, in place where there is room behind them.
 const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of inputs: no model has so many.
 const RAWS_MAX: usize = 16 << 10;
@@ -46,6 +48,14 @@ pub(in crate::grpc) enum Fault {
     TooManyFields,
     /// The process holds as many request bytes as it may.
     Exhausted(Exhausted),
+    /// The system has none.
+    OutOfMemory(OutOfMemory),
+}
+
+impl From<OutOfMemory> for Fault {
+    fn from(refused: OutOfMemory) -> Fault {
+        Fault::OutOfMemory(refused)
+    }
 }
 
 impl From<Malformed> for Fault {
@@ -323,14 +333,12 @@ impl Reader {
             self.small_bytes += raw.len();
         }
         self.cover(self.head.len())?;
-        self.raws.push(raw);
-        Ok(())
+        Ok(try_push(&mut self.raws, raw)?)
     }
 
     fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.cover(self.head.len() + bytes.len())?;
-        self.head.extend_from_slice(bytes);
-        Ok(())
+        Ok(try_extend(&mut self.head, bytes)?)
     }
 
     /// Charges a head of so many bytes, and the small tensors.
@@ -348,7 +356,7 @@ fn room<'a>(
     left: usize,
     pool: &Arc<Pool>,
     budget: &Arc<Budget>,
-) -> Result<&'a mut Block, Exhausted> {
+) -> Result<&'a mut Block, Fault> {
     let have = block.as_ref().map_or(0, Block::len);
     let (arrived, whole) = (have + fresh, have + left);
     // Charge before anything is allocated.
@@ -371,16 +379,16 @@ fn room<'a>(
     let roomy = match block.take() {
         Some(block) if block.capacity() >= arrived => block,
         Some(mut block) if block.capacity() >= WHOLE_BLOCK_BYTES_MAX => {
-            block.reserve(capacity);
+            block.try_reserve(capacity)?;
             block
         }
         Some(block) => {
             // Copies at most what arrived before the tensor was trusted.
-            let mut roomy = take(pool, capacity, is_trusted);
+            let mut roomy = take(pool, capacity, is_trusted)?;
             roomy.extend_from_slice(block.as_slice());
             roomy
         }
-        None => take(pool, capacity, is_trusted),
+        None => take(pool, capacity, is_trusted)?,
     };
     let block = block.insert(roomy);
     if let Some(charge) = charge {
@@ -390,11 +398,11 @@ fn room<'a>(
 }
 
 /// The pool has no blocks small enough for a tensor that is not trusted yet.
-fn take(pool: &Arc<Pool>, capacity: usize, is_trusted: bool) -> Block {
+fn take(pool: &Arc<Pool>, capacity: usize, is_trusted: bool) -> Result<Block, OutOfMemory> {
     if is_trusted {
-        pool.take(capacity)
+        pool.try_take(capacity)
     } else {
-        Block::with_capacity(capacity)
+        Block::try_with_capacity(capacity)
     }
 }
 

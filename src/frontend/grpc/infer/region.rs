@@ -1,7 +1,7 @@
 //! Tensors in registered memory, as the parameters of a message name it.
 
-use conch_engine::Regions;
 use conch_engine::regions::Window;
+use conch_engine::{Regions, truncated};
 
 use super::draft::{find, invalid};
 use super::message::{Choice, Parameters};
@@ -29,7 +29,8 @@ impl<'a> Part<'a> {
         let number = |name| match (find(parameters, name), region) {
             (None, _) => Ok(None),
             (Some(_), None) => Err(invalid(format!(
-                "'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
+                "'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'",
+                tensor = truncated(&tensor)
             ))),
             // A negative one lies outside of every region, as in upstream's unsigned arithmetic.
             (Some(Choice::Int(value)), Some(_)) => Ok(Some(value.cast_unsigned())),
@@ -42,8 +43,7 @@ impl<'a> Part<'a> {
         };
         let byte_size = byte_size.ok_or_else(|| {
             invalid(format!(
-                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
-            ))
+                "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'", tensor = truncated(&tensor)))
         })?;
         Ok(Some(Part {
             region,
@@ -60,7 +60,8 @@ impl<'a> Part<'a> {
 
 fn wrong_kind(parameter: &str, tensor: &str, expected: &str) -> Status {
     invalid(format!(
-        "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}."
+        "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}.",
+        tensor = truncated(&tensor)
     ))
 }
 

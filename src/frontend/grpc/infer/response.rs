@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use conch_engine::{Output, Parameter, ParameterValue, Response};
+use conch_memory::try_reserve;
 use smallvec::{SmallVec, smallvec};
 
 use crate::api::Classes;
@@ -22,6 +23,8 @@ const ERROR_MESSAGE: u32 = 1;
 const INFER_RESPONSE: u32 = 2;
 /// The tag of a response within the message of a stream, and its length: messages are bounded by an int32.
 const WRAPPING_BYTES_MAX: usize = 6;
+/// What a parameter takes beside its texts, at most.
+const PARAMETER_BYTES: usize = 32;
 /// The parameter that each response of a stream has.
 const FINAL_RESPONSE: &str = "triton_final_response";
 
@@ -92,7 +95,16 @@ fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pi
         None => PREFIX_BYTES,
         Some(_) => PREFIX_BYTES + WRAPPING_BYTES_MAX,
     };
-    let mut head = Vec::with_capacity(lead_bytes + 256);
+    let texts = response.parameters.iter().map(|parameter| {
+        let value = match &parameter.value {
+            ParameterValue::Text(text) => text.len(),
+            _ => 0,
+        };
+        parameter.name.len() + value + PARAMETER_BYTES
+    });
+    let mut head = Vec::new();
+    let text_bytes = id.len() + texts.sum::<usize>();
+    try_reserve(&mut head, lead_bytes + 256 + text_bytes)?;
     // The prefix comes last, when the length is known.
     head.resize(lead_bytes, 0);
     put_text(&mut head, 1, &response.model.name);

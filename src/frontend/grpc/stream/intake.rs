@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Buf, Bytes};
+use conch_memory::Budget;
 use h2::RecvStream;
 
 use super::traffic::Traffic;
@@ -16,17 +18,19 @@ use crate::grpc::infer::{self, Arrived, Reader};
 use crate::grpc::patience::Patience;
 use crate::grpc::status::Status;
 use crate::grpc::trace::Wait;
+use crate::grpc::uploads::{Upload, Uploads, check_memory};
 use crate::shard::{Flight, Shard, Tray, breathe};
 
 /// Reads requests and submits them until the client has sent its last.
 pub(super) async fn take_in(
     shard: &Rc<Shard>,
+    uploads: &Rc<Uploads>,
     body: RecvStream,
     terms: &Terms,
     traffic: &RefCell<Traffic<Flight>>,
     tray: &Rc<Tray>,
 ) -> Result<(), Failure> {
-    let mut messages = Messages::new(body, terms.packing.incoming);
+    let mut messages = Messages::new(body, terms, uploads);
     // Since there was last nothing to read.
     let mut count = 0;
     loop {
@@ -48,7 +52,7 @@ pub(super) async fn take_in(
             // Boxed: rare, and its state would make every stream larger. The requests behind it wait as well.
             Box::pin(infer::summon(shard, &mut arrived)).await;
         }
-        let typed = infer::convert(shard, &arrived).await;
+        let typed = infer::convert(shard, &terms.sender.budget, &arrived).await;
         let streamed = infer::submit_streamed(shard, arrived, typed, terms, tray, wait)?;
         traffic.borrow_mut().add(streamed);
         count += 1;
@@ -83,19 +87,26 @@ struct Messages {
     prefix: Prefix,
     /// What messages are compressed with that say they are.
     coding: Option<Coding>,
+    budget: Arc<Budget>,
     open: Option<Open>,
+    uploads: Rc<Uploads>,
+    /// Of the open message, unless it came whole.
+    upload: Option<Upload>,
     /// There was nothing to read since the last look.
     has_paused: bool,
 }
 
 impl Messages {
-    fn new(body: RecvStream, coding: Option<Coding>) -> Messages {
+    fn new(body: RecvStream, terms: &Terms, uploads: &Rc<Uploads>) -> Messages {
         Messages {
             body,
             rest: Bytes::new(),
             prefix: Prefix::default(),
-            coding,
+            coding: terms.packing.incoming,
+            budget: Arc::clone(&terms.sender.budget),
             open: None,
+            uploads: Rc::clone(uploads),
+            upload: None,
             has_paused: false,
         }
     }
@@ -158,10 +169,13 @@ impl Messages {
                 let Some(length) = length else {
                     return Ok(None);
                 };
+                check_memory()?;
                 let prefix = std::mem::take(&mut self.prefix);
                 none.insert(match prefix.packed() {
-                    Some(coding) => Open::Packed(Pile::new(shard, length, Some(coding))),
-                    None => Open::Plain(Reader::new(&shard.pool, &shard.budget, length)),
+                    Some(coding) => {
+                        Open::Packed(Pile::new(shard, &self.budget, length, Some(coding))?)
+                    }
+                    None => Open::Plain(Reader::new(&shard.pool, &self.budget, length)),
                 })
             }
         };
@@ -176,8 +190,12 @@ impl Messages {
             Open::Packed(pile) => pile.push(own)?,
         }
         if !is_whole {
+            if self.upload.is_none() {
+                self.upload = Some(self.uploads.begin()?);
+            }
             return Ok(None);
         }
+        self.upload = None;
         Ok(match self.open.take() {
             Some(Open::Plain(reader)) => Some(Cut::Arrived(reader.finish()?)),
             Some(Open::Packed(pile)) => Some(Cut::Packed(pile)),

@@ -45,6 +45,14 @@ pub(super) struct Long {
 }
 
 impl Long {
+    /// Of the tensors whose classes are looked for.
+    pub(super) fn byte_size(&self) -> u64 {
+        match &self.item {
+            Item::Outcome(Ok(response), _) => response.byte_size(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn render(self) -> Rendered {
         self.caption.render(self.item, self.ends_at_error)
     }

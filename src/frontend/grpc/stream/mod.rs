@@ -18,12 +18,13 @@ use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
 use super::body::{Failure, send_pieces};
+use super::delays;
 use super::infer::Sender;
 use super::packing::{Packing, pack};
 use super::patience::Patience;
 use super::status::{self, Status};
 use super::trace::{SEND_END, SEND_START, note};
-use crate::coding::Coding;
+use super::uploads::Uploads;
 use crate::shard::{Flight, Shard, Timer, Tray, breathe};
 use message::Rendering;
 use traffic::{Outgoing, Traffic};
@@ -47,11 +48,12 @@ pub(super) struct Terms {
 pub(super) async fn serve(
     shard: &Rc<Shard>,
     terms: Terms,
+    uploads: &Rc<Uploads>,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), Failure> {
     let mut stream = respond.send_response(status::response_head(terms.packing.outgoing), false)?;
-    let trailers = match run(shard, terms, body, &mut stream).await {
+    let trailers = match run(shard, terms, uploads, body, &mut stream).await {
         Ok(()) => status::ok_trailers(),
         Err(Failure::Status(status)) => status::error_trailers(&status),
         Err(Failure::Gone) => return Err(Failure::Gone),
@@ -63,13 +65,16 @@ pub(super) async fn serve(
 async fn run(
     shard: &Rc<Shard>,
     terms: Terms,
+    uploads: &Rc<Uploads>,
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
 ) -> Result<(), Failure> {
     let traffic = RefCell::new(Traffic::new(terms.ends_at_error));
     let tray = Rc::new(Tray::default());
-    let mut intake = pin!(intake::take_in(shard, body, &terms, &traffic, &tray,));
-    let mut outlet = pin!(give_out(shard, &traffic, stream, terms.packing.outgoing));
+    let mut intake = pin!(intake::take_in(
+        shard, uploads, body, &terms, &traffic, &tray
+    ));
+    let mut outlet = pin!(give_out(shard, &traffic, stream, &terms));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -109,8 +114,9 @@ async fn give_out(
     shard: &Shard,
     traffic: &RefCell<Traffic<Flight>>,
     stream: &mut SendStream<Bytes>,
-    coding: Option<Coding>,
+    terms: &Terms,
 ) -> Result<(), Failure> {
+    let coding = terms.packing.outgoing;
     let mut patience = Patience::new(None);
     // Since there was last nothing to write.
     let mut count = 0;
@@ -143,7 +149,8 @@ async fn give_out(
             Rendering::Ready(rendered) => rendered?,
             Rendering::Long(long) => {
                 // The others of the stream wait for it; taking in and booking go on.
-                let pieces = shard.offload(move || long.render()).await?;
+                let cost_bytes = long.byte_size();
+                let pieces = shard.offload(cost_bytes, move || long.render()).await?;
                 patience.note_progress();
                 pieces
             }
@@ -151,8 +158,11 @@ async fn give_out(
         if let Some(coding) = coding {
             pieces = Box::pin(pack(shard, pieces, coding)).await;
         }
+        if let Some(delay) = shard.options.grpc_delays.write {
+            Box::pin(delays::wait(delay, "the write of the response")).await;
+        }
         note(stations.as_ref(), SEND_START);
-        send_pieces(stream, pieces, &mut patience).await?;
+        send_pieces(stream, &terms.sender.budget, pieces, &mut patience).await?;
         note(stations.as_ref(), SEND_END);
         if let Some(receipt) = receipt {
             receipt.refund();

@@ -15,7 +15,7 @@ use conch_memory::Charge;
 use super::message::{Caption, Item, Rendering};
 use crate::grpc::infer::Streamed;
 use crate::grpc::status::Status;
-use crate::grpc::trace::{RESPONSE_COMPLETE, Stations, note};
+use crate::grpc::trace::Stations;
 use crate::shard::Flight;
 
 /// Requests of one stream that are not answered to the end. More stay with the client, by way of its window.
@@ -50,11 +50,12 @@ struct Flow<F> {
     caption: Caption,
     /// None once its final delivery has come.
     flight: Option<F>,
+    /// Of the request, also after its end: what waits to be read is paid for.
+    credits: Option<Arc<Credits>>,
     is_decoupled: bool,
     is_ordered: bool,
     wants_empty_final: bool,
     items: VecDeque<Item>,
-    response_count: u32,
     stations: Option<Rc<Stations>>,
     /// For what is kept of the request.
     _charge: Option<Charge>,
@@ -164,17 +165,18 @@ impl<F: Airborne> Traffic<F> {
                 classes: streamed.classes,
             },
             flight: None,
+            credits: None,
             is_decoupled: streamed.is_decoupled,
             is_ordered: streamed.is_ordered,
             wants_empty_final: streamed.wants_empty_final,
             items: VecDeque::new(),
-            response_count: 0,
             stations: streamed.stations,
             _charge: streamed.charge,
         };
         let key = match streamed.flight {
             Ok(flight) => {
                 let key = Key::Slot(flight.slot());
+                flow.credits = flight.credits().cloned();
                 flow.flight = Some(flight);
                 key
             }
@@ -208,8 +210,8 @@ impl<F: Airborne> Traffic<F> {
             return;
         };
         self.has_changed = true;
-        if outcome.is_some() {
-            note(flow.stations.as_ref(), RESPONSE_COMPLETE);
+        if let Some(stations) = &flow.stations {
+            stations.note_response();
         }
         if is_final && let Some(mut flight) = flow.flight.take() {
             flight.note_final();
@@ -240,28 +242,22 @@ impl<F: Airborne> Traffic<F> {
         }
     }
 
-    /// A one-to-one model has one response, which leaves when it is complete.
+    /// A one-to-one model has one response, which leaves when the request is complete. Of several the first is passed on, as upstream.
     fn book_in_line(&mut self, key: Key, outcome: Option<Result<Response, Error>>, is_final: bool) {
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
-        if let Some(outcome) = outcome {
-            flow.response_count = flow.response_count.saturating_add(1);
-            self.waiting_count -= flow.items.len();
-            flow.items.clear();
+        if let Some(outcome) = outcome
+            && flow.items.is_empty()
+        {
             flow.items.push_back(Item::Outcome(outcome, true));
             self.waiting_count += 1;
         }
         if !is_final {
             return;
         }
-        if flow.response_count != 1 {
-            let error = Error::internal(format!(
-                "expected a single response, got {}",
-                flow.response_count
-            ));
-            self.waiting_count -= flow.items.len();
-            flow.items.clear();
+        if flow.items.is_empty() {
+            let error = Error::internal("expected a single response, got 0");
             flow.items.push_back(Item::Outcome(Err(error), true));
             self.waiting_count += 1;
         }
@@ -326,8 +322,7 @@ impl<F: Airborne> Traffic<F> {
 
 impl<F: Airborne> Flow<F> {
     fn send(&self, item: Item, ends_at_error: bool) -> Outgoing {
-        let credits = self.flight.as_ref().and_then(F::credits);
-        let receipt = match (&item, credits) {
+        let receipt = match (&item, &self.credits) {
             (Item::Outcome(outcome, false), Some(credits)) => Some(Receipt {
                 credits: Arc::clone(credits),
                 bytes: outcome.as_ref().map_or(0, Response::byte_size),
@@ -534,10 +529,7 @@ mod tests {
         traffic.book(delivery(2, Some("b"), true));
         assert_eq!(
             written(&mut traffic),
-            [
-                "1: expected a single response, got 0",
-                "2: expected a single response, got 2"
-            ]
+            ["1: expected a single response, got 0", "2: a"]
         );
         assert!(traffic.is_idle() && traffic.waiting_count == 0);
     }
@@ -577,5 +569,12 @@ mod tests {
         assert!(!credits.is_unused());
         written(&mut traffic);
         assert!(credits.is_unused());
+        // Also after its end.
+        assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
+        traffic.book(delivery(1, Some("a"), false));
+        traffic.book(delivery(1, None, true));
+        assert!(!credits.is_unused());
+        written(&mut traffic);
+        assert!(credits.is_unused() && traffic.is_idle());
     }
 }

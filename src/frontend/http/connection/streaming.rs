@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::task::{Context, Poll};
 
+use super::half_closed::Ahead;
 use super::{COPIED_BYTES_MAX, Closed, Connection, Outline, Waiting};
 use crate::http::answer::{Answer, Delimiting};
 use crate::shard::breathe;
@@ -51,7 +52,7 @@ impl Connection {
             false => (Delimiting::Chunked, true),
         };
         self.note_sending();
-        answer.write_head_as(&mut self.out, closes.then_some("close"), delimiting);
+        self.write_head(answer, outline, closes, delimiting);
         let mut piece = Vec::new();
         loop {
             let mut out = std::mem::take(&mut self.out);
@@ -65,6 +66,9 @@ impl Connection {
             match collected.large {
                 Some(large) => self.send_large(&large, is_chunked).await?,
                 None => self.flush().await?,
+            }
+            if is_chunked {
+                self.ahead = Ahead::ChunkSize;
             }
             self.presence.wait(Waiting::Busy, 0);
             source.note_sent();

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use conch_config::{DataType, Model, TensorSpec};
 use conch_engine::admit::Prefix;
 use conch_engine::{Draft, DraftInput, Error, Parameter, Shape};
-use conch_memory::{Block, View};
+use conch_memory::{Block, View, try_push, try_text};
 use smallvec::SmallVec;
 
-use crate::http::infer::decode::parameter_value;
+use crate::http::infer::decode::{Limits, parameter_value};
 use crate::http::json::{Document, Value, tensor, within};
+use crate::http::repository::too_long;
 
 /// The member whose members count as if they stood outside of it.
 const NESTED: &str = "parameters";
@@ -33,15 +34,19 @@ pub(super) struct Decoded {
     inputs: SmallVec<[Given; 4]>,
 }
 
-/// Decodes `body` for a model with `config`. `input_bytes_max` bounds the tensors together.
+/// Decodes `body` for a model with `config`. `limits` bound the tensors together.
 ///
 /// # Errors
 /// In upstream's words and codes.
 pub(super) fn decode(
     body: View,
     config: &Arc<Model>,
-    input_bytes_max: u64,
+    limits: Limits,
 ) -> Result<Box<Decoded>, Error> {
+    let input_bytes_max = limits.input_bytes_max;
+    if body.len() as u64 > input_bytes_max {
+        return Err(too_long(body.len() as u64, input_bytes_max));
+    }
     let document = Document::parse_flat(body)?;
     let root = document.root();
     let id = match root.find("id") {
@@ -51,12 +56,12 @@ pub(super) fn decode(
     let mut reading = Reading {
         decoded: Box::new(Decoded {
             config: Arc::clone(config),
-            id: id.into(),
+            id: try_text(id)?,
             parameters: Vec::new(),
             inputs: SmallVec::new(),
         }),
         used_bytes: 0,
-        input_bytes_max,
+        limits,
     };
     reading.read_object(root, true)?;
     Ok(reading.decoded)
@@ -87,6 +92,10 @@ impl Decoded {
         draft
     }
 
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     pub(super) fn into_id(self) -> Box<str> {
         self.id
     }
@@ -96,7 +105,7 @@ struct Reading {
     decoded: Box<Decoded>,
     /// Bytes of all tensors so far.
     used_bytes: u64,
-    input_bytes_max: u64,
+    limits: Limits,
 }
 
 impl Reading {
@@ -104,13 +113,13 @@ impl Reading {
         if !object.is_object() {
             return Err(Error::internal("attempt to get members for non-object"));
         }
-        for (name, value) in object.members() {
+        for (name, value, is_first) in object.members_marked() {
             let name = std::str::from_utf8(name)
                 .map_err(|_| Error::invalid("a name in the request JSON is not valid UTF-8"))?;
             if is_root && name == NESTED {
                 self.read_nested(value)?;
             } else {
-                self.read_member(name, value)?;
+                self.read_member(name, value, is_first)?;
             }
         }
         Ok(())
@@ -131,14 +140,17 @@ impl Reading {
         self.read_object(value, false).map_err(within(&context))
     }
 
-    fn read_member(&mut self, name: &str, value: Value<'_>) -> Result<(), Error> {
+    fn read_member(&mut self, name: &str, value: Value<'_>, is_first: bool) -> Result<(), Error> {
         let config = Arc::clone(&self.decoded.config);
         let Some((index, spec)) = config.input(name) else {
-            self.decoded.parameters.push(Parameter {
-                name: name.into(),
+            if !is_first {
+                return Ok(());
+            }
+            let parameter = Parameter {
+                name: try_text(name)?,
                 value: parameter_value(name, value)?,
-            });
-            return Ok(());
+            };
+            return Ok(try_push(&mut self.decoded.parameters, parameter)?);
         };
         let (shape, data) = self.read_tensor(&config, spec, value)?;
         if self.decoded.inputs.iter().any(|known| known.index == index) {
@@ -165,7 +177,7 @@ impl Reading {
             // Far from overflowing: each element takes a byte of text.
             Some(bytes) => count.saturating_mul(bytes),
         };
-        let (used_bytes, bytes_max) = (self.used_bytes, self.input_bytes_max);
+        let (used_bytes, bytes_max) = (self.used_bytes, self.limits.input_bytes_max);
         let total = used_bytes.saturating_add(size as u64);
         if total > bytes_max {
             return Err(Error::invalid(format!(
@@ -180,8 +192,8 @@ impl Reading {
                 "The schema can not convert input '{name}' to tensor with proper shape"
             ))
         })?;
-        let mut block = Block::with_capacity(size);
-        text.read(spec, count, &mut block)?;
+        let mut block = Block::try_with_capacity(size)?;
+        text.read(spec, count, &mut block, self.limits.strict_integers)?;
         Ok((shape, View::from(block)))
     }
 }
@@ -216,7 +228,13 @@ impl<'d> Source<'d> {
         }
     }
 
-    fn read(&self, spec: &TensorSpec, count: usize, target: &mut Block) -> Result<(), Error> {
+    fn read(
+        &self,
+        spec: &TensorSpec,
+        count: usize,
+        target: &mut Block,
+        is_strict: bool,
+    ) -> Result<(), Error> {
         match (self, spec.data_type) {
             (Source::Bytes(bytes), DataType::Bytes) => {
                 let length = u32::try_from(bytes.len())
@@ -227,10 +245,10 @@ impl<'d> Source<'d> {
             }
             // No other type takes a string, whatever it holds.
             (Source::Bytes(_), data_type) => {
-                tensor::read(br#""""#, &spec.name, data_type, count, target)
+                tensor::read(br#""""#, &spec.name, data_type, count, target, is_strict)
             }
             (Source::Text(text), data_type) => {
-                tensor::read(text, &spec.name, data_type, count, target)
+                tensor::read(text, &spec.name, data_type, count, target, is_strict)
             }
         }
     }

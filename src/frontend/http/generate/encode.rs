@@ -1,9 +1,10 @@
 //! From a response to a flat JSON object: members by name, an output of one element without brackets.
 
 use conch_engine::{Code, Error, Output, ParameterValue, Response};
+use conch_memory::try_reserve;
 use smallvec::SmallVec;
 
-use crate::http::infer::encode::{element_count, write_data, write_parameter};
+use crate::http::infer::encode::{element_count, text_bytes, write_data, write_parameter};
 use crate::http::json::write;
 
 /// What stands before and behind the JSON of a server-sent event.
@@ -56,6 +57,7 @@ pub(super) fn write_error(target: &mut Vec<u8>, error: &Error) {
 }
 
 fn write_response(target: &mut Vec<u8>, response: &Response, id: &str) -> Result<(), Error> {
+    try_reserve(target, text_bytes(id, response))?;
     let mut members: SmallVec<[(&str, Member<'_>); 8]> = SmallVec::new();
     if !id.is_empty() {
         members.push(("id", Member::Text(id)));

@@ -120,12 +120,13 @@ impl Events {
     fn make_aside(&self, outcome: Result<Response, Error>) -> Making {
         let (shard, id) = (Rc::clone(&self.shard), Box::<str>::from(&*self.id));
         Box::pin(async move {
+            let cost_bytes = outcome.as_ref().map_or(0, Response::byte_size);
             let work = move || {
                 let mut event = Vec::new();
                 let code = write_event(&mut event, &outcome, &id);
                 (event, code)
             };
-            shard.offload(work).await
+            shard.offload(cost_bytes, work).await
         })
     }
 }

@@ -5,10 +5,12 @@
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use conch_engine::{Complaints, clock};
+use conch_engine::clock;
+use conch_log::LogLimiter;
 
 use crate::http::json::write;
 use crate::shard::Shard;
+use crate::shard::offload::METRICS_COST;
 
 /// Samples of this family, told apart by the label below.
 const FAMILY: &str = "nv_trt_llm_kv_cache_block_metrics";
@@ -45,7 +47,9 @@ impl Format {
 pub(super) async fn header(shard: &Rc<Shard>, format: Format) -> Option<Box<str>> {
     let server = Arc::clone(&shard.server);
     let load = shard
-        .offload(move || Load::from_metrics(&server.metrics_text()))
+        .offload(METRICS_COST, move || {
+            Load::from_metrics(&server.metrics_text())
+        })
         .await;
     if load.is_none() {
         complain(format_args!(
@@ -57,7 +61,7 @@ pub(super) async fn header(shard: &Rc<Shard>, format: Format) -> Option<Box<str>
 
 /// Writes a line of upstream's, not more often than once per second: any client can cause it.
 fn complain(what: std::fmt::Arguments<'_>) {
-    static COMPLAINTS: LazyLock<Complaints> = LazyLock::new(Complaints::default);
+    static COMPLAINTS: LazyLock<LogLimiter> = LazyLock::new(LogLimiter::default);
     COMPLAINTS.tell(clock::monotonic_ns(), what);
 }
 

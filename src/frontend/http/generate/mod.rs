@@ -12,14 +12,14 @@ mod load_metrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Code, Credits, Error, ModelVersion, Response, Tenant, log};
-use conch_memory::View;
+use conch_engine::{Code, Credits, Error, ModelVersion, Response, Tenant};
+use conch_memory::{Budget, View};
 
 use super::answer::{Answer, ContentType, status_of};
 use super::connection::{Closed, Connection};
 use super::deadline;
 use super::head::Head;
-use super::infer::decode::OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES;
+use super::infer::decode::{Limits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES};
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
 use crate::shard::{Flight, Lease, Shard, Tray};
@@ -57,9 +57,7 @@ impl Generate {
         is_stream: bool,
     ) -> Result<Generate, Error> {
         let version = api::parse_version(version.unwrap_or(""))?;
-        if shard.server.is_stopping() {
-            return Err(Error::unavailable("Server not ready"));
-        }
+        shard.server.check_serving()?;
         let model = shard.find(name, version)?;
         if !matches!(head.content_encoding, None | Some("" | "identity")) {
             return Err(Error::invalid(
@@ -99,12 +97,9 @@ impl Generate {
             traced.reach("HTTP_RECV_END");
         }
         let tray = Rc::new(Tray::default());
-        let (flight, id) = match self.submit(&shard, body, &tray).await {
+        let (flight, id) = match self.submit(&shard, connection.budget(), body, &tray).await {
             Ok(submitted) => submitted,
-            Err(error) => {
-                log::verbose!(1, "Infer failed: {}", error.message);
-                return Ok(Answer::error(&error, ContentType::Json));
-            }
+            Err(error) => return Ok(Answer::error(&error, ContentType::Json)),
         };
         let deadline_ns = self.deadline_ns;
         let mut answer = if self.is_stream {
@@ -132,7 +127,9 @@ impl Generate {
             }
         };
         if let Some(format) = self.load_metrics {
-            answer.load_metrics = load_metrics::header(&shard, format).await;
+            let value = load_metrics::header(&shard, format).await;
+            answer.more_headers =
+                value.map(|value| format!("\r\nendpoint-load-metrics: {value}").into());
         }
         Ok(answer)
     }
@@ -140,29 +137,39 @@ impl Generate {
     async fn submit(
         &mut self,
         shard: &Rc<Shard>,
+        budget: &Arc<Budget>,
         body: View,
         tray: &Rc<Tray>,
     ) -> Result<(Flight, Box<str>), Error> {
-        let bytes_max = shard.options.http_input_bytes_max;
+        let limits = Limits::of(&shard.options);
         let config = Arc::clone(&self.model.config);
-        let mut decoded: Box<Decoded> = if body.len() < DECODE_ASIDE_FROM_BYTES {
-            decode::decode(body, &config, bytes_max)?
+        let length = body.len();
+        let decoded = if length < DECODE_ASIDE_FROM_BYTES {
+            decode::decode(body, &config, limits)
         } else {
             shard
-                .offload(move || decode::decode(body, &config, bytes_max))
-                .await?
+                .offload(length as u64, move || decode::decode(body, &config, limits))
+                .await
         };
+        let mut decoded: Box<Decoded> =
+            decoded.inspect_err(|error| api::note_refusal("", &error.message))?;
         let mut draft = decoded.draft();
         if self.model.config.is_decoupled {
-            draft.credits = Some(Arc::new(Credits::default()));
+            draft.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
         }
         if let Some(traced) = &self.traced {
             draft.asker = Some(traced.asker(&self.model, draft.id));
         }
         draft.tenant = self.tenant;
+        draft.budget = Some(Arc::clone(budget));
         draft.lease = self.lease.take();
-        let flight = shard.infer_into(tray, &self.model, self.version, draft, self.deadline_ns)?;
-        Ok((flight, decoded.into_id()))
+        match shard.infer_into(tray, &self.model, self.version, draft, self.deadline_ns) {
+            Ok(flight) => Ok((flight, decoded.into_id())),
+            Err(error) => {
+                api::note_refusal(decoded.id(), &error.message);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -216,7 +223,8 @@ impl Whole {
             (body, code) = if byte_size < ENCODE_ASIDE_FROM_BYTES as u64 {
                 object(&outcome, &id)
             } else {
-                shard.offload(move || object(&outcome, &id)).await
+                let work = move || object(&outcome, &id);
+                shard.offload(byte_size, work).await
             };
         }
         if self.response_count != 1 {

@@ -9,14 +9,16 @@ use conch_config::DataType;
 use conch_engine::regions::Usage;
 use conch_engine::{
     CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter, ParameterValue, Regions,
-    Shape,
+    Shape, truncated,
 };
-use conch_memory::{Block, Budget, View};
+use conch_memory::{Block, Budget, View, try_push, try_reserve, try_text};
 use smallvec::SmallVec;
 
 use super::region::read_window;
 use crate::api::{Classes, regions};
 use crate::http::json::{Document, Value, tensor, within};
+use crate::http::repository::too_long;
+use crate::options::Options;
 use crate::shard::Shard;
 
 /// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
@@ -65,13 +67,31 @@ pub(crate) struct Decoded {
     usage: Option<Box<Usage>>,
 }
 
+/// What the options say about JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) input_bytes_max: u64,
+    pub(crate) strict_integers: bool,
+}
+
+impl Limits {
+    pub(crate) fn of(options: &Options) -> Limits {
+        Limits {
+            input_bytes_max: options.http_input_bytes_max,
+            strict_integers: options.strict_integers,
+        }
+    }
+}
+
 /// What reading goes by.
 struct Bounds<'a> {
     model_name: &'a str,
-    input_bytes_max: u64,
+    limits: Limits,
     regions: &'a Regions,
 }
 
+/// Dimensions that a message shows.
+const DIMS_SHOWN_MAX: usize = 64;
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
 
@@ -83,16 +103,15 @@ pub(crate) fn decode(
     body: &View,
     json_length: usize,
     model_name: &str,
-    input_bytes_max: u64,
+    limits: Limits,
     regions: &Regions,
 ) -> Result<Box<Decoded>, Error> {
+    let input_bytes_max = limits.input_bytes_max;
     if json_length == 0 {
         return decode_raw(body, input_bytes_max);
     }
     if json_length as u64 > input_bytes_max {
-        return Err(Error::invalid(format!(
-            "request JSON size of {json_length} bytes exceeds the maximum allowed input size of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
-        )));
+        return Err(too_long(json_length as u64, input_bytes_max));
     }
     let Some(text) = body.slice(0, json_length) else {
         let missing = json_length.saturating_sub(body.len());
@@ -117,7 +136,7 @@ pub(crate) fn decode(
     }
     let bounds = Bounds {
         model_name,
-        input_bytes_max,
+        limits,
         regions,
     };
     decoded.read_inputs(root, &tail, &bounds)?;
@@ -127,7 +146,7 @@ pub(crate) fn decode(
             .map_err(within("Unable to parse 'outputs'"))?
         {
             let wanted = decoded.read_output(output, regions)?;
-            decoded.wanted.push(wanted);
+            try_push(&mut decoded.wanted, wanted)?;
         }
     }
     decoded.document = Some(document);
@@ -176,13 +195,13 @@ impl Decoded {
     /// UNAVAILABLE if the budget has no room for a copy.
     pub(crate) async fn settle_regions(
         &mut self,
-        shard: &Shard,
+        stores: (&Shard, &Arc<Budget>),
         model: &ModelVersion,
     ) -> Result<(), Error> {
         let mut inputs = std::mem::take(&mut self.inputs);
         for given in &mut inputs {
             let name = self.text(given.name);
-            regions::settle(shard, model, name, given.data_type, &mut given.chunks).await?;
+            regions::settle(stores, model, name, given.data_type, &mut given.chunks).await?;
         }
         self.inputs = inputs;
         Ok(())
@@ -214,7 +233,10 @@ impl Decoded {
     }
 
     /// The draft for the engine. Tensors and parameters move out: call it once.
-    pub(crate) fn draft(&mut self) -> Draft<'_> {
+    ///
+    /// # Errors
+    /// Without memory for as many inputs and outputs as the request names.
+    pub(crate) fn draft(&mut self) -> Result<Draft<'_>, Error> {
         let given = std::mem::take(&mut self.inputs);
         let parameters = std::mem::take(&mut self.parameters);
         let correlation_id = std::mem::take(&mut self.correlation_id);
@@ -241,6 +263,8 @@ impl Decoded {
                 chunks: SmallVec::from_iter([raw]),
             });
         }
+        try_reserve(&mut draft.inputs, given.len())?;
+        try_reserve(&mut draft.requested_outputs, this.wanted.len())?;
         for input in given {
             draft.inputs.push(DraftInput {
                 name: this.text(input.name),
@@ -252,7 +276,7 @@ impl Decoded {
         draft
             .requested_outputs
             .extend(this.wanted.iter().map(|wanted| this.text(wanted.name)));
-        draft
+        Ok(draft)
     }
 
     fn read_parameters(&mut self, parameters: Value<'_>) -> Result<(), Error> {
@@ -261,7 +285,10 @@ impl Decoded {
                 "failed to get request params.: attempt to get members for non-object",
             ));
         }
-        for (name, value) in parameters.members() {
+        for (name, value, is_first) in parameters.members_marked() {
+            if !is_first {
+                continue;
+            }
             match name {
                 b"sequence_id" => {
                     self.correlation_id = match value.as_unsigned() {
@@ -270,7 +297,7 @@ impl Decoded {
                             let text = value
                                 .as_str()
                                 .map_err(within("Unable to parse 'sequence_id'"))?;
-                            CorrelationId::Text(text.into())
+                            CorrelationId::Text(try_text(text)?)
                         }
                     };
                 }
@@ -315,10 +342,11 @@ impl Decoded {
                     let name = std::str::from_utf8(name).map_err(|_| {
                         Error::invalid("a string in the request JSON is not valid UTF-8")
                     })?;
-                    self.parameters.push(Parameter {
-                        name: name.into(),
+                    let parameter = Parameter {
+                        name: try_text(name)?,
                         value: parameter_value(name, value)?,
-                    });
+                    };
+                    try_push(&mut self.parameters, parameter)?;
                 }
             }
         }
@@ -339,7 +367,7 @@ impl Decoded {
         let mut used = 0;
         for input in inputs {
             let given = read_input(input, tail, &mut used, bounds, &mut self.usage)?;
-            self.inputs.push(given);
+            try_push(&mut self.inputs, given)?;
         }
         if used != tail.len() {
             return Err(Error::invalid(format!(
@@ -412,7 +440,7 @@ impl Decoded {
 
 pub(crate) fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterValue, Error> {
     if value.is_string() {
-        return Ok(ParameterValue::Text(value.as_str()?.into()));
+        return Ok(ParameterValue::Text(try_text(value.as_str()?)?));
     }
     if let Ok(number) = value.as_signed() {
         return Ok(ParameterValue::Int(number));
@@ -422,7 +450,8 @@ pub(crate) fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterV
     }
     value.as_double().map(ParameterValue::Double).map_err(|_| {
         Error::invalid(format!(
-            "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+            "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.",
+            name = truncated(&name)
         ))
     })
 }
@@ -483,10 +512,14 @@ fn read_input(
             .as_unsigned()
             .map_err(within("Unable to parse 'shape'"))?;
         // Beyond the signed range it wraps to a negative number, which is refused below as upstream does.
-        shape.push(dim.cast_signed());
+        try_push(&mut shape, dim.cast_signed())?;
     }
-    let data_type = DataType::from_name(type_name)
-        .ok_or_else(|| Error::invalid(format!("invalid datatype for input {name}")))?;
+    let data_type = DataType::from_name(type_name).ok_or_else(|| {
+        Error::invalid(format!(
+            "invalid datatype for input {name}",
+            name = truncated(&name)
+        ))
+    })?;
     let parameters = input.find("parameters");
     let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
     let view = if let Some(size) = parameter("binary_data_size") {
@@ -499,7 +532,7 @@ fn read_input(
     {
         usage.get_or_insert_default().add_input(window)
     } else {
-        read_json(input, &shape, data_type, name, bounds.input_bytes_max)?
+        read_json(input, &shape, data_type, name, bounds.limits)?
     };
     Ok(Given {
         name: name_index,
@@ -523,7 +556,8 @@ fn take_tail(
     if wanted > available {
         let missing = size - available as u64;
         return Err(Error::invalid(format!(
-            "unexpected size for input '{name}', expecting {missing} additional bytes for model '{model_name}'"
+            "unexpected size for input '{name}', expecting {missing} additional bytes for model '{model_name}'",
+            name = truncated(&name)
         )));
     }
     let view = tail
@@ -533,11 +567,10 @@ fn take_tail(
     let is_aligned = data_type
         .element_bytes()
         .is_none_or(|bytes| view.as_ptr().addr().is_multiple_of(bytes));
-    Ok(if is_aligned {
-        view
-    } else {
-        View::copy_of(view.as_ref())
-    })
+    if is_aligned {
+        return Ok(view);
+    }
+    Ok(View::try_copy_of(view.as_ref())?)
 }
 
 fn read_json(
@@ -545,8 +578,12 @@ fn read_json(
     shape: &Shape,
     data_type: DataType,
     name: &str,
-    input_bytes_max: u64,
+    limits: Limits,
 ) -> Result<View, Error> {
+    let Limits {
+        input_bytes_max,
+        strict_integers,
+    } = limits;
     let count = element_count(shape, name)?;
     if count == 0 {
         return Ok(View::empty());
@@ -560,23 +597,28 @@ fn read_json(
         Some(bytes) => count.checked_mul(bytes as u64).filter(|size| i64::try_from(*size).is_ok()).ok_or_else(|| {
             Error::invalid(format!(
                 "byte size overflow for input '{name}': element count ({count}) * data type size ({bytes}) exceeds maximum allowed size ({})",
-                i64::MAX
-            ))
+                i64::MAX, name = truncated(&name)))
         })?,
     };
     if size > input_bytes_max {
         return Err(Error::invalid(format!(
-            "JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit."
+            "JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit.",
+            name = truncated(&name)
         )));
     }
     // A shape may promise far more than the text holds: each element takes two bytes of it, but for the last.
     if data_type.element_bytes().is_some() && count > (text.len() as u64).div_ceil(2) {
         return Err(match data_type {
-            DataType::Fp16 | DataType::Bf16 => {
-                tensor::read(text, name, data_type, 0, &mut Block::with_capacity(0))
-                    .err()
-                    .unwrap_or_else(too_few)
-            }
+            DataType::Fp16 | DataType::Bf16 => tensor::read(
+                text,
+                name,
+                data_type,
+                0,
+                &mut Block::with_capacity(0),
+                false,
+            )
+            .err()
+            .unwrap_or_else(too_few),
             _ => too_few(),
         });
     }
@@ -584,8 +626,8 @@ fn read_json(
         usize::try_from(size).map_err(|_| Error::invalid("the tensor is too large"))?,
         usize::try_from(count).map_err(|_| Error::invalid("the tensor is too large"))?,
     );
-    let mut block = Block::with_capacity(size);
-    tensor::read(text, name, data_type, count, &mut block)?;
+    let mut block = Block::try_with_capacity(size)?;
+    tensor::read(text, name, data_type, count, &mut block, strict_integers)?;
     Ok(View::from(block))
 }
 
@@ -598,7 +640,8 @@ fn element_count(shape: &Shape, name: &str) -> Result<u64, Error> {
     if shape.iter().any(|dim| *dim < 0) {
         return Err(Error::invalid(format!(
             "invalid shape for input '{name}': shape {} contains one or more invalid dimensions",
-            shape_text(shape)
+            shape_text(shape),
+            name = truncated(&name)
         )));
     }
     if shape.is_empty() || shape.contains(&0) {
@@ -612,12 +655,17 @@ fn element_count(shape: &Shape, name: &str) -> Result<u64, Error> {
             Error::invalid(format!(
                 "invalid shape for input '{name}': shape {} causes total element count to exceed maximum size of {}",
                 shape_text(shape),
-                i64::MAX
-            ))
+                i64::MAX, name = truncated(&name)))
         })
 }
 
 fn shape_text(shape: &Shape) -> String {
-    let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
-    format!("[{}]", dims.join(","))
+    let dims = shape.iter().take(DIMS_SHOWN_MAX);
+    let dims: Vec<String> = dims.map(i64::to_string).collect();
+    let more = if shape.len() > DIMS_SHOWN_MAX {
+        ",..."
+    } else {
+        ""
+    };
+    format!("[{}{more}]", dims.join(","))
 }

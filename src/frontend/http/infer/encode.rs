@@ -2,7 +2,7 @@
 
 use conch_config::DataType;
 use conch_engine::{Error, Output, ParameterValue, Response};
-use conch_memory::View;
+use conch_memory::{View, try_reserve};
 use smallvec::SmallVec;
 
 use super::decode::{Decoded, OutputForm};
@@ -27,11 +27,29 @@ pub(crate) fn json_work_bytes(response: &Response, request: &Decoded) -> usize {
 /// Text that a byte of an output becomes, at most: a flag `false,`, a control character in a string `\u0001`.
 const TEXT_PER_BYTE: u64 = 6;
 
+/// The longest text of an element that is no string, with its comma: a double has at most 24 characters.
+const ELEMENT_TEXT_BYTES_MAX: usize = 32;
+/// Elements for which room is made at once.
+const SLICE_ELEMENTS: usize = 256;
+
 /// Bytes of the answer that `response` becomes, of which `json_bytes` are written as JSON, at most; but for its names.
 pub(crate) fn answer_bytes_max(response: &Response, json_bytes: usize) -> u64 {
     (json_bytes as u64)
         .saturating_mul(TEXT_PER_BYTE)
         .saturating_add(response.byte_size())
+}
+
+/// The id and the response's parameters as JSON, at most: what of an answer's head a client or a backend sizes.
+pub(crate) fn text_bytes(id: &str, response: &Response) -> usize {
+    let parameters = response.parameters.iter().map(|parameter| {
+        let value = match &parameter.value {
+            ParameterValue::Text(text) => text.len(),
+            _ => 0,
+        };
+        parameter.name.len() + value + ELEMENT_TEXT_BYTES_MAX
+    });
+    let bytes = id.len() + parameters.sum::<usize>();
+    bytes.saturating_mul(TEXT_PER_BYTE as usize)
 }
 
 /// Renders `response`; its JSON goes into `body`. Members stand in upstream's order.
@@ -46,6 +64,7 @@ pub(crate) fn encode(
 ) -> Result<Answer, Error> {
     classes.apply(&mut response)?;
     let mut parts: SmallVec<[View; 4]> = SmallVec::new();
+    try_reserve(&mut body, 256 + text_bytes(request.id(), &response))?;
     body.push(b'{');
     if !request.id().is_empty() {
         body.extend_from_slice(b"\"id\":");
@@ -217,11 +236,14 @@ fn each<const WIDTH: usize>(
         return Err(size_mismatch(output));
     }
     let (elements, _) = bytes.as_chunks::<WIDTH>();
-    for (index, element) in elements.iter().enumerate() {
-        if index > 0 {
-            body.push(b',');
+    for (index, slice) in elements.chunks(SLICE_ELEMENTS).enumerate() {
+        try_reserve(body, slice.len() * ELEMENT_TEXT_BYTES_MAX)?;
+        for (place, element) in slice.iter().enumerate() {
+            if index + place > 0 {
+                body.push(b',');
+            }
+            write_one(body, *element);
         }
-        write_one(body, *element);
     }
     Ok(())
 }
@@ -243,6 +265,7 @@ fn write_strings(
         let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(mismatch)?;
         let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| mismatch())?;
         let (text, behind) = behind.split_at_checked(length).ok_or_else(mismatch)?;
+        try_reserve(body, text.len().saturating_mul(TEXT_PER_BYTE as usize) + 3)?;
         if index > 0 {
             body.push(b',');
         }
@@ -258,7 +281,7 @@ mod tests {
 
     use conch_engine::ModelVersion;
 
-    use super::super::decode::decode;
+    use super::super::decode::{Limits, decode};
     use super::*;
 
     /// What a client is told of one output of a model.
@@ -272,7 +295,10 @@ mod tests {
             &request,
             request.len(),
             "m",
-            100,
+            Limits {
+                input_bytes_max: 100,
+                strict_integers: false,
+            },
             &conch_engine::Regions::default(),
         )
         .expect("a sound request");

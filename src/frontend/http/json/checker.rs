@@ -2,13 +2,16 @@
 //!
 //! A state machine without recursion, named after rapidjson's states, so that a refusal names what rapidjson would name.
 
+use conch_memory::{OutOfMemory, try_push, try_reserve};
 use smallvec::SmallVec;
 
 use super::document::{Kind, Node};
 use super::lexer::{self, Fault, Refused, Text};
 
-/// Nesting that the checker follows; upstream's limit for tensor data is 100.
+/// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like tensor data, at a bit per level.
 const DEPTH_MAX: usize = 128;
+/// What some editors put in front of text; rapidjson skips it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Values outside `data` arrays: far above any honest request, and it bounds what a hostile one makes us note (16 bytes each).
 pub(super) const NODES_MAX: usize = 1 << 20;
 
@@ -54,11 +57,13 @@ impl Expect {
 struct Checker<'t> {
     text: &'t [u8],
     nodes: Vec<Node>,
-    resolved: Vec<Box<[u8]>>,
-    /// Open containers: whether it is an object, and its node; lumps and what is inside have none.
-    open: SmallVec<[(bool, Option<u32>); 8]>,
+    resolved: Vec<Vec<u8>>,
+    /// Open containers that have nodes: whether it is an object, and its node.
+    open: SmallVec<[(bool, u32); 8]>,
     /// Depth of `open` at which the present lump began.
     lump_depth: Option<usize>,
+    /// Open containers within the lump.
+    inner: Kinds,
     /// The last name was `data`.
     is_data_next: bool,
     /// Which arrays are lumps.
@@ -75,8 +80,46 @@ pub(super) enum Lumps {
 
 pub(super) enum Stop {
     Refused(Refused),
-    TooDeep { in_data: bool },
     TooMany,
+    OutOfMemory(OutOfMemory),
+}
+
+impl From<OutOfMemory> for Stop {
+    fn from(refused: OutOfMemory) -> Stop {
+        Stop::OutOfMemory(refused)
+    }
+}
+
+/// Which of the open containers are objects, a bit each.
+#[derive(Default)]
+struct Kinds {
+    words: Vec<u64>,
+    depth: usize,
+}
+
+impl Kinds {
+    fn push(&mut self, is_object: bool) -> Result<(), Stop> {
+        let (index, bit) = (self.depth / 64, self.depth % 64);
+        if index == self.words.len() {
+            try_push(&mut self.words, 0)?;
+        }
+        if let Some(word) = self.words.get_mut(index) {
+            *word = *word & !(1 << bit) | u64::from(is_object) << bit;
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn pop(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// Whether the innermost is an object; none if none is open.
+    fn last(&self) -> Option<bool> {
+        let place = self.depth.checked_sub(1)?;
+        let word = self.words.get(place / 64)?;
+        Some(word >> (place % 64) & 1 == 1)
+    }
 }
 
 impl From<Refused> for Stop {
@@ -86,7 +129,7 @@ impl From<Refused> for Stop {
 }
 
 /// The notes of a whole text: its nodes, the root first, and the strings that had escapes.
-pub(super) type Notes = (Vec<Node>, Vec<Box<[u8]>>);
+pub(super) type Notes = (Vec<Node>, Vec<Vec<u8>>);
 
 /// Checks `text`, whose length fits 32 bits.
 ///
@@ -99,6 +142,7 @@ pub(super) fn check(text: &[u8], lumps: Lumps) -> Result<Notes, Stop> {
         resolved: Vec::new(),
         open: SmallVec::new(),
         lump_depth: None,
+        inner: Kinds::default(),
         is_data_next: false,
         lumps,
     };
@@ -109,8 +153,16 @@ pub(super) fn check(text: &[u8], lumps: Lumps) -> Result<Notes, Stop> {
 impl Checker<'_> {
     fn check(&mut self) -> Result<(), Stop> {
         let mut expect = Expect::Root;
-        let mut at = lexer::skip_space(self.text, 0);
+        let mark_bytes = match self.text.starts_with(BYTE_ORDER_MARK) {
+            true => BYTE_ORDER_MARK.len(),
+            false => 0,
+        };
+        let mut at = lexer::skip_space(self.text, mark_bytes);
         while let Some(byte) = self.text.get(at).copied() {
+            // It ends the text, whatever is behind it: upstream's strings are C's.
+            if byte == 0 {
+                break;
+            }
             (expect, at) = self.step(expect, at, byte)?;
             at = lexer::skip_space(self.text, at);
             if expect == Expect::ElementEnd && self.lump_depth.is_some() {
@@ -188,37 +240,33 @@ impl Checker<'_> {
     }
 
     fn after_value(&self) -> Expect {
-        match self.open.last() {
+        let outer = self.open.last().map(|(is_object, _)| *is_object);
+        match self.inner.last().or(outer) {
             None => Expect::End,
-            Some((true, _)) => Expect::MemberEnd,
-            Some((false, _)) => Expect::ElementEnd,
+            Some(true) => Expect::MemberEnd,
+            Some(false) => Expect::ElementEnd,
         }
     }
 
     fn begin(&mut self, is_object: bool, at: usize) -> Result<Expect, Stop> {
-        let is_data = !is_object
-            && (self.lumps == Lumps::All
-                || self.is_data_next && matches!(self.open.last(), Some((true, _))));
-        if self.open.len() >= DEPTH_MAX {
-            return Err(Stop::TooDeep {
-                in_data: self.lump_depth.is_some(),
-            });
-        }
-        let node = if self.lump_depth.is_some() {
-            None
+        if self.lump_depth.is_some() {
+            self.inner.push(is_object)?;
         } else {
-            let kind = match (is_object, is_data) {
-                (true, _) => Kind::Object,
-                (false, true) => Kind::Lump,
+            let is_data = !is_object
+                && (self.lumps == Lumps::All
+                    || self.is_data_next && matches!(self.open.last(), Some((true, _))));
+            let is_lump = is_data || self.open.len() >= DEPTH_MAX;
+            let kind = match (is_lump, is_object) {
+                (true, _) => Kind::Lump,
+                (false, true) => Kind::Object,
                 (false, false) => Kind::Array,
             };
             self.note(kind, at, at)?;
-            if is_data {
+            if is_lump {
                 self.lump_depth = Some(self.open.len());
             }
-            u32::try_from(self.nodes.len() - 1).ok()
-        };
-        self.open.push((is_object, node));
+            self.open.push((is_object, self.nodes.len() as u32 - 1));
+        }
         Ok(if is_object {
             Expect::FirstName
         } else {
@@ -227,8 +275,12 @@ impl Checker<'_> {
     }
 
     fn close(&mut self, at: usize) -> Expect {
+        if self.inner.last().is_some() {
+            self.inner.pop();
+            return self.after_value();
+        }
         let next = self.nodes.len() as u32;
-        if let Some((_, Some(node))) = self.open.pop()
+        if let Some((_, node)) = self.open.pop()
             && let Some(node) = self.nodes.get_mut(node as usize)
         {
             node.end = at as u32 + 1;
@@ -254,9 +306,10 @@ impl Checker<'_> {
         if !string.has_escapes {
             return self.note(Kind::Plain, string.start, string.end);
         }
-        let mut resolved = Vec::with_capacity(string.end - string.start);
+        let mut resolved = Vec::new();
+        try_reserve(&mut resolved, string.end - string.start)?;
         lexer::unescape_into(self.text, string, &mut resolved);
-        self.resolved.push(resolved.into_boxed_slice());
+        try_push(&mut self.resolved, resolved)?;
         self.note(Kind::Escaped, self.resolved.len() - 1, 0)
     }
 
@@ -266,12 +319,12 @@ impl Checker<'_> {
             return Err(Stop::TooMany);
         }
         let next = self.nodes.len() as u32 + 1;
-        self.nodes.push(Node {
+        let node = Node {
             kind,
             start: start as u32,
             end: end as u32,
             next,
-        });
-        Ok(())
+        };
+        Ok(try_push(&mut self.nodes, node)?)
     }
 }

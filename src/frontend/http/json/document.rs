@@ -1,5 +1,7 @@
 //! A validated text and the values in it.
 
+use std::collections::HashSet;
+
 use conch_engine::Error;
 use conch_memory::View;
 
@@ -18,7 +20,7 @@ pub(super) enum Kind {
     Array,
     /// Names and values follow in turn until `next`.
     Object,
-    /// An array whose elements were checked but not noted.
+    /// An array whose elements were checked but not noted, or what lies too deep for anybody to look at.
     Lump,
 }
 
@@ -35,7 +37,7 @@ pub(super) struct Node {
 pub(crate) struct Document {
     text: View,
     nodes: Vec<Node>,
-    resolved: Vec<Box<[u8]>>,
+    resolved: Vec<Vec<u8>>,
 }
 
 /// One value of a document.
@@ -49,8 +51,7 @@ impl Document {
     /// Checks the first `length` bytes of `body` from `start`.
     ///
     /// # Errors
-    /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it nests too deep or holds
-    /// too many values.
+    /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it holds too many values.
     pub(crate) fn parse(text: View) -> Result<Document, Error> {
         Document::parse_with(text, Lumps::Data)
     }
@@ -74,11 +75,7 @@ impl Document {
             Err(Stop::Refused((fault, offset))) => Err(Error::internal(format!(
                 "failed to parse the request JSON buffer: {fault} at {offset}"
             ))),
-            Err(Stop::TooDeep { in_data: true }) => Err(Error::invalid(format!(
-                "Unable to parse 'data': {}",
-                super::tensor::TOO_DEEP
-            ))),
-            Err(Stop::TooDeep { in_data: false }) => Err(Error::invalid(super::tensor::TOO_DEEP)),
+            Err(Stop::OutOfMemory(refused)) => Err(refused.into()),
             Err(Stop::TooMany) => Err(Error::invalid(format!(
                 "the request JSON holds more than {NODES_MAX} values outside of tensor data"
             ))),
@@ -163,6 +160,29 @@ impl<'d> Value<'d> {
         })
     }
 
+    /// [`Value::members`], each with whether it is the first of its name. Where names must be unique it is the one that counts.
+    pub(crate) fn members_marked(self) -> impl Iterator<Item = (&'d [u8], Value<'d>, bool)> {
+        /// Members of which each is compared with those in front of it.
+        const COMPARED_MAX: usize = 16;
+        let mut count = 0;
+        let mut names = HashSet::new();
+        self.members().map(move |(name, value)| {
+            count += 1;
+            if count == COMPARED_MAX + 1 {
+                names.extend(self.members().take(COMPARED_MAX).map(|(name, _)| name));
+            }
+            let is_first = match count <= COMPARED_MAX {
+                true => {
+                    let mut members = self.members();
+                    let first = members.find(|(known, _)| *known == name);
+                    first.is_some_and(|(_, first)| first.index == value.index)
+                }
+                false => names.insert(name),
+            };
+            (name, value, is_first)
+        })
+    }
+
     /// The first member of that name; none if there is none or this is not an object.
     pub(crate) fn find(self, name: &str) -> Option<Value<'d>> {
         self.members()
@@ -224,7 +244,7 @@ impl<'d> Value<'d> {
                 .document
                 .resolved
                 .get(self.node().start as usize)
-                .map(|text| &**text),
+                .map(Vec::as_slice),
             _ => None,
         }
     }
@@ -315,7 +335,7 @@ mod tests {
             ("{\"a\":}", "Invalid value. at 5"),
             (
                 "{\"a\":1",
-                "Missing a comma or } after an object member. at 6",
+                "Missing a comma or '}' after an object member. at 6",
             ),
             ("{\"a\":1,}", "Missing a name for object member. at 7"),
             (
@@ -444,12 +464,82 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_bounded_without_recursion() {
-        for (depth, is_accepted) in [(100, true), (127, true), (129, false), (1_000_000, false)] {
-            let mut text = vec![b'['; depth];
-            text.extend(vec![b']'; depth]);
-            assert_eq!(parse(&text).is_ok(), is_accepted, "{depth}");
+    fn nesting_costs_no_recursion_and_nothing_is_noted_of_what_lies_deep() {
+        for depth in [100, 127, 128, 129, 1_000_000] {
+            for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+                let text = open.repeat(depth) + "1" + &close.repeat(depth);
+                let document = parse(text.as_bytes()).unwrap();
+                assert!(document.nodes.len() < 300, "{depth}");
+                for wrong in [
+                    open.repeat(depth) + "1" + &close.repeat(depth - 1),
+                    open.repeat(depth) + "1" + &close.repeat(depth + 1),
+                    open.repeat(depth) + "1" + if open == "[" { "}" } else { "]" },
+                ] {
+                    assert!(parse(wrong.as_bytes()).is_err(), "{depth}");
+                }
+            }
         }
+        // What lies behind the deep part is noted again.
+        let deep = "[{\"q\":".repeat(1000) + "[]" + &"}]".repeat(1000);
+        let text = format!(r#"{{"deep":{deep},"behind":[1,{{"a":2}}]}}"#);
+        let document = parse(text.as_bytes()).unwrap();
+        let behind = document.root().member("behind").unwrap();
+        let list: Vec<Value<'_>> = behind.as_array().unwrap().collect();
+        assert_eq!(list[1].member("a").unwrap().as_unsigned(), Ok(2));
+        assert!(document.root().member("deep").unwrap().as_bool().is_err());
+    }
+
+    /// As rapidjson has it: a mark in front is skipped, a NUL between two tokens ends the text.
+    #[test]
+    fn what_stands_around_the_text() {
+        for (text, expected) in [
+            (&b"\xef\xbb\xbf {\"a\":1}"[..], Ok(())),
+            (b"{\"a\":1}\0\0", Ok(())),
+            (b"{\"a\":1} \0 {]", Ok(())),
+            (
+                b"{\"a\":1\0}",
+                Err("Missing a comma or '}' after an object member. at 6"),
+            ),
+            (b"\0", Err("The document is empty. at 0")),
+            (b"\xef\xbb\xbf", Err("The document is empty. at 3")),
+            (b"\xef\xbb\xbf\xef\xbb\xbf{}", Err("Invalid value. at 3")),
+            (b" \xef\xbb\xbf{}", Err("Invalid value. at 1")),
+            (
+                b"{\"a\":\"\0\"}",
+                Err("Missing a closing quotation mark in string. at 6"),
+            ),
+        ] {
+            let outcome = parse(text)
+                .map(|_| ())
+                .map_err(|error| error.message.into_owned());
+            let expected = expected
+                .map_err(|what: &str| format!("failed to parse the request JSON buffer: {what}"));
+            assert_eq!(outcome, expected, "{}", text.escape_ascii());
+        }
+        let document = parse(b"\xef\xbb\xbf{\"data\":[1,2]}\0").unwrap();
+        let data = document.root().member("data").unwrap();
+        assert_eq!(data.as_tensor_data().unwrap(), b"[1,2]");
+    }
+
+    #[test]
+    fn the_first_of_a_name_is_marked() {
+        let names: Vec<String> = (0..40).map(|index| format!("n{}", index % 25)).collect();
+        let members: Vec<String> = names.iter().map(|name| format!("\"{name}\":1")).collect();
+        let document = parse(format!("{{{}}}", members.join(",")).as_bytes()).unwrap();
+        let marks: Vec<bool> = document
+            .root()
+            .members_marked()
+            .map(|member| member.2)
+            .collect();
+        let expected: Vec<bool> = (0..40).map(|index| index < 25).collect();
+        assert_eq!(marks, expected);
+        let document = parse(br#"{"a":1,"b":2,"a":3,"":4,"":5}"#).unwrap();
+        let marks: Vec<bool> = document
+            .root()
+            .members_marked()
+            .map(|member| member.2)
+            .collect();
+        assert_eq!(marks, [true, true, false, true, false]);
     }
 
     /// Any mutation of a valid text is refused or accepted, never a panic.

@@ -30,7 +30,7 @@ impl fmt::Display for Fault {
             Fault::ValueInvalid => "Invalid value.",
             Fault::MissingName => "Missing a name for object member.",
             Fault::MissingColon => "Missing a colon after a name of object member.",
-            Fault::MissingCommaOrBrace => "Missing a comma or } after an object member.",
+            Fault::MissingCommaOrBrace => "Missing a comma or '}' after an object member.",
             Fault::MissingCommaOrBracket => "Missing a comma or ']' after an array element.",
             Fault::HexInvalid => "Incorrect hex digit after \\u escape in string.",
             Fault::SurrogateInvalid => "The surrogate pair in string is invalid.",

@@ -4,7 +4,7 @@
 //! values that are then cut to the tensor's type.
 
 use conch_config::DataType;
-use conch_engine::Error;
+use conch_engine::{Error, truncated};
 use conch_memory::Block;
 
 use super::lexer;
@@ -185,43 +185,56 @@ fn mismatch(what: &str) -> Error {
 /// Appends the elements of the checked array `text` to `target`, which has room for `count` elements of `data_type`.
 ///
 /// # Errors
-/// In upstream's words and codes: too few or too many elements, elements of another kind, types that have no JSON form.
+/// In upstream's words and codes: too few or too many elements, elements of another kind, types that have no JSON form. With `is_strict`,
+/// INVALID_ARG for an integer that the type cannot hold; else it is cut to the type, as upstream.
 pub(crate) fn read(
     text: &[u8],
     name: &str,
     data_type: DataType,
     count: usize,
     target: &mut Block,
+    is_strict: bool,
 ) -> Result<(), Error> {
+    let unsigned = |element: Element<'_>, max: u64| match as_unsigned(element)? {
+        value if is_strict && value > max => Err(out_of_range(value.into(), name, data_type)),
+        value => Ok(value),
+    };
+    let signed = |element: Element<'_>, min: i64, max: i64| match as_signed(element)? {
+        value if is_strict && !(min..=max).contains(&value) => {
+            Err(out_of_range(value.into(), name, data_type))
+        }
+        value => Ok(value),
+    };
     match data_type {
         DataType::Fp16 | DataType::Bf16 => Err(Error::invalid(format!(
             "receiving {} data via JSON is not supported. Please use the binary data format for input {name}",
-            data_type.name()
+            data_type.name(),
+            name = truncated(&name)
         ))),
         DataType::Bool => read_as(text, count, target, |element| match element {
             Element::Bool(value) => Ok([u8::from(value)]),
             _ => Err(mismatch("non-boolean as boolean")),
         }),
         DataType::Uint8 => read_as(text, count, target, |element| {
-            Ok((as_unsigned(element)? as u8).to_le_bytes())
+            Ok((unsigned(element, u8::MAX.into())? as u8).to_le_bytes())
         }),
         DataType::Uint16 => read_as(text, count, target, |element| {
-            Ok((as_unsigned(element)? as u16).to_le_bytes())
+            Ok((unsigned(element, u16::MAX.into())? as u16).to_le_bytes())
         }),
         DataType::Uint32 => read_as(text, count, target, |element| {
-            Ok((as_unsigned(element)? as u32).to_le_bytes())
+            Ok((unsigned(element, u32::MAX.into())? as u32).to_le_bytes())
         }),
         DataType::Uint64 => read_as(text, count, target, |element| {
             Ok(as_unsigned(element)?.to_le_bytes())
         }),
         DataType::Int8 => read_as(text, count, target, |element| {
-            Ok((as_signed(element)? as i8).to_le_bytes())
+            Ok((signed(element, i8::MIN.into(), i8::MAX.into())? as i8).to_le_bytes())
         }),
         DataType::Int16 => read_as(text, count, target, |element| {
-            Ok((as_signed(element)? as i16).to_le_bytes())
+            Ok((signed(element, i16::MIN.into(), i16::MAX.into())? as i16).to_le_bytes())
         }),
         DataType::Int32 => read_as(text, count, target, |element| {
-            Ok((as_signed(element)? as i32).to_le_bytes())
+            Ok((signed(element, i32::MIN.into(), i32::MAX.into())? as i32).to_le_bytes())
         }),
         DataType::Int64 => read_as(text, count, target, |element| {
             Ok(as_signed(element)?.to_le_bytes())
@@ -234,6 +247,15 @@ pub(crate) fn read(
         }),
         DataType::Bytes => read_bytes(text, target),
     }
+}
+
+/// What `--strict-integers` says of `value`.
+pub(crate) fn out_of_range(value: i128, name: &str, data_type: DataType) -> Error {
+    Error::invalid(format!(
+        "{value} is out of the range of {} for input '{}'",
+        data_type.name(),
+        truncated(name)
+    ))
 }
 
 fn as_unsigned(element: Element<'_>) -> Result<u64, Error> {
@@ -410,11 +432,45 @@ mod tests {
             },
         };
         let mut block = Block::with_capacity(capacity);
-        let outcome = read(text.as_bytes(), "in", data_type, count, &mut block);
+        let outcome = read(text.as_bytes(), "in", data_type, count, &mut block, false);
         let outcome = outcome
             .map(|()| block.as_slice().to_vec())
             .map_err(|error| error.message.into_owned());
         assert_eq!(outcome, expected.map_err(str::to_owned), "{text}");
+    }
+
+    #[test]
+    fn integers_that_do_not_fit_are_refused_where_that_is_asked_for() {
+        let kinds = [
+            (DataType::Uint8, 0, 255),
+            (DataType::Int8, -128, 127),
+            (DataType::Uint16, 0, 65_535),
+            (DataType::Int16, -32_768, 32_767),
+            (DataType::Uint32, 0, 4_294_967_295),
+            (DataType::Int32, -2_147_483_648, 2_147_483_647_i64),
+        ];
+        for (data_type, min, max) in kinds {
+            for (value, fits) in [(min, true), (max, true), (max + 1, false), (min - 1, false)] {
+                if value < 0 && min == 0 {
+                    continue;
+                }
+                let text = format!("[{value}]");
+                for is_strict in [false, true] {
+                    let mut block = Block::with_capacity(8);
+                    let outcome = read(text.as_bytes(), "in", data_type, 1, &mut block, is_strict);
+                    let expected = match fits || !is_strict {
+                        true => Ok(()),
+                        false => Err(out_of_range(value.into(), "in", data_type)),
+                    };
+                    assert_eq!(outcome, expected, "{text} {is_strict}");
+                }
+            }
+        }
+        let error = out_of_range(128, "in", DataType::Int8);
+        assert_eq!(
+            &*error.message,
+            "128 is out of the range of INT8 for input 'in'"
+        );
     }
 
     #[test]
@@ -581,7 +637,7 @@ mod tests {
         for (depth, is_accepted) in [(99, true), (100, false), (101, false)] {
             let text = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
             let mut block = Block::with_capacity(4);
-            let outcome = read(text.as_bytes(), "in", DataType::Fp32, 1, &mut block);
+            let outcome = read(text.as_bytes(), "in", DataType::Fp32, 1, &mut block, false);
             assert_eq!(outcome.is_ok(), is_accepted, "{depth}");
             if let Err(error) = outcome {
                 assert_eq!(error.message, format!("Unable to parse 'data': {TOO_DEEP}"));

@@ -16,6 +16,11 @@ const INPUTS: &str = r#"
     input { name: "data" data_type: TYPE_FP64 dims: [ -1 ] optional: true }
 "#;
 
+const LIMITS: Limits = Limits {
+    input_bytes_max: 1 << 10,
+    strict_integers: false,
+};
+
 fn config(inputs: &str, batch: u32) -> Arc<Model> {
     let text = format!(
         "name: \"m\" backend: \"b\" max_batch_size: {batch} {inputs} output {{ name: \"OUT\" data_type: TYPE_FP32 dims: [ -1 ] }}"
@@ -27,7 +32,7 @@ fn config(inputs: &str, batch: u32) -> Arc<Model> {
 
 /// The decoded request as text: id, inputs as `name[shape]=bytes`, parameters.
 fn decoded(text: &[u8], config: &Arc<Model>) -> Result<String, Error> {
-    let mut decoded = decode(View::copy_of(text), config, 1 << 10)?;
+    let mut decoded = decode(View::copy_of(text), config, LIMITS)?;
     let draft = decoded.draft();
     let mut rows: Vec<String> = Vec::new();
     for input in &draft.inputs {

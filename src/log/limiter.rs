@@ -1,39 +1,37 @@
-//! What a plug-in does wrong, told in the log: what happens to the client's request is an answer, and does not say so loud enough.
+//! A rate-limited log for faults that may come with every request, such as those of a plug-in.
 //!
-//! At most one line per second and subject (the backend of a model, a cache), so that one that errs with every request neither fills a disk
-//! nor slows the server. Any thread; does not block beyond the log's own lock.
+//! At most one line per second and subject (the backend of a model, a cache): a backend that errs with every request neither fills a
+//! disk nor slows the server. Any thread; does not block.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::log;
-
-/// The complaints about one subject.
+/// The lines about one subject.
 #[derive(Debug, Default)]
-pub struct Complaints {
+pub struct LogLimiter {
     /// Until when no line is written.
     quiet_until_ns: AtomicU64,
     /// How many were not written since the last line.
     unsaid: AtomicU64,
 }
 
-impl Complaints {
+impl LogLimiter {
     /// Writes a line, unless one was written less than a second before `now_ns`; then it is only counted.
     pub fn tell(&self, now_ns: u64, what: fmt::Arguments<'_>) {
         if let Some(unsaid) = self.turn(now_ns) {
             match unsaid {
-                0 => log::error!("{what}"),
-                unsaid => log::error!("{what} ({unsaid} more complaints since the last one)"),
+                0 => crate::error!("{what}"),
+                unsaid => crate::error!("{what} ({unsaid} more complaints since the last one)"),
             }
         }
     }
 
-    /// [`Complaints::tell`] of what is no error.
-    pub(crate) fn warn(&self, now_ns: u64, what: fmt::Arguments<'_>) {
+    /// [`LogLimiter::tell`] of what is no error.
+    pub fn warn(&self, now_ns: u64, what: fmt::Arguments<'_>) {
         if let Some(unsaid) = self.turn(now_ns) {
             match unsaid {
-                0 => log::warning!("{what}"),
-                unsaid => log::warning!("{what} ({unsaid} more complaints since the last one)"),
+                0 => crate::warning!("{what}"),
+                unsaid => crate::warning!("{what} ({unsaid} more complaints since the last one)"),
             }
         }
     }
@@ -67,7 +65,7 @@ mod tests {
 
     #[test]
     fn one_line_per_second_counts_the_others() {
-        let complaints = Complaints::default();
+        let limiter = LogLimiter::default();
         let cases = [
             (5, Some(0)),
             (6, None),
@@ -78,7 +76,7 @@ mod tests {
             (10 * QUIET_NS, Some(0)),
         ];
         for (now_ns, expected) in cases {
-            assert_eq!(complaints.turn(now_ns), expected, "at {now_ns}");
+            assert_eq!(limiter.turn(now_ns), expected, "at {now_ns}");
         }
     }
 }

@@ -1,0 +1,112 @@
+//! How requests come to a model's queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use conch_channel::{NEVER_NS, Refused};
+use conch_config::Scheduling;
+
+use super::{Queue, Refusal, stopping};
+use crate::request_log::{self, RequestState};
+use crate::scheduler::{Facts, Key, rejection_ns};
+use crate::{Error, ModelVersion, Ticket};
+
+impl ModelVersion {
+    /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the response cache: its completion may be
+    /// called before this returns. Does not block.
+    ///
+    /// # Errors
+    /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
+    /// the first is counted, as rejected.
+    pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
+        let origin = ticket.shared();
+        request_log::note(&origin.id, RequestState::Initialized, RequestState::Pending);
+        let member = self.cache.get();
+        let submitted = match member.filter(|_| ticket.shared().deposit.is_some()) {
+            Some(member) => member.submit(self, ticket),
+            None => self.enqueue(ticket),
+        };
+        submitted.map_err(|Refusal { error, live }| {
+            if let Some(mut live) = live {
+                let id = &live.shared().id;
+                request_log::note(id, RequestState::Pending, RequestState::FailedEnqueue);
+                live.hold.defuse();
+            }
+            error
+        })
+    }
+
+    /// Whether the queue takes no more requests.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self.queue.get() {
+            Some(queue) => queue.is_stopping(),
+            None => self.ensemble.get().is_none_or(|own| own.is_closed()),
+        }
+    }
+
+    /// Puts a request into the queue that has its place there.
+    pub(crate) fn enqueue(&self, ticket: Ticket) -> Result<(), Refusal> {
+        let rejection_ns = match &self.config.scheduling {
+            Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
+            // If it has to wait for a slot.
+            Scheduling::Sequence(_) => match ticket.shared().facts {
+                Facts { timeout_us: 0, .. } => NEVER_NS,
+                Facts {
+                    queued_ns,
+                    timeout_us,
+                    ..
+                } => queued_ns.saturating_add(timeout_us.saturating_mul(1_000)),
+            },
+            _ => NEVER_NS,
+        };
+        let member = ticket.shared().member.as_ref();
+        let started = member
+            .filter(|member| member.is_start)
+            .map(|member| member.key.clone());
+        let refused = match self.queue.get() {
+            Some(queue) if started.is_some() && queue.is_stopping() => ticket,
+            Some(queue) => match self.submit_to(queue, ticket, started) {
+                Ok(()) => {
+                    // Every core may be executing for longer than that.
+                    if rejection_ns != NEVER_NS {
+                        queue.entrust(rejection_ns);
+                    }
+                    return Ok(());
+                }
+                Err(Refused::Closed(ticket)) => ticket,
+                Err(Refused::Linked(_)) => {
+                    return Err(Refusal {
+                        error: Error::internal("the request is queued already"),
+                        live: None,
+                    });
+                }
+            },
+            None => match self.ensemble.get() {
+                Some(ensemble) => return ensemble.begin(ticket),
+                None => ticket,
+            },
+        };
+        Err(stopping(&refused))
+    }
+
+    /// Puts a request into the queue that starts the sequence `started`, or none.
+    fn submit_to(
+        &self,
+        queue: &Arc<Queue>,
+        ticket: Ticket,
+        started: Option<Key>,
+    ) -> Result<(), Refused<Ticket>> {
+        let Some(key) = started else {
+            return queue.submit(ticket);
+        };
+        // It may go on in a version that this one took the place of.
+        self.elders.end(&key);
+        queue.submit(ticket)?;
+        // Pairs with the fence of a hand-over: that has seen the request, or we see the ledger.
+        fence(Ordering::SeqCst);
+        if let Some(ledger) = queue.ledger.get() {
+            ledger.note(key);
+        }
+        Ok(())
+    }
+}

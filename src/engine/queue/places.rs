@@ -1,0 +1,161 @@
+//! Places in a queue, and how many there are of them by priority level.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
+
+use crate::scheduler::policy_of;
+use crate::{Error, ModelVersion};
+
+/// How many requests wait per priority level, where the queue policy bounds them.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    /// Count and bound, by level (0 without levels); empty if no level is bounded.
+    levels: Box<[(AtomicU32, u32)]>,
+    /// The levels beyond them, if there are more.
+    rest: Option<Box<Rest>>,
+}
+
+/// Levels that are too many for a counter each: those that hold something are counted, behind a lock.
+#[derive(Debug)]
+struct Rest {
+    counts: Mutex<BTreeMap<u64, u32>>,
+    default_policy: QueuePolicy,
+    policies: Vec<(u64, QueuePolicy)>,
+}
+
+/// Levels with a counter of their own each, if the policy bounds any.
+const COUNTED_LEVELS_MAX: u64 = 1_024;
+
+impl Bounds {
+    pub(crate) fn new(config: &conch_config::Model) -> Bounds {
+        let settings = match &config.scheduling {
+            Scheduling::Dynamic(settings) => settings,
+            Scheduling::Sequence(settings) if settings.queue_size_max != 0 => {
+                let levels = [(AtomicU32::new(0), settings.queue_size_max)];
+                return Bounds {
+                    levels: levels.into(),
+                    rest: None,
+                };
+            }
+            _ => return Bounds::default(),
+        };
+        let DynamicBatching {
+            default_policy,
+            priority_policies,
+            priority_levels,
+            ..
+        } = settings;
+        let is_bounded = |policy: &QueuePolicy| policy.queue_size_max != 0;
+        if !is_bounded(default_policy)
+            && !priority_policies
+                .iter()
+                .any(|(_, policy)| is_bounded(policy))
+        {
+            return Bounds::default();
+        }
+        let levels = (0..=(*priority_levels).min(COUNTED_LEVELS_MAX))
+            .map(|level| {
+                (
+                    AtomicU32::new(0),
+                    policy_of(priority_policies, *default_policy, level).queue_size_max,
+                )
+            })
+            .collect();
+        let rest = (*priority_levels > COUNTED_LEVELS_MAX).then(|| {
+            Box::new(Rest {
+                counts: Mutex::default(),
+                default_policy: *default_policy,
+                policies: priority_policies.clone(),
+            })
+        });
+        Bounds { levels, rest }
+    }
+
+    /// Counts a request in; false if its level is full.
+    fn try_enter(&self, level: u64) -> bool {
+        let Some((count, max)) = self.at(level) else {
+            return self.rest.as_ref().is_none_or(|rest| rest.try_enter(level));
+        };
+        if *max == 0 {
+            return true;
+        }
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                (count < *max).then_some(count + 1)
+            })
+            .is_ok()
+    }
+
+    fn leave(&self, level: u64) {
+        match (self.at(level), &self.rest) {
+            (Some((count, max)), _) if *max != 0 => {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+            (None, Some(rest)) => rest.leave(level),
+            _ => {}
+        }
+    }
+
+    fn at(&self, level: u64) -> Option<&(AtomicU32, u32)> {
+        self.levels.get(usize::try_from(level).ok()?)
+    }
+}
+
+impl Rest {
+    fn try_enter(&self, level: u64) -> bool {
+        let max = policy_of(&self.policies, self.default_policy, level).queue_size_max;
+        if max == 0 {
+            return true;
+        }
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(level).or_default();
+        let has_room = *count < max;
+        *count += u32::from(has_room);
+        has_room
+    }
+
+    fn leave(&self, level: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Levels without a bound are not there.
+        if let Some(count) = counts.get_mut(&level) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&level);
+            }
+        }
+    }
+}
+
+/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed on drop, which is when the
+/// request joins a batch or whoever claimed it drops it.
+pub struct Place {
+    model: Arc<ModelVersion>,
+    level: u64,
+}
+
+impl Place {
+    /// A place for request `id` at `level`.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was never queued.
+    pub(crate) fn enter(model: &Arc<ModelVersion>, id: &str, level: u64) -> Result<Place, Error> {
+        if !model.bounds.try_enter(level) {
+            return Err(crate::admit::full(id));
+        }
+        model.statistics.add_pending();
+        Ok(Place {
+            model: Arc::clone(model),
+            level,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.model.statistics.remove_pending(1);
+        self.model.bounds.leave(self.level);
+    }
+}

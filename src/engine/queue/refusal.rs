@@ -1,0 +1,142 @@
+//! Requests that are not executed: refused, too late, or cancelled.
+
+use std::sync::{Arc, Weak};
+
+use conch_channel::Fate;
+
+use crate::clock::monotonic_ns;
+use crate::ensemble::Run;
+use crate::request_log::{self, RequestState};
+use crate::scheduler::Harvest;
+use crate::stats::Failure;
+use crate::{Code, Departures, Error, Live, Ticket};
+
+/// Whether some are to be answered without being executed.
+pub(super) fn has_refusals(harvest: &Harvest<Live>) -> bool {
+    !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
+}
+
+/// Answers requests whose timeout has passed.
+pub(super) fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
+    if expired.is_empty() {
+        return;
+    }
+    for live in expired.drain(..) {
+        refuse(
+            live,
+            Failure::Rejected,
+            Error::unavailable("Request timeout expired"),
+            departures,
+        );
+    }
+    departures.flush();
+}
+
+/// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
+/// that they execute.
+pub(super) fn cancel(cancelled: &mut Vec<Live>, departures: &mut Departures) {
+    if cancelled.is_empty() {
+        return;
+    }
+    for live in cancelled.drain(..) {
+        let error = Error::new(Code::Cancelled, "");
+        refuse(live, Failure::Canceled, error, departures);
+    }
+    departures.flush();
+}
+
+/// Answers a request that was not executed, and counts it.
+pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
+    let origin = Arc::clone(live.ticket());
+    if !live.is_filler {
+        count(&origin, &live, reason);
+        let id = &origin.shared().id;
+        request_log::note(id, RequestState::Pending, RequestState::Released);
+    }
+    // Its memory and its places are free before the client can send another.
+    drop(live);
+    departures.push(origin.shared(), Some(Err(error)), true);
+}
+
+/// What became of a request that somebody wants cancelled.
+pub(crate) enum Cancelled {
+    /// It waited: whoever cancelled it has it, and answers it.
+    Taken(Live),
+    /// It is an ensemble's, of which steps may still wait: these are to be cancelled.
+    Running(Arc<Run>),
+    /// Whoever has it sees the wish, and answers.
+    Marked,
+}
+
+/// Marks a request as cancelled, and takes it if nobody else will answer it.
+pub(crate) fn mark_cancelled(ticket: &Ticket) -> Cancelled {
+    let origin = ticket.shared();
+    if origin.member.is_some() {
+        // The scheduler has its slot, and what waits behind it in its sequence.
+        ticket.request_cancel();
+        if ticket.is_queued()
+            && let Some(queue) = origin.model.queue.get()
+        {
+            queue.report_cancel(Arc::clone(ticket));
+        }
+        return Cancelled::Marked;
+    }
+    match ticket.claim(Fate::Cancel, None) {
+        Some(live) => Cancelled::Taken(live),
+        None => match origin.run.get().and_then(Weak::upgrade) {
+            Some(run) => Cancelled::Running(run),
+            None => Cancelled::Marked,
+        },
+    }
+}
+
+/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
+/// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
+pub fn withdraw(ticket: &Ticket) -> Option<Error> {
+    let live = match mark_cancelled(ticket) {
+        Cancelled::Taken(live) => live,
+        Cancelled::Running(run) => {
+            run.cancel();
+            return None;
+        }
+        Cancelled::Marked => return None,
+    };
+    count(ticket, &live, Failure::Canceled);
+    let id = &ticket.shared().id;
+    request_log::note(id, RequestState::Pending, RequestState::Released);
+    drop(live);
+    if let Some(usage) = &ticket.shared().usage {
+        // The queue still holds the ticket.
+        usage.release();
+    }
+    Some(Error::new(Code::Cancelled, ""))
+}
+
+fn count(ticket: &Ticket, live: &Live, reason: Failure) {
+    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
+    let statistics = &ticket.shared().model.statistics;
+    statistics.report_failure(reason, duration_ns);
+}
+
+/// Refuses a request because its model takes no more, and counts it.
+pub(crate) fn stopping(refused: &Ticket) -> Refusal {
+    const WORDS: &str =
+        "Server is stopping, scheduler for model has stopped accepting new inference requests";
+    let origin = refused.shared();
+    let error = match origin.member {
+        // The sequence batcher names no request.
+        Some(_) => Error::unavailable(WORDS),
+        None => Error::unavailable(format!("{}{WORDS}", crate::admit::Prefix(&origin.id))),
+    };
+    let live = refused.claim(Fate::Cancel, None);
+    if let Some(live) = &live {
+        count(refused, live, Failure::Rejected);
+    }
+    Refusal { error, live }
+}
+
+/// What the queue did not take. The request is there unless somebody else has claimed it.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    pub(crate) live: Option<Live>,
+}

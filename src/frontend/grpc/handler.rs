@@ -1,0 +1,99 @@
+//! The life of an inference call in the log, in upstream's words: its handler, its state, and that its client left.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use conch_log as log;
+
+use super::calls::End;
+use super::delays::{self, Delays};
+use super::method::Method;
+
+/// Which of upstream's handlers serves a call.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Infer,
+    Stream,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Infer => "ModelInferHandler",
+            Kind::Stream => "ModelStreamInferHandler",
+        }
+    }
+}
+
+/// The handler of a call of this path, if there is one and the log shows it.
+pub(super) fn logged(path: &str) -> Option<Kind> {
+    if !log::is_shown(log::Level::Verbose(1)) {
+        return None;
+    }
+    match Method::of(path)? {
+        Method::ModelInfer => Some(Kind::Infer),
+        Method::ModelStreamInfer => Some(Kind::Stream),
+        _ => None,
+    }
+}
+
+/// Runs a call and logs its life.
+pub(super) async fn log(kind: Kind, delays: Delays, call: impl Future<Output = End>) -> End {
+    let mut handler = Handler::begin(kind);
+    let end = call.await;
+    handler.end(end);
+    if end == End::Gone
+        && let Some(delay) = delays.release
+    {
+        delays::wait(delay, "the release of a cancelled call").await;
+    }
+    end
+}
+
+/// Logs that a handler is there for the next call, as upstream does at the start and whenever a call takes one; returns its number.
+pub(super) fn announce(kind: Kind) -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    log::verbose!(1, "New request handler for {}, {number}", kind.name());
+    number
+}
+
+/// One call. Dropped before its end, its connection ended.
+struct Handler {
+    kind: Kind,
+    number: u32,
+    is_over: bool,
+}
+
+impl Handler {
+    fn begin(kind: Kind) -> Handler {
+        let number = announce(kind);
+        log::verbose!(2, "StateNew, {number} Step START");
+        Handler {
+            kind,
+            number,
+            is_over: false,
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.is_over = true;
+        let (name, number) = (self.kind.name(), self.number);
+        if end == End::Gone {
+            log::verbose!(
+                1,
+                "Cancellation notification received for {name}, rpc_ok=1, context {number}, state {number}"
+            );
+        }
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        if !self.is_over && !thread::panicking() {
+            self.end(End::Gone);
+        }
+        log::verbose!(2, "StateRelease, {} Step FINISH", self.number);
+    }
+}

@@ -1,0 +1,77 @@
+//! What a connection charges its bytes to: a share per client that it speaks for.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use conch_memory::{Budget, Client, Holder};
+
+use super::Shard;
+
+/// The shares of one connection. A client is what the tenant header names, else the peer's address.
+pub struct Shares {
+    holder: Arc<Holder>,
+    own: Arc<Budget>,
+    /// Of the tenant that was spoken for last.
+    tenant: RefCell<Option<(Client, Arc<Budget>)>>,
+}
+
+impl Shares {
+    pub(super) fn new(budget: &Budget, socket: RawFd) -> Shares {
+        let client = match conch_net::peer_address(socket).map(|address| address.to_canonical()) {
+            Ok(IpAddr::V4(address)) => budget.client(&address.octets()),
+            // A host has a whole network of this size.
+            Ok(IpAddr::V6(address)) => {
+                budget.client(address.octets().first_chunk::<8>().unwrap_or(&[0; 8]))
+            }
+            Err(_) => budget.client(b""),
+        };
+        let holder = Arc::<Holder>::default();
+        Shares {
+            own: budget.share(&holder, client),
+            holder,
+            tenant: RefCell::new(None),
+        }
+    }
+
+    /// What all of them hold.
+    pub(super) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// That of the peer.
+    pub fn own(&self) -> &Arc<Budget> {
+        &self.own
+    }
+
+    /// That of the sender of one request. `find` finds a header's value.
+    pub fn of_request<'a>(
+        &self,
+        shard: &Shard,
+        find: impl FnOnce(&str) -> Option<&'a [u8]>,
+    ) -> Arc<Budget> {
+        let name = shard.options.tenant_header.as_deref().and_then(find);
+        let Some(name) = name else {
+            return Arc::clone(&self.own);
+        };
+        let client = shard.budget.client(name);
+        let mut tenant = self.tenant.borrow_mut();
+        match &*tenant {
+            Some((known, share)) if *known == client => Arc::clone(share),
+            _ => {
+                let share = shard.budget.share(&self.holder, client);
+                *tenant = Some((client, Arc::clone(&share)));
+                share
+            }
+        }
+    }
+
+    /// Gives back what is kept ready.
+    pub(super) fn trim(&self) {
+        self.own.trim();
+        if let Some((_, share)) = &*self.tenant.borrow() {
+            share.trim();
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What one connection holds of the byte budget.
+//!
+//! A share takes steps from the process and keeps up to [`READY_STEPS`] of them when they are not used any more: small requests, one
+//! after the other, then touch no counter but their connection's own. Whoever looks after the connection gives them back with
+//! `Budget::trim` when it rests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::budget::{Charge, Client, Exhausted, Total};
+
+/// A small request and its response.
+const READY_STEPS: u64 = 2;
+/// Counts of steps are halves of one word.
+const STEPS_MAX: u64 = u32::MAX as u64;
+const TAKEN_SHIFT: u32 = 32;
+
+/// The figures of one connection, over all clients that it speaks for. Relaxed: they guard no other memory.
+#[derive(Debug, Default)]
+pub struct Holder {
+    held_bytes: AtomicU64,
+    /// Of these, what waits for the server.
+    settled_bytes: AtomicU64,
+    /// In all, in either direction.
+    moved_bytes: AtomicU64,
+}
+
+impl Holder {
+    /// Bytes that are held because the peer has not sent, or not taken, the rest of a message.
+    pub fn peer_bytes(&self) -> u64 {
+        let settled_bytes = self.settled_bytes.load(Ordering::Relaxed);
+        let held_bytes = self.held_bytes.load(Ordering::Relaxed);
+        held_bytes.saturating_sub(settled_bytes)
+    }
+
+    /// Bytes that were charged, given back or taken by the peer, in all.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_moved(&self, bytes: u64) {
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_held(&self, bytes: u64) -> u64 {
+        self.held_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    pub(crate) fn sub_held(&self, bytes: u64) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_settled(&self, bytes: u64) {
+        self.settled_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub_settled(&self, bytes: u64) {
+        self.settled_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a connection holds on behalf of one client.
+#[derive(Debug)]
+pub(crate) struct Share {
+    holder: Arc<Holder>,
+    client: Client,
+    /// Steps in use (low half), and taken from the process (high half): never fewer.
+    steps: AtomicU64,
+}
+
+fn split(steps: u64) -> (u64, u64) {
+    (steps & STEPS_MAX, steps >> TAKEN_SHIFT)
+}
+
+fn join(used: u64, taken: u64) -> u64 {
+    taken << TAKEN_SHIFT | used
+}
+
+impl Share {
+    pub(crate) fn new(holder: &Arc<Holder>, client: Client) -> Share {
+        Share {
+            holder: Arc::clone(holder),
+            client,
+            steps: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client
+    }
+
+    /// `bytes` is a whole number of steps.
+    pub(crate) fn reserve(&self, total: &Total, bytes: u64) -> Result<(), Exhausted> {
+        let count = bytes / Charge::STEP_BYTES;
+        let ready = self
+            .steps
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |steps| {
+                let (used, taken) = split(steps);
+                let used = used.checked_add(count)?;
+                (used <= taken).then(|| join(used, taken))
+            });
+        if ready.is_ok() {
+            return Ok(());
+        }
+        if count > STEPS_MAX / 2 {
+            // More than any machine has, and than half a word counts.
+            return Err(total.refusal(bytes));
+        }
+        total.fund(&self.holder, self.client, bytes)?;
+        self.holder.note_moved(bytes);
+        self.steps.fetch_add(join(count, count), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back what was reserved, but for a little that is kept ready.
+    pub(crate) fn give_back(&self, total: &Total, bytes: u64) {
+        let excess_bytes = self.release(total, bytes / Charge::STEP_BYTES, READY_STEPS);
+        if excess_bytes > 0 {
+            self.holder.note_moved(excess_bytes);
+        }
+    }
+
+    /// Gives back all that is not in use.
+    pub(crate) fn trim(&self, total: &Total) {
+        let (used, taken) = split(self.steps.load(Ordering::Relaxed));
+        if used < taken {
+            self.release(total, 0, 0);
+        }
+    }
+
+    /// Ends the use of `count` steps, and gives back what is taken beyond those in use and `ready`. Returns how many bytes that was.
+    fn release(&self, total: &Total, count: u64, ready: u64) -> u64 {
+        let mut excess = 0;
+        let outcome = self
+            .steps
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |steps| {
+                let (used, taken) = split(steps);
+                let used = used.checked_sub(count)?;
+                let kept = taken.min(used + ready);
+                excess = taken - kept;
+                Some(join(used, kept))
+            });
+        debug_assert!(outcome.is_ok(), "more was given back than reserved");
+        let excess_bytes = excess * Charge::STEP_BYTES;
+        if excess > 0 {
+            total.unfund(&self.holder, self.client, excess_bytes);
+        }
+        excess_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Budget;
+
+    const STEP: u64 = Charge::STEP_BYTES;
+
+    #[test]
+    fn small_charges_stay_with_their_connection() {
+        let budget = Budget::new(1 << 30);
+        let holder = Arc::<Holder>::default();
+        let share = budget.share(&holder, budget.client(b"a"));
+        for _ in 0..100 {
+            let mut request = Charge::empty(&share);
+            request.cover(64).unwrap();
+            let mut response = Charge::empty(&share);
+            response.cover(64).unwrap();
+        }
+        assert_eq!(budget.used_bytes(), 2 * STEP);
+        assert_eq!(holder.moved_bytes(), 2 * STEP, "taken once");
+        share.trim();
+        assert_eq!(budget.used_bytes(), 0);
+        let mut large = Charge::empty(&share);
+        large.cover(100 * STEP).unwrap();
+        drop(large);
+        assert_eq!(budget.used_bytes(), 2 * STEP, "the rest went back at once");
+        drop(share);
+        assert_eq!((budget.used_bytes(), holder.peer_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn many_threads_leave_nothing_behind() {
+        let budget = Budget::new(1 << 20);
+        let holder = Arc::<Holder>::default();
+        let share = budget.share(&holder, budget.client(b"a"));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let share = &share;
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        let mut charge = Charge::empty(share);
+                        let _ = charge.cover((thread + round) % 5 * STEP);
+                        charge.settle();
+                        share.trim();
+                    }
+                });
+            }
+        });
+        share.trim();
+        assert_eq!((budget.used_bytes(), holder.peer_bytes()), (0, 0));
+    }
+}

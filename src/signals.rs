@@ -1,0 +1,98 @@
+//! The thread that reads signals, from before the first model is loaded until the end.
+//!
+//! SIGINT and SIGTERM go on to whoever waits for the end. While models load nobody does: then the start is asked to give up, and the
+//! process ends when the time for its end is over, whatever backends are at. SIGHUP opens the log file and the certificates anew.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use conch_log as log;
+use conch_net::signal::{self, Signals};
+
+/// The far end of the thread.
+pub struct SignalWatch {
+    stops: mpsc::Receiver<i32>,
+    is_started: Arc<AtomicBool>,
+}
+
+impl SignalWatch {
+    /// Starts the thread. `stop_request` is set if the server is to end before it has started; `reload` is called on SIGHUP.
+    ///
+    /// # Errors
+    /// If no thread is to be had.
+    pub fn start(
+        signals: Signals,
+        exit_timeout: Duration,
+        stop_request: Arc<AtomicBool>,
+        reload: impl Fn() + Send + 'static,
+    ) -> io::Result<SignalWatch> {
+        let (sender, stops) = mpsc::channel();
+        let is_started = Arc::new(AtomicBool::new(false));
+        let watch = SignalWatch {
+            stops,
+            is_started: Arc::clone(&is_started),
+        };
+        let run = move || {
+            while let Ok(number) = signals.wait() {
+                if number == signal::RELOAD {
+                    reload();
+                    continue;
+                }
+                if !is_started.load(Ordering::Acquire) && !stop_request.load(Ordering::Relaxed) {
+                    let name = signal_name(number);
+                    log::info!("{name} received while models load, stopping");
+                    stop_request.store(true, Ordering::Relaxed);
+                    end_start_within(exit_timeout, &is_started);
+                }
+                if sender.send(number).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name(String::from("signals"))
+            .spawn(run)?;
+        Ok(watch)
+    }
+
+    /// The start is over: from here on whoever waits sees to the end.
+    pub fn started(&self) {
+        self.is_started.store(true, Ordering::Release);
+    }
+
+    /// Blocks until the server is to end; by which signal. None if signals cannot be read any more.
+    pub fn wait(&self) -> Option<i32> {
+        self.stops.recv().ok()
+    }
+}
+
+/// Ends the process if the start is not over by then.
+fn end_start_within(exit_timeout: Duration, is_started: &Arc<AtomicBool>) {
+    let is_started = Arc::clone(is_started);
+    let end = move || {
+        thread::sleep(exit_timeout);
+        if !is_started.load(Ordering::Acquire) {
+            log::error!("Exit timeout expired. Exiting immediately.");
+            log::flush(log::EXIT_FLUSH);
+            signal::end_process(1);
+        }
+    };
+    let spawned = thread::Builder::new().name(String::from("exit")).spawn(end);
+    if let Err(cause) = spawned {
+        log::error!("cannot start a thread, exiting immediately: {cause}");
+        log::flush(log::EXIT_FLUSH);
+        signal::end_process(1);
+    }
+}
+
+/// The usual name of a signal that stops the server.
+pub fn signal_name(number: i32) -> &'static str {
+    match number {
+        2 => "SIGINT",
+        15 => "SIGTERM",
+        _ => "a signal",
+    }
+}

@@ -1,0 +1,67 @@
+"""Makes models of frameworks that are not here: copies of the ONNX ones under their names, with the names of tensors that those
+frameworks want.
+
+    stand_ins.py MODELS      MODELS is the folder of generated repositories
+"""
+
+import pathlib
+import shutil
+import sys
+
+import onnx
+
+# Tensors of libtorch models end in their position; which ones there are depends on the repository.
+SEQUENCE = {"INPUT": "INPUT__0", "OUTPUT": "OUTPUT__0", "START": "START__1", "READY": "READY__2"}
+DYNAMIC_SEQUENCE = {"INPUT": "INPUT__0", "OUTPUT": "OUTPUT__0", "START": "START__1", "END": "END__2", "READY": "READY__3", "CORRID": "CORRID__4"}
+NUMBERED = {f"{kind}{index}": f"{kind}__{index}" for kind in ("INPUT", "OUTPUT") for index in range(4)}
+MIXED = {"OUTPUT0": "OUTPUT__0", "OUTPUT1": "OUTPUT__1"}
+
+
+def libtorch_names(repository, model):
+    if "implicit" in repository:
+        return {}
+    if "dyna" in repository:
+        return DYNAMIC_SEQUENCE
+    if "sequence" in repository:
+        return SEQUENCE
+    if "identity" in repository or "reshape" in repository:
+        return NUMBERED
+    if (repository, model) == ("qa_model_repository", "onnx_nobatch_int32_int32_int32"):
+        return MIXED
+    return {}
+
+
+def rename(path, names):
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        value.name = names.get(value.name, value.name)
+    onnx.save(model, path)
+
+
+def stand_in(source, framework):
+    target = source.with_name(source.name.replace("onnx", framework, 1))
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    config = target / "config.pbtxt"
+    names = libtorch_names(source.parent.name, source.name) if framework == "libtorch" else {}
+    for path in target.glob("*/model.onnx") if names else ():
+        rename(path, names)
+    if config.exists():
+        text = config.read_text().replace(f'"{source.name}"', f'"{target.name}"')
+        for name, other in names.items():
+            text = text.replace(f'"{name}"', f'"{other}"')
+        config.write_text(text)
+
+
+for repository in pathlib.Path(sys.argv[1]).iterdir():
+    if repository.name in ("qa_ensemble_model_repository", "qa_scalar_models"):
+        continue
+    for source in sorted(repository.glob("onnx*")):
+        if "bf16" in source.name:  # ONNX Runtime has no such addition on CPUs
+            shutil.rmtree(source)
+            continue
+        for framework in ("libtorch", "plan", "openvino"):
+            stand_in(source, framework)
