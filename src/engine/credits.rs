@@ -7,7 +7,8 @@
 //! - Beyond them it waits for the reader in the server's [`Backlog`], and the sender goes on. A reader that takes nothing for the stream
 //!   patience (`--stream-patience-ms`) meanwhile is given up.
 //! - When the backlog is full the sender waits, on the backend's thread: that is how a model learns that it is too fast. One thread of a
-//!   backend often serves many requests, so a reader may hold it up for a second in all; each response that is read restores a little of that.
+//!   backend often serves many requests, so a reader may hold it up for a second in all, or for as long as one response takes at 16 MB per
+//!   second; each response that is read restores a little of that.
 //!
 //! A request whose reader is given up is cancelled, and of what the model sends for it afterwards only the end is passed on.
 
@@ -25,7 +26,8 @@ use crate::{Code, Error};
 pub const COUNT_MAX: u64 = 256;
 /// Bytes of their outputs. One response may be larger, alone.
 pub const BYTES_MAX: u64 = 16 << 20;
-/// How long senders may wait for a reader, beyond the backlog.
+/// How long senders may wait for a reader, beyond the backlog; longer while responses are so large that a reader who is never too slow
+/// takes longer for one.
 pub const HOLD_MAX: Duration = Duration::from_secs(1);
 /// How long a reader may take nothing, by default, while responses wait beyond its credits.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,6 +114,8 @@ pub struct Credits {
     stalled_since_ns: AtomicU64,
     /// What is left of the time that senders may wait.
     hold_ns: AtomicI64,
+    /// The most that may be left of it: what the largest response so far takes to be read, at least [`HOLD_MAX`].
+    hold_max_ns: AtomicI64,
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
     /// Of a step of an ensemble: there is no reader, but the steps behind it, which set the pace.
@@ -148,6 +152,7 @@ impl Credits {
             client,
             stalled_since_ns: AtomicU64::new(0),
             hold_ns: AtomicI64::new(HOLD_MAX.as_nanos() as i64),
+            hold_max_ns: AtomicI64::new(HOLD_MAX.as_nanos() as i64),
             is_overdrawn: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             pace,
@@ -170,6 +175,7 @@ impl Credits {
         if let Some(pace) = &self.pace {
             return self.note(pace.pay());
         }
+        self.widen_hold(bytes);
         self.wait_until(|| self.try_take(bytes), || self.try_take_excess(bytes))
     }
 
@@ -231,6 +237,19 @@ impl Credits {
             if self.hold_ns.fetch_sub(waited_ns, Ordering::Relaxed) <= waited_ns {
                 self.is_overdrawn.store(true, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Allows senders the time that a reader takes for a response with `bytes` of outputs.
+    fn widen_hold(&self, bytes: u64) {
+        let needed_ns = earned_ns(bytes);
+        if needed_ns <= HOLD_MAX.as_nanos() as i64 {
+            return;
+        }
+        let before_ns = self.hold_max_ns.fetch_max(needed_ns, Ordering::Relaxed);
+        if needed_ns > before_ns {
+            self.hold_ns
+                .fetch_add(needed_ns - before_ns, Ordering::Relaxed);
         }
     }
 
@@ -334,14 +353,13 @@ impl Credits {
         if self.stalled_since_ns.load(Ordering::Relaxed) != 0 {
             self.stalled_since_ns.store(0, Ordering::Relaxed);
         }
-        let earned_ns = PER_RESPONSE_NS.max(bytes.saturating_mul(PER_BYTE_NS));
-        let hold_ns = HOLD_MAX.as_nanos() as i64;
-        let earned_ns = earned_ns.cast_signed().min(hold_ns);
+        let earned_ns = earned_ns(bytes);
+        let hold_max_ns = self.hold_max_ns.load(Ordering::Relaxed);
         // Never fails: the closure always has a value.
         let _ = self
             .hold_ns
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left_ns| {
-                Some((left_ns + earned_ns).min(hold_ns))
+                Some((left_ns + earned_ns).min(hold_max_ns))
             });
     }
 
@@ -376,6 +394,14 @@ impl Drop for Credits {
     fn drop(&mut self) {
         self.give_back_excess(u64::MAX);
     }
+}
+
+/// What a response with `bytes` of outputs gives back of the hold when it is read: no more than the patience.
+fn earned_ns(bytes: u64) -> i64 {
+    PER_RESPONSE_NS
+        .max(bytes.saturating_mul(PER_BYTE_NS))
+        .min(PATIENCE.as_nanos() as u64)
+        .cast_signed()
 }
 
 /// What a response with `bytes` of outputs is in the backlog.
@@ -556,6 +582,27 @@ mod tests {
             assert_eq!(credits.pay(4), Payment::Made, "response {index}");
         }
         reading.join().unwrap();
+    }
+
+    #[test]
+    fn large_responses_may_take_their_time() {
+        const LARGE: u64 = 200_000_000;
+        let credits = Arc::new(Credits::default());
+        let reader = Arc::clone(&credits);
+        assert_eq!(credits.pay(LARGE), Payment::Made);
+        let reading = std::thread::spawn(move || {
+            // More than 16 MB per second, but longer for one than a small response is waited for.
+            for _ in 0..2 {
+                std::thread::sleep(HOLD_MAX + HOLD_MAX / 4);
+                reader.refund(LARGE);
+            }
+        });
+        assert_eq!(credits.pay(LARGE), Payment::Made);
+        assert_eq!(credits.pay(LARGE), Payment::Made);
+        reading.join().unwrap();
+        let left_ns = credits.hold_ns.load(Ordering::Relaxed);
+        assert!(left_ns <= credits.hold_max_ns.load(Ordering::Relaxed));
+        assert_eq!(earned_ns(u64::MAX), PATIENCE.as_nanos() as i64);
     }
 
     #[test]

@@ -199,6 +199,14 @@ class Refusals(unittest.TestCase):
                 self.assertRegex(done.stdout + done.stderr, "io_uring")
                 self.assertNotIn("panicked", done.stdout + done.stderr)
 
+    @unittest.skipUnless(os.geteuid() == 0, "only root may hide /sys in a namespace of its own")
+    def test_without_sys(self):
+        hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh", PROGRAM, *self.flags, *free_flags()]
+        done = subprocess.run(hidden, capture_output=True, text=True, timeout=20, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("cannot read the CPUs of this machine from /sys", (done.stdout + done.stderr).splitlines()[-1])
+        self.assertNotIn("panicked", done.stdout + done.stderr)
+
 
 def run_as_nobody(*command, preexec=None):
     """Runs a command without any privilege, so that limits count: (exit code, standard output, standard error)."""

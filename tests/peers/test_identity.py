@@ -1,5 +1,5 @@
 """The identity backend in a real server, through Triton's own clients: every data type, batching, empty tensors, absent optional
-inputs, wanted outputs only, failures and decoupled responses.
+inputs, its metric, wanted outputs only, failures and decoupled responses.
 
     python3 test_identity.py --server '<command>' --backends <folder with identity/libtriton_identity.so>
 """
@@ -178,6 +178,20 @@ def check_optional(clients):
         assert both.as_numpy("OUTPUT1").tolist() == [[b"a", b"bc"]]
 
 
+def check_metric(server, clients):
+    """The backend's own metric counts the bytes of the inputs, per model."""
+    name = 'input_byte_size_counter{model="plain",version="1"} '
+
+    def count():
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as reply:
+            return sum(float(line[len(name):]) for line in reply.read().decode().splitlines() if line.startswith(name))
+
+    before = count()
+    for module, client in clients:
+        infer(client, module, "plain", {"X": np.zeros((2, 3), np.float32)})
+    assert count() - before == 48, (before, count())
+
+
 def needs_streams(address):
     """No extension tells of them: a server without streams does not know the method."""
     with grpcio.insecure_channel(address) as channel:
@@ -234,6 +248,7 @@ def main():
                 "data types": lambda: check_types(clients, random),
                 "BF16": lambda: check_bf16(server.http),
                 "batching": lambda: check_batching(server.grpc),
+                "its metric": lambda: check_metric(server, clients),
                 "failures": lambda: check_plain(clients),
                 "optional inputs": lambda: check_optional(clients),
                 "decoupled": lambda: check_decoupled(server.grpc),

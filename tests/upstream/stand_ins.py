@@ -31,13 +31,17 @@ def libtorch_names(repository, model):
     return {}
 
 
-def rename(path, names):
+def as_libtorch(path, names):
     model = onnx.load(path)
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
         value.name = names.get(value.name, value.name)
+        # A libtorch model knows no shapes.
+        for index, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_param = f"{value.name}_{index}"
     onnx.save(model, path)
 
 
@@ -47,8 +51,8 @@ def stand_in(source, framework):
     shutil.copytree(source, target)
     config = target / "config.pbtxt"
     names = libtorch_names(source.parent.name, source.name) if framework == "libtorch" else {}
-    for path in target.glob("*/model.onnx") if names else ():
-        rename(path, names)
+    for path in target.glob("*/model.onnx") if framework == "libtorch" else ():
+        as_libtorch(path, names)
     if config.exists():
         text = config.read_text().replace(f'"{source.name}"', f'"{target.name}"')
         for name, other in names.items():

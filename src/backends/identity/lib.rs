@@ -23,14 +23,22 @@ use pairing::Pair;
 
 sdk::export_backend!(Identity);
 
-/// Nothing is shared between models.
-pub struct Identity;
+/// What the models share.
+pub struct Identity {
+    /// How many bytes of inputs each model received, under the name that Triton's identity backend gives it.
+    input_byte_counts: sdk::CounterFamily,
+}
 
 impl sdk::Backend for Identity {
     type Model = Model;
 
     fn initialize(_context: &sdk::BackendContext) -> Result<Self, Error> {
-        Ok(Identity)
+        Ok(Identity {
+            input_byte_counts: sdk::CounterFamily::new(
+                "input_byte_size_counter",
+                "Cumulative input byte size of all requests received by the model",
+            )?,
+        })
     }
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
@@ -42,6 +50,7 @@ pub struct Model {
     pairs: Vec<Pair>,
     settings: Settings,
     instance_count: AtomicU64,
+    input_byte_count: sdk::Counter,
 }
 
 /// What the `parameters` of the configuration set.
@@ -101,7 +110,11 @@ impl sdk::Model for Model {
     type Backend = Identity;
     type Instance = Instance;
 
-    fn initialize(_backend: &Identity, context: &mut ModelContext) -> Result<Self, Error> {
+    fn initialize(backend: &Identity, context: &mut ModelContext) -> Result<Self, Error> {
+        let version = context.version().to_string();
+        let input_byte_count = backend
+            .input_byte_counts
+            .counter(&[("model", context.name()), ("version", &version)])?;
         let config = context.config();
         let settings = Settings::read(config)?;
         if !settings.creation_delay.is_zero() {
@@ -116,6 +129,7 @@ impl sdk::Model for Model {
             )?,
             settings,
             instance_count: AtomicU64::new(0),
+            input_byte_count,
         })
     }
 }
@@ -204,6 +218,7 @@ fn shown(shape: &[i64]) -> String {
 /// Makes a response whose outputs repeat the request's inputs.
 fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, Error> {
     let mut response = request.respond()?;
+    let mut input_byte_count = 0;
     for index in 0..request.output_count()? {
         let name = request.output_name(index)?;
         let pair = model
@@ -226,6 +241,7 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
                 let mut buffer =
                     response.output(name, input.data_type(), input.shape(), input.byte_count())?;
                 input.for_each_buffer(|piece| buffer.write(piece))?;
+                input_byte_count += input.byte_count();
             }
             Err(error) => {
                 let Some(absent) = &pair.absent else {
@@ -235,6 +251,11 @@ fn repeat<'b>(model: &Model, request: Request<'b>) -> Result<sdk::Response<'b>, 
             }
         }
     }
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a double is what the server counts with"
+    )]
+    model.input_byte_count.add(input_byte_count as f64)?;
     if model.settings.has_example_parameters {
         response.set_text(c"param0", "an example string parameter")?;
         response.set_integer(c"param1", 42)?;

@@ -38,7 +38,7 @@ use conch_engine::{
 };
 use conch_memory::{Budget, Pool};
 use futures_lite::FutureExt;
-use glommio::{LocalExecutorBuilder, Placement, Task};
+use glommio::{CpuSet, LocalExecutorBuilder, Placement, Task};
 
 use crate::pressure::Orders;
 use crate::tls::Handshakes;
@@ -140,7 +140,15 @@ impl Running {
         let threads = Threads::start(index, &link, options.grpc_tls.is_some())?;
         // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's node.
         let placement = match options.shard_affinity {
-            ShardAffinity::Auto | ShardAffinity::Pinned => Placement::Fixed(cpu),
+            ShardAffinity::Auto | ShardAffinity::Pinned => {
+                // The runtime looks the CPU up there, and panics without it.
+                CpuSet::online().map_err(|error| {
+                    Error::internal(format!(
+                        "cannot read the CPUs of this machine from /sys ({error}): mount it (mount -t sysfs sysfs /sys), or give --shard-affinity=set"
+                    ))
+                })?;
+                Placement::Fixed(cpu)
+            }
             ShardAffinity::Set => Placement::Unbound,
         };
         let thread = LocalExecutorBuilder::new(placement)
