@@ -5,6 +5,7 @@ frameworks want.
 """
 
 import pathlib
+import re
 import shutil
 import sys
 
@@ -36,12 +37,11 @@ def as_libtorch(path, names):
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-    del model.graph.value_info[:]
-    for value in (*model.graph.input, *model.graph.output):
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         value.name = names.get(value.name, value.name)
-        # A libtorch model knows no shapes.
-        for index, dim in enumerate(value.type.tensor_type.shape.dim):
-            dim.dim_param = f"{value.name}_{index}"
+        # A libtorch model knows no shapes; programs use this one with others than it was made with.
+        for dim in value.type.tensor_type.shape.dim if names is MIXED else ():
+            dim.dim_value = 1
     onnx.save(model, path)
 
 
@@ -51,12 +51,14 @@ def stand_in(source, framework):
     shutil.copytree(source, target)
     config = target / "config.pbtxt"
     names = libtorch_names(source.parent.name, source.name) if framework == "libtorch" else {}
-    for path in target.glob("*/model.onnx") if framework == "libtorch" else ():
+    for path in target.glob("*/model.onnx") if names else ():
         as_libtorch(path, names)
     if config.exists():
         text = config.read_text().replace(f'"{source.name}"', f'"{target.name}"')
         for name, other in names.items():
             text = text.replace(f'"{name}"', f'"{other}"')
+        if names is MIXED:
+            text = re.sub(r"dims: \[ *16 *\]", "dims: [ 1 ]", text)
         config.write_text(text)
 
 

@@ -117,6 +117,9 @@ impl sdk::Model for Model {
                 "parameter '{parameter}' of model '{name}' has no effect on CPU instances"
             );
         }
+        for line in settings::configured_lines(context.config()) {
+            sdk::verbose!("{line}");
+        }
         let options = settings::session_options(&name, context.directory(), context.config())?;
         if context.may_complete()? {
             if complete::is_incomplete(context.config()) {

@@ -79,6 +79,23 @@ pub fn session_options(
     })
 }
 
+/// What upstream's backend says at verbose level 1 of the parameters that become options of ONNX Runtime.
+pub fn configured_lines(config: &ModelConfig) -> impl Iterator<Item = String> {
+    config.parameter_names().filter_map(|name| {
+        let value = config.parameter(name).unwrap_or_default();
+        match name.split_once('.') {
+            Some(("session" | "optimization" | "ep", _)) => {
+                Some(format!("Configuring '{name}' to '{value}'"))
+            }
+            Some(("memory", _)) => Some(format!("Configuring {name} to {value}")),
+            _ if matches!(name, "enable_mem_arena" | "enable_mem_pattern") => {
+                Some(format!("Configuring {name} to {value}"))
+            }
+            _ => None,
+        }
+    })
+}
+
 /// Parameters in the configuration that have no effect on CPU instances.
 pub fn ineffective_parameters(config: &ModelConfig) -> impl Iterator<Item = &'static str> {
     CUDA_PARAMETERS
@@ -190,6 +207,27 @@ mod tests {
                 c"memory.enable_memory_arena_shrinkage".to_owned(),
                 c"cpu:0".to_owned()
             )]
+        );
+    }
+
+    #[test]
+    fn says_what_is_configured() {
+        let json = parameters(&[
+            ("enable_mem_arena", "1"),
+            ("session.intra_op.allow_spinning", "0"),
+            ("memory.enable_memory_arena_shrinkage", "cpu:0"),
+            ("someone.else", "x"),
+        ]);
+        let config = ModelConfig::parse(json.as_bytes()).unwrap();
+        let mut lines: Vec<_> = configured_lines(&config).collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "Configuring 'session.intra_op.allow_spinning' to '0'",
+                "Configuring enable_mem_arena to 1",
+                "Configuring memory.enable_memory_arena_shrinkage to cpu:0",
+            ]
         );
     }
 
