@@ -55,8 +55,10 @@ pub fn restrict(restrictions: &mut Restrictions, kind: Kind, text: &str) -> Resu
     }
     let header = format!("{header_prefix}{key}");
     for name in categories.split(',') {
-        let category =
-            Category::of(name).ok_or_else(|| format!("unknown restricted {noun} '{name}' "))?;
+        let category = Category::of(name).ok_or_else(|| {
+            let known = Category::ALL.map(Category::name).join(", ");
+            format!("unknown restricted {noun} '{name}' ; there are {known}")
+        })?;
         if !restrictions.insert(category, &header, value) {
             return Err(format!(
                 "restricted {noun} '{name}' can not be specified in multiple config groups"
@@ -108,6 +110,11 @@ mod tests {
                 "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got {text}"
             )
         };
+        let unknown = |name: &str| {
+            format!(
+                "unknown restricted api '{name}' ; there are health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging"
+            )
+        };
         let table = [
             ("health:key=value", Ok(())),
             ("inference,trace:X-Key=a=b:c", Ok(())),
@@ -118,8 +125,8 @@ mod tests {
             (":key=value", Err(format(":key=value"))),
             ("health:=value", Err(format("health:=value"))),
             ("health:key=", Err(format("health:key="))),
-            ("all:k=v", Err("unknown restricted api 'all' ".to_owned())),
-            ("health,:k=v", Err("unknown restricted api '' ".to_owned())),
+            ("all:k=v", Err(unknown("all"))),
+            ("health,:k=v", Err(unknown(""))),
             (
                 "health,health:k=v",
                 Err("restricted api 'health' can not be specified in multiple config groups".to_owned()),

@@ -133,7 +133,11 @@ impl TraceFlags {
             "false" | "off" => self.is_off = true,
             "true" | "on" | "min" | "max" | "timestamps" => self.levels.timestamps = true,
             "tensors" => self.levels.tensors = true,
-            other => return Err(format!("invalid value for trace level option: {other}")),
+            other => {
+                return Err(format!(
+                    "invalid value for trace level option: {other}; it is one of OFF, TIMESTAMPS, TENSORS"
+                ));
+            }
         }
         Ok(())
     }

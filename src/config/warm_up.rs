@@ -47,6 +47,8 @@ const FOLDER: &str = "warmup";
 
 /// Requests of one sample that execute together: more than any instance batches, and still few enough to be made.
 const REQUESTS_MAX: u32 = 65_536;
+/// Executions of one sample: more than any warm-up needs, and still few enough for a load to end.
+const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// The samples of `config`, in order. One without a batch size is left out, as upstream.
 ///
@@ -63,6 +65,12 @@ fn spec(config: &Model, sample: &ModelWarmup) -> Result<WarmUpSpec, Error> {
         return Err(Error::invalid(format!(
             "warmup sample '{}' of model '{}' asks for {} requests at once, at most {REQUESTS_MAX} are allowed",
             sample.name, config.name, sample.batch_size
+        )));
+    }
+    if sample.count > ITERATIONS_MAX {
+        return Err(Error::invalid(format!(
+            "warmup sample '{}' of model '{}' asks for {} executions, at most {ITERATIONS_MAX} are allowed",
+            sample.name, config.name, sample.count
         )));
     }
     Ok(WarmUpSpec {
@@ -191,6 +199,10 @@ mod tests {
             (
                 "batch_size: 65537",
                 "warmup sample 's' of model 'm' asks for 65537 requests at once, at most 65536 are allowed",
+            ),
+            (
+                "batch_size: 1 count: 1000001",
+                "warmup sample 's' of model 'm' asks for 1000001 executions, at most 1000000 are allowed",
             ),
         ] {
             let got = read(&format!("model_warmup {{ name: 's' {sample} }}"));

@@ -22,7 +22,7 @@ use crate::clock::monotonic_ns;
 use crate::ensemble::Pace;
 use crate::{Code, Error};
 
-/// Responses on their way. With a small output each holds about 65 KiB of the byte budget: 16 MiB.
+/// Responses on their way.
 pub const COUNT_MAX: u64 = 256;
 /// Bytes of their outputs. One response may be larger, alone.
 pub const BYTES_MAX: u64 = 16 << 20;
@@ -35,10 +35,15 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Of the quarter a client may hold as many times what is free as of the byte budget itself.
 const BACKLOG_SHARE: u64 = 4;
 const REQUEST_SHARE: u64 = 16;
-/// What a small response holds of the byte budget.
-const RESPONSE_BYTES_MIN: u64 = 65 << 10;
-/// Of one request: half of what the word's count can hold, as several threads may look at it at the same time.
-const BACKLOG_COUNT_MAX: u64 = 1 << 15;
+/// Outputs up to this size, so many of a response, are not charged to the byte budget: of a decoupled model they are bounded here.
+pub const SMALL_OUTPUT_BYTES: u64 = 512;
+pub const SMALL_OUTPUT_COUNT: usize = 8;
+/// What a response with such outputs takes of the backlog, with all that belongs to it.
+const SMALL_RESPONSE_BYTES: u64 = 2 << 10;
+/// What any other takes at least: a step of the byte budget, and the same.
+const RESPONSE_BYTES_MIN: u64 = 66 << 10;
+/// Of one request: far less than the word's count can hold, as several threads may look at it at the same time.
+const BACKLOG_COUNT_MAX: u64 = 1 << 20;
 /// What a response that was read gives back of it: who reads 500 per second is never too slow,
 const PER_RESPONSE_NS: u64 = 2_000_000;
 /// nor who reads 16 MB per second.
@@ -48,7 +53,7 @@ const PER_BYTE_NS: u64 = 60;
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Where the count begins in the word; the bytes are below.
-const COUNT_SHIFT: u32 = 48;
+const COUNT_SHIFT: u32 = 40;
 const BYTES_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
 /// The responses of all streams of a server that wait for their readers beyond their requests' credits.
@@ -67,7 +72,7 @@ impl Backlog {
         Arc::new(Backlog {
             patience,
             bytes_max: limit_bytes / BACKLOG_SHARE,
-            request_bytes_max: limit_bytes / REQUEST_SHARE,
+            request_bytes_max: (limit_bytes / REQUEST_SHARE).min(BYTES_MASK / 4),
             held_bytes: AtomicU64::new(0),
             clients: ClientCounters::default(),
         })
@@ -191,9 +196,9 @@ impl Credits {
         };
         let has_excess_room = || {
             // What it takes is not known yet.
-            let has_room = self.take_excess(RESPONSE_BYTES_MIN);
+            let has_room = self.take_excess(SMALL_RESPONSE_BYTES);
             if has_room {
-                self.give_back_excess(RESPONSE_BYTES_MIN);
+                self.give_back_excess(SMALL_RESPONSE_BYTES);
             }
             has_room
         };
@@ -277,7 +282,7 @@ impl Credits {
     }
 
     fn add(&self, bytes: u64) {
-        let bytes = bytes.min(BYTES_MASK / 2);
+        let bytes = bytes.min(BYTES_MASK / 4);
         self.word
             .fetch_add(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
     }
@@ -328,7 +333,7 @@ impl Credits {
     }
 
     fn try_take(&self, bytes: u64) -> bool {
-        let bytes = bytes.min(BYTES_MASK / 2);
+        let bytes = bytes.min(BYTES_MASK / 4);
         let taken = self
             .word
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -344,7 +349,7 @@ impl Credits {
         if self.pace.is_some() {
             return;
         }
-        let bytes = bytes.min(BYTES_MASK / 2);
+        let bytes = bytes.min(BYTES_MASK / 4);
         self.word
             .fetch_sub(1 << COUNT_SHIFT | bytes, Ordering::Relaxed);
         if self.excess_bytes.load(Ordering::Relaxed) != 0 {
@@ -406,7 +411,11 @@ fn earned_ns(bytes: u64) -> i64 {
 
 /// What a response with `bytes` of outputs is in the backlog.
 fn excess_of(bytes: u64) -> u64 {
-    bytes.clamp(RESPONSE_BYTES_MIN, BYTES_MASK / 2)
+    if bytes <= SMALL_OUTPUT_BYTES {
+        SMALL_RESPONSE_BYTES
+    } else {
+        bytes.clamp(RESPONSE_BYTES_MIN, BYTES_MASK / 4)
+    }
 }
 
 #[cfg(test)]
@@ -452,11 +461,11 @@ mod tests {
             .map(|number| share(&[number]))
             .find(|other| other.charged_client() != one.charged_client())
             .unwrap();
-        let backlog = Backlog::new(LONG, 4 * 90 * RESPONSE_BYTES_MIN);
+        let backlog = Backlog::new(LONG, 4 * 90 * SMALL_RESPONSE_BYTES);
         let wait_count = |credits: &[Credits]| -> usize {
             let waits = |credits: &Credits| {
                 (0..1000)
-                    .take_while(|_| credits.take_excess(RESPONSE_BYTES_MIN))
+                    .take_while(|_| credits.take_excess(SMALL_RESPONSE_BYTES))
                     .count()
             };
             credits.iter().map(waits).sum()
@@ -478,19 +487,19 @@ mod tests {
     #[test]
     fn responses_beyond_the_credits_wait_in_the_backlog() {
         let budget = &Budget::new(1 << 30);
-        let small = Backlog::new(LONG, 64 * RESPONSE_BYTES_MIN);
+        let small = Backlog::new(LONG, 64 * SMALL_RESPONSE_BYTES);
         let credits = Credits::new(&small, budget);
         // A sixteenth of the budget, and the sender waits no longer than it may.
         assert_eq!(sent_count(&credits), COUNT_MAX + 4);
         assert_eq!(
             small.held_bytes.load(Ordering::Relaxed),
-            4 * RESPONSE_BYTES_MIN
+            4 * SMALL_RESPONSE_BYTES
         );
         // What is read frees it first.
         credits.refund(4);
         assert_eq!(
             small.held_bytes.load(Ordering::Relaxed),
-            3 * RESPONSE_BYTES_MIN
+            3 * SMALL_RESPONSE_BYTES
         );
         // All together have a quarter.
         let all: Vec<Credits> = (0..8).map(|_| Credits::new(&small, budget)).collect();
@@ -505,12 +514,12 @@ mod tests {
         }
         assert_eq!(
             small.held_bytes.load(Ordering::Relaxed),
-            16 * RESPONSE_BYTES_MIN
+            16 * SMALL_RESPONSE_BYTES
         );
         all[0].close();
         assert_eq!(
             small.held_bytes.load(Ordering::Relaxed),
-            12 * RESPONSE_BYTES_MIN
+            12 * SMALL_RESPONSE_BYTES
         );
         drop((all, credits));
         assert_eq!(small.held_bytes.load(Ordering::Relaxed), 0);

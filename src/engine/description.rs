@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::stats::ModelStatistics;
-use crate::{Error, ModelVersion, Server};
+use crate::{Error, ModelVersion, Server, truncated};
 
 /// One tensor of a model's metadata.
 pub struct TensorMetadata<'m> {
@@ -79,12 +79,14 @@ pub fn statistics(
         .unwrap_or_default();
     if ready_versions.is_empty() {
         return Err(Error::invalid(format!(
-            "requested model '{name}' is not available"
+            "requested model '{}' is not available",
+            truncated(name)
         )));
     }
     if version.is_some_and(|version| !ready_versions.contains(&version)) {
         return Err(Error::invalid(format!(
-            "requested model version is not available for model '{name}'"
+            "requested model version is not available for model '{}'",
+            truncated(name)
         )));
     }
     server.statistics(Some(name), version)

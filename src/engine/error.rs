@@ -122,9 +122,20 @@ impl From<conch_config::Error> for Error {
             conch_config::Code::InvalidArg => Code::InvalidArg,
             conch_config::Code::Unsupported => Code::Unsupported,
         };
-        Error::new(code, error.message)
+        Error::new(code, cut(error.message))
     }
 }
+
+/// What is wrong with a configuration repeats its names, which may come from a client.
+fn cut(mut message: String) -> String {
+    if message.len() > CONFIG_MESSAGE_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(CONFIG_MESSAGE_BYTES_MAX));
+        message.push_str("...");
+    }
+    message
+}
+
+const CONFIG_MESSAGE_BYTES_MAX: usize = 4096;
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

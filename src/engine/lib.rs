@@ -30,6 +30,7 @@ mod lifecycle;
 pub mod metrics;
 mod misplaced;
 mod model;
+mod model_bytes;
 mod model_file;
 mod order;
 mod progress;

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::admit::Prefix;
+use crate::error::truncated;
 use crate::log;
 use crate::request::{Origin, Request};
 
@@ -60,7 +61,7 @@ pub(crate) fn note_prepared(origin: &Origin, request: &Request) {
         1,
         "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, correlation id: {}, batch size: {}, priority: {}, timeout (us): {}",
         Prefix(&origin.id),
-        origin.id,
+        truncated(&origin.id),
         model.name,
         model.version,
         request.sequence_flags,

@@ -8,12 +8,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use conch_config::{DataType, Model, StateSpec, StateStart};
-use conch_memory::{Block, Pool, View};
+use conch_memory::{Block, Budget, Pool, View};
 use smallvec::smallvec;
 
+use crate::model_bytes::model_bytes;
 use crate::model_file::ModelFile;
 use crate::request::{Input, Request, Shape};
-use crate::{Code, Error};
+use crate::{Code, Error, truncated};
 
 /// What a sequence's first request finds: read once per model, shared by its sequences.
 #[derive(Clone, Debug)]
@@ -37,12 +38,16 @@ impl StatesStart {
     ///
     /// # Errors
     /// In upstream's words: what makes no sense, files that cannot be read or are too short.
-    pub(crate) fn of(config: &Model, directory: &Path) -> Result<Option<StatesStart>, Error> {
+    pub(crate) fn of(
+        config: &Model,
+        directory: &Path,
+        budget: &Arc<Budget>,
+    ) -> Result<Option<StatesStart>, Error> {
         let specs = conch_config::states(config)?;
         if specs.is_empty() {
             return Ok(None);
         }
-        StatesStart::new(specs, |path| {
+        StatesStart::new(specs, budget, |path| {
             let file = ModelFile::locate(directory, path)?;
             if !file.is_inside() {
                 return Err(Error::unsupported(format!(
@@ -54,17 +59,21 @@ impl StatesStart {
         .map(Some)
     }
 
-    /// `read` reads a file of the model's directory, by its path in there.
+    /// `read` reads a file of the model's directory, by its path in there. The values count against `budget` as long as they live.
     ///
     /// # Errors
-    /// In upstream's words, if a file cannot be read or is too short.
+    /// In upstream's words, if a file cannot be read or is too short; UNAVAILABLE if the memory limit does not allow a value.
     pub fn new(
         specs: Vec<StateSpec>,
+        budget: &Arc<Budget>,
         mut read: impl FnMut(&str) -> Result<Vec<u8>, Error>,
     ) -> Result<StatesStart, Error> {
         let start = |spec: StateSpec| {
-            let bytes = match spec.start {
-                StateStart::Zeros { byte_count } => vec![0; byte_count],
+            let owner = format_args!("initial_state of '{}'", truncated(&spec.input_name));
+            let data = match spec.start {
+                StateStart::Zeros { byte_count } => {
+                    model_bytes(budget, byte_count as u64, owner, |_| Ok(()))?
+                }
                 StateStart::File { path, byte_count } => {
                     let mut bytes = read(&path)?;
                     if let Some(wanted) = byte_count {
@@ -77,7 +86,10 @@ impl StatesStart {
                         }
                         bytes.truncate(wanted);
                     }
-                    bytes
+                    model_bytes(budget, bytes.len() as u64, owner, |block| {
+                        block.copy_from_slice(&bytes);
+                        Ok(())
+                    })?
                 }
             };
             Ok(Start {
@@ -86,7 +98,7 @@ impl StatesStart {
                 value: Value {
                     data_type: spec.data_type,
                     shape: spec.shape.into(),
-                    data: View::try_copy_of(&bytes)?,
+                    data,
                 },
                 is_in_place: spec.is_in_place,
             })
@@ -307,7 +319,7 @@ mod tests {
     }
 
     fn states(specs: Vec<StateSpec>) -> States {
-        let start = StatesStart::new(specs, |_| panic!("no files")).unwrap();
+        let start = StatesStart::new(specs, &Budget::new(1 << 20), |_| panic!("no files")).unwrap();
         States::new(&start, &Pool::new(1 << 20))
     }
 
@@ -411,7 +423,7 @@ mod tests {
             ..spec("a", 3, false)
         };
         let start = |byte_count, content: &[u8]| {
-            StatesStart::new(vec![file(byte_count)], |path| {
+            StatesStart::new(vec![file(byte_count)], &Budget::new(1 << 20), |path| {
                 assert_eq!(path, "initial_state/f");
                 Ok(content.to_vec())
             })
@@ -424,7 +436,25 @@ mod tests {
             start(Some(3), b"ab"),
             Err("Invalid argument: initial_state setting expects 3 bytes, but the data provided from fonly has 2 bytes.".to_owned())
         );
-        let missing = StatesStart::new(vec![file(None)], |_| Err(Error::internal("gone")));
+        let budget = Budget::new(100);
+        let missing = StatesStart::new(vec![file(None)], &budget, |_| Err(Error::internal("gone")));
         assert_eq!(missing.unwrap_err().message, "gone");
+    }
+
+    #[test]
+    fn first_values_count_against_the_budget() {
+        let budget = Budget::new(100 << 10);
+        let start = |byte_count| {
+            StatesStart::new(vec![spec("a", byte_count, false)], &budget, |_| panic!())
+                .map_err(|error| error.to_string())
+        };
+        let held = start(60 << 10).unwrap();
+        assert_eq!(
+            start(60 << 10).unwrap_err(),
+            "Unavailable: initial_state of 'a_in' needs 61440 bytes, which the memory limit of 102400 bytes does not allow"
+        );
+        drop(held);
+        assert!(start(60 << 10).is_ok());
+        assert!(start(1 << 45).is_err());
     }
 }

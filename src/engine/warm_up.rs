@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_config::{WarmUpInput, WarmUpSource, WarmUpSpec, warm_ups};
-use conch_memory::{Block, Budget, Charge, View};
+use conch_memory::{Budget, View};
 use smallvec::{SmallVec, smallvec};
 
 use crate::admit::{byte_count, examine};
 use crate::asker::Asker;
+use crate::model_bytes::model_bytes;
 use crate::model_file::ModelFile;
 use crate::request::{Draft, DraftInput, Input, Shape};
 use crate::synthetic::Synthetic;
-use crate::{Batch, Completion, Delivery, Error, ModelVersion, log};
+use crate::{Batch, Completion, Delivery, Error, ModelVersion, log, truncated};
 
 /// What the instances of a version are to execute. Costs nothing where there is nothing.
 #[derive(Default)]
@@ -208,23 +209,8 @@ impl Source<'_> {
         bytes: u64,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
     ) -> Result<View, Error> {
-        let mut charge = Charge::empty(self.budget);
-        let size = usize::try_from(bytes).ok();
-        let size = size.filter(|_| charge.cover(bytes).is_ok()).ok_or_else(|| {
-            Error::unavailable(format!(
-                "warmup sample '{}' needs {bytes} bytes, which the memory limit of {} bytes does not allow",
-                self.sample,
-                self.budget.limit_bytes()
-            ))
-        })?;
-        if size == 0 {
-            return Ok(View::empty());
-        }
-        let mut block = Block::try_with_capacity(size)?;
-        block.set_charge(charge);
-        block.advance(size);
-        fill(block.as_mut_slice())?;
-        Ok(View::from(block))
+        let owner = format_args!("warmup sample '{}'", truncated(self.sample));
+        model_bytes(self.budget, bytes, owner, fill)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The text of a line, in Triton's two formats. Pure: the caller gives the time and the process id.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::Level;
@@ -69,31 +69,89 @@ pub(crate) fn push_preamble(
     written.expect("writing to a String cannot fail");
 }
 
-/// As a JSON string, so that whatever a client put into a name stays on one line; other control characters than JSON's too.
-pub(crate) fn push_message(text: &mut String, message: &str, escapes: bool) {
-    if !escapes {
-        return text.push_str(message);
+/// The longest message that is written whole. Clients size what some of them repeat.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// As a JSON string, so that whatever a client put into a name stays on one line; other control characters than JSON's too. A message
+/// that is longer than [`MESSAGE_BYTES_MAX`], or for which there is no memory, is cut.
+pub(crate) fn push_message(text: &mut String, message: fmt::Arguments<'_>, escapes: bool) {
+    let quote = if escapes { "\"" } else { "" };
+    text.push_str(quote);
+    let mut body = Body {
+        bytes_max: text.len() + MESSAGE_BYTES_MAX,
+        text: &mut *text,
+        escapes,
+    };
+    if body.write_fmt(message).is_err() {
+        text.push_str("...");
     }
-    text.push('"');
-    for character in message.chars() {
-        match character {
-            '"' => text.push_str("\\\""),
-            '\\' => text.push_str("\\\\"),
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            '\u{8}' => text.push_str("\\b"),
-            '\u{c}' => text.push_str("\\f"),
-            // DEL and the C1 controls (0x9b starts a terminal sequence) are as harmful as ESC.
-            control if control.is_control() => {
-                write!(text, "\\u{:04X}", u32::from(control))
-                    .expect("writing to a String cannot fail");
-            }
-            other => text.push(other),
-        }
-    }
-    text.push('"');
+    text.push_str(quote);
 }
+
+/// The message of a line while it is written; refuses what does not fit.
+struct Body<'a> {
+    text: &'a mut String,
+    bytes_max: usize,
+    escapes: bool,
+}
+
+impl Body<'_> {
+    fn push(&mut self, piece: &str) -> fmt::Result {
+        if self.text.len() + piece.len() > self.bytes_max
+            || self.text.try_reserve(piece.len() + TAIL_BYTES_MAX).is_err()
+        {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(piece);
+        Ok(())
+    }
+
+    fn push_escaped(&mut self, control: char) -> fmt::Result {
+        let short = match control {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\n' => "\\n",
+            '\r' => "\\r",
+            '\t' => "\\t",
+            '\u{8}' => "\\b",
+            '\u{c}' => "\\f",
+            other => return self.push(&format!("\\u{:04X}", u32::from(other))),
+        };
+        self.push(short)
+    }
+}
+
+/// What ends a line: `..."` and the line break.
+const TAIL_BYTES_MAX: usize = 8;
+
+impl fmt::Write for Body<'_> {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        // DEL and the C1 controls (0x9b starts a terminal sequence) are as harmful as ESC.
+        let escapes = self.escapes;
+        let is_special = |character: char| {
+            escapes && (matches!(character, '"' | '\\') || character.is_control())
+        };
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let plain = rest.find(is_special).unwrap_or(rest.len());
+            // In parts, so that a long piece is written as far as it fits.
+            let end = rest.floor_char_boundary(plain.min(PART_BYTES_MAX));
+            let (part, tail) = rest.split_at(end);
+            self.push(part)?;
+            rest = tail;
+            if end == plain
+                && let Some(special) = rest.chars().next()
+            {
+                self.push_escaped(special)?;
+                rest = rest.get(special.len_utf8()..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How much of a piece is written at a time.
+const PART_BYTES_MAX: usize = 4096;
 
 /// A moment in UTC, by the proleptic Gregorian calendar.
 struct UtcTime {
@@ -151,7 +209,7 @@ mod tests {
             "src/engine/lifecycle.rs",
             7,
         );
-        push_message(&mut text, message, true);
+        push_message(&mut text, format_args!("{message}"), true);
         text
     }
 
@@ -237,12 +295,28 @@ mod tests {
         ];
         for (message, expected) in table {
             let mut text = String::new();
-            push_message(&mut text, message, true);
+            push_message(&mut text, format_args!("{message}"), true);
             assert_eq!(text, expected);
             assert_eq!(text.lines().count(), 1);
         }
         let mut text = String::new();
-        push_message(&mut text, "as \"it\" is", false);
+        push_message(&mut text, format_args!("as \"it\" is"), false);
         assert_eq!(text, "as \"it\" is");
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        for (message, bytes) in [
+            ("x".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 2),
+            ("x".repeat(MESSAGE_BYTES_MAX + 1), MESSAGE_BYTES_MAX + 5),
+            ("é".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 5),
+            ("\n".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX + 5),
+        ] {
+            let mut text = String::new();
+            push_message(&mut text, format_args!("{message}"), true);
+            // A part is written whole or not at all.
+            assert!(text.len() <= bytes && text.len() + PART_BYTES_MAX > bytes);
+            assert_eq!(text.ends_with("...\""), bytes == MESSAGE_BYTES_MAX + 5);
+        }
     }
 }

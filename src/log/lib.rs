@@ -197,10 +197,7 @@ pub fn is_shown(level: Level) -> bool {
 pub fn write(level: Level, path: &str, line: u32, message: fmt::Arguments<'_>) {
     if is_shown(level) {
         let mut text = preamble(level, path, line);
-        match message.as_str() {
-            Some(message) => push_message(&mut text, message, escapes()),
-            None => push_message(&mut text, &message.to_string(), escapes()),
-        }
+        push_message(&mut text, message, escapes());
         text.push('\n');
         sink().push(level, text);
     }

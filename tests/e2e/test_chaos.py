@@ -30,6 +30,12 @@ class Chaos(unittest.TestCase):
     def test_a_minute(self):
         self.run_chaos(f"--minutes={MINUTES}")
 
+    def test_where_something_is_short(self):
+        kinds = ["address-space", "descriptors", "stopped-log", *(["full-disk"] if os.geteuid() == 0 else [])]
+        for kind in kinds:
+            with self.subTest(kind):
+                self.run_chaos(f"--minutes={MINUTES / 5}", f"--under={kind}")
+
     def test_it_fails_when_something_is_wrong(self):
         """A server that refuses what it should serve is found out."""
         done = subprocess.run([sys.executable, str(CHAOS), "--minutes=0.2", "--flag=--server-requests-max=1"], capture_output=True, text=True, timeout=400, check=False,

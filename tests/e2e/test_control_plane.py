@@ -245,6 +245,63 @@ class Measure(ControlPlaneCase):
         self.assertEqual(infer(server, "identity")[0], 200)
         self.assertEqual(server.terminate(), 0)
 
+    def test_sizes_in_a_configuration(self):
+        """What a few bytes of a configuration ask for is refused, not tried."""
+        server = self.start(self.repository())
+        described = json.loads(self.config())
+        state = {"input_name": "S", "output_name": "T", "data_type": "TYPE_FP32", "dims": [1 << 45],
+                 "initial_state": [{"name": "zeros", "data_type": "TYPE_FP32", "dims": [1 << 45], "zero_data": True}]}
+        sample = {"name": "s", "batch_size": 1, "inputs": {"INPUT0": {"data_type": "TYPE_FP32", "dims": [1 << 45], "zero_data": True}}}
+        table = [
+            ({"sequence_batching": {"state": [state]}}, "initial_state of 'S' needs 140737488355328 bytes, which the memory limit of "),
+            ({"model_warmup": [sample]}, "warmup sample 's' needs 140737488355328 bytes, which the memory limit of "),
+            ({"model_warmup": [{**sample, "count": 4294967295}]},
+             "warmup sample 's' of model 'identity' asks for 4294967295 executions, at most 1000000 are allowed"),
+        ]
+        for more, reason in table:
+            body = json.dumps({"parameters": {"config": json.dumps({**described, **more})}})
+            status, error = control(server, "identity", "load", body)
+            self.assertGreaterEqual(status, 400, more)
+            self.assertIn(reason, error)
+            self.assertEqual(infer(server, "identity")[0], 200, more)
+        self.assertEqual(server.terminate(), 0)
+
+    def test_long_names_do_not_come_back(self):
+        server = self.start(self.repository(), "--log-verbose=1")
+        long = "x" * 30_000
+        described = json.loads(self.config())
+        tensor = {"name": long, "data_type": "TYPE_FP32", "dims": [0]}
+        loads = [{"config": json.dumps({**described, **more})} for more in (
+            {"backend": long}, {"runtime": long}, {"input": [tensor]}, {"output": [tensor]}, {"name": long})]
+        calls = [
+            *(("GET", f"/v2/models/{long}{rest}", "") for rest in ("", "/config", "/stats", "/ready", "/trace/setting", "/versions/1")),
+            *(("POST", f"/v2/models/{long}/{rest}", "{}") for rest in ("infer", "generate", "generate_stream")),
+            *(("POST", f"/v2/repository/models/{long}/{action}", "") for action in ("load", "unload")),
+            *(("POST", "/v2/repository/models/identity/load", json.dumps({"parameters": load})) for load in loads),
+            ("POST", "/v2/models/identity/infer", json.dumps({"id": long, "inputs": [{"name": long, "datatype": "FP32", "shape": [1], "data": [1]}]})),
+            ("POST", "/v2/models/identity/infer", json.dumps({"inputs": [{"name": "INPUT0", "datatype": long, "shape": [1, 1], "data": [1]}]})),
+            ("GET", f"/v2/systemsharedmemory/region/{long}/status", ""),
+        ]
+        for method, path, body in calls:
+            status, _, reply = server.request(method, path, body)
+            if not path.endswith("unload"):  # of what is not there
+                self.assertGreaterEqual(status, 400, path[:60])
+            self.assertLess(len(reply), 5_000, (path[:60], body[:60]))
+        with grpc.insecure_channel(server.grpc, options=[("grpc.max_metadata_size", 1 << 20)]) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for call, message in ((stub.ModelStatistics, pb.ModelStatisticsRequest(name=long)), (stub.ModelConfig, pb.ModelConfigRequest(name=long)),
+                                  (stub.ModelMetadata, pb.ModelMetadataRequest(name=long)), (stub.TraceSetting, pb.TraceSettingRequest(model_name=long)),
+                                  (stub.ModelInfer, pb.ModelInferRequest(model_name=long))):
+                with self.assertRaises(grpc.RpcError) as caught:
+                    call(message, timeout=20)
+                self.assertLess(len(caught.exception.details()), 5_000)
+        self.assertEqual(infer(server, "identity")[0], 200)
+        self.assertEqual(server.terminate(), 0)
+        # The first load was refused with a log line that names the backend.
+        # The path of a request is shown as it came: its head has at most 64 KiB.
+        longest = max((line for line in server.output.splitlines() if "HTTP request: " not in line), key=len)
+        self.assertLess(len(longest), 10_000, longest[:300])
+
     def test_configurations_are_charged_to_the_budget(self):
         server = self.start(self.repository(), "--memory-limit-bytes=16777216")
         status, error = control(server, "identity", "load", json.dumps({"parameters": {"config": self.config(20_000)}}))

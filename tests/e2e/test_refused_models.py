@@ -78,7 +78,7 @@ IN_THE_LOG = {
     "ensemble_with_group": (ensemble(STEP, "instance_group [ { count: 1 } ]\n"),
                             "instance group should not be specified for ensemble '{name}'"),
     "ensemble_with_warm_up": (ensemble(STEP, 'model_warmup { name: "x" }\n'), "model_warmup can not be specified for ensemble '{name}'"),
-    # The quote that upstream has too many is not there.
+    # With the quote that upstream has too many.
     "output_of_nobody": (ensemble(STEP.replace('value: "OUTPUT0"', 'value: "MIDDLE"')),
                          "ensemble output 'OUTPUT0' for ensemble {name}' is not used"),
 }

@@ -455,8 +455,9 @@ class SlowReaders(StreamCase):
 class PausingReaders(StreamCase):
     """What a client does not read for a while waits with the server, and no thread of the backend waits with it."""
 
-    flags = ("--memory-limit-bytes=8589934592",)
-    COUNT = 3_000
+    # One request's part of it is 64 MiB.
+    flags = ("--memory-limit-bytes=1073741824",)
+    COUNT = 20_000
 
     def test_responses_beyond_the_credits_wait_and_others_are_served(self):
         before = self.figures("flooding")
@@ -526,13 +527,13 @@ class PreservedOrder(StreamCase):
 @needs_library("repeat")
 @needs_library("square")
 class BoundedOrder(PreservedOrder):
-    # A sixteenth of it is room for 126 small responses beyond the credits.
-    flags = ("--memory-limit-bytes=134217728", "--stream-patience-ms=1000")
+    # A sixteenth of it is room for 512 small responses beyond the credits.
+    flags = ("--memory-limit-bytes=16777216", "--stream-patience-ms=1000")
 
     def test_more_than_its_credits_wait_for_long(self):
         """It is cancelled, and told so in its turn, after what was on its way."""
         count, error = self.ask(2500, 1000)
-        self.assertEqual(count, 256 + 126)
+        self.assertEqual(count, 256 + 512)
         self.assertIn("the request was cancelled: its responses were read too slowly, 256 of them", error)
         # Later requests have credits of their own.
         self.assertEqual(self.ask(200, 300), (300, ""))

@@ -56,6 +56,7 @@ class HalfClosed(ServerCase):
         status, body = parsed(half_closed(self.server, wire.infer_json(ONE)))
         self.assertEqual((status, json.loads(body)["outputs"][0]["data"]), (200, [1, 2]))
 
+    @conch_only  # 2.51 sends one event and then hangs
     def test_a_stream_with_pauses(self):
         """Before the first event, and between two, the client is looked after, and gets no byte that it would not get otherwise."""
         held = half_closed(self.server, wire.post("/v2/models/repeat/generate_stream", json.dumps(REPEAT).encode()))
@@ -105,6 +106,7 @@ class Json(ServerCase):
         status, _, body = self.server.request("POST", INFER, b"\xef\xbb\xbf" + text + b"\0", {"Inference-Header-Content-Length": str(len(text) + 4)})
         self.assertEqual(status, 200, body)
 
+    @conch_only  # 2.51 ends with a SIGSEGV
     def test_what_nobody_reads_may_be_deep(self):
         deep = "[" * 250_000 + "true" + "]" * 250_000
         self.assertEqual(self.ask(f'{{"x":{deep}}}', INDEX)[0], 200)

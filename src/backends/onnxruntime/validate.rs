@@ -201,7 +201,9 @@ fn names(infos: &[TensorInfo]) -> Vec<&str> {
     infos.iter().map(TensorInfo::name).collect()
 }
 
-fn unexpected(role: &str, name: &str, allowed: Vec<&str>) -> Error {
+/// The allowed names are sorted, as upstream's are.
+fn unexpected(role: &str, name: &str, mut allowed: Vec<&str>) -> Error {
+    allowed.sort_unstable();
     Error::invalid(format!(
         "unexpected inference {role} '{name}', allowed {role}s are: {}",
         allowed.join(", ")
@@ -222,6 +224,14 @@ mod tests {
             data_type,
             dims: dims.to_vec(),
         }
+    }
+
+    #[test]
+    fn allowed_names_are_sorted() {
+        assert_eq!(
+            unexpected("input", "x", vec!["ZB", "AB"]).message(),
+            "unexpected inference input 'x', allowed inputs are: AB, ZB"
+        );
     }
 
     /// The message of the refusal, or "" if all is well, for a model `A: FP32[-1,16] -> B: FP32[-1,-1]`.

@@ -24,6 +24,9 @@ impl Plan {
     }
 }
 
+/// Far beyond what pipelines run: a request of an ensemble whose ensembles each run the next one twice doubles with each of them.
+const RUNS_MAX: u64 = 1 << 16;
+
 impl Lifecycle {
     /// Completes the plans of ensembles by what their models are now. Those that do not fit are taken down; returned is what is left, and
     /// what is wrong with the others.
@@ -34,6 +37,11 @@ impl Lifecycle {
             .filter(|plan| plan.is_ensemble())
             .map(|plan| (plan.id.clone(), plan.candidate.config.clone()))
             .collect();
+        let wide: BTreeSet<ModelId> = {
+            let models = self.board.lock();
+            let steps = StepGraph::new(&models, &planned, self.options.namespacing);
+            steps.wider_than(RUNS_MAX).into_iter().cloned().collect()
+        };
         let mut sound = Vec::with_capacity(plans.len());
         for mut plan in plans {
             if !plan.is_ensemble() {
@@ -41,7 +49,15 @@ impl Lifecycle {
                 continue;
             }
             let blueprint = plan.clone();
-            if let Err(error) = self.claim_steps(&plan, &planned) {
+            let claimed = if wide.contains(&plan.id) {
+                Err(Error::invalid(format!(
+                    "a request of ensemble '{}', or of one that it is part of, runs more than {RUNS_MAX} steps",
+                    plan.id
+                )))
+            } else {
+                self.claim_steps(&plan, &planned)
+            };
+            if let Err(error) = claimed {
                 log::error!("{error}");
                 // What serves under this name needs no circle, and goes on.
                 let serves = self

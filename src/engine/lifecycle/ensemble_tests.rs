@@ -667,6 +667,34 @@ fn ensembles_in_ensembles_without_end() {
 }
 
 #[test]
+fn ensembles_that_run_their_steps_too_often() {
+    let directory = Directory::new();
+    directory.model("r", "e0", &["1"], "");
+    for n in 1..=20 {
+        let inner = format!("e{}", n - 1);
+        ensemble(&directory, &format!("e{n}"), &[&inner, &inner]);
+    }
+    let (_, server) = start(explicit(&directory, &["r"]));
+    plain(&server, "e15").unwrap();
+    run(&server, "e10");
+    let statistics = server.statistics(Some("e0"), None).unwrap();
+    assert_eq!(statistics[0].inference_count, 1 << 10);
+    for name in ["e16", "e20"] {
+        assert_eq!(
+            refused(&server, name),
+            format!(
+                "load failed for model '{name}': a request of ensemble '{name}', or of one that it is part of, runs more than 65536 steps\n"
+            )
+        );
+    }
+    // Nor by what is below one that serves.
+    ensemble(&directory, "e1", &["e0"; 8]);
+    assert_ne!(refused(&server, "e1"), "");
+    run(&server, "e10");
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_request_is_withdrawn_wherever_its_step_waits() {
     let directory = Directory::new();
     directory.model("r", "slow", &["1"], &fault("hold"));

@@ -325,7 +325,7 @@ impl Lifecycle {
         if let Some(caching) = self.caching() {
             caching.enroll(&entry);
         }
-        if let Some(start) = StatesStart::of(&entry.config, &candidate.path)? {
+        if let Some(start) = StatesStart::of(&entry.config, &candidate.path, &self.budget)? {
             entry.states.get_or_init(|| (start, Arc::clone(&self.pool)));
         }
         model.bind(&entry);

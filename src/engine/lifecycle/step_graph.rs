@@ -119,6 +119,75 @@ impl<'m> StepGraph<'m> {
         None
     }
 
+    /// The planned ensembles by which a request of some ensemble, theirs or another, would run more than `count_max` steps, those of
+    /// the ensembles in it included. A circle counts once.
+    pub(super) fn wider_than(&self, count_max: u64) -> BTreeSet<&'m ModelId> {
+        let known = self.models.iter().filter(|(_, entry)| entry.is_known());
+        let roots = known.map(|(id, _)| id).chain(self.planned.keys());
+        let mut counts: BTreeMap<&'m ModelId, u64> = BTreeMap::new();
+        let mut entered: BTreeSet<&ModelId> = BTreeSet::new();
+        let mut wide = BTreeSet::new();
+        for root in roots {
+            let mut open = vec![root];
+            while let Some(&id) = open.last() {
+                let steps = self.intended(id);
+                let unknown = steps.iter().copied();
+                let unknown: Vec<_> = unknown.filter(|step| !counts.contains_key(step)).collect();
+                if entered.insert(id) && !unknown.is_empty() {
+                    open.extend(unknown.into_iter().filter(|step| !entered.contains(step)));
+                    continue;
+                }
+                let runs = steps.iter().map(|step| {
+                    let inside = counts.get(step).copied().unwrap_or(0);
+                    inside.saturating_add(1)
+                });
+                let count = runs.fold(0, u64::saturating_add);
+                counts.insert(id, count);
+                open.pop();
+            }
+            if counts.get(root).is_some_and(|count| *count > count_max) {
+                wide.insert(root);
+            }
+        }
+        let of_planned = wide.iter().filter_map(|id| self.planned.get_key_value(*id));
+        let mut refused: BTreeSet<&'m ModelId> = of_planned.map(|(id, _)| id).collect();
+        // One that serves cannot be to blame: what it runs is.
+        let mut open: Vec<_> = wide
+            .into_iter()
+            .filter(|id| !self.planned.contains_key(*id))
+            .collect();
+        let mut seen: BTreeSet<&ModelId> = open.iter().copied().collect();
+        while let Some(id) = open.pop() {
+            for step in self.intended(id) {
+                refused.extend(self.planned.get_key_value(step).map(|(id, _)| id));
+                if seen.insert(step) {
+                    open.push(step);
+                }
+            }
+        }
+        refused
+    }
+
+    /// What `id` needs by its plan, or else by what it was last to be made of, or else by what serves.
+    fn intended(&self, id: &ModelId) -> Vec<&'m ModelId> {
+        let entry = self.models.get(id);
+        let planned = self.planned.get(id);
+        let blueprint = || {
+            let plan = entry?.blueprint.as_ref()?;
+            Some(&plan.candidate.config)
+        };
+        if let Some(config) = planned.or_else(blueprint) {
+            return self.steps.of(id, config);
+        }
+        let mut loaded = entry
+            .into_iter()
+            .flat_map(|entry| entry.versions.values())
+            .filter_map(|slot| slot.loaded.as_ref());
+        loaded.next().map_or_else(Vec::new, |loaded| {
+            self.steps.of(id, &loaded.version().config.message)
+        })
+    }
+
     /// What `id` needs: by its plan, or else by what it was last to be made of; and by what serves, which goes on if a load fails.
     fn needs(&self, id: &ModelId) -> Vec<&'m ModelId> {
         let entry = self.models.get(id);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_config::DataType;
+use conch_engine::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
 use conch_engine::regions::Usage;
 use conch_engine::trace::Activity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
@@ -69,6 +70,8 @@ pub(crate) struct AnswerOutput {
     usage: Option<Arc<Usage>>,
     /// What its bytes are charged to; none: the process.
     budget: Option<Arc<Budget>>,
+    /// The request's credits bound it while it is small.
+    has_credits: bool,
 }
 
 /// An output's name in C's form.
@@ -144,6 +147,7 @@ impl Answer {
             None => (Arc::from(name), OutputName::Other(c_string(name))),
         };
         let origin = sender.loan().origin()?;
+        let place = self.output_count;
         let output = AnswerOutput {
             tag: Tag::new(),
             facts: Arc::clone(facts),
@@ -156,8 +160,8 @@ impl Answer {
             allocator: sender.loan().asked().map(|asked| asked.allocator().clone()),
             usage: origin.usage.clone(),
             budget: origin.budget.clone(),
+            has_credits: origin.credits.is_some() && place < SMALL_OUTPUT_COUNT,
         };
-        let place = self.output_count;
         match self.outputs.get_mut(place) {
             Some(left_over) => **left_over = output,
             None => self.outputs.push(Box::new(output)),
@@ -283,7 +287,9 @@ impl AnswerOutput {
         }
         let budget = self.budget.as_ref().unwrap_or(&self.facts.budget);
         let mut charge = Charge::empty(budget);
-        charge.cover(bytes).map_err(|_| refused())?;
+        if !self.has_credits || bytes > SMALL_OUTPUT_BYTES {
+            charge.cover(bytes).map_err(|_| refused())?;
+        }
         // The backend may leave gaps: no bytes of another model show through them.
         let pool = &self.facts.pool;
         let block = pool.try_take_for(self.facts.owner, size);

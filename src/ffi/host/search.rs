@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use conch_engine::{BackendSpec, Error, log};
+use conch_engine::{BackendSpec, Error, log, truncated};
 
 /// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links: backends put them together with the
 /// backend directory, which they are told as it was given.
@@ -29,12 +29,21 @@ impl Found {
     }
 }
 
+/// A longer path names no file (`PATH_MAX`).
+const PATH_BYTES_MAX: usize = 4096;
+
 /// The library of the backend that `spec` names: in the model's version directory, in the model's directory, or in the backend's own
 /// directory, in this order. Where none has it, the backend's own directory may hold a `model.py` instead. Reads directories: blocks.
 ///
 /// # Errors
 /// INVALID_ARG if there is none, or if `runtime` leads out of the directory in which it was found.
 pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Result<Found, Error> {
+    if spec.backend.len().max(spec.runtime.len()) > PATH_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
+            truncated(&spec.backend)
+        )));
+    }
     let own = backend_directory.join(&spec.backend);
     let script = own.join(PYTHON_RUNTIME);
     let mut directories = vec![
@@ -61,7 +70,7 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
             log::error!("{}", not_found(backend_directory, spec, &library_name));
             format!(
                 "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
-                spec.backend
+                truncated(&spec.backend)
             )
         } else {
             let searched: String = directories
@@ -69,7 +78,8 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
                 .map(|path| format!("'{}' ", path.display()))
                 .collect();
             format!(
-                "unable to find backend library '{file_name}' for model '{}', searched: {searched}",
+                "unable to find backend library '{}' for model '{}', searched: {searched}",
+                truncated(file_name),
                 spec.model_name
             )
         }));
@@ -111,11 +121,12 @@ fn not_found(backend_directory: &Path, spec: &BackendSpec, library_name: &str) -
         false => ", which does not exist",
     };
     format!(
-        "backend '{}' of model '{}' is not found: there is no '{library_name}' in the model's directories, nor in '{}' of the \
+        "backend '{}' of model '{}' is not found: there is no '{}' in the model's directories, nor in '{}' of the \
          backend directory '{}'{missing}",
-        spec.backend,
+        truncated(&spec.backend),
         spec.model_name,
-        spec.backend,
+        truncated(library_name),
+        truncated(&spec.backend),
         backend_directory.display()
     )
 }

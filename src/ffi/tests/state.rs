@@ -13,7 +13,7 @@ use bench::Bench;
 use conch_channel::Fate;
 use conch_engine::Instance;
 use conch_engine::states::{States, StatesStart};
-use conch_memory::Pool;
+use conch_memory::{Budget, Pool};
 
 const MODEL: &str = r#"
     max_batch_size: 4
@@ -59,7 +59,7 @@ impl Sequence {
     fn new() -> Sequence {
         let bench = Bench::at("stateful", MODEL, &directory());
         let specs = conch_config::states(&bench.version.config).unwrap();
-        let start = StatesStart::new(specs, |path| {
+        let start = StatesStart::new(specs, &Budget::new(1 << 20), |path| {
             assert_eq!(path, "initial_state/start");
             Ok(100_i32.to_le_bytes().to_vec())
         });

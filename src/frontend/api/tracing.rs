@@ -13,7 +13,8 @@ use crate::trace::{Change, Levels};
 pub(crate) fn check_traced_model(shard: &Shard, model: &str) -> Result<(), Error> {
     if !model.is_empty() && shard.find(model, None).is_err() {
         return Err(Error::invalid(format!(
-            "Request for unknown model : {model}"
+            "Request for unknown model : {}",
+            truncated(model)
         )));
     }
     Ok(())
