@@ -228,11 +228,11 @@ class Serve(unittest.TestCase):
         with Repository() as none, Repository() as two:
             two.model("a", identity()).model("b", identity())
             for models, environment, words in (
-                    (none, {}, f"there is no model in {none}"),
-                    (two, {}, f"there are several models in {two} (a b)"),
-                    (two, {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "c"}, f"there is no directory {two}/c"),
-                    (two.path / "a", {}, "it must hold the model's directory instead"),
-                    (two, {"SAGEMAKER_TRITON_INFERENCE_TYPE": "x"}, "must be one of infer, generate, generate_stream")):
+                    (none, {}, f"ERROR: No model found in model repository {none}"),
+                    (two, {}, f"ERROR: More than 1 model directory found in model repository {two} (a b)"),
+                    (two, {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "c"}, f"ERROR: Directory with provided SAGEMAKER_TRITON_DEFAULT_MODEL_NAME c does not exist: there is no {two}/c"),
+                    (two.path / "a", {}, f"ERROR: Incorrect directory structure: {two}/a is a model, and must hold the model's directory instead"),
+                    (two, {"SAGEMAKER_TRITON_INFERENCE_TYPE": "x"}, "ERROR: Invalid SAGEMAKER_TRITON_INFERENCE_TYPE 'x': it must be one of infer, generate, generate_stream")):
                 with self.subTest(words):
                     process, _ = self.run_script(models, **environment)
                     output, _ = process.communicate(timeout=30)
