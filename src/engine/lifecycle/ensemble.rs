@@ -37,7 +37,10 @@ impl Lifecycle {
             .filter(|plan| plan.is_ensemble())
             .map(|plan| (plan.id.clone(), plan.candidate.config.clone()))
             .collect();
-        let wide: BTreeSet<ModelId> = {
+        // Most loads bring no ensemble, and the graph is that of all models.
+        let wide: BTreeSet<ModelId> = if planned.is_empty() {
+            BTreeSet::new()
+        } else {
             let models = self.board.lock();
             let steps = StepGraph::new(&models, &planned, self.options.namespacing);
             steps.wider_than(RUNS_MAX).into_iter().cloned().collect()
