@@ -20,9 +20,15 @@ def pack(values, code="f"):
 
 
 def needs_peer(name):
-    """Skips, with the reason printed, where the peer has not been set up."""
+    """Skips, with the reason printed, where the peer has not been set up, and marks the test as one that needs it."""
     missing = not (servers.PEERS / name).exists()
-    return unittest.skipIf(missing, f"{servers.PEERS / name} is not there; set PEERS_DIR or run scripts/test --peers")
+    skip = unittest.skipIf(missing, f"{servers.PEERS / name} is not there; set PEERS_DIR or run scripts/test --peers")
+
+    def mark(test):
+        test.needs_peer = True
+        return skip(test)
+
+    return mark
 
 
 def needs_library(name):

@@ -1,4 +1,5 @@
-"""Runs the end-to-end suite and records what each test did, one `id<TAB>outcome` per line.
+"""Runs the end-to-end suite and records what each test did, one `id<TAB>outcome` per line, with a third
+column `peer` for a test that is skipped where the peers are not set up.
 
     run.py [--server=triton] [--results=FILE] [--again=N] [PART-OF-TEST-ID ...]
 
@@ -72,6 +73,10 @@ def flatten(suite):
             yield entry
 
 
+def needs_peer(test):
+    return any(getattr(part, "needs_peer", False) for part in (type(test), getattr(test, test._testMethodName, None)))
+
+
 def run_again(result, bound):
     """Runs the failed tests once more; says whether all passed and were no more than `bound`."""
     failed = sorted({test.id(): test for test in result.ran if result.outcomes.get(test.id()) == "failed"}.items())
@@ -109,7 +114,9 @@ def main():
     counts = {name: list(result.outcomes.values()).count(name) for name in ("ok", "failed", "skipped", "unsteady")}
     if options.results:
         options.results.parent.mkdir(parents=True, exist_ok=True)
-        options.results.write_text("".join(f"{name}\t{outcome}\n" for name, outcome in sorted(result.outcomes.items())))
+        needing = {test.id() for test in chosen if needs_peer(test)}
+        options.results.write_text("".join(f"{name}\t{outcome}{chr(9) + 'peer' if name in needing else ''}\n"
+                                           for name, outcome in sorted(result.outcomes.items())))
     print(f"\n{counts['ok']} passed, {counts['failed']} failed, {counts['skipped']} skipped, {counts['unsteady']} unsteady"
           f" in {time.monotonic() - begun:.0f} s (server: {options.server})")
     if not chosen or not passed:
