@@ -1,5 +1,5 @@
 """Makes models of frameworks that are not here: copies of the ONNX ones under their names, with the names of tensors that those
-frameworks want.
+frameworks want. And a classifier with the name, tensors and labels of upstream's ResNet-50, whose weights are not here either.
 
     stand_ins.py MODELS      MODELS is the folder of generated repositories
 """
@@ -9,7 +9,9 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 # Tensors of libtorch models end in their position; which ones there are depends on the repository.
 SEQUENCE = {"INPUT": "INPUT__0", "OUTPUT": "OUTPUT__0", "START": "START__1", "READY": "READY__2"}
@@ -62,6 +64,29 @@ def stand_in(source, framework):
         config.write_text(text)
 
 
+def classifier(folder, image="input:0", classes="resnet_v1_50/predictions/Softmax:0", count=1000, favoured=23):
+    """The mean of each colour, weighted for each class; one class has a bias that no image outweighs."""
+    weights = np.random.default_rng(0).normal(scale=1e-3, size=(3, count)).astype(np.float32)
+    bias = np.zeros(count, np.float32)
+    bias[favoured] = 10
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", [image], ["means"], axes=[1, 2], keepdims=0),
+         helper.make_node("Gemm", ["means", "weights", "bias"], ["scores"]),
+         helper.make_node("Softmax", ["scores"], [classes], axis=-1)],
+        "classifier",
+        [helper.make_tensor_value_info(image, onnx.TensorProto.FLOAT, ["batch", 224, 224, 3])],
+        [helper.make_tensor_value_info(classes, onnx.TensorProto.FLOAT, ["batch", count])],
+        [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "1/model.onnx")
+    (folder / "labels.txt").write_text("".join("VULTURE\n" if index == favoured else f"CLASS {index}\n" for index in range(count)))
+    (folder / "config.pbtxt").write_text(
+        f'name: "{folder.name}"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 128\n'
+        f'input {{ name: "{image}" data_type: TYPE_FP32 format: FORMAT_NHWC dims: [ 224, 224, 3 ] }}\n'
+        f'output {{ name: "{classes}" data_type: TYPE_FP32 dims: [ {count} ] label_filename: "labels.txt" }}\n')
+
+
 for repository in pathlib.Path(sys.argv[1]).iterdir():
     if repository.name in ("qa_ensemble_model_repository", "qa_scalar_models"):
         continue
@@ -71,3 +96,4 @@ for repository in pathlib.Path(sys.argv[1]).iterdir():
             continue
         for framework in ("libtorch", "plan", "openvino"):
             stand_in(source, framework)
+classifier(pathlib.Path(sys.argv[1]) / "onnx_model_store/resnet_v1_50")
