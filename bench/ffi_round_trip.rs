@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use conch_bench::arguments::Arguments;
-use conch_channel::Fate;
 use conch_config::{DataType, InstanceKind};
 use conch_engine::{
     BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error, Instance,
@@ -20,6 +19,7 @@ use conch_engine::{
 };
 use conch_ffi::host::{Host, Options};
 use conch_memory::{Budget, Pool, View};
+use conch_sync::ClaimReason;
 
 const USAGE: &str = "ffi-round-trip --backends=DIR [--requests=N] [--until=execute|admit]";
 
@@ -86,7 +86,7 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
         };
         let ticket = admit::admit(&version, draft, &completion, slot, Stamps::default())?;
         let live = ticket
-            .claim(Fate::Execute, None)
+            .claim(ClaimReason::Execute, None)
             .ok_or_else(|| Error::internal("the request was claimed by nobody else"))?;
         if executes {
             batch.push(live);

@@ -5,10 +5,10 @@ use std::hint::black_box;
 use std::thread;
 
 use conch_bench::wire;
-use conch_channel::Mailbox;
 use conch_engine::Batcher;
 use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
 use conch_memory::{Budget, Pool, View};
+use conch_sync::Mailbox;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_lite::future::{block_on, poll_fn};
 
@@ -64,18 +64,18 @@ fn hop(criterion: &mut Criterion) {
                 }
                 to_shard.post(letter).expect("the other side lives longer");
             }
-            to_shard.ring();
+            to_shard.notify();
         }
     });
     criterion.bench_function("hop there and back", |bencher| {
         bencher.iter(|| {
             to_core.post(black_box(7)).expect("the echo is alive");
-            to_core.ring();
+            to_core.notify();
             block_on(poll_fn(|context| shard.poll_take(context))).count()
         });
     });
     to_core.post(u64::MAX).expect("the echo is alive");
-    to_core.ring();
+    to_core.notify();
     echo.join().expect("the echo does not panic");
 }
 

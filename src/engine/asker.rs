@@ -92,8 +92,8 @@ pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
 mod tests {
     use std::sync::Mutex;
 
-    use conch_channel::Fate;
     use conch_config::DataType;
+    use conch_sync::ClaimReason;
 
     use super::*;
     use crate::admit::admit;
@@ -172,7 +172,7 @@ mod tests {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::default());
         let ticket = ticket(&model, &diary, &recorder);
         assert_eq!(diary.read(), ADMITTED);
-        let live = ticket.claim(Fate::Execute, None).unwrap();
+        let live = ticket.claim(ClaimReason::Execute, None).unwrap();
         assert!(live.asker().is_some());
         assert_eq!(diary.read(), [""; 0], "nothing before it is given back");
         drop(live);
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(diary.read()[3..], ["RequestEnd", "released"]);
 
         let executing = ticket(&model, &diary, &recorder);
-        let live = executing.claim(Fate::Execute, None).unwrap();
+        let live = executing.claim(ClaimReason::Execute, None).unwrap();
         cancel(&executing, &timekeeper);
         assert!(executing.is_cancelled());
         assert_eq!(diary.read(), ADMITTED);

@@ -117,7 +117,7 @@ pub trait Model: Send + Sync {
 }
 
 /// A model's own say in which requests are executed together, beyond sizes and shapes. Called by whichever core of the model forms a batch,
-/// under its scheduler's baton: by one thread at a time, while no other forms one. So it must be quick, above all.
+/// under its scheduler's lock: by one thread at a time, while no other forms one. So it must be quick, above all.
 pub trait BatchStrategy: Send {
     /// A batch begins to form. A look over the queue that ends in waiting for more requests ends its batch, too.
     fn begin(&mut self);

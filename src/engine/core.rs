@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use conch_channel::{SPIN_MAX_NS, Spin};
 use conch_config::{InstanceKind, Scheduling};
+use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
 use crate::progress::Progress;
@@ -445,8 +445,8 @@ fn run(
     drop(start);
     match index {
         Some(index) if ordered.recv().is_ok() => {
-            let runner = queue.runner(index, spin);
-            serve(queue, runner, &mut instances, &mut seats, attendant);
+            let worker = queue.worker(index, spin);
+            serve(queue, worker, &mut instances, &mut seats, attendant);
         }
         // Others were made beside a failure.
         Some(_) => {}
@@ -492,7 +492,7 @@ impl Start {
 /// is for.
 fn serve(
     queue: &Arc<Queue>,
-    mut runner: conch_channel::Runner,
+    mut worker: conch_sync::Worker,
     instances: &mut [Box<dyn Instance>],
     seats: &mut [Seat],
     mut attendant: Option<Attendant>,
@@ -506,7 +506,7 @@ fn serve(
             None => seats.get_mut(next),
             Some(_) => None,
         };
-        if !queue.next(&mut runner, seat, &mut harvest, &mut departures) {
+        if !queue.next(&mut worker, seat, &mut harvest, &mut departures) {
             break;
         }
         if let Some(attendant) = &mut attendant {

@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use conch_channel::{Census, Seat};
+use conch_sync::{CounterSlot, KeyedCounter};
 
 use crate::admit::Prefix;
 use crate::stats::Failure;
@@ -29,7 +29,7 @@ pub struct Bounds {
 }
 
 /// As far as [`Bounds::tenant_max`] goes.
-pub const TENANT_MAX_MAX: u64 = Census::COUNT_MAX;
+pub const TENANT_MAX_MAX: u64 = KeyedCounter::COUNT_MAX;
 
 /// Tenants with a count of their own: seven times as many, in 64 KiB.
 const BUCKET_COUNT: u32 = 1024;
@@ -44,7 +44,7 @@ pub struct Gate {
 }
 
 struct Tenants {
-    census: Census,
+    counters: KeyedCounter,
     max: u64,
     /// Keyed at random: nobody can choose names that share a place.
     hasher: RandomState,
@@ -67,7 +67,7 @@ impl Gate {
                 .tenant_max
                 .map(|max| max.min(TENANT_MAX_MAX))
                 .map(|max| Tenants {
-                    census: Census::new(BUCKET_COUNT, max),
+                    counters: KeyedCounter::new(BUCKET_COUNT, max),
                     max,
                     hasher: RandomState::new(),
                 }),
@@ -94,15 +94,15 @@ impl Gate {
         let before = self.live.fetch_add(1, Ordering::Relaxed);
         let mut pass = Pass {
             gate: Arc::clone(self),
-            seat: None,
+            slot: None,
             is_left: AtomicBool::new(false),
         };
         if before >= self.server_max {
             return Err(refusal(model, id, &"the server", self.server_max));
         }
         if let (Some(tenants), Some(Tenant(key))) = (&self.tenants, tenant) {
-            match tenants.census.enter(key.get()) {
-                Ok(seat) => pass.seat = Some(seat),
+            match tenants.counters.enter(key.get()) {
+                Ok(slot) => pass.slot = Some(slot),
                 Err(_) => return Err(refusal(model, id, &"the tenant", tenants.max)),
             }
         }
@@ -129,7 +129,7 @@ impl fmt::Debug for Tenants {
 #[derive(Debug)]
 pub struct Pass {
     gate: Arc<Gate>,
-    seat: Option<Seat>,
+    slot: Option<CounterSlot>,
     is_left: AtomicBool,
 }
 
@@ -139,8 +139,8 @@ impl Pass {
         if self.is_left.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let (Some(tenants), Some(seat)) = (&self.gate.tenants, &self.seat) {
-            tenants.census.leave(seat);
+        if let (Some(tenants), Some(slot)) = (&self.gate.tenants, &self.slot) {
+            tenants.counters.leave(slot);
         }
         self.gate.live.fetch_sub(1, Ordering::Relaxed);
     }

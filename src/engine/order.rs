@@ -1,7 +1,7 @@
 //! Preserve-ordering: responses of a model leave in the order in which its requests were batched.
 //!
 //! Each request of such a model gets a [`Turn`] in front of its completion. Its place in the order is reserved when it joins a batch
-//! (under the baton, so batches of several instances have one order); deliveries of later places wait until the earlier ones are final.
+//! (under the lock, so batches of several instances have one order); deliveries of later places wait until the earlier ones are final.
 //! A request that never joined a batch (cancelled, timed out) has no place and is answered at once.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Turn {
         })
     }
 
-    /// Takes the next place, unless it has one: a request that is run again keeps its place. Called under the baton of the model.
+    /// Takes the next place, unless it has one: a request that is run again keeps its place. Called under the lock of the model.
     pub(crate) fn reserve(&self) {
         if self.place.load(Ordering::Relaxed) != 0 {
             return;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use conch_channel::{Chain, Clock, Inbox, NEVER_NS, Outlook, Refused, Relay, Runner, Spin};
+use conch_sync::{Clock, Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Worker, WorkerPool};
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
@@ -50,7 +50,7 @@ impl Clock for Monotonic {
 
 /// See the module.
 pub(crate) struct Queue {
-    relay: Relay<Ticket, Scheduler<Ticket>>,
+    pool: WorkerPool<Ticket, Scheduler<Ticket>>,
     /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
     returns: Box<[Inbox<Ticket>]>,
     timekeeper: Arc<Timekeeper>,
@@ -91,17 +91,17 @@ impl Queue {
         }
         let core_count_max = core_count_max(instance_counts.len());
         let mut returns = Vec::new();
-        let relay = match &scheduler {
+        let pool = match &scheduler {
             Scheduler::Sequence(sequence) => {
                 if sequence.awaits() {
                     returns.resize_with(core_count_max, Inbox::default);
                 }
-                Relay::calling(scheduler, core_count_max)
+                WorkerPool::with_addressed_workers(scheduler, core_count_max)
             }
-            _ => Relay::new(scheduler, core_count_max),
+            _ => WorkerPool::new(scheduler, core_count_max),
         };
         Ok(Queue {
-            relay,
+            pool,
             returns: returns.into(),
             core_count_max,
             timekeeper,
@@ -120,12 +120,12 @@ impl Queue {
 
     /// Lets a core go once it has executed what it has. Another must stay.
     pub(crate) fn dismiss(&self, core: usize) {
-        self.relay.dismiss(core);
+        self.pool.dismiss(core);
     }
 
     /// The calling thread's side, as core number `core`.
-    pub(crate) fn runner(&self, core: usize, spin: Spin) -> Runner {
-        self.relay.runner(core, spin)
+    pub(crate) fn worker(&self, core: usize, spin: Spin) -> Worker {
+        self.pool.worker(core, spin)
     }
 
     /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed. Requests whose timeout passed are answered on the way.
@@ -133,26 +133,26 @@ impl Queue {
     /// With a `seat` the batch forms once that is held, and what it held for the batch before is given back.
     pub(crate) fn next(
         self: &Arc<Self>,
-        runner: &mut Runner,
+        worker: &mut Worker,
         seat: Option<&mut Seat>,
         harvest: &mut Harvest<Live>,
         departures: &mut Departures,
     ) -> bool {
         if let Some(seat) = seat {
-            return self.next_limited(runner, seat, harvest, departures);
+            return self.next_limited(worker, seat, harvest, departures);
         }
-        let core = runner.core();
+        let core = worker.core();
         loop {
             // The vectors are lent to the batch that comes back, so that none is allocated per batch.
             let turn = self
-                .relay
-                .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
-                    let outlook = self.form(core, scheduler, arrivals, now_ns, harvest);
+                .pool
+                .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, harvest);
                     let is_work = !harvest.batch.is_empty() || has_refusals(harvest);
-                    (is_work.then_some(()), outlook)
+                    (is_work.then_some(()), poll_state)
                 });
             let Some(turn) = turn else {
-                return self.part_with(runner);
+                return self.part_with(worker);
             };
             self.settle(turn.unwatched_deadline_ns, harvest, departures);
             if !harvest.batch.is_empty() {
@@ -163,15 +163,15 @@ impl Queue {
 
     fn next_limited(
         self: &Arc<Self>,
-        runner: &mut Runner,
+        worker: &mut Worker,
         seat: &mut Seat,
         harvest: &mut Harvest<Live>,
         departures: &mut Departures,
     ) -> bool {
-        let core = runner.core();
+        let core = worker.core();
         if seat.is_held() {
             // At once for the next turn, if it will have work: otherwise others would get ahead of it between two of its requests.
-            if self.relay.is_due(&Monotonic) {
+            if self.pool.is_due(&Monotonic) {
                 seat.renew();
             } else {
                 seat.release(true);
@@ -181,15 +181,15 @@ impl Queue {
             if !seat.is_held() {
                 // Whoever asks for its seat leaves the queue to its siblings, as if it executed.
                 let turn = self
-                    .relay
-                    .next(runner, &Monotonic, |scheduler, arrivals, now_ns| {
+                    .pool
+                    .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
                         accept(scheduler, arrivals, now_ns, harvest);
-                        let outlook = scheduler.look(now_ns, harvest);
-                        let is_work = outlook.is_ready || has_refusals(harvest);
-                        (is_work.then_some(outlook.is_ready), outlook)
+                        let poll_state = scheduler.look(now_ns, harvest);
+                        let is_work = poll_state.is_ready || has_refusals(harvest);
+                        (is_work.then_some(poll_state.is_ready), poll_state)
                     });
                 let Some(turn) = turn else {
-                    return self.part_with(runner);
+                    return self.part_with(worker);
                 };
                 self.settle(turn.unwatched_deadline_ns, harvest, departures);
                 if !turn.batch {
@@ -197,28 +197,30 @@ impl Queue {
                 }
                 seat.acquire();
             }
-            let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-                let outlook = self.form(core, scheduler, arrivals, now_ns, harvest);
-                ((), outlook)
-            });
+            let visited = self
+                .pool
+                .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, harvest);
+                    ((), poll_state)
+                });
             self.settle(deadline_of(visited).1, harvest, departures);
             if !harvest.batch.is_empty() {
                 return true;
             }
-            // A sibling was faster, or has the baton.
+            // A sibling was faster, or has the lock.
             seat.release(false);
         }
     }
 
-    /// Under the baton: lets the scheduler accept what has arrived and come back, and form one batch for `core`.
+    /// Under the lock: lets the scheduler accept what has arrived and come back, and form one batch for `core`.
     fn form(
         &self,
         core: usize,
         scheduler: &mut Scheduler<Ticket>,
-        arrivals: Chain<Ticket>,
+        arrivals: Drained<Ticket>,
         now_ns: u64,
         harvest: &mut Harvest<Live>,
-    ) -> Outlook {
+    ) -> PollState {
         accept(scheduler, arrivals, now_ns, harvest);
         if let Scheduler::Sequence(sequence) = &mut *scheduler {
             if let Some(returns) = self.returns.get(core) {
@@ -226,7 +228,7 @@ impl Queue {
             }
             self.end_restarted(sequence, now_ns);
         }
-        let outlook = scheduler.form(core, now_ns, harvest);
+        let poll_state = scheduler.form(core, now_ns, harvest);
         for live in &mut harvest.batch {
             leave_queue(live);
         }
@@ -235,13 +237,13 @@ impl Queue {
             && !harvest.batch.is_empty()
         {
             // That it asks again is how its batch comes back: before, no sequence of it idles.
-            self.relay.mark(core);
+            self.pool.notify_locked(core);
         }
         self.pass_on(harvest);
-        outlook
+        poll_state
     }
 
-    /// After the baton: answers who is not executed, and has a deadline watched that no core watches.
+    /// After the lock: answers who is not executed, and has a deadline watched that no core watches.
     fn settle(
         self: &Arc<Self>,
         unwatched_deadline_ns: Option<u64>,
@@ -261,10 +263,12 @@ impl Queue {
     #[cfg(test)]
     pub(crate) fn form_now(self: &Arc<Self>) -> Vec<Live> {
         let mut harvest = Harvest::default();
-        let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-            let outlook = self.form(0, scheduler, arrivals, now_ns, &mut harvest);
-            ((), outlook)
-        });
+        let visited = self
+            .pool
+            .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                let poll_state = self.form(0, scheduler, arrivals, now_ns, &mut harvest);
+                ((), poll_state)
+            });
         self.settle(
             deadline_of(visited).1,
             &mut harvest,
@@ -275,10 +279,10 @@ impl Queue {
 
     pub(crate) fn submit(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refused<Ticket>> {
         let is_member = ticket.shared().member.is_some();
-        self.relay.submit(ticket)?;
-        if is_member && self.relay.is_busy() {
+        self.pool.submit(ticket)?;
+        if is_member && self.pool.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
-            // baton, if that is a core that leaves with its batch.
+            // lock, if that is a core that leaves with its batch.
             if self.inspect(|_, _| ()).is_none() {
                 self.entrust(monotonic_ns());
             }
@@ -288,8 +292,8 @@ impl Queue {
 
     /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever executes.
     fn report_cancel(self: &Arc<Self>, ticket: Ticket) {
-        // Failure: whoever takes it out of a pile sees the mark; or it is executed, as the last of its model.
-        let _ = self.relay.submit(ticket);
+        // Failure: the request is linked in a queue, and the thread that takes it out sees the mark; or it executes as the last of its model.
+        let _ = self.pool.submit(ticket);
         self.entrust(monotonic_ns());
     }
 
@@ -303,13 +307,13 @@ impl Queue {
         }
         // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the scheduler finds it.
         let _ = returns.push(ticket);
-        self.relay.call(core);
+        self.pool.notify(core);
     }
 
-    /// Passes on what the scheduler says beside its batch. Under the baton.
+    /// Passes on what the scheduler says beside its batch. Under the lock.
     fn pass_on(&self, harvest: &mut Harvest<Live>) {
         for core in harvest.called.drain(..) {
-            self.relay.mark(core);
+            self.pool.notify_locked(core);
         }
         if !harvest.ended.is_empty()
             && let Some(ledger) = self.ledger.get()
@@ -319,8 +323,8 @@ impl Queue {
     }
 
     /// A core has no further batch.
-    fn part_with(self: &Arc<Self>, runner: &Runner) -> bool {
-        if let Some(deadline_ns) = runner.unwatched_deadline_ns() {
+    fn part_with(self: &Arc<Self>, worker: &Worker) -> bool {
+        if let Some(deadline_ns) = worker.unwatched_deadline_ns() {
             self.entrust(deadline_ns);
         }
         false
@@ -333,12 +337,12 @@ impl Queue {
 
     /// Whether it takes no more requests, or none that start anything.
     fn is_stopping(&self) -> bool {
-        self.is_stopping.load(Ordering::Relaxed) || self.relay.is_closing()
+        self.is_stopping.load(Ordering::Relaxed) || self.pool.is_closing()
     }
 
     /// Refuses further requests; what is queued is still executed.
     pub(crate) fn close(&self) {
-        self.relay.close();
+        self.pool.close();
     }
 
     /// Leaves a deadline to the timekeeper, unless it has an earlier one.
@@ -369,25 +373,27 @@ impl Queue {
         self.inspect(|_, _| ());
     }
 
-    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the baton.
+    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the lock.
     fn inspect<R>(
         self: &Arc<Self>,
         look: impl FnOnce(&mut Scheduler<Ticket>, u64) -> R,
     ) -> Option<R> {
         let mut harvest = Harvest::default();
-        let visited = self.relay.visit(&Monotonic, |scheduler, arrivals, now_ns| {
-            accept(scheduler, arrivals, now_ns, &mut harvest);
-            if let Scheduler::Sequence(sequence) = &mut *scheduler {
-                self.end_restarted(sequence, now_ns);
-            }
-            scheduler.expire(now_ns, &mut harvest);
-            let seen = look(scheduler, now_ns);
-            // What it did may want cores to be called.
-            let outlook = scheduler.expire(now_ns, &mut harvest);
-            self.pass_on(&mut harvest);
-            (seen, outlook)
-        });
-        // Without a visit a core holds the baton: it has been told, looks again, and entrusts what it leaves.
+        let visited = self
+            .pool
+            .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                accept(scheduler, arrivals, now_ns, &mut harvest);
+                if let Scheduler::Sequence(sequence) = &mut *scheduler {
+                    self.end_restarted(sequence, now_ns);
+                }
+                scheduler.expire(now_ns, &mut harvest);
+                let seen = look(scheduler, now_ns);
+                // What it did may want cores to be called.
+                let poll_state = scheduler.expire(now_ns, &mut harvest);
+                self.pass_on(&mut harvest);
+                (seen, poll_state)
+            });
+        // Without a visit a core holds the lock: it has been told, looks again, and entrusts what it leaves.
         let mut departures = Departures::default();
         let (seen, deadline_ns) = deadline_of(visited);
         self.settle(deadline_ns, &mut harvest, &mut departures);
@@ -416,7 +422,7 @@ impl fmt::Debug for Queue {
 
 fn accept(
     scheduler: &mut Scheduler<Ticket>,
-    arrivals: Chain<Ticket>,
+    arrivals: Drained<Ticket>,
     now_ns: u64,
     harvest: &mut Harvest<Live>,
 ) {
@@ -426,8 +432,8 @@ fn accept(
 }
 
 /// What a visit made, and what it leaves to the timekeeper.
-fn deadline_of<R>(visited: Option<(R, Outlook)>) -> (Option<R>, Option<u64>) {
-    let Some((made, Outlook { deadline_ns, .. })) = visited else {
+fn deadline_of<R>(visited: Option<(R, PollState)>) -> (Option<R>, Option<u64>) {
+    let Some((made, PollState { deadline_ns, .. })) = visited else {
         return (None, None);
     };
     (Some(made), (deadline_ns != NEVER_NS).then_some(deadline_ns))

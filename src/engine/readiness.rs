@@ -187,7 +187,7 @@ impl Visit {
                     None => {
                         state.round += 1;
                         state.running_since_ns = Some(now_ns);
-                        board.bell.notify_one();
+                        board.condvar.notify_one();
                     }
                 }
                 state.key += 1;
@@ -214,7 +214,7 @@ impl Drop for Visit {
 /// Where questions are left for an inspector. The lock is held for a few instructions; only questions of readiness meet at it.
 pub(crate) struct Board {
     state: Mutex<State>,
-    bell: Condvar,
+    condvar: Condvar,
     /// A round has ended, or there will be no more.
     ended: Condvar,
 }
@@ -277,7 +277,7 @@ impl Inspector {
                 is_closed: false,
                 checkups: checkups.into(),
             }),
-            bell: Condvar::new(),
+            condvar: Condvar::new(),
             ended: Condvar::new(),
         });
         let label = format!("'{}' version {}", version.name, version.version);
@@ -313,7 +313,7 @@ impl Inspector {
         state.is_closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        self.board.bell.notify_one();
+        self.board.condvar.notify_one();
         self.board.ended.notify_all();
         waiting.into_values().for_each(Waker::wake);
     }
@@ -343,7 +343,7 @@ fn inspect(board: &Board, label: &str) {
     loop {
         while !state.is_closed && state.running_since_ns.is_none() {
             state = board
-                .bell
+                .condvar
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }

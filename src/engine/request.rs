@@ -7,9 +7,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use conch_channel::{Claim, Owned};
 use conch_config::DataType;
 use conch_memory::{Budget, View};
+use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
 use crate::asker::{Asker, Hold};

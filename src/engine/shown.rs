@@ -1,6 +1,6 @@
 //! Shows queued requests to their model's own batching strategy.
 
-use conch_channel::Fate;
+use conch_sync::ClaimReason;
 
 use crate::backend::BatchStrategy;
 use crate::scheduler::{Strategy, Verdict};
@@ -16,7 +16,7 @@ impl Strategy<Ticket> for Shown {
 
     /// The strategy reads the request as if it executed it, so that nobody answers and frees it meanwhile.
     fn includes(&mut self, ticket: &Ticket) -> Verdict<Live> {
-        let Some(live) = conch_channel::Claim::claim(ticket, Fate::Execute, None) else {
+        let Some(live) = conch_sync::Claim::claim(ticket, ClaimReason::Execute, None) else {
             return Verdict::Gone;
         };
         let (live, joins) = self.0.includes(live);

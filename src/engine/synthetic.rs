@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use conch_channel::{Claim, Fate};
 use conch_memory::{Block, OutOfMemory, View};
+use conch_sync::{Claim, ClaimReason};
 use smallvec::{SmallVec, smallvec};
 
 use crate::asker::{Asker, Hold};
@@ -75,7 +75,7 @@ impl Synthetic {
             hold: Hold::new(self.asker),
         };
         Claim::new(origin, request)
-            .claim(Fate::Execute, None)
+            .claim(ClaimReason::Execute, None)
             .expect("nobody else knows it yet")
     }
 }
@@ -169,7 +169,7 @@ mod tests {
         ]);
         let ticket = admit(&version, drafted, &completion, 0, Stamps::default()).unwrap();
         assert_eq!(version.live_count(), 1);
-        let live = ticket.claim(Fate::Execute, None).unwrap();
+        let live = ticket.claim(ClaimReason::Execute, None).unwrap();
         let filler = filler(&version, &live);
         assert_eq!(version.live_count(), 1);
         assert!(filler.is_filler && !live.is_filler);

@@ -12,9 +12,9 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use conch_channel::{Claim, NEVER_NS};
 use conch_config::{Model, Scheduling};
 use conch_memory::try_text;
+use conch_sync::{Claim, NEVER_NS};
 use smallvec::SmallVec;
 
 use crate::asker::Hold;

@@ -295,7 +295,7 @@ fn raw_requests_take_their_shape_from_the_model() {
             ..draft(inputs)
         };
         let owned = try_admit(&model(config), drafted)?
-            .claim(conch_channel::Fate::Execute, None)
+            .claim(conch_sync::ClaimReason::Execute, None)
             .unwrap();
         let input = owned.inputs[0].clone();
         Ok::<_, Error>((
@@ -382,7 +382,9 @@ fn outputs_ids_and_correlation_ids() {
     };
     let ticket = try_admit(&model(PLAIN), outputs(&["y", "x"])).unwrap();
     assert_eq!((&*ticket.shared().id, ticket.shared().slot), ("7", 7));
-    let owned = ticket.claim(conch_channel::Fate::Execute, None).unwrap();
+    let owned = ticket
+        .claim(conch_sync::ClaimReason::Execute, None)
+        .unwrap();
     assert_eq!(
         (
             &owned.requested_outputs[..],
@@ -432,7 +434,7 @@ fn reshape_gives_the_backend_its_shape() {
     let ticket = try_admit(&model(config), of(&[("a", Int32, &[2, 2, 2, 5, 3], 480)])).unwrap();
     assert_eq!(
         ticket
-            .claim(conch_channel::Fate::Execute, None)
+            .claim(conch_sync::ClaimReason::Execute, None)
             .unwrap()
             .inputs[0]
             .shape[..],
@@ -457,7 +459,9 @@ fn only_a_linear_format_has_a_known_size() {
         )
     );
     let ticket = try_admit(&model(&config("is_non_linear_format_io: true")), padded()).unwrap();
-    let live = ticket.claim(conch_channel::Fate::Execute, None).unwrap();
+    let live = ticket
+        .claim(conch_sync::ClaimReason::Execute, None)
+        .unwrap();
     assert_eq!(live.inputs[0].byte_size, 128);
 }
 

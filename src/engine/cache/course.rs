@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use conch_channel::Fate;
+use conch_sync::ClaimReason;
 
 use super::threads::Job;
 use super::{Caching, Kept, Key, Member, key};
@@ -27,7 +27,7 @@ impl Member {
     /// The queue's; a request that goes to a thread of the cache is answered with them instead.
     pub(crate) fn submit(&self, version: &ModelVersion, ticket: Ticket) -> Result<(), Refusal> {
         // A model that stops answers nothing more, though it could.
-        let claimed = (!version.is_closed()).then(|| ticket.claim(Fate::Execute, None));
+        let claimed = (!version.is_closed()).then(|| ticket.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
             return version.enqueue(ticket);
         };
@@ -92,7 +92,7 @@ impl Member {
 
 /// The rest of [`Member::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
 fn look(ticket: &Ticket) {
-    let Some(live) = ticket.claim(Fate::Execute, None) else {
+    let Some(live) = ticket.claim(ClaimReason::Execute, None) else {
         return;
     };
     let version = Arc::clone(&live.shared().model);
@@ -110,7 +110,7 @@ fn look(ticket: &Ticket) {
     let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
         .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
     let lookup = Lookup::ended(key, start_ns);
-    if let Some(live) = ticket.claim(Fate::Execute, None) {
+    if let Some(live) = ticket.claim(ClaimReason::Execute, None) {
         answer_refusal(&ticket, member.settle(live, lookup, outcome));
     }
 }

@@ -128,9 +128,9 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use conch_channel::Fate;
     use conch_config::DataType;
     use conch_memory::View;
+    use conch_sync::ClaimReason;
 
     use super::*;
     use crate::fixture::{Recorder, draft, input, model};
@@ -158,7 +158,7 @@ mod tests {
         };
         let ticket =
             admit::admit(&model(CONFIG), drafted, &completion, 1, Stamps::default()).unwrap();
-        ticket.claim(Fate::Execute, None).unwrap()
+        ticket.claim(ClaimReason::Execute, None).unwrap()
     }
 
     fn key(change: impl FnOnce(&mut Request)) -> Key {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use conch_channel::{Envelope, NEVER_NS, Outlook, Refused, Relay, Spin};
+use conch_sync::{NEVER_NS, Node, PollState, Refused, Spin, WorkerPool};
 
 use crate::queue::Monotonic;
 use crate::topology::Placement;
@@ -17,7 +17,7 @@ use crate::{Error, log};
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 pub(super) struct Threads {
-    relay: Relay<Box<Envelope<Job>>, VecDeque<Job>>,
+    pool: WorkerPool<Box<Node<Job>>, VecDeque<Job>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -28,7 +28,7 @@ impl Threads {
     /// INTERNAL if the system has no thread left.
     pub(super) fn start(placement: &Placement) -> Result<Arc<Threads>, Error> {
         let threads = Arc::new(Threads {
-            relay: Relay::new(VecDeque::new(), THREAD_COUNT),
+            pool: WorkerPool::new(VecDeque::new(), THREAD_COUNT),
             handles: Mutex::default(),
         });
         let placement = Placement {
@@ -61,16 +61,16 @@ impl Threads {
     /// # Errors
     /// The job, once they are stopped.
     pub(super) fn post(&self, job: Job) -> Result<(), Job> {
-        self.relay
-            .submit(Envelope::new(job))
+        self.pool
+            .submit(Node::new(job))
             .map_err(|refused| match refused {
-                Refused::Closed(envelope) | Refused::Linked(envelope) => envelope.into_value(),
+                Refused::Closed(node) | Refused::Linked(node) => node.into_value(),
             })
     }
 
     /// Lets them do what is queued and waits for their end. Blocks.
     pub(super) fn stop(&self) {
-        self.relay.close();
+        self.pool.close();
         let handles = std::mem::take(&mut *self.handles());
         for handle in handles {
             if handle.thread().id() == std::thread::current().id() {
@@ -83,18 +83,18 @@ impl Threads {
     }
 
     fn work(&self, index: usize) {
-        let mut runner = self.relay.runner(index, Spin::OFF);
+        let mut worker = self.pool.worker(index, Spin::OFF);
         while let Some(turn) = self
-            .relay
-            .next(&mut runner, &Monotonic, |queue, arrivals, _| {
-                queue.extend(arrivals.map(|envelope| envelope.into_value()));
+            .pool
+            .next(&mut worker, &Monotonic, |queue, arrivals, _| {
+                queue.extend(arrivals.map(|node| node.into_value()));
                 let job = queue.pop_front();
-                let outlook = Outlook {
+                let poll_state = PollState {
                     is_ready: !queue.is_empty(),
                     deadline_ns: NEVER_NS,
                     is_empty: queue.is_empty(),
                 };
-                (job, outlook)
+                (job, poll_state)
             })
         {
             // Whatever broke belongs to one request.

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use conch_channel::Fate;
+use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
 use super::course::{Course, Progress, Start};
@@ -125,7 +125,7 @@ impl Run {
         // Before the claim, so that a canceller that comes too late to take the request out finds the run.
         let origin = run.ticket.shared();
         origin.run.get_or_init(|| Arc::downgrade(&run));
-        let Some(mut live) = run.ticket.claim(Fate::Execute, None) else {
+        let Some(mut live) = run.ticket.claim(ClaimReason::Execute, None) else {
             return;
         };
         // It waits for nothing of its own.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use conch_channel::{NEVER_NS, Refused};
 use conch_config::Scheduling;
+use conch_sync::{NEVER_NS, Refused};
 
 use super::{Queue, Refusal, stopping};
 use crate::request_log::{self, RequestState};

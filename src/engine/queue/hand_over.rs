@@ -42,7 +42,7 @@ impl Queue {
                 self.dismiss(core);
             }
             // Once it is closed its cores leave by themselves, when nothing waits.
-            if cores.is_empty() || self.relay.is_closing() {
+            if cores.is_empty() || self.pool.is_closing() {
                 return;
             }
             std::thread::sleep(DISMISSAL_LOOK);
@@ -96,7 +96,7 @@ impl Queue {
     }
 }
 
-/// The baton is held for microseconds: a second of looks is far more than one that succeeds takes.
+/// The lock is held for microseconds: a second of looks is far more than one that succeeds takes.
 const HAND_OVER_LOOKS: usize = 10_000;
 const HAND_OVER_PAUSE: Duration = Duration::from_micros(100);
 /// How often it is looked whether a core that is to leave has a sequence left.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use conch_channel::Fate;
+use conch_sync::ClaimReason;
 
 use crate::clock::monotonic_ns;
 use crate::ensemble::Run;
@@ -81,7 +81,7 @@ pub(crate) fn mark_cancelled(ticket: &Ticket) -> Cancelled {
         }
         return Cancelled::Marked;
     }
-    match ticket.claim(Fate::Cancel, None) {
+    match ticket.claim(ClaimReason::Cancel, None) {
         Some(live) => Cancelled::Taken(live),
         None => match origin.run.get().and_then(Weak::upgrade) {
             Some(run) => Cancelled::Running(run),
@@ -128,7 +128,7 @@ pub(crate) fn stopping(refused: &Ticket) -> Refusal {
         Some(_) => Error::unavailable(WORDS),
         None => Error::unavailable(format!("{}{WORDS}", crate::admit::Prefix(&origin.id))),
     };
-    let live = refused.claim(Fate::Cancel, None);
+    let live = refused.claim(ClaimReason::Cancel, None);
     if let Some(live) = &live {
         count(refused, live, Failure::Rejected);
     }

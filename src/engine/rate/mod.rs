@@ -37,7 +37,7 @@ pub(crate) struct Limiter {
 
 struct State {
     machine: Machine,
-    bells: BTreeMap<InstanceId, Arc<Condvar>>,
+    condvars: BTreeMap<InstanceId, Arc<Condvar>>,
 }
 
 impl Limiter {
@@ -46,7 +46,7 @@ impl Limiter {
         Arc::new(Limiter {
             state: Mutex::new(State {
                 machine: Machine::new(capacities),
-                bells: BTreeMap::new(),
+                condvars: BTreeMap::new(),
             }),
             is_sharing: false,
         })
@@ -62,7 +62,7 @@ impl Limiter {
         Arc::new(Limiter {
             state: Mutex::new(State {
                 machine: Machine::new(vec![capacity]),
-                bells: BTreeMap::new(),
+                condvars: BTreeMap::new(),
             }),
             is_sharing: true,
         })
@@ -116,17 +116,17 @@ impl Limiter {
         self: &Arc<Self>,
         add: impl FnOnce(&mut Machine) -> Result<(InstanceId, Vec<InstanceId>), Unmet>,
     ) -> Result<Seat, Error> {
-        let bell = Arc::new(Condvar::new());
+        let condvar = Arc::new(Condvar::new());
         let mut state = self.lock();
         let (id, granted) =
             add(&mut state.machine).map_err(|unmet| Error::invalid(unmet.to_string()))?;
-        state.bells.insert(id, Arc::clone(&bell));
-        state.ring(&granted);
+        state.condvars.insert(id, Arc::clone(&condvar));
+        state.notify(&granted);
         drop(state);
         Ok(Seat {
             limiter: Arc::clone(self),
             id,
-            bell,
+            condvar,
             is_held: false,
             held_since_ns: 0,
         })
@@ -139,10 +139,10 @@ impl Limiter {
 }
 
 impl State {
-    fn ring(&self, granted: &[InstanceId]) {
+    fn notify(&self, granted: &[InstanceId]) {
         for id in granted {
-            if let Some(bell) = self.bells.get(id) {
-                bell.notify_one();
+            if let Some(condvar) = self.condvars.get(id) {
+                condvar.notify_one();
             }
         }
     }
@@ -159,7 +159,7 @@ impl fmt::Debug for Limiter {
 pub(crate) struct Seat {
     limiter: Arc<Limiter>,
     id: InstanceId,
-    bell: Arc<Condvar>,
+    condvar: Arc<Condvar>,
     is_held: bool,
     held_since_ns: u64,
 }
@@ -175,7 +175,7 @@ impl Seat {
         debug_assert!(!self.is_held);
         let mut state = self.limiter.lock();
         let granted = state.machine.wait(self.id);
-        state.ring(&granted);
+        state.notify(&granted);
         self.await_turn(state);
         self.is_held = true;
         self.held_since_ns = monotonic_ns();
@@ -187,7 +187,7 @@ impl Seat {
         let mut state = self.limiter.lock();
         let cost = self.cost();
         let granted = state.machine.finish_at_cost(self.id, true, true, cost);
-        state.ring(&granted);
+        state.notify(&granted);
         self.await_turn(state);
         self.held_since_ns = monotonic_ns();
     }
@@ -200,7 +200,7 @@ impl Seat {
         let granted = state
             .machine
             .finish_at_cost(self.id, has_executed, false, cost);
-        state.ring(&granted);
+        state.notify(&granted);
         self.is_held = false;
     }
 
@@ -210,7 +210,7 @@ impl Seat {
         let mut state = self.limiter.lock();
         let cost = self.cost();
         let granted = state.machine.finish_warm_up(self.id, cost);
-        state.ring(&granted);
+        state.notify(&granted);
         self.is_held = false;
     }
 
@@ -221,7 +221,7 @@ impl Seat {
 
     fn await_turn(&self, state: MutexGuard<'_, State>) {
         let waited = self
-            .bell
+            .condvar
             .wait_while(state, |state| !state.machine.is_running(self.id));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -231,8 +231,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.limiter.lock();
         let granted = state.machine.remove(self.id);
-        state.bells.remove(&self.id);
-        state.ring(&granted);
+        state.condvars.remove(&self.id);
+        state.notify(&granted);
     }
 }
 

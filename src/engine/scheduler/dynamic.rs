@@ -4,8 +4,8 @@
 //! delay lets the oldest request wait for company; requests that do not fit together end it, and so does the model's own strategy. As upstream's
 //! `GetDynamicBatch`, except that a batch always starts empty: what upstream adds to one that waits for an instance is here still in the queue.
 
-use conch_channel::{Fate, NEVER_NS, Outlook};
 use conch_config::DynamicBatching;
+use conch_sync::{ClaimReason, NEVER_NS, PollState};
 
 use super::levels::{Cursor, Levels};
 use super::{Entry, Harvest, Strategy, Verdict, idle};
@@ -65,30 +65,30 @@ impl<T: Entry> Dynamic<T> {
         self.levels.push(entry);
     }
 
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         self.levels.reject(now_ns, harvest);
-        Outlook {
+        PollState {
             deadline_ns: self.levels.next_rejection_ns(),
             ..idle(self.levels.is_empty())
         }
     }
 
-    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         self.levels.reject(now_ns, harvest);
         let plan = self.plan(now_ns, &mut harvest.cancelled);
-        Outlook {
+        PollState {
             is_ready: plan.count > 0,
             deadline_ns: plan.deadline_ns.min(self.levels.next_rejection_ns()),
             is_empty: self.levels.is_empty(),
         }
     }
 
-    pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         self.levels.reject(now_ns, harvest);
         loop {
             let plan = self.plan(now_ns, &mut harvest.cancelled);
             if plan.count == 0 {
-                return Outlook {
+                return PollState {
                     is_ready: false,
                     deadline_ns: plan.deadline_ns.min(self.levels.next_rejection_ns()),
                     is_empty: self.levels.is_empty(),
@@ -97,7 +97,7 @@ impl<T: Entry> Dynamic<T> {
             self.take(&plan, now_ns, &mut harvest.batch);
             if !harvest.batch.is_empty() {
                 // What is left may or may not make a batch: whoever is free looks.
-                return Outlook {
+                return PollState {
                     deadline_ns: self.levels.next_rejection_ns(),
                     ..idle(self.levels.is_empty())
                 };
@@ -215,7 +215,7 @@ impl<T: Entry> Dynamic<T> {
             let Some(entry) = self.levels.pop() else {
                 break;
             };
-            if let Some(owned) = entry.claim(Fate::Execute) {
+            if let Some(owned) = entry.claim(ClaimReason::Execute) {
                 size = size.saturating_add(entry.facts().batch_count);
                 template.get_or_insert_with(|| entry.facts().signature.clone());
                 batch.push(owned);
@@ -238,7 +238,7 @@ impl<T: Entry> Dynamic<T> {
             if let Some(owned) = self
                 .levels
                 .pop()
-                .and_then(|entry| entry.claim(Fate::Execute))
+                .and_then(|entry| entry.claim(ClaimReason::Execute))
             {
                 size = size.saturating_add(batch_count);
                 batch.push(owned);

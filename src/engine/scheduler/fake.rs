@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use conch_channel::Fate;
 use conch_config::{DynamicBatching, QueuePolicy};
+use conch_sync::ClaimReason;
 
 use super::{Entry, Facts, Membership};
 
@@ -12,7 +12,7 @@ use super::{Entry, Facts, Membership};
 pub(super) struct Fake {
     pub(super) number: usize,
     pub(super) facts: Facts,
-    pub(super) fate: Cell<Option<Fate>>,
+    pub(super) reason: Cell<Option<ClaimReason>>,
     pub(super) member: Option<Membership>,
     pub(super) is_cancelled: Cell<bool>,
 }
@@ -22,7 +22,7 @@ impl Fake {
         Rc::new(Fake {
             number,
             facts,
-            fate: Cell::new(None),
+            reason: Cell::new(None),
             member,
             is_cancelled: Cell::new(false),
         })
@@ -37,13 +37,13 @@ impl Entry for Rc<Fake> {
     }
 
     fn is_waiting(&self) -> bool {
-        self.fate.get().is_none()
+        self.reason.get().is_none()
     }
 
-    fn claim(&self, fate: Fate) -> Option<usize> {
-        let is_free = self.fate.get().is_none();
+    fn claim(&self, reason: ClaimReason) -> Option<usize> {
+        let is_free = self.reason.get().is_none();
         is_free.then(|| {
-            self.fate.set(Some(fate));
+            self.reason.set(Some(reason));
             self.number
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use conch_channel::{Fate, Outlook};
+use conch_sync::{ClaimReason, PollState};
 
 use super::{Entry, Harvest, idle};
 
@@ -24,18 +24,18 @@ impl<T: Entry> Fifo<T> {
         self.queue.push_back(entry);
     }
 
-    pub(crate) fn form(&mut self, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn form(&mut self, harvest: &mut Harvest<T::Owned>) -> PollState {
         while let Some(entry) = self.queue.pop_front() {
-            if let Some(owned) = entry.claim(Fate::Execute) {
+            if let Some(owned) = entry.claim(ClaimReason::Execute) {
                 harvest.batch.push(owned);
                 break;
             }
         }
-        self.outlook()
+        self.poll_state()
     }
 
     /// What is left. Nobody shall get ready for one that somebody else has claimed.
-    pub(crate) fn outlook(&mut self) -> Outlook {
+    pub(crate) fn poll_state(&mut self) -> PollState {
         while self
             .queue
             .pop_front_if(|entry| !entry.is_waiting())

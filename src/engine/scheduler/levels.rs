@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+use conch_sync::{ClaimReason, NEVER_NS};
 
 use super::{Entry, Facts, Harvest};
 
@@ -109,7 +109,9 @@ impl<T: Entry> Levels<T> {
             if first.key().0 > now_ns {
                 break;
             }
-            harvest.expired.extend(first.remove().claim(Fate::Expire));
+            harvest
+                .expired
+                .extend(first.remove().claim(ClaimReason::Expire));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A batcher without a model, for the micro-benches in `bench/`. Nothing else calls this.
 
-use conch_channel::Fate;
 use conch_config::Model;
+use conch_sync::ClaimReason;
 
 use super::{Entry, Facts, Harvest, Membership, Scheduler};
 
@@ -19,7 +19,7 @@ impl Entry for Waiting {
         true
     }
 
-    fn claim(&self, _: Fate) -> Option<()> {
+    fn claim(&self, _: ClaimReason) -> Option<()> {
         Some(())
     }
 

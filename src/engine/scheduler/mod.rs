@@ -1,7 +1,7 @@
 //! How batches form: passive state machines.
 //!
 //! Entries and the time go in, batches and the next deadline come out. Nothing here reads a clock, starts a thread or does I/O; `queue`
-//! drives a [`Scheduler`] under its model's baton, tests drive it on a virtual clock with entries of their own.
+//! drives a [`Scheduler`] under its model's lock, tests drive it on a virtual clock with entries of their own.
 
 mod dynamic;
 #[cfg(test)]
@@ -17,8 +17,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use conch_channel::{Claim, Fate, NEVER_NS, Outlook, Owned};
 use conch_config::{Model, Scheduling};
+use conch_sync::{Claim, ClaimReason, NEVER_NS, Owned, PollState};
 use smallvec::SmallVec;
 
 pub(crate) use dynamic::Dynamic;
@@ -71,7 +71,7 @@ pub(crate) trait Entry: Clone {
     fn is_waiting(&self) -> bool;
 
     /// Takes possession; none if somebody was faster.
-    fn claim(&self, fate: Fate) -> Option<Self::Owned>;
+    fn claim(&self, reason: ClaimReason) -> Option<Self::Owned>;
 
     /// Its part in its sequence, on a model whose requests have one: then nobody but the scheduler claims it.
     fn member(&self) -> Option<&Membership>;
@@ -102,8 +102,8 @@ impl<S: Subject, T> Entry for Arc<Claim<S, T>> {
         self.is_queued()
     }
 
-    fn claim(&self, fate: Fate) -> Option<Owned<S, T>> {
-        Claim::claim(self, fate, None)
+    fn claim(&self, reason: ClaimReason) -> Option<Owned<S, T>> {
+        Claim::claim(self, reason, None)
     }
 
     fn member(&self) -> Option<&Membership> {
@@ -158,9 +158,9 @@ pub(crate) struct Harvest<O> {
 }
 
 impl<O> Harvest<O> {
-    fn refuse<T: Entry<Owned = O>>(&mut self, entry: &T, fate: Fate, why: Dismissal) {
+    fn refuse<T: Entry<Owned = O>>(&mut self, entry: &T, reason: ClaimReason, why: Dismissal) {
         self.refused
-            .extend(entry.claim(fate).map(|owned| (owned, why)));
+            .extend(entry.claim(reason).map(|owned| (owned, why)));
     }
 }
 
@@ -238,7 +238,7 @@ impl<T: Entry> Scheduler<T> {
         core: usize,
         now_ns: u64,
         harvest: &mut Harvest<T::Owned>,
-    ) -> Outlook {
+    ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.form(harvest),
             Scheduler::Dynamic(dynamic) => dynamic.form(now_ns, harvest),
@@ -247,9 +247,9 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has timed out.
-    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         match self {
-            Scheduler::Fifo(fifo) => fifo.outlook(),
+            Scheduler::Fifo(fifo) => fifo.poll_state(),
             Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, harvest),
             // Its batches are each for one core, which forms them before it waits for anything.
             Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
@@ -257,18 +257,18 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Rejects what has timed out, without forming a batch: for the time while every instance executes.
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         match self {
-            Scheduler::Fifo(fifo) => fifo.outlook(),
+            Scheduler::Fifo(fifo) => fifo.poll_state(),
             Scheduler::Dynamic(dynamic) => dynamic.expire(now_ns, harvest),
             Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
         }
     }
 }
 
-/// The outlook of a scheduler that waits for nothing.
-fn idle(is_empty: bool) -> Outlook {
-    Outlook {
+/// The poll_state of a scheduler that waits for nothing.
+fn idle(is_empty: bool) -> PollState {
+    PollState {
         is_ready: !is_empty,
         deadline_ns: NEVER_NS,
         is_empty,

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use conch_channel::{Fate, NEVER_NS};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+use conch_sync::{ClaimReason, NEVER_NS};
 
 use super::fake::{Fake, settings};
 use super::{Dynamic, Entry, Facts, Fifo, Harvest, Strategy, Verdict};
@@ -34,10 +34,10 @@ fn run(
         ));
     }
     let mut harvest = Harvest::default();
-    let outlook = dynamic.form(now_us * 1_000, &mut harvest);
+    let poll_state = dynamic.form(now_us * 1_000, &mut harvest);
     (
         harvest.batch,
-        (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000),
+        (poll_state.deadline_ns != NEVER_NS).then_some(poll_state.deadline_ns / 1_000),
     )
 }
 
@@ -52,8 +52,8 @@ fn a_held_batcher_waits_for_so_many_requests_once() {
         };
         dynamic.accept(fake(number, facts));
         let mut harvest = Harvest::default();
-        let outlook = dynamic.form(1_000, &mut harvest);
-        (harvest.batch, outlook.is_ready, outlook.is_empty)
+        let poll_state = dynamic.form(1_000, &mut harvest);
+        (harvest.batch, poll_state.is_ready, poll_state.is_empty)
     };
     assert_eq!(form(&mut dynamic, 0), (vec![], false, false));
     assert_eq!(form(&mut dynamic, 1), (vec![], false, false));
@@ -229,12 +229,12 @@ fn a_model_without_batching_executes_one_at_a_time() {
     entries
         .iter()
         .for_each(|entry| fifo.accept(Rc::clone(entry)));
-    entries[0].fate.set(Some(Fate::Cancel));
+    entries[0].reason.set(Some(ClaimReason::Cancel));
     assert!(fifo.form(&mut harvest).is_ready);
     assert_eq!(harvest.batch, [1], "0 was cancelled");
-    let outlook = fifo.form(&mut harvest);
+    let poll_state = fifo.form(&mut harvest);
     assert_eq!(
-        (harvest.batch, outlook.is_empty, outlook.is_ready),
+        (harvest.batch, poll_state.is_empty, poll_state.is_ready),
         (vec![1, 2], true, false)
     );
 }
@@ -316,9 +316,9 @@ fn timeouts_reject_or_delay() {
             ));
         }
         let mut harvest = Harvest::default();
-        let mut outlook = dynamic.form(20_000.min(now_us * 1_000), &mut harvest);
+        let mut poll_state = dynamic.form(20_000.min(now_us * 1_000), &mut harvest);
         if now_us > 20 {
-            outlook = dynamic.form(now_us * 1_000, &mut harvest);
+            poll_state = dynamic.form(now_us * 1_000, &mut harvest);
         }
         let label = format!(
             "{action:?} override {allow_override} default {default_us} own {own_us} now {now_us}"
@@ -330,7 +330,7 @@ fn timeouts_reject_or_delay() {
             "{label}"
         );
         assert_eq!(
-            (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000),
+            (poll_state.deadline_ns != NEVER_NS).then_some(poll_state.deadline_ns / 1_000),
             deadline_us,
             "{label}"
         );
@@ -410,13 +410,13 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     entries
         .iter()
         .for_each(|entry| dynamic.accept(Rc::clone(entry)));
-    entries[4].fate.set(Some(Fate::Cancel));
+    entries[4].reason.set(Some(ClaimReason::Cancel));
     let mut batches = Vec::new();
     loop {
         let mut harvest = Harvest::default();
-        let outlook = dynamic.form(0, &mut harvest);
+        let poll_state = dynamic.form(0, &mut harvest);
         if harvest.batch.is_empty() {
-            assert!(outlook.is_empty);
+            assert!(poll_state.is_empty);
             break;
         }
         batches.push(harvest.batch);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conch_channel::Chain;
+use conch_sync::Drained;
 
 use crate::queue::refuse;
 use crate::scheduler::{Dismissal, Harvest, Sequence};
@@ -12,7 +12,7 @@ use crate::{Code, Departures, Error, Live, Ticket};
 /// What a core executed has come back.
 pub(crate) fn returned(
     sequence: &mut Sequence<Ticket>,
-    tickets: Chain<Ticket>,
+    tickets: Drained<Ticket>,
     now_ns: u64,
     harvest: &mut Harvest<Live>,
 ) {

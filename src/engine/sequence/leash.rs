@@ -82,7 +82,7 @@ mod tests {
         let inputs = vec![input("a", conch_config::DataType::Int8, &[1, 1], &[&[7]])];
         let ticket = admit(&version, draft(inputs), &completion, 0, Stamps::default()).unwrap();
         let live = ticket
-            .claim(conch_channel::Fate::Execute, None)
+            .claim(conch_sync::ClaimReason::Execute, None)
             .expect("nobody else wants it");
         assert!(!reschedule(filler(&version, &live)));
     }

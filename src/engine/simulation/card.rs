@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use conch_channel::{Claim, Owned};
+use conch_sync::{Claim, Owned};
 
 use crate::order::Turn;
 use crate::scheduler::{Facts, Membership, Subject};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conch_channel::{Claim, Fate, NEVER_NS};
+use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
 use super::Held;
 use super::card::{Card, Errand, Ticket};
@@ -137,7 +137,7 @@ impl World {
             return Ok(());
         }
         let was_waiting = ticket.is_queued();
-        let claimed = Claim::claim(&ticket, Fate::Cancel, None);
+        let claimed = Claim::claim(&ticket, ClaimReason::Cancel, None);
         if was_waiting && claimed.is_none() {
             return Err(format!("{number} waits, and cannot be cancelled"));
         }

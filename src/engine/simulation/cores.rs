@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conch_channel::{NEVER_NS, Outlook};
+use conch_sync::{NEVER_NS, PollState};
 
 use super::Breach;
 use super::Held;
@@ -86,18 +86,18 @@ impl World {
         // The timekeeper's visit.
         let mut visit = Visit::default();
         take_in(version, self.now_ns, &mut visit)?;
-        let outlook = version.scheduler.expire(self.now_ns, &mut visit.harvest);
+        let poll_state = version.scheduler.expire(self.now_ns, &mut visit.harvest);
         note_dismissals(version, self.now_ns, &mut visit)?;
-        version.outlook = outlook;
+        version.poll_state = poll_state;
         let expected = version.model.expire(self.now_ns);
         self.story.tell(self.now_ns, || {
             format!(
                 "the timekeeper: {visit}, deadline {}",
-                outlook.deadline_ns / 1_000
+                poll_state.deadline_ns / 1_000
             )
         });
         self.close_visit(index, visit, &expected)?;
-        self.watch(index, outlook.deadline_ns);
+        self.watch(index, poll_state.deadline_ns);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl World {
         {
             return self.look_before_turn(index, core, seat);
         }
-        let outlook = self.form(index, core)?;
+        let poll_state = self.form(index, core)?;
         let is_work = !self.versions[index].cores[core].batch.is_empty();
         if is_work {
             // A batch of sequences is one instance's alone: it waits for the turn of this one.
@@ -125,13 +125,13 @@ impl World {
                 None => self.execute(index, core),
             }
         }
-        if outlook.is_ready {
+        if poll_state.is_ready {
             if !is_work {
                 return Err("nothing came of a look, and it is to be repeated".into());
             }
             self.ring(index);
         }
-        self.watch(index, outlook.deadline_ns);
+        self.watch(index, poll_state.deadline_ns);
         Ok(())
     }
 
@@ -139,26 +139,26 @@ impl World {
         let version = &mut self.versions[index];
         let mut visit = Visit::default();
         take_in(version, self.now_ns, &mut visit)?;
-        let outlook = version.scheduler.look(self.now_ns, &mut visit.harvest);
-        version.outlook = outlook;
+        let poll_state = version.scheduler.look(self.now_ns, &mut visit.harvest);
+        version.poll_state = poll_state;
         let expected = version.model.look(self.now_ns);
         self.story.tell(self.now_ns, || {
-            format!("core {core} of {index} looks before its turn: {visit}, {outlook:?}")
+            format!("core {core} of {index} looks before its turn: {visit}, {poll_state:?}")
         });
-        if outlook.is_ready == expected.batch.is_empty() {
+        if poll_state.is_ready == expected.batch.is_empty() {
             return Err(format!(
-                "{outlook:?} before a batch of {:?}",
+                "{poll_state:?} before a batch of {:?}",
                 expected.batch
             ));
         }
         self.close_visit(index, visit, &expected.expired)?;
-        self.check_outlook(index, outlook)?;
-        if outlook.is_ready {
+        self.check_outlook(index, poll_state)?;
+        if poll_state.is_ready {
             self.ask_for_turn(index, core, seat)?;
             // As if it executed: a sibling looks after the rest.
             self.ring(index);
         }
-        self.watch(index, outlook.deadline_ns);
+        self.watch(index, poll_state.deadline_ns);
         Ok(())
     }
 
@@ -180,11 +180,11 @@ impl World {
         // It is awake, and nobody's to ring.
         state.is_rung = true;
         if state.batch.is_empty() {
-            let outlook = self.form(index, core)?;
-            if outlook.is_ready || outlook.deadline_ns != NEVER_NS {
+            let poll_state = self.form(index, core)?;
+            if poll_state.is_ready || poll_state.deadline_ns != NEVER_NS {
                 self.ring(index);
             }
-            self.watch(index, outlook.deadline_ns);
+            self.watch(index, poll_state.deadline_ns);
             if self.versions[index].cores[core].batch.is_empty() {
                 // A sibling was faster.
                 self.give_turn_back(index, core, false, false)?;
@@ -217,20 +217,20 @@ impl World {
     }
 
     /// The scheduler forms a batch for `core`, which is held against the model.
-    fn form(&mut self, index: usize, core: usize) -> Result<Outlook, Breach> {
+    fn form(&mut self, index: usize, core: usize) -> Result<PollState, Breach> {
         let version = &mut self.versions[index];
         let mut visit = Visit::default();
         take_in(version, self.now_ns, &mut visit)?;
         take_back(version, core, self.now_ns, &mut visit)?;
-        let outlook = version
+        let poll_state = version
             .scheduler
             .form(core, self.now_ns, &mut visit.harvest);
         note_dismissals(version, self.now_ns, &mut visit)?;
-        version.outlook = outlook;
+        version.poll_state = poll_state;
         version.is_disturbed = false;
         let expected = version.model.form(self.now_ns);
         self.story.tell(self.now_ns, || {
-            format!("core {core} of {index} forms {visit}, {outlook:?}")
+            format!("core {core} of {index} forms {visit}, {poll_state:?}")
         });
         let batch = std::mem::take(&mut visit.harvest.batch);
         let instance = visit.harvest.instance;
@@ -256,8 +256,8 @@ impl World {
         }
         version.cores[core].batch = batch;
         self.close_visit(index, visit, &expected.expired)?;
-        self.check_outlook(index, outlook)?;
-        Ok(outlook)
+        self.check_outlook(index, poll_state)?;
+        Ok(poll_state)
     }
 
     /// Answers whom the scheduler has given up, and passes its calls on.
@@ -303,8 +303,8 @@ impl World {
         let is_fault = self.random.chance(version.setup.fault_percent, 100);
         let response_count = version.setup.response_count_max + 1;
         self.story.tell(self.now_ns, || {
-            let fate = if is_fault { "fails" } else { "is done" };
-            format!("{:?} {fate}", numbers(&batch))
+            let reason = if is_fault { "fails" } else { "is done" };
+            format!("{:?} {reason}", numbers(&batch))
         });
         let is_sequence = version.setup.sequences().is_some();
         let awaits = match &version.scheduler {

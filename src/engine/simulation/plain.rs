@@ -1,7 +1,7 @@
 //! What the dynamic batcher is to do, said plainly: one list, looked through anew for each batch. Slow, and short enough to be believed.
 
-use conch_channel::NEVER_NS;
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
+use conch_sync::NEVER_NS;
 
 use crate::scheduler::Facts;
 

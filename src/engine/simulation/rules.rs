@@ -1,6 +1,6 @@
 //! What must hold, after every event and at the end.
 
-use conch_channel::Outlook;
+use conch_sync::PollState;
 
 use super::Held;
 use super::card::Live;
@@ -58,18 +58,18 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn check_outlook(&self, index: usize, outlook: Outlook) -> Held {
+    pub(super) fn check_outlook(&self, index: usize, poll_state: PollState) -> Held {
         let version = &self.versions[index];
         let is_wrong = match version.model.is_empty() {
-            false => outlook.is_empty,
+            false => poll_state.is_empty,
             // Requests that were cancelled are left until somebody looks again.
-            true => !outlook.is_empty && !outlook.is_ready,
+            true => !poll_state.is_empty && !poll_state.is_ready,
         };
         if is_wrong {
-            return Err(format!("{outlook:?} of {:?}", version.model));
+            return Err(format!("{poll_state:?} of {:?}", version.model));
         }
-        if outlook.deadline_ns <= self.now_ns {
-            return Err(format!("a deadline that has passed: {outlook:?}"));
+        if poll_state.deadline_ns <= self.now_ns {
+            return Err(format!("a deadline that has passed: {poll_state:?}"));
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! One version of the simulated model: its scheduler, the cores that share it, and the plain model beside it.
 //!
-//! What cores do between two looks is that of `channel::relay`: whoever looks takes the whole inbox, forms one batch, and rings one idle
+//! What cores do between two looks is that of `sync::worker_pool`: whoever looks takes the whole inbox, forms one batch, and unparks one idle
 //! core if anything is left; one deadline at a time is watched, by an idle core or else by the timekeeper.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use conch_channel::{NEVER_NS, Outlook};
+use conch_sync::{NEVER_NS, PollState};
 
 use super::book::Book;
 use super::card::{Live, Ticket};
@@ -25,7 +25,7 @@ pub(super) struct Version {
     /// The seats of each core's instances; none where executions are not limited, nor once they are given back.
     pub(super) seats: Vec<Vec<InstanceId>>,
     /// What the scheduler left behind when it was last driven.
-    pub(super) outlook: Outlook,
+    pub(super) poll_state: PollState,
     pub(super) order: Option<Arc<Order>>,
     /// Numbers in the order in which they were batched, and how many of them have left whole.
     pub(super) batched: Vec<usize>,
@@ -38,7 +38,7 @@ pub(super) struct Version {
     pub(super) pending: BTreeMap<u64, u32>,
     /// By id of a sequence: whether its client believes that it has begun.
     pub(super) begun: HashMap<u64, bool>,
-    /// A request was cancelled since the last look. Nobody is rung for that: a batch that it makes possible, as those behind it now fit a
+    /// A request was cancelled since the last look. No core is unparked for that: a batch that it makes possible, as those behind it now fit a
     /// preferred size, waits for the next look, at the end of its delay at the latest.
     pub(super) is_disturbed: bool,
     pub(super) is_retired: bool,
@@ -95,7 +95,7 @@ impl Version {
         Version {
             cores: setup.seat_counts.iter().map(|_| Core::default()).collect(),
             seats,
-            outlook: Outlook {
+            poll_state: PollState {
                 is_ready: false,
                 deadline_ns: NEVER_NS,
                 is_empty: true,
@@ -116,7 +116,7 @@ impl Version {
         }
     }
 
-    /// An idle core that nobody has rung, from the first.
+    /// An idle core that no one has unparked, from the first.
     pub(super) fn idle_core(&self) -> Option<usize> {
         self.cores
             .iter()
@@ -131,7 +131,7 @@ impl Version {
 
     /// Whether a core that looked now would find something to do.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        !self.inbox.is_empty() || self.outlook.is_ready || self.outlook.deadline_ns <= now_ns
+        !self.inbox.is_empty() || self.poll_state.is_ready || self.poll_state.deadline_ns <= now_ns
     }
 
     /// It takes no more requests, has answered all, and no core is about to do anything.
@@ -140,7 +140,7 @@ impl Version {
         self.is_retired && self.live_count == 0 && self.cores.iter().all(has_ended)
     }
 
-    /// Whether a request lies in a pile.
+    /// Whether a request lies in a queue.
     pub(super) fn has(&self, ticket: &Ticket) -> bool {
         let returned = self.cores.iter().flat_map(|core| &core.returned);
         let mut linked = self.inbox.iter().chain(returned);

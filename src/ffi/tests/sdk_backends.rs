@@ -7,7 +7,7 @@ mod bench;
 use std::time::Duration;
 
 use bench::{Bench, Request};
-use conch_channel::Fate;
+use conch_sync::ClaimReason;
 
 const REPEAT: &str = r#"
     input { name: "IN" data_type: TYPE_INT32 dims: -1 }
@@ -137,7 +137,10 @@ fn a_cancelled_request_gets_no_more_responses() {
     let request = repeat(&[1, 2], &[0, 3_600_000], 0);
     let tickets = bench.execute(&mut *instance, &[request]);
     assert_eq!(bench.wait(1), ["0 OUT=1 IDX=0"]);
-    assert!(tickets[0].claim(Fate::Cancel, None).is_none(), "too late");
+    assert!(
+        tickets[0].claim(ClaimReason::Cancel, None).is_none(),
+        "too late"
+    );
     assert_eq!(
         bench.wait(1),
         ["0 Cancelled: request has been cancelled final"]
@@ -170,7 +173,7 @@ fn responses_are_counted_by_their_index() {
     );
     let tickets = bench.execute(&mut *instance, &[square(100)]);
     bench.wait(2);
-    tickets[0].claim(Fate::Cancel, None);
+    tickets[0].claim(ClaimReason::Cancel, None);
     // What is on its way still comes, then the end.
     while bench.wait(1) != ["0 end final"] {}
     drop((instance, tickets));

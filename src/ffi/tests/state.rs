@@ -10,10 +10,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bench::Bench;
-use conch_channel::Fate;
 use conch_engine::Instance;
 use conch_engine::states::{States, StatesStart};
 use conch_memory::{Budget, Pool};
+use conch_sync::ClaimReason;
 
 const MODEL: &str = r#"
     max_batch_size: 4
@@ -80,7 +80,7 @@ impl Sequence {
     fn run(&mut self, id: &str, number: i32, states: Option<&Arc<Mutex<States>>>) -> String {
         let request = vec![("IN", vec![1, 1], vec![number])];
         let ticket = self.bench.admit(0, id, &request);
-        let mut live = ticket.claim(Fate::Execute, None).unwrap();
+        let mut live = ticket.claim(ClaimReason::Execute, None).unwrap();
         if let Some(states) = states {
             live.attach_states(states);
         }

@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bench::Bench;
-use conch_channel::Fate;
 use conch_engine::Live;
+use conch_sync::ClaimReason;
 use libloading::os::unix::Library;
 
 const MODEL: &str = r#"
@@ -72,7 +72,7 @@ fn limit(limit: i32) -> String {
 
 fn request(bench: &Bench, id: &str, number: i32) -> Live {
     let ticket = bench.admit(0, id, &vec![("IN", vec![1, 1], vec![number])]);
-    ticket.claim(Fate::Execute, None).unwrap()
+    ticket.claim(ClaimReason::Execute, None).unwrap()
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-use conch_channel::{Mailbox, Receiver};
 use conch_engine::{Completion, Delivery};
+use conch_sync::{Mailbox, Receiver};
 
 use super::offload::Done;
 
@@ -35,7 +35,7 @@ impl Protocol {
     }
 }
 
-/// What can be sent to a shard. The mailbox boxes each letter, so the large kind costs the others nothing.
+/// What can be sent to a shard. The mailbox boxes each message, so the large kind costs the others nothing.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum Letter {
     /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery each, and what comes before it is paid
@@ -89,22 +89,22 @@ impl Link {
         (Arc::new(link), receiver)
     }
 
-    /// Posts and wakes. A letter to a shard that has ended is dropped; its socket closes.
-    pub(crate) fn send(&self, letter: Letter) {
-        if !matches!(letter, Letter::Poke) {
+    /// Posts and wakes. A message to a shard that has ended is dropped; its socket closes.
+    pub(crate) fn send(&self, message: Letter) {
+        if !matches!(message, Letter::Poke) {
             self.is_stirred.store(true, Ordering::Relaxed);
         }
-        let protocol = match &letter {
+        let protocol = match &message {
             Letter::Connection(_, protocol) => Some(*protocol),
             _ => None,
         };
         if let Some(protocol) = protocol {
             self.count_of(protocol).fetch_add(1, Ordering::Relaxed);
         }
-        if let (Err(_), Some(protocol)) = (self.mailbox.post(letter), protocol) {
+        if let (Err(_), Some(protocol)) = (self.mailbox.post(message), protocol) {
             self.connection_closed(protocol);
         }
-        self.mailbox.ring();
+        self.mailbox.notify();
     }
 
     /// The shard will look into its mailbox without being woken.
@@ -157,7 +157,7 @@ impl Link {
     }
 
     /// Whether a poke would find nothing to do: the last one is answered, it told of no requests, and since the last call there was no
-    /// letter and no connection.
+    /// message and no connection.
     pub(crate) fn is_quiet(&self) -> bool {
         let was_stirred = self.is_stirred.swap(false, Ordering::Relaxed);
         let sent_count = self.poke_count.load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Completion for Link {
     }
 
     fn wake(&self) {
-        self.mailbox.ring();
+        self.mailbox.notify();
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
         assert!(!link.is_quiet(), "it has only begun");
         assert!(link.is_quiet());
         link.send(Letter::Drain);
-        assert!(!link.is_quiet() && link.is_quiet(), "a letter");
+        assert!(!link.is_quiet() && link.is_quiet(), "a message");
         link.poke();
         assert!(!link.is_quiet(), "a poke without an answer");
         link.answer(3);

@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use conch_channel::{Letters, Receiver};
 use conch_engine::registry::Reader;
 use conch_engine::server::Server;
 use conch_engine::{
@@ -37,6 +36,7 @@ use conch_engine::{
     clock,
 };
 use conch_memory::{Budget, Pool};
+use conch_sync::{Messages, Receiver};
 use futures_lite::FutureExt;
 use glommio::{CpuSet, LocalExecutorBuilder, Placement, Task};
 
@@ -63,7 +63,7 @@ pub use timer::Timer;
 
 /// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
 const SUCCESSORS_MAX: usize = 8;
-/// Letters handled before other tasks get their turn: about 50 us.
+/// Messages handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`breathe`]), so it is a backstop.
 ///
@@ -240,15 +240,15 @@ impl Shard {
     fn pump(
         self: &Rc<Self>,
         receiver: &mut Receiver<Letter>,
-        taken: &mut Letters<Letter>,
+        taken: &mut Messages<Letter>,
         pause: &mut Option<Timer>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
         let mut handled_count = 0;
         self.keep_pump_waker(context.waker());
         loop {
-            for letter in taken.by_ref() {
-                match letter {
+            for message in taken.by_ref() {
+                match message {
                     Letter::Delivery(delivery) => {
                         let waker = self.in_flight.borrow_mut().book(delivery);
                         if let Some(waker) = waker {
@@ -283,11 +283,11 @@ impl Shard {
                 continue;
             }
             let offered = self.courtesy.offer(|| {
-                let letters = receiver.take();
-                (!letters.is_empty()).then_some(letters)
+                let messages = receiver.take();
+                (!messages.is_empty()).then_some(messages)
             });
             *taken = match offered {
-                Some(letters) => letters,
+                Some(messages) => messages,
                 None => std::task::ready!(receiver.poll_take(context)),
             };
         }
@@ -407,7 +407,7 @@ impl Shard {
         };
         let is_courteous = self.courtesy.wish();
         if is_courteous {
-            // The pump looks at the end of this turn, whoever rings.
+            // The pump looks at the end of this turn, whoever notifies.
             self.link.disarm();
             self.wake_pump();
         }

@@ -1,6 +1,6 @@
 //! The direct strategy: slot and row of the batch are the same.
 
-use conch_channel::{Fate, NEVER_NS};
+use conch_sync::{ClaimReason, NEVER_NS};
 
 use super::member::SlotId;
 use super::{Entry, Harvest, Membership, Sequence, Strategy};
@@ -80,7 +80,7 @@ impl<T: Entry> Sequence<T> {
                 continue;
             };
             run.active_ns = now_ns;
-            let Some(owned) = entry.claim(Fate::Execute) else {
+            let Some(owned) = entry.claim(ClaimReason::Execute) else {
                 // Nobody else claims what a sequence has waiting.
                 debug_assert!(false, "a request of a sequence was claimed elsewhere");
                 self.waiting_count -= 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use conch_channel::NEVER_NS;
+use conch_sync::NEVER_NS;
 
 use super::member::RunId;
 

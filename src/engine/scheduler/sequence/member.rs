@@ -41,7 +41,7 @@ pub(crate) struct Membership {
     pub(crate) is_start: bool,
     pub(crate) is_end: bool,
     /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only the scheduler reads and writes
-    /// them, under its baton.
+    /// them, under its lock.
     run: AtomicU64,
     slot: AtomicU64,
     /// It was given out, and the scheduler has not learned that it is back. As `run`.
@@ -108,7 +108,7 @@ impl Membership {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether it was brought back, for who has just taken it out of a pile.
+    /// Whether it was brought back. For the thread that has just taken it out of a queue.
     pub(crate) fn is_back(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is_back.load(Ordering::Relaxed)

@@ -23,8 +23,8 @@ mod vacancies;
 
 use std::ops::Range;
 
-use conch_channel::{Fate, NEVER_NS, Outlook};
 use conch_config::{SequenceBatching, SequenceStrategy};
+use conch_sync::{ClaimReason, NEVER_NS, PollState};
 
 use super::{Dismissal, Entry, Harvest, Hold};
 use direct::Direct;
@@ -234,13 +234,13 @@ impl<T: Entry> Sequence<T> {
                 id
             }
             None if !member.is_start => {
-                harvest.refuse(&entry, Fate::Expire, Dismissal::NotStarted);
+                harvest.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted);
                 return;
             }
             None => {
                 let slot = self.vacancies.take();
                 if slot.is_none() && self.roll.backlog_count() >= self.backlog_max {
-                    harvest.refuse(&entry, Fate::Expire, Dismissal::BacklogFull);
+                    harvest.refuse(&entry, ClaimReason::Expire, Dismissal::BacklogFull);
                     return;
                 }
                 let id = self.roll.begin(&member.key, slot, now_ns);
@@ -306,7 +306,7 @@ impl<T: Entry> Sequence<T> {
                     self.cancel(&entry, now_ns, harvest);
                 }
             }
-            None => harvest.refuse(&entry, Fate::Expire, Dismissal::NotStarted),
+            None => harvest.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted),
         }
         self.settle(slot, now_ns);
     }
@@ -376,7 +376,7 @@ impl<T: Entry> Sequence<T> {
         core: usize,
         now_ns: u64,
         harvest: &mut Harvest<T::Owned>,
-    ) -> Outlook {
+    ) -> PollState {
         if self.cores.get(core).is_none_or(Range::is_empty) {
             self.join(core, now_ns);
         }
@@ -388,7 +388,7 @@ impl<T: Entry> Sequence<T> {
         }
         self.advance(now_ns, harvest);
         if self.hold.is_some() && self.is_held() {
-            return self.outlook(harvest);
+            return self.poll_state(harvest);
         }
         for seat in seats.clone() {
             if !self.seats[seat].is_called {
@@ -414,23 +414,23 @@ impl<T: Entry> Sequence<T> {
         if seats.clone().any(|seat| self.seats[seat].is_called) {
             self.called.push(core);
         }
-        self.outlook(harvest)
+        self.poll_state(harvest)
     }
 
     /// Ends what has timed out, without forming a batch: for the time while every instance executes.
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
         self.advance(now_ns, harvest);
-        self.outlook(harvest)
+        self.poll_state(harvest)
     }
 
-    fn outlook(&mut self, harvest: &mut Harvest<T::Owned>) -> Outlook {
+    fn poll_state(&mut self, harvest: &mut Harvest<T::Owned>) -> PollState {
         harvest.called.append(&mut self.called);
         self.roll.tell_ends(&mut harvest.ended);
         let seats = self.seats.iter().map(|seat| seat.deadline_ns);
         let deadline_ns = seats
             .chain([self.idle.next_ns(), self.roll.next_timeout_ns()])
             .min();
-        Outlook {
+        PollState {
             // Whoever has something to do is called.
             is_ready: false,
             deadline_ns: deadline_ns.unwrap_or(NEVER_NS),
@@ -448,7 +448,7 @@ impl<T: Entry> Sequence<T> {
         }
         while let Some(id) = self.roll.expired(now_ns) {
             if let Some(run) = self.roll.remove(id) {
-                self.refuse_all(run.queue, Fate::Expire, Dismissal::TimedOut, harvest);
+                self.refuse_all(run.queue, ClaimReason::Expire, Dismissal::TimedOut, harvest);
             }
         }
         while let Some(id) = self.idle.due(now_ns) {
@@ -496,7 +496,7 @@ impl<T: Entry> Sequence<T> {
             // Its instance's batcher finds it claimed.
             state.candidate = None;
             state.is_out = false;
-            harvest.refuse(entry, Fate::Cancel, Dismissal::Cancelled);
+            harvest.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
             self.waiting_count -= 1;
             if let Some(id) = member.run() {
                 self.cut(id, 0, now_ns, harvest);
@@ -515,7 +515,7 @@ impl<T: Entry> Sequence<T> {
             Some((Some(_), None)) => self.cut(id, 0, now_ns, harvest),
             // It was given out, and cancelled while it came back to be run again: this is how it comes back.
             Some((None, _)) | None => {
-                harvest.refuse(entry, Fate::Cancel, Dismissal::Cancelled);
+                harvest.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
                 self.release(entry, now_ns);
             }
         }
@@ -528,7 +528,7 @@ impl<T: Entry> Sequence<T> {
         };
         let slot = run.slot;
         let cut = run.queue.split_off(position);
-        self.refuse_all(cut, Fate::Cancel, Dismissal::Cancelled, harvest);
+        self.refuse_all(cut, ClaimReason::Cancel, Dismissal::Cancelled, harvest);
         match slot {
             Some(slot) => {
                 self.roll.close(id);
@@ -547,13 +547,13 @@ impl<T: Entry> Sequence<T> {
     fn refuse_all(
         &mut self,
         queue: impl IntoIterator<Item = (T, u64)>,
-        fate: Fate,
+        reason: ClaimReason,
         why: Dismissal,
         harvest: &mut Harvest<T::Owned>,
     ) {
         for (entry, _) in queue {
             self.waiting_count -= 1;
-            harvest.refuse(&entry, fate, why);
+            harvest.refuse(&entry, reason, why);
         }
     }
 

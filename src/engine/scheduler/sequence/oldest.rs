@@ -1,7 +1,7 @@
 //! The oldest strategy: each instance batches its sequences' next requests, one of each, as a dynamic batcher would.
 
-use conch_channel::Fate;
 use conch_config::DynamicBatching;
+use conch_sync::ClaimReason;
 
 use super::member::SlotId;
 use super::{Entry, Harvest, Membership, Sequence, Strategy};
@@ -36,8 +36,8 @@ impl<T: Entry> Entry for Candidate<T> {
         self.entry.is_waiting()
     }
 
-    fn claim(&self, fate: Fate) -> Option<(usize, T::Owned)> {
-        Some((self.row, self.entry.claim(fate)?))
+    fn claim(&self, reason: ClaimReason) -> Option<(usize, T::Owned)> {
+        Some((self.row, self.entry.claim(reason)?))
     }
 
     fn member(&self) -> Option<&Membership> {
@@ -124,14 +124,14 @@ impl<T: Entry> Sequence<T> {
             return;
         };
         let mut candidates = Harvest::default();
-        let outlook = oldest.batchers[seat].form(now_ns, &mut candidates);
+        let poll_state = oldest.batchers[seat].form(now_ns, &mut candidates);
         for (row, owned) in candidates.batch {
             self.seats[seat].slots[row].candidate = None;
             harvest.batch.push(owned);
             harvest.rows.push(row);
         }
         let seat = &mut self.seats[seat];
-        seat.deadline_ns = outlook.deadline_ns;
-        seat.is_called = outlook.is_ready;
+        seat.deadline_ns = poll_state.deadline_ns;
+        seat.is_called = poll_state.is_ready;
     }
 }

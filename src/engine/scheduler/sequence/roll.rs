@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use conch_channel::NEVER_NS;
+use conch_sync::NEVER_NS;
 
 use super::member::{Key, RunId, SlotId};
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use conch_channel::NEVER_NS;
 use conch_config::{SequenceBatching, SequenceStrategy};
+use conch_sync::NEVER_NS;
 
 use super::{Dismissal, Entry, Harvest, Hold, Key, Membership, Sequence};
 use crate::scheduler::Facts;
@@ -108,12 +108,12 @@ impl Stage {
         let mut harvest = Harvest::default();
         // Who asks is not called any more.
         self.called.retain(|called| *called != core);
-        let outlook = self.sequence.form(core, self.now_ns, &mut harvest);
+        let poll_state = self.sequence.form(core, self.now_ns, &mut harvest);
         assert!(
-            outlook.deadline_ns > self.now_ns,
+            poll_state.deadline_ns > self.now_ns,
             "a deadline that has passed"
         );
-        assert!(!outlook.is_ready, "cores are called by name");
+        assert!(!poll_state.is_ready, "cores are called by name");
         assert_eq!(harvest.rows.len(), harvest.batch.len());
         self.row_count = harvest.row_count;
         let batch = harvest
@@ -128,9 +128,9 @@ impl Stage {
 
     fn expire(&mut self) -> u64 {
         let mut harvest = Harvest::default();
-        let outlook = self.sequence.expire(self.now_ns, &mut harvest);
+        let poll_state = self.sequence.expire(self.now_ns, &mut harvest);
         self.note(&mut harvest);
-        outlook.deadline_ns
+        poll_state.deadline_ns
     }
 
     fn release(&mut self, number: usize) {
@@ -140,7 +140,7 @@ impl Stage {
 
     fn reschedule(&mut self, number: usize) {
         let request = Rc::clone(&self.requests[number]);
-        request.fate.set(None);
+        request.reason.set(None);
         let mut harvest = Harvest::default();
         self.sequence.reschedule(request, self.now_ns, &mut harvest);
         self.note(&mut harvest);
@@ -876,18 +876,18 @@ fn run_random(seed: u64) {
         );
         step += 1;
         let mut harvest = Harvest::default();
-        let outlook = stage.sequence.expire(stage.now_ns, &mut harvest);
+        let poll_state = stage.sequence.expire(stage.now_ns, &mut harvest);
         stage.note(&mut harvest);
         let is_idle = executing.iter().all(Vec::is_empty);
-        if is_draining && outlook.is_empty && is_idle {
+        if is_draining && poll_state.is_empty && is_idle {
             break;
         }
         if is_draining && is_idle && !called.contains(&true) && stage.called.is_empty() {
             assert!(
-                outlook.deadline_ns != NEVER_NS,
+                poll_state.deadline_ns != NEVER_NS,
                 "seed {seed}: requests wait for nothing"
             );
-            stage.now_ns = stage.now_ns.max(outlook.deadline_ns);
+            stage.now_ns = stage.now_ns.max(poll_state.deadline_ns);
         }
         assert!(step < 20_000, "seed {seed} does not end");
     }

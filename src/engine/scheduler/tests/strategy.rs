@@ -23,10 +23,10 @@ impl Strategy<Rc<Fake>> for Volume {
     fn includes(&mut self, entry: &Rc<Fake>) -> Verdict<usize> {
         let verdict = match volume(entry) {
             -1 => {
-                entry.claim(Fate::Cancel).unwrap();
+                entry.claim(ClaimReason::Cancel).unwrap();
                 Verdict::Gone
             }
-            -2 => Verdict::Cancelled(entry.claim(Fate::Cancel).unwrap()),
+            -2 => Verdict::Cancelled(entry.claim(ClaimReason::Cancel).unwrap()),
             volume if volume > self.left => Verdict::Stays,
             volume => {
                 self.left -= volume;
@@ -84,9 +84,10 @@ impl Scene {
     /// The batch, who was cancelled meanwhile, the deadline in us, and what the strategy was asked.
     fn form(&mut self, now_us: u64) -> (Vec<usize>, Vec<usize>, Option<u64>, String) {
         let mut harvest = Harvest::default();
-        let outlook = self.dynamic.form(now_us * 1_000, &mut harvest);
+        let poll_state = self.dynamic.form(now_us * 1_000, &mut harvest);
         let calls = std::mem::take(&mut *self.calls.lock().unwrap()).join(", ");
-        let deadline_us = (outlook.deadline_ns != NEVER_NS).then_some(outlook.deadline_ns / 1_000);
+        let deadline_us =
+            (poll_state.deadline_ns != NEVER_NS).then_some(poll_state.deadline_ns / 1_000);
         (harvest.batch, harvest.cancelled, deadline_us, calls)
     }
 }

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use conch_channel::Fate;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Departures, Draft,
     DraftInput, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter,
@@ -16,6 +15,7 @@ use conch_engine::{
 };
 use conch_ffi::host::{Host, Options};
 use conch_memory::{Budget, Pool, View};
+use conch_sync::ClaimReason;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 const MODEL: &str = r#"
@@ -536,7 +536,7 @@ impl Bench {
                 Stamps::default(),
             )
             .unwrap();
-            batch.push(ticket.claim(Fate::Execute, None).unwrap());
+            batch.push(ticket.claim(ClaimReason::Execute, None).unwrap());
             tickets.push(ticket);
         }
         let mut departures = Departures::default();

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use conch_channel::Fate;
 use conch_engine::{Parameter, ParameterValue};
+use conch_sync::ClaimReason;
 
 use super::bench::{self, Bench, Call, DECOUPLED};
 
@@ -62,7 +62,10 @@ fn a_cancelled_stream_ends_between_two_words() {
     let mut instance = bench.instance("one");
     let began = Instant::now();
     let tickets = bench.begin(&mut *instance, &[call(&"w ".repeat(10_000), 10)]);
-    assert!(tickets[0].claim(Fate::Cancel, None).is_none(), "too late");
+    assert!(
+        tickets[0].claim(ClaimReason::Cancel, None).is_none(),
+        "too late"
+    );
     let answers = bench.wait_for_final();
     assert_eq!(
         answers.last().unwrap(),

@@ -10,13 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use conch_channel::Fate;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error,
     Instance, InstanceSpec, LoadContext, Model, ModelVersion, ParameterValue, Stamps, Ticket,
 };
 use conch_ffi::host::{Host, Options};
 use conch_memory::{Budget, Pool, View};
+use conch_sync::ClaimReason;
 
 /// Inputs by name, with shapes and 4-byte elements.
 pub type Request = Vec<(&'static str, Vec<usize>, Vec<i32>)>;
@@ -192,7 +192,7 @@ impl Bench {
         let mut batch = Vec::new();
         for (slot, request) in (0..).zip(requests) {
             let ticket = self.admit(slot, "", request);
-            batch.push(ticket.claim(Fate::Execute, None).unwrap());
+            batch.push(ticket.claim(ClaimReason::Execute, None).unwrap());
             tickets.push(ticket);
             if !self.version.config.is_batching() {
                 self.run(instance, &mut batch);

@@ -364,7 +364,7 @@ mod tests {
     /// A shard's offload without the shard: polls `future` and takes in what the threads return.
     fn drive<T>(
         offload: &Offload,
-        receiver: &mut conch_channel::Receiver<Letter>,
+        receiver: &mut conch_sync::Receiver<Letter>,
         future: impl Future<Output = T>,
     ) -> T {
         let mut future = pin!(future);
@@ -373,8 +373,8 @@ mod tests {
                 if let Poll::Ready(value) = future.as_mut().poll(context) {
                     return Poll::Ready(value);
                 }
-                for letter in std::task::ready!(receiver.poll_take(context)) {
-                    if let Letter::Offloaded(done) = letter
+                for message in std::task::ready!(receiver.poll_take(context)) {
+                    if let Letter::Offloaded(done) = message
                         && let Some(waker) = offload.finish(done)
                     {
                         waker.wake();
@@ -384,7 +384,7 @@ mod tests {
         }))
     }
 
-    fn start() -> (Offload, conch_channel::Receiver<Letter>) {
+    fn start() -> (Offload, conch_sync::Receiver<Letter>) {
         let (link, receiver) = Link::new();
         let threads = Threads::start(0, &link, true).unwrap();
         (Offload::new(threads), receiver)

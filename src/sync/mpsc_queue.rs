@@ -1,26 +1,27 @@
-//! A list that many threads push onto and one takes whole.
+//! An intrusive queue that many threads push onto and one takes whole.
 //!
-//! Both queues of this crate are piles: [`Inbox`](crate::Inbox) of requests and the mailbox's envelopes. A push is one
-//! compare-and-swap, taking everything is another, so neither side ever waits for the other (in a ring of slots a producer that
-//! loses its CPU between taking a slot and filling it stops the consumer). The links lie inside the items: nothing is allocated here, and
-//! the memory in use is that of what is queued. The bound is kept where items are made: a request has a place among its model's
-//! live requests before it may be queued, a final delivery belongs to such a request.
+//! Both queues of this crate are of this kind: the [`Inbox`](crate::Inbox) of requests and the mailbox
+//! of a shard. A push is one compare-and-swap and a take is another, so neither side waits for the
+//! other. (In a ring of slots, a producer that is preempted between taking a slot and filling it stops
+//! the consumer.) The links lie inside the items: the queue allocates nothing, and its memory is that of
+//! the queued items. The bound is kept where items are made: a request takes a permit of its model
+//! before it may be queued, and a final response belongs to such a request.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use crate::sync::{AtomicPtr, Ordering};
+use crate::primitives::{AtomicPtr, Ordering};
 
-/// An owning pointer whose target can be linked into one [`Pile`] at a time.
+/// An owning pointer whose target can be linked into one [`MpscQueue`] at a time.
 ///
 /// # Safety
-/// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back, refuses an item that is in a pile
+/// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back, refuses an item that is in a queue
 /// already, and `next` always names the same atomic of that node, which nobody else writes while the node is linked.
 pub unsafe trait Link: Sized {
     type Node;
 
     /// # Errors
-    /// The item itself, if it is in a pile already.
+    /// The item itself, if it is in a queue already.
     fn into_node(self) -> Result<NonNull<Self::Node>, Self>;
 
     /// # Safety
@@ -36,41 +37,41 @@ pub unsafe trait Link: Sized {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused<L> {
     Closed(L),
-    /// It is in a pile already.
+    /// It is in a queue already.
     Linked(L),
 }
 
-/// See the module.
-pub struct Pile<L: Link> {
+/// The queue; see the module's head for its costs.
+pub struct MpscQueue<L: Link> {
     /// The newest item; null if there is none, [`closed`] once no more may come.
     head: AtomicPtr<L::Node>,
     items: PhantomData<L>,
 }
 
-// SAFETY: a pile owns its items and hands each to exactly one thread.
-unsafe impl<L: Link + Send> Sync for Pile<L> {}
+// SAFETY: a queue owns its items and hands each to exactly one thread.
+unsafe impl<L: Link + Send> Sync for MpscQueue<L> {}
 // SAFETY: as above.
-unsafe impl<L: Link + Send> Send for Pile<L> {}
+unsafe impl<L: Link + Send> Send for MpscQueue<L> {}
 
 /// No node lies at address 1: nodes hold a pointer and are aligned to it.
 fn closed<N>() -> *mut N {
     ptr::without_provenance_mut(1)
 }
 
-impl<L: Link> Default for Pile<L> {
-    fn default() -> Pile<L> {
-        Pile {
+impl<L: Link> Default for MpscQueue<L> {
+    fn default() -> MpscQueue<L> {
+        MpscQueue {
             head: AtomicPtr::new(ptr::null_mut()),
             items: PhantomData,
         }
     }
 }
 
-impl<L: Link> Pile<L> {
-    /// Adds `item`; says whether the pile was empty before, in which case whoever takes from it may have to be woken.
+impl<L: Link> MpscQueue<L> {
+    /// Adds `item`. Returns whether the queue was empty before: its consumer may then have to be woken.
     ///
     /// # Errors
-    /// The item, if the pile is closed or the item is linked already.
+    /// The item, if the queue is closed or the item is linked already.
     pub fn push(&self, item: L) -> Result<bool, Refused<L>> {
         let node = item.into_node().map_err(Refused::Linked)?;
         // SAFETY: `node` is ours until the exchange below publishes it.
@@ -102,20 +103,20 @@ impl<L: Link> Pile<L> {
     }
 
     /// Takes everything, oldest first.
-    pub fn take_all(&self) -> Chain<L> {
+    pub fn take_all(&self) -> Drained<L> {
         self.take(ptr::null_mut())
     }
 
     /// Takes everything and refuses what comes later.
-    pub fn close(&self) -> Chain<L> {
+    pub fn close(&self) -> Drained<L> {
         self.take(closed())
     }
 
-    fn take(&self, replacement: *mut L::Node) -> Chain<L> {
+    fn take(&self, replacement: *mut L::Node) -> Drained<L> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == closed() || (head.is_null() && replacement.is_null()) {
-                return Chain::from_newest(ptr::null_mut());
+                return Drained::from_newest(ptr::null_mut());
             }
             match self.head.compare_exchange_weak(
                 head,
@@ -123,14 +124,14 @@ impl<L: Link> Pile<L> {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Chain::from_newest(head),
+                Ok(_) => return Drained::from_newest(head),
                 Err(seen) => head = seen,
             }
         }
     }
 }
 
-impl<L: Link> Drop for Pile<L> {
+impl<L: Link> Drop for MpscQueue<L> {
     fn drop(&mut self) {
         // A model that failed has ended: its atomics can no longer be used.
         #[cfg(loom)]
@@ -141,35 +142,35 @@ impl<L: Link> Drop for Pile<L> {
     }
 }
 
-/// Items taken from a [`Pile`], oldest first. Dropping it drops the rest.
-pub struct Chain<L: Link> {
+/// Items taken from a [`MpscQueue`], oldest first. Dropping it drops the rest.
+pub struct Drained<L: Link> {
     next: *mut L::Node,
     items: PhantomData<L>,
 }
 
-// SAFETY: a chain owns its items, and they may move between threads.
-unsafe impl<L: Link + Send> Send for Chain<L> {}
+// SAFETY: a drained owns its items, and they may move between threads.
+unsafe impl<L: Link + Send> Send for Drained<L> {}
 
-impl<L: Link> Chain<L> {
-    /// A chain without items.
-    pub fn empty() -> Chain<L> {
-        Chain {
+impl<L: Link> Drained<L> {
+    /// A drained without items.
+    pub fn empty() -> Drained<L> {
+        Drained {
             next: ptr::null_mut(),
             items: PhantomData,
         }
     }
 
-    /// Turns the links of a taken pile round, so that the oldest comes first.
-    fn from_newest(mut node: *mut L::Node) -> Chain<L> {
-        let mut chain = Chain::empty();
+    /// Reverses the links of a taken list, so that the oldest comes first.
+    fn from_newest(mut node: *mut L::Node) -> Drained<L> {
+        let mut drained = Drained::empty();
         while let Some(current) = NonNull::new(node) {
-            // SAFETY: the chain owns every node of the taken pile; the Acquire of `take` made its links visible.
+            // SAFETY: the drained owns every node of the taken list; the Acquire of `take` made its links visible.
             let link = unsafe { L::next(current) };
             node = link.load(Ordering::Relaxed);
-            link.store(chain.next, Ordering::Relaxed);
-            chain.next = current.as_ptr();
+            link.store(drained.next, Ordering::Relaxed);
+            drained.next = current.as_ptr();
         }
-        chain
+        drained
     }
 
     pub fn is_empty(&self) -> bool {
@@ -177,33 +178,33 @@ impl<L: Link> Chain<L> {
     }
 }
 
-impl<L: Link> Iterator for Chain<L> {
+impl<L: Link> Iterator for Drained<L> {
     type Item = L;
 
     fn next(&mut self) -> Option<L> {
         let node = NonNull::new(self.next)?;
-        // SAFETY: the chain owns `node` until the next line takes it back.
+        // SAFETY: the drained owns `node` until the next line takes it back.
         self.next = unsafe { L::next(node) }.load(Ordering::Relaxed);
         // SAFETY: unlinked above, so it is taken back exactly once.
         Some(unsafe { L::from_node(node) })
     }
 }
 
-impl<L: Link> Drop for Chain<L> {
+impl<L: Link> Drop for Drained<L> {
     fn drop(&mut self) {
         self.for_each(drop);
     }
 }
 
-/// A value with a link of its own.
-pub struct Envelope<T> {
-    next: AtomicPtr<Envelope<T>>,
+/// A value with a link of its own, for items that have none.
+pub struct Node<T> {
+    next: AtomicPtr<Node<T>>,
     pub(crate) value: T,
 }
 
-impl<T> Envelope<T> {
-    pub fn new(value: T) -> Box<Envelope<T>> {
-        Box::new(Envelope {
+impl<T> Node<T> {
+    pub fn new(value: T) -> Box<Node<T>> {
+        Box::new(Node {
             next: AtomicPtr::new(ptr::null_mut()),
             value,
         })
@@ -215,19 +216,19 @@ impl<T> Envelope<T> {
 }
 
 // SAFETY: a box is unique, so it cannot be linked twice; the link is private to this module.
-unsafe impl<T> Link for Box<Envelope<T>> {
-    type Node = Envelope<T>;
+unsafe impl<T> Link for Box<Node<T>> {
+    type Node = Node<T>;
 
-    fn into_node(self) -> Result<NonNull<Envelope<T>>, Self> {
+    fn into_node(self) -> Result<NonNull<Node<T>>, Self> {
         Ok(NonNull::from(Box::leak(self)))
     }
 
-    unsafe fn from_node(node: NonNull<Envelope<T>>) -> Self {
+    unsafe fn from_node(node: NonNull<Node<T>>) -> Self {
         // SAFETY: the address is that of a leaked box, by this function's contract.
         unsafe { Box::from_raw(node.as_ptr()) }
     }
 
-    unsafe fn next<'a>(node: NonNull<Envelope<T>>) -> &'a AtomicPtr<Envelope<T>> {
+    unsafe fn next<'a>(node: NonNull<Node<T>>) -> &'a AtomicPtr<Node<T>> {
         // SAFETY: live by this function's contract.
         unsafe { &(*node.as_ptr()).next }
     }
@@ -239,51 +240,51 @@ mod tests {
 
     use super::*;
 
-    type Boxes = Pile<Box<Envelope<Arc<u32>>>>;
+    type Boxes = MpscQueue<Box<Node<Arc<u32>>>>;
 
-    fn values(chain: Chain<Box<Envelope<Arc<u32>>>>) -> Vec<u32> {
-        chain.map(|envelope| *envelope.value).collect()
+    fn values(drained: Drained<Box<Node<Arc<u32>>>>) -> Vec<u32> {
+        drained.map(|node| *node.value).collect()
     }
 
     #[test]
     fn what_is_pushed_comes_out_in_order_and_once() {
-        let pile = Boxes::default();
-        assert!(pile.is_empty());
-        assert_eq!(pile.push(Envelope::new(Arc::new(1))).ok(), Some(true));
-        assert_eq!(pile.push(Envelope::new(Arc::new(2))).ok(), Some(false));
-        assert_eq!(pile.push(Envelope::new(Arc::new(3))).ok(), Some(false));
-        assert_eq!(values(pile.take_all()), [1, 2, 3]);
-        assert!(pile.is_empty() && pile.take_all().is_empty());
+        let queue = Boxes::default();
+        assert!(queue.is_empty());
+        assert_eq!(queue.push(Node::new(Arc::new(1))).ok(), Some(true));
+        assert_eq!(queue.push(Node::new(Arc::new(2))).ok(), Some(false));
+        assert_eq!(queue.push(Node::new(Arc::new(3))).ok(), Some(false));
+        assert_eq!(values(queue.take_all()), [1, 2, 3]);
+        assert!(queue.is_empty() && queue.take_all().is_empty());
         assert_eq!(
-            pile.push(Envelope::new(Arc::new(4))).ok(),
+            queue.push(Node::new(Arc::new(4))).ok(),
             Some(true),
             "empty again"
         );
-        assert_eq!(values(pile.take_all()), [4]);
+        assert_eq!(values(queue.take_all()), [4]);
     }
 
     #[test]
     fn a_closed_pile_gives_the_rest_and_refuses() {
-        let pile = Boxes::default();
-        assert!(pile.push(Envelope::new(Arc::new(1))).is_ok());
-        assert_eq!(values(pile.close()), [1]);
+        let queue = Boxes::default();
+        assert!(queue.push(Node::new(Arc::new(1))).is_ok());
+        assert_eq!(values(queue.close()), [1]);
         assert!(
-            matches!(pile.push(Envelope::new(Arc::new(2))), Err(Refused::Closed(envelope)) if *envelope.value == 2)
+            matches!(queue.push(Node::new(Arc::new(2))), Err(Refused::Closed(node)) if *node.value == 2)
         );
-        assert!(pile.is_empty() && pile.close().is_empty() && pile.take_all().is_empty());
+        assert!(queue.is_empty() && queue.close().is_empty() && queue.take_all().is_empty());
     }
 
     #[test]
     fn dropping_a_pile_or_half_a_chain_drops_the_items() {
         let value = Arc::new(0);
-        let pile = Boxes::default();
+        let queue = Boxes::default();
         for _ in 0..4 {
-            assert!(pile.push(Envelope::new(Arc::clone(&value))).is_ok());
+            assert!(queue.push(Node::new(Arc::clone(&value))).is_ok());
         }
-        let mut chain = pile.take_all();
-        drop(chain.next());
-        assert!(pile.push(Envelope::new(Arc::clone(&value))).is_ok());
-        drop((chain, pile));
+        let mut drained = queue.take_all();
+        drop(drained.next());
+        assert!(queue.push(Node::new(Arc::clone(&value))).is_ok());
+        drop((drained, queue));
         assert_eq!(Arc::strong_count(&value), 1);
     }
 
@@ -292,22 +293,23 @@ mod tests {
         const PRODUCERS: u32 = 4;
         // Miri interprets; a few rounds show it every access.
         const EACH: u32 = if cfg!(miri) { 50 } else { 20_000 };
-        let pile = Boxes::default();
+        let queue = Boxes::default();
         let mut last = [0_u32; PRODUCERS as usize];
         std::thread::scope(|scope| {
             for producer in 0..PRODUCERS {
-                let pile = &pile;
+                let queue = &queue;
                 scope.spawn(move || {
                     for index in 1..=EACH {
                         assert!(
-                            pile.push(Envelope::new(Arc::new(producer * 1_000_000 + index)))
+                            queue
+                                .push(Node::new(Arc::new(producer * 1_000_000 + index)))
                                 .is_ok()
                         );
                     }
                 });
             }
             while last.iter().any(|index| *index < EACH) {
-                for value in values(pile.take_all()) {
+                for value in values(queue.take_all()) {
                     let seen = &mut last[(value / 1_000_000) as usize];
                     assert_eq!(value % 1_000_000, *seen + 1);
                     *seen += 1;

@@ -1,4 +1,4 @@
-//! The relay in every interleaving of a few threads, as far as the bounds of each model go.
+//! The pool in every interleaving of a few threads, as far as the bounds of each model go.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicU64 as Untracked;
 use loom::thread;
 
 use super::*;
-use crate::pile::Envelope;
+use crate::mpsc_queue::Node;
 
 const DELAY_NS: u64 = 5;
 
-/// Time that passes only when someone waits for it. Not one of loom's atomics: no thread reads an earlier time than another.
+/// Time that passes only while a thread waits for it. Not one of loom's atomics: no thread reads an earlier time than another.
 #[derive(Clone)]
 struct Jumping(Arc<Untracked>);
 
@@ -26,7 +26,7 @@ impl Clock for Jumping {
     }
 }
 
-type Item = Box<Envelope<()>>;
+type Item = Box<Node<()>>;
 
 /// Batches of two, or of one when the oldest has waited `DELAY_NS`: the smallest scheduler with ready work and a deadline.
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn drive(&mut self, arrivals: Chain<Item>, now_ns: u64) -> (Option<u64>, Outlook) {
+    fn drive(&mut self, arrivals: Drained<Item>, now_ns: u64) -> (Option<u64>, PollState) {
         for item in arrivals {
             if self.queue.is_empty() {
                 self.oldest_ns = now_ns;
@@ -59,7 +59,7 @@ impl Pairs {
         };
         (
             (size > 0).then_some(size as u64),
-            Outlook {
+            PollState {
                 is_ready: self.queue.len() >= 2,
                 deadline_ns,
                 is_empty,
@@ -68,12 +68,12 @@ impl Pairs {
     }
 }
 
-/// Two cores, one producer of `count` requests, one deadline. Ends when everything was executed and both cores have left; a lost
-/// wake-up leaves all threads parked, which loom reports. With `is_dismissing` the first core is dismissed after the first request,
-/// and the other executes what it does not. Nobody rings but for the requests and the dismissal.
+/// Two workers, one producer of `count` requests, one deadline. Ends when all requests were executed and both workers returned; a lost
+/// wake-up leaves all threads parked, which loom reports. With `is_dismissing` the first worker is dismissed after the first request,
+/// and the other executes the rest. Only the requests and the dismissal unpark.
 ///
-/// One preemption is explored to the end; with two, which takes many minutes, as far as `SECONDS_MAX` lead, unless it is to fail.
-fn live<const LOOKS_AGAIN: bool, const DISMISSAL_RINGS: bool>(
+/// One preemption is explored to the end; with two, which takes many minutes, for `SECONDS_MAX`, unless the model is to fail.
+fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
     count: u64,
     preemption_bound: usize,
     is_dismissing: bool,
@@ -81,35 +81,34 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_RINGS: bool>(
     const SECONDS_MAX: u64 = 20;
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemption_bound);
-    if preemption_bound > 1 && LOOKS_AGAIN && DISMISSAL_RINGS {
+    if preemption_bound > 1 && LOOKS_AGAIN && DISMISSAL_UNPARKS {
         builder.max_duration = Some(std::time::Duration::from_secs(SECONDS_MAX));
     }
     builder.check(move || {
-        let relay = Arc::new(Relay::<Item, Pairs, LOOKS_AGAIN, DISMISSAL_RINGS>::new(
-            Pairs::default(),
-            2,
-        ));
+        let pool = Arc::new(
+            WorkerPool::<Item, Pairs, LOOKS_AGAIN, DISMISSAL_UNPARKS>::new(Pairs::default(), 2),
+        );
         let clock = Jumping(Arc::new(Untracked::new(1)));
         let executed = Arc::new(Untracked::new(0));
         let cores: Vec<_> = (0..2)
             .map(|core| {
-                let (relay, clock, executed) =
-                    (Arc::clone(&relay), clock.clone(), Arc::clone(&executed));
+                let (pool, clock, executed) =
+                    (Arc::clone(&pool), clock.clone(), Arc::clone(&executed));
                 thread::spawn(move || {
-                    let mut runner = relay.runner(core, Spin::OFF);
-                    while let Some(turn) = relay.next(&mut runner, &clock, Pairs::drive) {
-                        // The last request closes the relay: the producer must not, or its ring would hide a lost one.
+                    let mut worker = pool.worker(core, Spin::OFF);
+                    while let Some(turn) = pool.next(&mut worker, &clock, Pairs::drive) {
+                        // The last request closes the pool: if the producer did, its unpark would hide a lost one.
                         if executed.fetch_add(turn.batch, Ordering::Relaxed) + turn.batch == count {
-                            relay.close();
+                            pool.close();
                         }
                     }
                 })
             })
             .collect();
         for index in 0..count {
-            assert!(relay.submit(Envelope::new(())).is_ok());
+            assert!(pool.submit(Node::new(())).is_ok());
             if is_dismissing && index == 0 {
-                relay.dismiss(0);
+                pool.dismiss(0);
             }
         }
         for core in cores {
@@ -119,41 +118,44 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_RINGS: bool>(
     });
 }
 
-/// What is for one core alone, by core.
+/// Work for one worker alone, by worker.
 #[derive(Default)]
 struct Named([VecDeque<()>; 2]);
 
-/// Two cores whose work is for one of them each, `targets` in order, from one producer; after `targets` items another thread
-/// calls core 1 for what lies beside the inbox.
+/// Two workers whose work is for one of them each, `targets` in order, from one producer; after `targets` items another thread
+/// notifies worker 1 of work beside the inbox.
 ///
-/// Without `is_calling` nobody is called for what arrives.
-fn named(targets: &'static [usize], is_called_from_outside: bool, is_calling: bool) {
+/// Without `is_notifying` no worker is notified of what arrives.
+fn named(targets: &'static [usize], is_notified_from_outside: bool, is_notifying: bool) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(1);
     builder.max_duration = Some(std::time::Duration::from_secs(40));
     builder.check(move || {
-        type Numbered = Box<Envelope<usize>>;
-        let relay = Arc::new(Relay::<Numbered, Named>::calling(Named::default(), 2));
+        type Numbered = Box<Node<usize>>;
+        let pool = Arc::new(WorkerPool::<Numbered, Named>::with_addressed_workers(
+            Named::default(),
+            2,
+        ));
         let clock = Jumping(Arc::new(Untracked::new(1)));
         let executed = Arc::new(Untracked::new(0));
         let beside = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
-        let count = targets.len() as u64 + u64::from(is_called_from_outside);
+        let count = targets.len() as u64 + u64::from(is_notified_from_outside);
         let cores: Vec<_> = (0..2)
             .map(|core| {
-                let (relay, clock, executed, beside) = (
-                    Arc::clone(&relay),
+                let (pool, clock, executed, beside) = (
+                    Arc::clone(&pool),
                     clock.clone(),
                     Arc::clone(&executed),
                     Arc::clone(&beside),
                 );
                 thread::spawn(move || {
-                    let mut runner = relay.runner(core, Spin::OFF);
-                    let drive = |named: &mut Named, arrivals: Chain<Numbered>, _: u64| {
+                    let mut worker = pool.worker(core, Spin::OFF);
+                    let drive = |named: &mut Named, arrivals: Drained<Numbered>, _: u64| {
                         for item in arrivals {
                             let target = (*item).into_value();
                             named.0[target].push_back(());
-                            if is_calling {
-                                relay.mark(target);
+                            if is_notifying {
+                                pool.notify_locked(target);
                             }
                         }
                         if core == 1 && beside.load(Ordering::Relaxed) == 1 {
@@ -162,29 +164,29 @@ fn named(targets: &'static [usize], is_called_from_outside: bool, is_calling: bo
                         }
                         let batch = named.0[core].pop_front();
                         if !named.0[core].is_empty() {
-                            relay.mark(core);
+                            pool.notify_locked(core);
                         }
-                        let outlook = Outlook {
+                        let poll_state = PollState {
                             is_ready: false,
                             deadline_ns: NEVER_NS,
                             is_empty: named.0.iter().all(VecDeque::is_empty),
                         };
-                        (batch, outlook)
+                        (batch, poll_state)
                     };
-                    while relay.next(&mut runner, &clock, drive).is_some() {
+                    while pool.next(&mut worker, &clock, drive).is_some() {
                         if executed.fetch_add(1, Ordering::Relaxed) + 1 == count {
-                            relay.close();
+                            pool.close();
                         }
                     }
                 })
             })
             .collect();
         for target in targets {
-            assert!(relay.submit(Envelope::new(*target)).is_ok());
+            assert!(pool.submit(Node::new(*target)).is_ok());
         }
-        if is_called_from_outside {
+        if is_notified_from_outside {
             beside.store(1, Ordering::Relaxed);
-            relay.call(1);
+            pool.notify(1);
         }
         for core in cores {
             core.join().unwrap();
@@ -194,20 +196,20 @@ fn named(targets: &'static [usize], is_called_from_outside: bool, is_calling: bo
 }
 
 #[test]
-fn work_reaches_the_core_that_it_is_for() {
+fn work_reaches_the_worker_that_it_is_for() {
     named(&[1], false, true);
     named(&[1, 0], false, true);
 }
 
 #[test]
-fn a_call_from_outside_reaches_its_core() {
+fn a_notification_from_outside_reaches_its_worker() {
     named(&[], true, true);
     named(&[1], true, true);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_a_call_work_for_another_is_forgotten() {
+fn without_a_notification_work_for_another_is_lost() {
     named(&[1], false, false);
 }
 
@@ -217,7 +219,7 @@ fn one_request_is_executed_at_its_deadline() {
 }
 
 #[test]
-fn one_request_among_more_preemptions() {
+fn one_request_with_more_preemptions() {
     live::<true, true>(1, 2, false);
 }
 
@@ -227,24 +229,24 @@ fn two_requests_are_executed() {
 }
 
 #[test]
-fn two_requests_among_more_preemptions() {
+fn two_requests_with_more_preemptions() {
     live::<true, true>(2, 2, false);
 }
 
 #[test]
-fn a_core_that_leaves_forgets_nothing() {
+fn a_dismissed_worker_loses_nothing() {
     live::<true, true>(1, 1, true);
     live::<true, true>(2, 1, true);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_last_ring_a_request_is_forgotten() {
+fn without_the_last_unpark_a_request_is_lost() {
     live::<true, false>(1, 2, true);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_second_look_a_request_is_forgotten() {
+fn without_the_second_look_a_request_is_lost() {
     live::<false, true>(1, 1, false);
 }

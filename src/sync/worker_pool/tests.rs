@@ -1,4 +1,4 @@
-//! The relay on real threads.
+//! The pool on real threads.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -20,15 +20,15 @@ type Item = Arc<Claim<(), ()>>;
 /// Forms batches of one.
 fn single(
     queue: &mut std::collections::VecDeque<Item>,
-    arrivals: Chain<Item>,
+    arrivals: Drained<Item>,
     _: u64,
-) -> (Option<Item>, Outlook) {
+) -> (Option<Item>, PollState) {
     queue.extend(arrivals);
     let batch = queue.pop_front();
     let is_empty = queue.is_empty();
     (
         batch,
-        Outlook {
+        PollState {
             is_ready: !is_empty,
             deadline_ns: NEVER_NS,
             is_empty,
@@ -41,15 +41,15 @@ fn all_cores_work_and_end_when_closed() {
     const PRODUCERS: usize = 3;
     // Miri interprets: a few rounds show it every access.
     const EACH: usize = if cfg!(miri) { 20 } else { 3_000 };
-    let relay = Relay::<Item, std::collections::VecDeque<Item>>::new(Default::default(), 4);
+    let pool = WorkerPool::<Item, std::collections::VecDeque<Item>>::new(Default::default(), 4);
     let executed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for core in 0..4 {
-            let (relay, executed) = (&relay, &executed);
+            let (pool, executed) = (&pool, &executed);
             scope.spawn(move || {
-                let mut runner = relay.runner(core, Spin::OFF);
-                while relay
-                    .next(&mut runner, &Real(Instant::now()), single)
+                let mut worker = pool.worker(core, Spin::OFF);
+                while pool
+                    .next(&mut worker, &Real(Instant::now()), single)
                     .is_some()
                 {
                     executed.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ fn all_cores_work_and_end_when_closed() {
             .map(|_| {
                 scope.spawn(|| {
                     for index in 0..EACH {
-                        assert!(relay.submit(Claim::new((), ())).is_ok());
+                        assert!(pool.submit(Claim::new((), ())).is_ok());
                         if index % 16 == 0 {
                             std::thread::yield_now();
                         }
@@ -71,11 +71,11 @@ fn all_cores_work_and_end_when_closed() {
         for producer in producers {
             producer.join().unwrap();
         }
-        relay.close();
+        pool.close();
     });
     assert_eq!(executed.into_inner(), PRODUCERS * EACH);
     assert!(matches!(
-        relay.submit(Claim::new((), ())),
+        pool.submit(Claim::new((), ())),
         Err(Refused::Closed(_))
     ));
 }

@@ -24,8 +24,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use crate::pile::Link;
-use crate::sync::AtomicPtr;
+use crate::mpsc_queue::Link;
+use crate::primitives::AtomicPtr;
 
 const QUEUED: u64 = 0;
 const EXECUTING: u64 = 1;
@@ -37,18 +37,18 @@ const GENERATION_SHIFT: u32 = 32;
 
 /// How a claim out of the queue ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ClaimReason {
     Execute,
     Cancel,
     Expire,
 }
 
-impl Fate {
+impl ClaimReason {
     const fn state(self) -> u64 {
         match self {
-            Fate::Execute => EXECUTING,
-            Fate::Cancel => CANCELLED,
-            Fate::Expire => EXPIRED,
+            ClaimReason::Execute => EXECUTING,
+            ClaimReason::Cancel => CANCELLED,
+            ClaimReason::Expire => EXPIRED,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Fate {
 pub struct Claim<S, T> {
     word: AtomicU64,
     is_cancel_requested: AtomicBool,
-    /// Whether it lies in a pile, whose link is `next`.
+    /// Whether it lies in a queue, whose link is `next`.
     is_linked: AtomicBool,
     next: AtomicPtr<Claim<S, T>>,
     shared: S,
@@ -108,7 +108,7 @@ impl<S, T> Claim<S, T> {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether someone asked to cancel, for who has just taken the claim out of a pile: a [`Claim::request_cancel`] whose own
+    /// Whether someone asked to cancel, for who has just taken the claim out of a queue: a [`Claim::request_cancel`] whose own
     /// push found the claim linked is seen.
     pub fn was_cancelled(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -116,8 +116,12 @@ impl<S, T> Claim<S, T> {
     }
 
     /// Claims the queued payload of `generation` (`None`: whatever generation); none if another was faster.
-    pub fn claim(self: &Arc<Self>, fate: Fate, generation: Option<u32>) -> Option<Owned<S, T>> {
-        if fate == Fate::Cancel {
+    pub fn claim(
+        self: &Arc<Self>,
+        reason: ClaimReason,
+        generation: Option<u32>,
+    ) -> Option<Owned<S, T>> {
+        if reason == ClaimReason::Cancel {
             // Relaxed: a hint to the executor, it orders nothing.
             self.is_cancel_requested.store(true, Ordering::Relaxed);
             // But for one that only looks: pairs with the fence of `put_back`, so that either the loads below see the payload put back, or
@@ -131,7 +135,7 @@ impl<S, T> Claim<S, T> {
             {
                 return None;
             }
-            let target = (word & !STATE_MASK) | fate.state();
+            let target = (word & !STATE_MASK) | reason.state();
             // Acquire pairs with the Release of `requeue`: the winner sees all that the last owner wrote.
             match self
                 .word
@@ -149,7 +153,7 @@ impl<S, T> Claim<S, T> {
     }
 }
 
-// SAFETY: the reference count moves into the pile and back; `is_linked` keeps a second reference to the same claim out of any pile
+// SAFETY: the reference count moves into the queue and back; `is_linked` keeps a second reference to the same claim out of any queue
 // meanwhile, so `next` has one writer.
 unsafe impl<S, T> Link for Arc<Claim<S, T>> {
     type Node = Claim<S, T>;
@@ -182,16 +186,16 @@ unsafe impl<S, T> Link for Arc<Claim<S, T>> {
 ///
 /// ```
 /// fn assert_sync<T: Sync>() {}
-/// assert_sync::<conch_channel::Owned<(), u32>>();
-/// assert_sync::<conch_channel::Claim<(), std::cell::Cell<u32>>>();
+/// assert_sync::<conch_sync::Owned<(), u32>>();
+/// assert_sync::<conch_sync::Claim<(), std::cell::Cell<u32>>>();
 /// ```
 /// ```compile_fail,E0277
 /// fn assert_sync<T: Sync>() {}
-/// assert_sync::<conch_channel::Owned<(), std::cell::Cell<u32>>>();
+/// assert_sync::<conch_sync::Owned<(), std::cell::Cell<u32>>>();
 /// ```
 /// ```compile_fail,E0277
 /// fn assert_send<T: Send>() {}
-/// assert_send::<conch_channel::Owned<(), std::rc::Rc<u32>>>();
+/// assert_send::<conch_sync::Owned<(), std::rc::Rc<u32>>>();
 /// ```
 pub struct Owned<S, T> {
     claim: Arc<Claim<S, T>>,
@@ -230,7 +234,7 @@ impl<S, T> Owned<S, T> {
         claim.word.store(generation | QUEUED, Ordering::Release);
         fence(Ordering::SeqCst);
         if claim.is_cancelled() {
-            claim.claim(Fate::Cancel, None)
+            claim.claim(ClaimReason::Cancel, None)
         } else {
             None
         }
@@ -301,40 +305,40 @@ mod tests {
     fn only_one_claim_wins_and_the_payload_dies_with_it() {
         let payload = Arc::new(());
         let claim = Claim::new("shared", Arc::clone(&payload));
-        let owned = claim.claim(Fate::Execute, None).unwrap();
-        assert!(claim.claim(Fate::Cancel, None).is_none());
+        let owned = claim.claim(ClaimReason::Execute, None).unwrap();
+        assert!(claim.claim(ClaimReason::Cancel, None).is_none());
         assert!(claim.is_cancelled(), "a late cancel leaves its mark");
         assert_eq!(*owned.shared(), "shared");
         drop(owned);
         assert_eq!(Arc::strong_count(&payload), 1);
-        assert!(claim.claim(Fate::Execute, None).is_none());
+        assert!(claim.claim(ClaimReason::Execute, None).is_none());
     }
 
     #[test]
     fn a_requeued_payload_has_a_new_generation() {
         let claim = Claim::new((), 1);
-        let mut owned = claim.claim(Fate::Execute, Some(0)).unwrap();
+        let mut owned = claim.claim(ClaimReason::Execute, Some(0)).unwrap();
         *owned += 1;
         let claim = owned.requeue();
         assert!(
-            claim.claim(Fate::Expire, Some(0)).is_none(),
+            claim.claim(ClaimReason::Expire, Some(0)).is_none(),
             "armed for the earlier generation"
         );
-        assert_eq!(*claim.claim(Fate::Execute, Some(1)).unwrap(), 2);
+        assert_eq!(*claim.claim(ClaimReason::Execute, Some(1)).unwrap(), 2);
     }
 
     #[test]
     fn a_payload_that_was_put_back_is_as_before() {
         let claim = Claim::new((), 1);
-        let owned = claim.claim(Fate::Execute, None).unwrap();
+        let owned = claim.claim(ClaimReason::Execute, None).unwrap();
         assert!(owned.put_back().is_none());
         assert!(claim.is_queued());
-        assert_eq!(*claim.claim(Fate::Execute, Some(0)).unwrap(), 1);
+        assert_eq!(*claim.claim(ClaimReason::Execute, Some(0)).unwrap(), 1);
 
         // A cancel while it was out was told that it came too late; it must not get lost.
         let claim = Claim::new((), 2);
-        let owned = claim.claim(Fate::Execute, None).unwrap();
-        assert!(claim.claim(Fate::Cancel, None).is_none());
+        let owned = claim.claim(ClaimReason::Execute, None).unwrap();
+        assert!(claim.claim(ClaimReason::Cancel, None).is_none());
         assert_eq!(*owned.put_back().unwrap(), 2);
         assert!(!claim.is_queued());
     }
@@ -345,9 +349,10 @@ mod tests {
         for _ in 0..if cfg!(miri) { 20 } else { 2_000 } {
             let claim = Claim::new((), ());
             let canceller = Arc::clone(&claim);
-            let owned = claim.claim(Fate::Execute, None).unwrap();
+            let owned = claim.claim(ClaimReason::Execute, None).unwrap();
             let won = std::thread::scope(|scope| {
-                let cancel = scope.spawn(move || canceller.claim(Fate::Cancel, None).is_some());
+                let cancel =
+                    scope.spawn(move || canceller.claim(ClaimReason::Cancel, None).is_some());
                 let returned = owned.put_back().is_some();
                 [cancel.join().unwrap(), returned]
             });
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_lies_in_one_pile_at_a_time() {
+    fn a_claim_lies_in_one_queue_at_a_time() {
         let claim = Claim::new((), 1);
         let (first, second) = (crate::Inbox::default(), crate::Inbox::default());
         assert!(matches!(first.push(Arc::clone(&claim)), Ok(true)));
@@ -376,7 +381,7 @@ mod tests {
     #[test]
     fn raw_possession_round_trips() {
         let claim = Claim::new(7, String::from("x"));
-        let raw = claim.claim(Fate::Execute, None).unwrap().into_raw();
+        let raw = claim.claim(ClaimReason::Execute, None).unwrap().into_raw();
         // SAFETY: `raw` is live and this is the only use.
         let (shared, payload) = unsafe { Owned::borrow_raw(raw) };
         payload.push('y');

@@ -1,22 +1,22 @@
-//! The queue into a shard, and the door that wakes it.
+//! The queue into a shard, and the wake-once event that wakes it.
 //!
-//! Any thread posts; then, once per batch of posts, it rings. The shard's one pump task takes everything at once. The door is armed only
-//! while the pump sleeps with an empty mailbox, so all rings but the first of a sleep cost a fence and a load:
-//! N deliveries make one wake, and at most one system call of the shard's executor.
+//! Any thread posts messages and notifies once per batch of posts. The shard's one pump task takes all messages at once. The event
+//! is armed only while the pump sleeps with an empty mailbox, so each notification after the first of a sleep costs a fence and a
+//! load: N posts make one wake, and at most one system call of the shard's executor.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::pile::{Chain, Envelope, Pile};
-use crate::sync::{AtomicU8, Ordering, UnsafeCell, fence};
+use crate::mpsc_queue::{Drained, MpscQueue, Node};
+use crate::primitives::{AtomicU8, Ordering, UnsafeCell, fence};
 
-/// The sending side, shared by everyone who posts. There is room for everything: see [`crate::pile`] on who keeps the bound.
+/// The sending side, shared by all senders. It has no bound of its own; [`crate::mpsc_queue`] says where that is kept.
 pub struct Mailbox<T: Send> {
-    pile: Pile<Box<Envelope<T>>>,
-    door: Door,
+    queue: MpscQueue<Box<Node<T>>>,
+    notify: Notify,
 }
 
-/// The one receiving side. It lives in the pump task of a shard.
+/// The only receiving side. The pump task of a shard owns it.
 pub struct Receiver<T: Send> {
     mailbox: Arc<Mailbox<T>>,
 }
@@ -25,8 +25,8 @@ impl<T: Send> Mailbox<T> {
     /// A mailbox and its only receiver.
     pub fn new() -> (Arc<Mailbox<T>>, Receiver<T>) {
         let mailbox = Arc::new(Mailbox {
-            pile: Pile::default(),
-            door: Door::new(),
+            queue: MpscQueue::default(),
+            notify: Notify::new(),
         });
         let receiver = Receiver {
             mailbox: Arc::clone(&mailbox),
@@ -34,58 +34,56 @@ impl<T: Send> Mailbox<T> {
         (mailbox, receiver)
     }
 
-    /// Adds a letter without waking the receiver; call [`Mailbox::ring`] after the last of a batch. Never blocks.
+    /// Adds a message without waking the receiver; call [`Mailbox::notify`] after the last of a batch. Never blocks.
     ///
     /// # Errors
-    /// The letter, if the receiver is gone.
-    pub fn post(&self, letter: T) -> Result<(), T> {
-        match self.pile.push(Envelope::new(letter)) {
+    /// The message, if the receiver is gone.
+    pub fn post(&self, message: T) -> Result<(), T> {
+        match self.queue.push(Node::new(message)) {
             Ok(_) => Ok(()),
-            Err(crate::Refused::Closed(envelope) | crate::Refused::Linked(envelope)) => {
-                Err(envelope.value)
-            }
+            Err(crate::Refused::Closed(node) | crate::Refused::Linked(node)) => Err(node.value),
         }
     }
 
     /// Wakes the receiver if it sleeps. Never blocks; cheap if it is awake.
-    pub fn ring(&self) {
-        self.door.ring();
+    pub fn notify(&self) {
+        self.notify.notify();
     }
 
-    /// Withdraws the receiver's wish to be woken, because its own thread will make it look again in any case. Rings are free then.
+    /// Disarms the event, because the receiving thread will look again in any case. Notifications cost no wake then.
     pub fn disarm(&self) {
-        self.door.disarm();
+        self.notify.disarm();
     }
 
-    /// Whether nothing waits to be taken.
+    /// Whether no message waits.
     pub fn is_empty(&self) -> bool {
-        self.pile.is_empty()
+        self.queue.is_empty()
     }
 }
 
 impl<T: Send> Receiver<T> {
-    /// Everything posted so far, oldest first, never empty when ready. Pending: the task is woken by the next ring.
-    pub fn poll_take(&mut self, context: &mut Context<'_>) -> Poll<Letters<T>> {
-        let letters = self.take();
-        if !letters.is_empty() {
-            return Poll::Ready(letters);
+    /// All messages posted so far, oldest first, never empty when ready. Pending: the next notification wakes the task.
+    pub fn poll_take(&mut self, context: &mut Context<'_>) -> Poll<Messages<T>> {
+        let messages = self.take();
+        if !messages.is_empty() {
+            return Poll::Ready(messages);
         }
         // SAFETY: `&mut self` of the only receiver.
-        unsafe { self.mailbox.door.arm(context.waker()) };
-        // Pairs with the fence in `ring`: either we see the letter or the ringer sees the armed door.
+        unsafe { self.mailbox.notify.arm(context.waker()) };
+        // Pairs with the fence in `notify`: either this thread sees the message, or the notifying thread sees the armed event.
         fence(Ordering::SeqCst);
-        let letters = self.take();
-        if letters.is_empty() {
+        let messages = self.take();
+        if messages.is_empty() {
             return Poll::Pending;
         }
-        self.mailbox.door.disarm();
-        Poll::Ready(letters)
+        self.mailbox.notify.disarm();
+        Poll::Ready(messages)
     }
 
-    /// What is there now, without waiting.
-    pub fn take(&mut self) -> Letters<T> {
-        Letters {
-            chain: self.mailbox.pile.take_all(),
+    /// The messages posted so far, without waiting.
+    pub fn take(&mut self) -> Messages<T> {
+        Messages {
+            drained: self.mailbox.queue.take_all(),
         }
     }
 
@@ -97,86 +95,86 @@ impl<T: Send> Receiver<T> {
 
 impl<T: Send> Drop for Receiver<T> {
     fn drop(&mut self) {
-        drop(self.mailbox.pile.close());
+        drop(self.mailbox.queue.close());
     }
 }
 
-/// Letters taken from a mailbox, oldest first.
-pub struct Letters<T: Send> {
-    chain: Chain<Box<Envelope<T>>>,
+/// Messages taken from a mailbox, oldest first.
+pub struct Messages<T: Send> {
+    drained: Drained<Box<Node<T>>>,
 }
 
-impl<T: Send> Letters<T> {
+impl<T: Send> Messages<T> {
     pub fn is_empty(&self) -> bool {
-        self.chain.is_empty()
+        self.drained.is_empty()
     }
 }
 
-impl<T: Send> Iterator for Letters<T> {
+impl<T: Send> Iterator for Messages<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        self.chain.next().map(|envelope| envelope.value)
+        self.drained.next().map(|node| node.value)
     }
 }
 
 const OPEN: u8 = 0;
 const ARMED: u8 = 1;
-const RINGING: u8 = 2;
+const NOTIFYING: u8 = 2;
 
-/// A waker that is used at most once per sleep.
+/// A wake-once event: it holds a waker that is used at most once per sleep.
 ///
 /// ```text
-///   OPEN ──arm──► ARMED ──ring──► RINGING ──► OPEN, then wake
+///   OPEN ──arm──► ARMED ──notify──► NOTIFYING ──► OPEN, then wake
 ///     ▲────disarm───┘
 /// ```
-/// The sleeper writes the waker only while OPEN; a ringer reads it only while RINGING, which one of them reaches.
+/// The sleeping task writes the waker only while OPEN; a notifying thread reads it only while NOTIFYING, which one thread reaches.
 #[derive(Debug)]
-pub struct Door {
+pub struct Notify {
     state: AtomicU8,
     waker: UnsafeCell<Option<Waker>>,
 }
 
 // SAFETY: `state` orders all access to `waker`, as the diagram says; wakers may be cloned and used on any thread.
-unsafe impl Sync for Door {}
+unsafe impl Sync for Notify {}
 // SAFETY: as above.
-unsafe impl Send for Door {}
+unsafe impl Send for Notify {}
 
-impl Door {
-    pub(crate) fn new() -> Door {
-        Door {
+impl Notify {
+    pub(crate) fn new() -> Notify {
+        Notify {
             state: AtomicU8::new(OPEN),
             waker: UnsafeCell::new(None),
         }
     }
 
-    /// Wakes the sleeper if the door is armed.
-    pub(crate) fn ring(&self) {
-        // Pairs with the fence after `arm`: what was posted before is seen there, or the armed state is seen here.
+    /// Wakes the sleeping task if the event is armed.
+    pub(crate) fn notify(&self) {
+        // Pairs with the fence after `arm`: the receiver sees what was posted before, or this thread sees the armed state.
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) != ARMED
             || self
                 .state
-                .compare_exchange(ARMED, RINGING, Ordering::Acquire, Ordering::Relaxed)
+                .compare_exchange(ARMED, NOTIFYING, Ordering::Acquire, Ordering::Relaxed)
                 .is_err()
         {
             return;
         }
-        // SAFETY: RINGING is reached by one thread, and the sleeper does not write until it is left.
+        // SAFETY: one thread reaches NOTIFYING, and the sleeping task does not write until that state is left.
         let waker = self.waker.with(|waker| unsafe { (*waker).clone() });
-        // Left before the wake: the woken task finds the door free to be armed again.
+        // Left before the wake, so that the woken task can arm the event again.
         self.state.store(OPEN, Ordering::Release);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Lets the next ring wake `waker`.
+    /// Makes the next notification wake `waker`.
     ///
     /// # Safety
     /// Only one thread at a time calls this.
     unsafe fn arm(&self, waker: &Waker) {
-        // SAFETY: reading beside a ringer that reads; the only writer is this function.
+        // SAFETY: a notifying thread may read at the same time; only this function writes.
         let is_known = self.waker.with(|known| unsafe {
             (*known)
                 .as_ref()
@@ -185,24 +183,24 @@ impl Door {
         let withdrawn =
             self.state
                 .compare_exchange(ARMED, OPEN, Ordering::Acquire, Ordering::Acquire);
-        if withdrawn == Err(RINGING) {
-            // The ringer wakes the task that it found. If that is another one than now, wake this one ourselves.
+        if withdrawn == Err(NOTIFYING) {
+            // The notifying thread wakes the task that it found. If that is not the present one, wake the present one here.
             if !is_known {
                 waker.wake_by_ref();
             }
             return;
         }
         if !is_known {
-            // SAFETY: the state is OPEN and only this function, on this thread, leaves it: nobody reads.
+            // SAFETY: the state is OPEN, and only this function, on this thread, leaves it: no thread reads.
             self.waker
                 .with_mut(|known| unsafe { *known = Some(waker.clone()) });
         }
         self.state.store(ARMED, Ordering::Release);
     }
 
-    /// Withdraws `arm` after all; a ring that came first still wakes once, for nothing.
+    /// Undoes `arm`. A notification that came first still wakes once, without need.
     fn disarm(&self) {
-        // Failure means RINGING or already OPEN: the wake is under way.
+        // Failure means NOTIFYING or already OPEN: the wake is under way.
         let _ = self
             .state
             .compare_exchange(ARMED, OPEN, Ordering::Relaxed, Ordering::Relaxed);
@@ -231,29 +229,29 @@ mod tests {
         let waker = Waker::from(Arc::clone(&wakes));
         let mut context = Context::from_waker(&waker);
         let (mailbox, mut receiver) = Mailbox::new();
-        mailbox.ring();
+        mailbox.notify();
         assert!(receiver.poll_take(&mut context).is_pending());
-        for letter in 0..3 {
-            assert_eq!(mailbox.post(letter), Ok(()));
-            mailbox.ring();
+        for message in 0..3 {
+            assert_eq!(mailbox.post(message), Ok(()));
+            mailbox.notify();
         }
         assert_eq!(
             wakes.0.load(Ordering::SeqCst),
             1,
-            "the first ring wakes, the others find it awake"
+            "the first notify wakes, the others find it awake"
         );
-        let Poll::Ready(letters) = receiver.poll_take(&mut context) else {
-            panic!("letters are there")
+        let Poll::Ready(messages) = receiver.poll_take(&mut context) else {
+            panic!("messages are there")
         };
-        assert_eq!(letters.collect::<Vec<_>>(), [0, 1, 2]);
-        mailbox.ring();
+        assert_eq!(messages.collect::<Vec<_>>(), [0, 1, 2]);
+        mailbox.notify();
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "not asleep, not woken");
         assert!(receiver.poll_take(&mut context).is_pending());
         assert!(
             receiver.poll_take(&mut context).is_pending(),
             "polled again while armed"
         );
-        mailbox.ring();
+        mailbox.notify();
         assert_eq!(wakes.0.load(Ordering::SeqCst), 2);
         drop(receiver);
         assert_eq!(mailbox.post(9), Err(9), "nobody will read it");
@@ -271,7 +269,7 @@ mod tests {
                     .is_pending()
             );
         }
-        mailbox.ring();
+        mailbox.notify();
         assert_eq!(counts.map(|count| count.0.load(Ordering::SeqCst)), [0, 1]);
     }
 }
@@ -284,7 +282,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// Unparks the thread behind the address, which outlives the wakers. One table for all clones, so that they are known as the same.
+    /// Unparks the thread behind the address, which outlives the wakers. One table for all clones, so that they compare equal.
     static UNPARK: RawWakerVTable = RawWakerVTable::new(
         |thread| RawWaker::new(thread, &UNPARK),
         |thread| unpark(thread),
@@ -297,20 +295,20 @@ mod loom_tests {
         unsafe { (*thread.cast::<Thread>()).unpark() };
     }
 
-    /// Two threads post and ring while the pump arms and sleeps: a lost wake would leave it parked for ever, which loom reports.
+    /// Two threads post and notify while the pump arms and sleeps: a lost wake would leave it parked for ever, which loom reports.
     #[test]
-    fn every_letter_arrives() {
+    fn every_message_arrives() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(|| {
             let (mailbox, mut receiver) = Mailbox::new();
             let pump = thread::current();
             let posters: Vec<_> = (0..2)
-                .map(|letter| {
+                .map(|message| {
                     let mailbox = Arc::clone(&mailbox);
                     thread::spawn(move || {
-                        mailbox.post(letter).unwrap();
-                        mailbox.ring();
+                        mailbox.post(message).unwrap();
+                        mailbox.notify();
                     })
                 })
                 .collect();
@@ -320,7 +318,7 @@ mod loom_tests {
             let mut count = 0;
             while count < 2 {
                 match receiver.poll_take(&mut Context::from_waker(&waker)) {
-                    Poll::Ready(letters) => count += letters.count(),
+                    Poll::Ready(messages) => count += messages.count(),
                     Poll::Pending => thread::park(),
                 }
             }

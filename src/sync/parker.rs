@@ -1,17 +1,17 @@
-//! What an idle core waits for, and the set of those that wait.
+//! Sleep and wake-up of idle workers: [`Parker`] for one thread, [`IdleSet`] for the idle threads of a pool.
 
 use std::sync::OnceLock;
 #[cfg(not(loom))]
 use std::time::Duration;
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering, Thread, current, park};
+use crate::primitives::{AtomicBool, AtomicU64, Ordering, Thread, current, park};
 
-/// Where a waiting core reads the time. Loom has no time: its clock jumps to whatever is waited for.
+/// The clock of a parked thread. Loom has no time: its clock jumps to the deadline that a thread waits for.
 pub trait Clock {
     /// Monotonic, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Time passes until `deadline_ns` without a ring.
+    /// Advances the time to `deadline_ns` if no unpark comes first.
     #[cfg(loom)]
     fn jump_to(&self, deadline_ns: u64);
 }
@@ -19,45 +19,45 @@ pub trait Clock {
 /// No deadline.
 pub const NEVER_NS: u64 = u64::MAX;
 
-/// The longest that a bell ever spins before it sleeps: about what going to sleep and being woken costs (measured 15 to 31 us), so that
+/// The longest spin before a thread sleeps: about the cost of going to sleep and being woken (measured 15 to 31 us), so that
 /// spinning in vain at most doubles the price.
 pub const SPIN_MAX_NS: u64 = 20_000;
 
-/// Below this an adapted spin is not worth its clock readings.
+/// A shorter adapted spin is not worth its clock readings.
 const SPIN_MIN_NS: u64 = 1_000;
 
-/// Wakes one thread. Ringing twice wakes once.
+/// Wakes one thread. Two unparks wake once.
 ///
-/// Ringing costs one system call (futex) if the thread sleeps and none if it is awake or spins.
+/// An unpark costs one system call (futex) if the thread sleeps and none if it is awake or spins.
 #[derive(Debug, Default)]
-pub struct Bell {
-    is_rung: AtomicBool,
+pub struct Parker {
+    is_unparked: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Bell {
-    /// Names the calling thread as the one that waits. Once per bell, before it can be rung.
+impl Parker {
+    /// Attaches the calling thread as the one that parks. Once per parker, before the first unpark.
     pub fn attach(&self) {
         let is_first = self.thread.set(current()).is_ok();
-        assert!(is_first, "a bell belongs to one thread");
+        assert!(is_first, "a parker belongs to one thread");
     }
 
-    /// Wakes the waiting thread, now or when it next waits.
-    pub fn ring(&self) {
+    /// Wakes the attached thread, now or when it next parks.
+    pub fn unpark(&self) {
         // Release: the woken thread sees what was done before.
-        self.is_rung.store(true, Ordering::Release);
+        self.is_unparked.store(true, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
     fn take(&self) -> bool {
-        // The load first: a spinning waiter shall not write the line that the ringer is about to.
-        self.is_rung.load(Ordering::Relaxed) && self.is_rung.swap(false, Ordering::Acquire)
+        // The load first: a spinning thread must not write the cache line that the waker is about to write.
+        self.is_unparked.load(Ordering::Relaxed) && self.is_unparked.swap(false, Ordering::Acquire)
     }
 
-    /// Waits for a ring, at most until `deadline_ns`; says whether it rang. Only the attached thread waits.
-    pub fn wait(&self, deadline_ns: u64, clock: &impl Clock, spin: &mut Spin) -> bool {
+    /// Parks until an unpark, at most until `deadline_ns`. Returns whether it was unparked. Only the attached thread parks.
+    pub fn park_until(&self, deadline_ns: u64, clock: &impl Clock, spin: &mut Spin) -> bool {
         if spin.watch(clock, deadline_ns, || self.take()) {
             return true;
         }
@@ -87,8 +87,8 @@ impl Bell {
     }
 }
 
-/// How long a waiter looks before it sleeps, adapted to how soon it was rung lately. Off unless ringer and waiter run on
-/// different CPUs: on a shared one, spinning keeps the ringer from running.
+/// How long a thread spins before it sleeps, adapted to how soon it was unparked lately. Off unless the waker and the thread run
+/// on different CPUs: on a shared one, spinning keeps the waker from running.
 #[derive(Debug)]
 pub struct Spin {
     limit_ns: u64,
@@ -147,7 +147,7 @@ impl Spin {
         }
     }
 
-    /// After a sleep: one that spinning would have avoided makes the next spin long enough.
+    /// After a sleep that a spin would have avoided, the next spin is long enough.
     fn learn(&mut self, clock: &impl Clock) {
         if self.limit_ns > 0 && clock.now_ns().saturating_sub(self.started_ns) <= 2 * self.limit_ns
         {
@@ -156,14 +156,14 @@ impl Spin {
     }
 }
 
-/// Which cores are idle, as bits, with their bells.
+/// The idle threads of a pool, one bit each, with their parkers.
 ///
-/// A core enters itself, fences, looks once more for work, and waits; who rings removes it. So one load tells a producer that
-/// nobody needs waking, and each ring goes to a core that no other ringer has woken already.
+/// A worker inserts itself, fences, looks once more for work, and parks; the waker removes it. So a producer learns by one load
+/// that no thread needs waking, and each unpark goes to a worker that no other waker has woken already.
 #[derive(Debug)]
 pub struct IdleSet {
     words: Box<[AtomicU64]>,
-    bells: Box<[Bell]>,
+    parkers: Box<[Parker]>,
 }
 
 impl IdleSet {
@@ -172,37 +172,37 @@ impl IdleSet {
             words: (0..core_count.div_ceil(64))
                 .map(|_| AtomicU64::new(0))
                 .collect(),
-            bells: (0..core_count).map(|_| Bell::default()).collect(),
+            parkers: (0..core_count).map(|_| Parker::default()).collect(),
         }
     }
 
-    pub fn bell(&self, core: usize) -> &Bell {
-        &self.bells[core]
+    pub fn parker(&self, core: usize) -> &Parker {
+        &self.parkers[core]
     }
 
     pub fn core_count(&self) -> usize {
-        self.bells.len()
+        self.parkers.len()
     }
 
-    /// The caller fences (SeqCst) and looks for work once more before it waits.
+    /// The caller fences (SeqCst) and looks for work once more before it parks.
     pub fn insert(&self, core: usize) {
         self.words[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
     }
 
-    /// Whether it was there; if not, its bell rings or will.
+    /// Returns whether it was in the set; if not, it is unparked already or about to be.
     pub fn remove(&self, core: usize) -> bool {
         let bit = 1 << (core % 64);
         self.words[core / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Whether a core is idle. The caller has fenced (SeqCst) after what it did.
+    /// Whether a worker is idle. The caller has fenced (SeqCst) after publishing its work.
     pub fn has_any(&self) -> bool {
         let mut words = self.words.iter();
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Removes one idle core, the lowest, and rings it; false if none is idle. The caller has fenced (SeqCst) after what it did.
-    pub fn ring_one(&self) -> bool {
+    /// Removes the lowest idle worker and unparks it; false if none is idle. The caller has fenced (SeqCst) after publishing its work.
+    pub fn unpark_one(&self) -> bool {
         for (index, word) in self.words.iter().enumerate() {
             let mut idle = word.load(Ordering::Relaxed);
             while idle != 0 {
@@ -210,7 +210,7 @@ impl IdleSet {
                 idle = word.fetch_and(!bit, Ordering::AcqRel);
                 if idle & bit != 0 {
                     let core = index * 64 + bit.trailing_zeros() as usize;
-                    self.bells[core].ring();
+                    self.parkers[core].unpark();
                     return true;
                 }
             }
@@ -218,19 +218,19 @@ impl IdleSet {
         false
     }
 
-    /// Removes core `core` and rings it, if it is idle. The caller has fenced (SeqCst) after what it did.
-    pub fn ring(&self, core: usize) -> bool {
-        // The load first: a core that executes is not told, and its line not written.
+    /// Removes worker `core` and unparks it, if it is idle. The caller has fenced (SeqCst) after publishing its work.
+    pub fn unpark(&self, core: usize) -> bool {
+        // The load first: a worker that executes needs no unpark, and its cache line no write.
         let is_idle = self.words[core / 64].load(Ordering::Relaxed) & (1 << (core % 64)) != 0;
-        let is_rung = is_idle && self.remove(core);
-        if is_rung {
-            self.bells[core].ring();
+        let is_unparked = is_idle && self.remove(core);
+        if is_unparked {
+            self.parkers[core].unpark();
         }
-        is_rung
+        is_unparked
     }
 
-    pub fn ring_all(&self) {
-        while self.ring_one() {}
+    pub fn unpark_all(&self) {
+        while self.unpark_one() {}
     }
 }
 
@@ -258,19 +258,19 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_before_the_wait_is_kept_and_a_deadline_ends_it() {
+    fn an_unpark_before_the_wait_is_kept_and_a_deadline_ends_it() {
         for spin_ns in [0, 5_000] {
             let clock = Real(Instant::now());
             let mut spin = Spin::up_to(spin_ns);
-            let bell = Bell::default();
-            bell.attach();
-            bell.ring();
-            bell.ring();
-            assert!(bell.wait(NEVER_NS, &clock, &mut spin));
+            let parker = Parker::default();
+            parker.attach();
+            parker.unpark();
+            parker.unpark();
+            assert!(parker.park_until(NEVER_NS, &clock, &mut spin));
             let deadline_ns = clock.now_ns() + 2_000_000;
             assert!(
-                !bell.wait(deadline_ns, &clock, &mut spin),
-                "two rings are one"
+                !parker.park_until(deadline_ns, &clock, &mut spin),
+                "two unparks are one"
             );
             assert!(clock.now_ns() >= deadline_ns);
         }
@@ -285,25 +285,25 @@ mod tests {
         }
         assert!(spin.current_ns < SPIN_MIN_NS, "no longer worth it");
         assert!(!spin.watch(&clock, NEVER_NS, || true), "sleeps at once");
-        // On a clock that stands: however long the test is kept from its CPU, the wake came at once.
+        // On a stopped clock: the wake came at once, however long the test is kept from its CPU.
         spin.started_ns = 1_000;
         spin.learn(&Standing);
         assert_eq!(spin.current_ns, 8_000);
     }
 
     #[test]
-    fn each_ring_goes_to_another_core() {
+    fn each_unpark_goes_to_another_worker() {
         let idle = Arc::new(IdleSet::new(70));
-        assert!(!idle.ring_one());
+        assert!(!idle.unpark_one());
         for core in [3, 69, 64] {
             idle.insert(core);
         }
         assert!(idle.remove(64) && !idle.remove(64));
-        assert!(idle.ring_one() && idle.ring_one() && !idle.ring_one());
+        assert!(idle.unpark_one() && idle.unpark_one() && !idle.unpark_one());
         idle.insert(5);
-        assert!(!idle.ring(6) && idle.ring(5) && !idle.ring(5));
-        for (core, is_rung) in [(3, true), (69, true), (64, false), (5, true), (6, false)] {
-            assert_eq!(idle.bell(core).take(), is_rung, "core {core}");
+        assert!(!idle.unpark(6) && idle.unpark(5) && !idle.unpark(5));
+        for (core, is_unparked) in [(3, true), (69, true), (64, false), (5, true), (6, false)] {
+            assert_eq!(idle.parker(core).take(), is_unparked, "core {core}");
         }
     }
 }

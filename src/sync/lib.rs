@@ -1,0 +1,31 @@
+//! The only lock-free code: request ownership, queues between threads, and their wake-ups.
+//!
+//! - `claim`: which of executor, canceller and timer owns a request.
+//! - `mpsc_queue`: an intrusive queue that many threads push onto and one takes whole. As [`Inbox`] it
+//!   leads into a model's workers.
+//! - `worker_pool`: how a model's workers share that queue and their scheduler. `try_lock` lets one
+//!   worker at a time drive the scheduler; `parker` puts idle workers to sleep and wakes them.
+//! - `mailbox`: the queue into a shard, with the [`Notify`] that wakes it.
+//! - `keyed_counter`: counts of concurrent holders per key, in constant memory.
+//!
+//! The orderings are checked under loom:
+//! `RUSTFLAGS="--cfg loom" cargo test -p conch-sync --release --lib`.
+
+mod claim;
+mod keyed_counter;
+mod mailbox;
+mod mpsc_queue;
+mod parker;
+mod primitives;
+mod try_lock;
+mod worker_pool;
+
+pub use claim::{Claim, ClaimReason, Owned};
+pub use keyed_counter::{CounterSlot, Full, KeyedCounter};
+pub use mailbox::{Mailbox, Messages, Notify, Receiver};
+pub use mpsc_queue::{Drained, Link, MpscQueue, Node, Refused};
+pub use parker::{Clock, IdleSet, NEVER_NS, Parker, SPIN_MAX_NS, Spin};
+pub use worker_pool::{NextBatch, PollState, Worker, WorkerPool};
+
+/// The queue into a model's workers.
+pub type Inbox<L> = MpscQueue<L>;

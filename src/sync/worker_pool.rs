@@ -1,0 +1,422 @@
+//! How the workers (cores) of one model share its inbox and its scheduler.
+//!
+//! The scheduler is a passive value under a [`TryLock`]. An idle worker locks it, lets it accept the requests of the inbox and form one
+//! batch, unlocks, looks again, and executes its batch outside the lock. No thread exists only to batch, and a request reaches the
+//! thread that executes it in one hop.
+//!
+//! No wake-up is lost between the last look of the lock's holder and its unlock, nor between a worker's last look and its sleep:
+//! - a producer pushes, fences, and unparks one idle worker if there is one;
+//! - a worker inserts itself into the idle set, fences, looks once more, and only then parks;
+//! - the holder publishes the poll state (ready work, next deadline), unlocks, fences, looks again, and unparks one idle worker if any
+//!   work is left or another thread failed to lock meanwhile.
+//!
+//! Of each pair of fences one comes second, and its thread sees the other's writes. At most one idle worker watches the scheduler's
+//! deadline: the one whose deadline is in `armed_ns` (another with an earlier deadline may replace it). A worker that takes a batch while
+//! no idle worker watches the deadline unparks one, which then watches; if none is idle it tells the caller, whose timer thread watches.
+//!
+//! Work may be for one worker alone (the slots of its instances hold what the work needs): the scheduler then
+//! [notifies](WorkerPool::notify_locked) that worker. The mark stands until the worker locks the scheduler, so the worker finds it
+//! after an execution, and whoever unlocks unparks the marked workers that are idle.
+//!
+//! Workers come and go while others serve. A new one looks first of all. A dismissed one takes no more batches; before it returns it
+//! removes itself from the idle set, fences, and unparks an idle worker, which takes over an unpark and a deadline meant for it.
+
+use crate::mpsc_queue::{Drained, Link, MpscQueue, Refused};
+use crate::parker::{Clock, IdleSet, NEVER_NS, Spin};
+use crate::primitives::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::try_lock::TryLock;
+
+/// What the scheduler needs next, as of when it was last driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollState {
+    /// Another batch could be formed now.
+    pub is_ready: bool,
+    /// When to drive it again even without arrivals; [`NEVER_NS`] if only arrivals matter.
+    pub deadline_ns: u64,
+    /// It holds no request.
+    pub is_empty: bool,
+}
+
+/// The inbox of a model's workers, their scheduler `S`, and their idle set. `LOOKS_AGAIN` and
+/// `DISMISSAL_UNPARKS` are off in one test each, to show that the second look and the last unpark matter.
+pub struct WorkerPool<
+    L: Link,
+    S,
+    const LOOKS_AGAIN: bool = true,
+    const DISMISSAL_UNPARKS: bool = true,
+> {
+    inbox: MpscQueue<L>,
+    lock: TryLock<S>,
+    idle: IdleSet,
+    /// Notified workers, as bits; empty where the scheduler never notifies a worker by number.
+    notified: Box<[AtomicU64]>,
+    is_ready: AtomicBool,
+    deadline_ns: AtomicU64,
+    armed_ns: AtomicU64,
+    is_closing: AtomicBool,
+    /// Dismissed workers, as bits.
+    dismissed: Box<[AtomicU64]>,
+}
+
+/// One thread's side of a [`WorkerPool`]; it stays on that thread.
+#[derive(Debug)]
+pub struct Worker {
+    core: usize,
+    spin: Spin,
+    /// Whether the worker must drive the scheduler, whatever the published poll state says.
+    owes_look: bool,
+    /// Set when the worker was dismissed.
+    unwatched_deadline_ns: Option<u64>,
+}
+
+impl Worker {
+    /// The scheduler's deadline when this worker was dismissed, if no idle worker watches it.
+    pub fn unwatched_deadline_ns(&self) -> Option<u64> {
+        self.unwatched_deadline_ns
+    }
+}
+
+/// A batch for the calling worker.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NextBatch<B> {
+    pub batch: B,
+    /// The scheduler's deadline, if no idle worker watches it while this batch executes.
+    pub unwatched_deadline_ns: Option<u64>,
+}
+
+impl Worker {
+    /// The worker's number.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+}
+
+impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
+    WorkerPool<L, S, LOOKS_AGAIN, DISMISSAL_UNPARKS>
+{
+    /// Room for `core_count` workers, whether they have started or not.
+    pub fn new(scheduler: S, core_count: usize) -> Self {
+        WorkerPool {
+            inbox: MpscQueue::default(),
+            lock: TryLock::new(scheduler),
+            idle: IdleSet::new(core_count),
+            notified: Box::default(),
+            is_ready: AtomicBool::new(false),
+            deadline_ns: AtomicU64::new(NEVER_NS),
+            armed_ns: AtomicU64::new(NEVER_NS),
+            is_closing: AtomicBool::new(false),
+            dismissed: (0..core_count.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        }
+    }
+
+    /// A pool whose scheduler may notify workers by number.
+    pub fn with_addressed_workers(scheduler: S, core_count: usize) -> Self {
+        let notified = (0..core_count.div_ceil(64)).map(|_| AtomicU64::new(0));
+        WorkerPool {
+            notified: notified.collect(),
+            ..WorkerPool::new(scheduler, core_count)
+        }
+    }
+
+    /// Marks worker `core`. The scheduler calls this under the lock; the worker is woken after the unlock.
+    pub fn notify_locked(&self, core: usize) {
+        let (word, bit) = (&self.notified[core / 64], 1 << (core % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            // Release pairs with the Acquire of `clear_notified`: the worker finds the work that it is notified of.
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    /// Marks worker `core` and wakes it if it sleeps. Called outside the lock.
+    pub fn notify(&self, core: usize) {
+        // Not `notify_locked`: the worker may be about to clear a bit that was set before.
+        self.notified[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
+        // Pairs with the fence of a worker about to park.
+        fence(Ordering::SeqCst);
+        self.idle.unpark(core);
+    }
+
+    /// Adds `item` and wakes an idle worker if there is one. Never blocks; at most one system call.
+    ///
+    /// # Errors
+    /// The item, once the pool is closed, or if it lies in a queue already.
+    pub fn submit(&self, item: L) -> Result<(), Refused<L>> {
+        if self.is_closing.load(Ordering::Relaxed) {
+            return Err(Refused::Closed(item));
+        }
+        // If the queue was not empty, the thread that pushed first unparks, and the worker that takes unparks others while work is left.
+        if self.inbox.push(item)? {
+            // Pairs with the fence of a worker about to park.
+            fence(Ordering::SeqCst);
+            self.idle.unpark_one();
+        }
+        Ok(())
+    }
+
+    /// Whether no worker is idle: all execute, or are about to look.
+    pub fn is_busy(&self) -> bool {
+        !self.idle.has_any()
+    }
+
+    /// Refuses further items. The workers return when the scheduler is empty.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.idle.unpark_all();
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Dismisses worker `core`: it executes its batch, and its next [`WorkerPool::next`] returns none. Another must remain.
+    pub fn dismiss(&self, core: usize) {
+        // Release, and the unpark: the woken worker sees the bit.
+        self.dismissed[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.idle.parker(core).unpark();
+    }
+
+    /// The side of worker `core`. Called once per worker, on its thread.
+    pub fn worker(&self, core: usize, spin: Spin) -> Worker {
+        self.idle.parker(core).attach();
+        Worker {
+            core,
+            spin,
+            owes_look: true,
+            unwatched_deadline_ns: None,
+        }
+    }
+
+    /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at a given time (ns) and returns the
+    /// poll state. None: closed and drained, or this worker was dismissed.
+    ///
+    /// `drive` runs under the lock: it must not block, and never calls back into the pool.
+    pub fn next<B>(
+        &self,
+        worker: &mut Worker,
+        clock: &impl Clock,
+        mut drive: impl FnMut(&mut S, Drained<L>, u64) -> (Option<B>, PollState),
+    ) -> Option<NextBatch<B>> {
+        let core = worker.core;
+        let mut has_seen_closing = false;
+        let mut is_listed = false;
+        loop {
+            let mut is_held_elsewhere = false;
+            if self.is_dismissed(core) {
+                self.retire(worker);
+                return None;
+            }
+            if worker.owes_look || self.is_notified(core) || self.has_news(clock, has_seen_closing)
+            {
+                if let Some(mut scheduler) = self.lock.try_lock() {
+                    if std::mem::take(&mut is_listed) {
+                        self.unlist(core);
+                    }
+                    worker.owes_look = false;
+                    self.clear_notified(core);
+                    let is_closing = self.is_closing.load(Ordering::Acquire);
+                    has_seen_closing = is_closing;
+                    let arrivals = if is_closing {
+                        self.inbox.close()
+                    } else {
+                        self.inbox.take_all()
+                    };
+                    let (batch, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
+                    self.publish(poll_state);
+                    let is_wanted = scheduler.release();
+                    // Pairs with the fences of `submit` and of a worker about to park.
+                    fence(Ordering::SeqCst);
+                    if LOOKS_AGAIN {
+                        self.unpark_notified();
+                    }
+                    let is_left =
+                        LOOKS_AGAIN && (is_wanted || poll_state.is_ready || !self.inbox.is_empty());
+                    if let Some(batch) = batch {
+                        // Decided again on the next call: the scheduler may have changed by then without this worker.
+                        worker.owes_look = poll_state.is_ready;
+                        let unwatched_deadline_ns = self.pass_on(is_left, is_closing, poll_state);
+                        return Some(NextBatch {
+                            batch,
+                            unwatched_deadline_ns,
+                        });
+                    }
+                    if is_closing && poll_state.is_empty {
+                        // A worker that failed to lock, or waits for an obsolete deadline, must see the end too.
+                        self.idle.unpark_all();
+                        return None;
+                    }
+                    if is_left {
+                        worker.owes_look = true;
+                        continue;
+                    }
+                } else {
+                    is_held_elsewhere = true;
+                }
+            }
+            if !is_listed {
+                self.idle.insert(core);
+                is_listed = true;
+                if LOOKS_AGAIN {
+                    // Pairs with the fences of `submit`, `close` and of an unlock.
+                    fence(Ordering::SeqCst);
+                    continue;
+                }
+            }
+            self.sleep(worker, clock, is_held_elsewhere);
+            is_listed = false;
+            worker.owes_look = true;
+        }
+    }
+
+    /// Whether a worker that looked now would find work.
+    pub fn is_due(&self, clock: &impl Clock) -> bool {
+        self.has_news(clock, true)
+    }
+
+    /// Drives the scheduler from outside [`WorkerPool::next`]. None: another thread holds the lock and will look again.
+    pub fn try_drive<R>(
+        &self,
+        clock: &impl Clock,
+        drive: impl FnOnce(&mut S, Drained<L>, u64) -> (R, PollState),
+    ) -> Option<(R, PollState)> {
+        let mut scheduler = self.lock.try_lock()?;
+        let arrivals = self.inbox.take_all();
+        let (result, poll_state) = drive(&mut scheduler, arrivals, clock.now_ns());
+        self.publish(poll_state);
+        let is_wanted = scheduler.release();
+        fence(Ordering::SeqCst);
+        self.unpark_notified();
+        if is_wanted
+            || poll_state.is_ready
+            || !self.inbox.is_empty()
+            || poll_state.deadline_ns != NEVER_NS
+        {
+            self.idle.unpark_one();
+        }
+        Some((result, poll_state))
+    }
+
+    fn has_news(&self, clock: &impl Clock, has_seen_closing: bool) -> bool {
+        if !self.inbox.is_empty() || self.is_ready.load(Ordering::Relaxed) {
+            return true;
+        }
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        (deadline_ns != NEVER_NS && deadline_ns <= clock.now_ns())
+            || (!has_seen_closing && self.is_closing.load(Ordering::Relaxed))
+    }
+
+    fn is_notified(&self, core: usize) -> bool {
+        let word = self.notified.get(core / 64);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (core % 64)) != 0)
+    }
+
+    /// Worker `core` holds the lock and will handle what it was notified of.
+    fn clear_notified(&self, core: usize) {
+        if self.is_notified(core)
+            && let Some(word) = self.notified.get(core / 64)
+        {
+            word.fetch_and(!(1 << (core % 64)), Ordering::Acquire);
+        }
+    }
+
+    /// Unparks the notified workers that are idle. The caller has unlocked and then fenced (SeqCst).
+    fn unpark_notified(&self) {
+        for (index, word) in self.notified.iter().enumerate() {
+            let mut notified = word.load(Ordering::Relaxed);
+            while notified != 0 {
+                self.idle
+                    .unpark(index * 64 + notified.trailing_zeros() as usize);
+                notified &= notified - 1;
+            }
+        }
+    }
+
+    fn publish(&self, poll_state: PollState) {
+        // Relaxed: the fence after the unlock orders them for each thread that looks after its own fence.
+        self.is_ready.store(poll_state.is_ready, Ordering::Relaxed);
+        self.deadline_ns
+            .store(poll_state.deadline_ns, Ordering::Relaxed);
+    }
+
+    /// Before a worker executes: an idle one takes over the work that is left. Returns the deadline if no worker watches it.
+    fn pass_on(&self, is_left: bool, is_closing: bool, poll_state: PollState) -> Option<u64> {
+        if is_closing && poll_state.is_empty {
+            self.idle.unpark_all();
+            return None;
+        }
+        let is_unwatched = poll_state.deadline_ns < self.armed_ns.load(Ordering::Relaxed);
+        let is_handed = (is_left || is_unwatched) && self.idle.unpark_one();
+        (is_unwatched && !is_handed).then_some(poll_state.deadline_ns)
+    }
+
+    fn is_dismissed(&self, core: usize) -> bool {
+        self.dismissed[core / 64].load(Ordering::Acquire) & (1 << (core % 64)) != 0
+    }
+
+    /// Hands over the unparks and the deadline of a dismissed worker.
+    fn retire(&self, worker: &mut Worker) {
+        self.idle.remove(worker.core);
+        // Pairs with the fences of `submit` and of a worker about to park: an unpark of this worker is passed on, or its cause is seen.
+        fence(Ordering::SeqCst);
+        let is_handed = DISMISSAL_UNPARKS && self.idle.unpark_one();
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        worker.unwatched_deadline_ns =
+            (!is_handed && deadline_ns != NEVER_NS).then_some(deadline_ns);
+    }
+
+    /// Removes `core` from the idle set without a sleep.
+    fn unlist(&self, core: usize) {
+        // If an unpark came first, the look that follows handles it; a token left in the parker costs one empty look later.
+        self.idle.remove(core);
+    }
+
+    /// Parks as an idle worker, until an unpark or a deadline that no other worker watches.
+    fn sleep(&self, worker: &mut Worker, clock: &impl Clock, is_held_elsewhere: bool) {
+        let parker = self.idle.parker(worker.core);
+        // The holder saw the contended mark and will unpark an idle worker when it unlocks: only it knows the next deadline.
+        let watched_ns = if is_held_elsewhere {
+            NEVER_NS
+        } else {
+            self.watch()
+        };
+        let is_unparked = parker.park_until(watched_ns, clock, &mut worker.spin);
+        if watched_ns != NEVER_NS {
+            // Failure: another worker watches an earlier deadline now.
+            let _ = self.armed_ns.compare_exchange(
+                watched_ns,
+                NEVER_NS,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+        if !is_unparked {
+            self.unlist(worker.core);
+        }
+    }
+
+    /// Starts to watch the scheduler's deadline, unless another worker watches an equal or earlier one.
+    fn watch(&self) -> u64 {
+        let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
+        let mut armed_ns = self.armed_ns.load(Ordering::Relaxed);
+        while deadline_ns < armed_ns {
+            match self.armed_ns.compare_exchange_weak(
+                armed_ns,
+                deadline_ns,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return deadline_ns,
+                Err(seen) => armed_ns = seen,
+            }
+        }
+        NEVER_NS
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
