@@ -14,11 +14,11 @@ use std::time::Instant;
 use conch_bench::arguments::Arguments;
 use conch_config::{DataType, InstanceKind};
 use conch_engine::{
-    BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error, Instance,
-    InstanceSpec, Live, LoadContext, ModelVersion, Stamps, admit,
+    BackendHost, BackendSpec, Completion, Delivery, Draft, DraftInput, Error, Instance,
+    InstanceSpec, LoadContext, ModelVersion, OwnedRequest, PendingResponses, Timestamps, admit,
 };
-use conch_ffi::host::{Host, Options};
-use conch_memory::{Budget, Pool, View};
+use conch_ffi::host::{BackendLibraries, HostOptions};
+use conch_memory::{Budget, ByteView, Pool};
 use conch_sync::ClaimReason;
 
 const USAGE: &str = "ffi-round-trip --backends=DIR [--requests=N] [--until=execute|admit]";
@@ -69,9 +69,9 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
     } = load(backends)?;
     let client = Arc::new(Client::default());
     let completion: Arc<dyn Completion> = client.clone();
-    let content = View::copy_of(&[0; 64]);
-    let mut batch: Vec<Live> = Vec::new();
-    let mut departures = Departures::default();
+    let content = ByteView::copy_of(&[0; 64]);
+    let mut batch: Vec<OwnedRequest> = Vec::new();
+    let mut departures = PendingResponses::default();
     let started = Instant::now();
     for slot in 0..requests {
         let input = DraftInput {
@@ -84,7 +84,7 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
             inputs: [input].into_iter().collect(),
             ..Draft::default()
         };
-        let ticket = admit::admit(&version, draft, &completion, slot, Stamps::default())?;
+        let ticket = admit::admit(&version, draft, &completion, slot, Timestamps::default())?;
         let live = ticket
             .claim(ClaimReason::Execute, None)
             .ok_or_else(|| Error::internal("the request was claimed by nobody else"))?;
@@ -114,20 +114,20 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
 struct Loaded {
     instance: Box<dyn Instance>,
     version: Arc<ModelVersion>,
-    host: Arc<Host>,
+    host: Arc<BackendLibraries>,
 }
 
 fn load(backends: PathBuf) -> Result<Loaded, Error> {
-    let host = Host::new(Options {
+    let host = BackendLibraries::new(HostOptions {
         server_id: "bench".to_owned(),
         cache_directory: backends.clone(),
         backend_directory: backends,
         auto_complete: false,
-        ..Options::default()
+        ..HostOptions::default()
     });
     let mut message = conch_config::parse_text("config.pbtxt", MODEL)?;
     conch_config::normalize(&mut message);
-    let config = Arc::new(conch_config::Model::from_message(message)?);
+    let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
     let backend = host.open(&BackendSpec {
         model_name: "identity".to_owned(),
         backend: "identity".to_owned(),

@@ -7,20 +7,20 @@ pub const GRPC_HEADER_PREFIX: &str = "triton-grpc-protocol-";
 
 /// What a flag restricts.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct AccessKind {
     pub flag: &'static str,
     /// As upstream's messages call one category.
     pub noun: &'static str,
     pub header_prefix: &'static str,
 }
 
-pub const HTTP: Kind = Kind {
+pub const HTTP: AccessKind = AccessKind {
     flag: "http-restricted-api",
     noun: "api",
     header_prefix: "",
 };
 
-pub const GRPC: Kind = Kind {
+pub const GRPC: AccessKind = AccessKind {
     flag: "grpc-restricted-protocol",
     noun: "protocol",
     header_prefix: GRPC_HEADER_PREFIX,
@@ -30,14 +30,18 @@ pub const GRPC: Kind = Kind {
 ///
 /// # Errors
 /// In upstream's words; and for a name that no header can have, which nobody could ever present.
-pub fn restrict(restrictions: &mut Restrictions, kind: Kind, text: &str) -> Result<(), String> {
+pub fn restrict(
+    restrictions: &mut Restrictions,
+    kind: AccessKind,
+    text: &str,
+) -> Result<(), String> {
     let parts = text
         .split_once(':')
         .and_then(|(categories, rest)| Some((categories, rest.split_once('=')?)))
         .filter(|(categories, (key, value))| {
             !categories.is_empty() && !key.is_empty() && !value.is_empty()
         });
-    let Kind {
+    let AccessKind {
         flag,
         noun,
         header_prefix,

@@ -4,18 +4,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use conch_engine::{Capacity, ControlMode, HostPolicies};
-use conch_frontend::{HeaderPattern, Origins, Restrictions, ShardAffinity, TraceOptions};
-use conch_memory::Owners;
+use conch_engine::{ControlMode, HostPolicies, ResourceCapacity};
+use conch_frontend::{AllowedOrigins, HeaderPattern, Restrictions, ShardAffinity, TraceOptions};
+use conch_memory::AllowedOwners;
 
 use crate::access_flags;
-use crate::cloud_flags::{self, Environment};
+use crate::cloud_flags::{self, CloudVariables};
 use crate::deprecated;
 use crate::flag_values::{
     check_unused, out_of_bound, parse_backend_config, parse_bool, parse_cache_config,
     parse_capacity, parse_count, parse_int, parse_port, parse_uids, set_host_policy,
 };
-use crate::flags::{self, Effect, Flag, NoFlag, Takes};
+use crate::flags::{self, Flag, FlagEffect, FlagValueKind, UnknownFlag};
 use crate::grpc_flags::GrpcFlags;
 use crate::limit_flags::LimitFlags;
 use crate::trace_flags::TraceFlags;
@@ -46,21 +46,21 @@ pub struct Arguments {
     /// None: a load may take as long as its backend likes.
     pub model_load_timeout_secs: Option<u64>,
     pub limits_rate: bool,
-    pub rate_capacities: Vec<Capacity>,
+    pub rate_capacities: Vec<ResourceCapacity>,
     pub model_control_mode: ControlMode,
     /// Seconds between polls in poll mode; 0: never.
     pub repository_poll_secs: u64,
     pub startup_models: Vec<String>,
     pub namespacing: bool,
     pub allow_client_shm: bool,
-    pub shm_owners: Owners,
-    pub http: Listener,
-    pub grpc: Listener,
-    pub metrics: Listener,
-    pub sagemaker: Listener,
+    pub shm_owners: AllowedOwners,
+    pub http: ListenerFlags,
+    pub grpc: ListenerFlags,
+    pub metrics: ListenerFlags,
+    pub sagemaker: ListenerFlags,
     /// The ports that other listeners may have, where SageMaker says so.
     pub safe_ports: Option<(u16, u16)>,
-    pub vertex_ai: Listener,
+    pub vertex_ai: ListenerFlags,
     pub vertex_ai_default_model: String,
     pub grpc_flags: GrpcFlags,
     pub limit_flags: LimitFlags,
@@ -74,7 +74,7 @@ pub struct Arguments {
     pub http_forward: Option<HeaderPattern>,
     pub grpc_forward: Option<HeaderPattern>,
     pub http_timeout_header: Option<Box<str>>,
-    pub http_cors_origins: Origins,
+    pub http_cors_origins: AllowedOrigins,
     pub strict_integers: bool,
     pub backend_directory: PathBuf,
     /// Backend (empty: all), setting, value.
@@ -109,7 +109,7 @@ pub struct Arguments {
 
 /// One listening socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub struct ListenerFlags {
     pub is_enabled: bool,
     pub address: String,
     pub port: u16,
@@ -118,7 +118,7 @@ pub struct Listener {
 
 /// Why the process should not start.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum EarlyExit {
     /// `--help`: print the usage to standard output and exit 0.
     Help,
     /// `--version`: print the version to standard output and exit 0.
@@ -131,7 +131,7 @@ pub enum Stop {
 
 impl Default for Arguments {
     fn default() -> Arguments {
-        let listener = |port| Listener {
+        let listener = |port| ListenerFlags {
             is_enabled: true,
             address: String::from("0.0.0.0"),
             port,
@@ -165,19 +165,19 @@ impl Default for Arguments {
             startup_models: Vec::new(),
             namespacing: false,
             allow_client_shm: false,
-            shm_owners: Owners::Own,
+            shm_owners: AllowedOwners::Own,
             http: listener(8000),
             grpc: listener(8001),
-            metrics: Listener {
+            metrics: ListenerFlags {
                 address: String::new(),
                 ..listener(8002)
             },
-            sagemaker: Listener {
+            sagemaker: ListenerFlags {
                 is_enabled: false,
                 ..listener(8080)
             },
             safe_ports: None,
-            vertex_ai: Listener {
+            vertex_ai: ListenerFlags {
                 is_enabled: false,
                 ..listener(8080)
             },
@@ -193,7 +193,7 @@ impl Default for Arguments {
             http_forward: None,
             grpc_forward: None,
             http_timeout_header: None,
-            http_cors_origins: Origins::default(),
+            http_cors_origins: AllowedOrigins::default(),
             strict_integers: false,
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
@@ -205,7 +205,7 @@ impl Default for Arguments {
             shard_affinity: ShardAffinity::Auto,
             memory_limit_bytes: None,
             memory_reserve_bytes: None,
-            memory_stall_timeout: conch_frontend::Options::default().memory_stall_timeout,
+            memory_stall_timeout: conch_frontend::FrontendOptions::default().memory_stall_timeout,
             connections_max: None,
             queue_requests_max: 65_536,
             stream_patience_ms: 30_000,
@@ -224,18 +224,18 @@ impl Default for Arguments {
 /// Parses the words after the program's name.
 pub fn parse(
     words: impl IntoIterator<Item = String>,
-    environment: Environment<'_>,
-) -> Result<Arguments, Stop> {
+    environment: CloudVariables<'_>,
+) -> Result<Arguments, EarlyExit> {
     let mut arguments = Arguments::default();
-    cloud_flags::set_defaults(&mut arguments, environment).map_err(Stop::Clash)?;
+    cloud_flags::set_defaults(&mut arguments, environment).map_err(EarlyExit::Clash)?;
     let mut words = words.into_iter();
     let mut given = Vec::new();
     while let Some(word) = words.next() {
         if word == "-h" {
-            return Err(Stop::Help);
+            return Err(EarlyExit::Help);
         }
         let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
-            return Err(Stop::Bad {
+            return Err(EarlyExit::Bad {
                 flag: String::new(),
                 reason: format!("Unexpected argument: {word}"),
             });
@@ -244,31 +244,31 @@ pub fn parse(
             Some((name, value)) => (name, Some(String::from(value))),
             None => (named, None),
         };
-        let bad = |reason: String| Stop::Bad {
+        let bad = |reason: String| EarlyExit::Bad {
             flag: String::from(name),
             reason,
         };
         let flag = flags::find(name).map_err(|why| match why {
-            NoFlag::Unknown => bad(flags::unknown(name)),
-            NoFlag::Ambiguous => bad(flags::ambiguous(name)),
+            UnknownFlag::Unknown => bad(flags::unknown(name)),
+            UnknownFlag::Ambiguous => bad(flags::ambiguous(name)),
         })?;
-        let bad = |reason: String| Stop::Bad {
+        let bad = |reason: String| EarlyExit::Bad {
             flag: String::from(flag.name),
             reason,
         };
         let value = match (flag.takes, inline) {
-            (Takes::Nothing, Some(_)) => {
+            (FlagValueKind::Nothing, Some(_)) => {
                 return Err(bad(String::from("the option takes no value")));
             }
-            (Takes::Nothing, None) => String::new(),
+            (FlagValueKind::Nothing, None) => String::new(),
             (_, Some(value)) => value,
             (_, None) => words
                 .next()
                 .ok_or_else(|| bad(String::from("the option needs a value")))?,
         };
         match flag.name {
-            "help" => return Err(Stop::Help),
-            "version" => return Err(Stop::Version),
+            "help" => return Err(EarlyExit::Help),
+            "version" => return Err(EarlyExit::Version),
             _ => {}
         }
         apply(&mut arguments, flag, &value).map_err(bad)?;
@@ -276,7 +276,7 @@ pub fn parse(
     }
     let cache_flags = ["response-cache-byte-size", "cache-config"];
     if cache_flags.iter().all(|name| given.contains(name)) {
-        return Err(Stop::Bad {
+        return Err(EarlyExit::Bad {
             flag: String::from("response-cache-byte-size"),
             reason: String::from(
                 "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other.",
@@ -293,24 +293,26 @@ pub fn parse(
 
 fn apply(arguments: &mut Arguments, flag: &Flag, value: &str) -> Result<(), String> {
     match flag.takes {
-        Takes::Bool => {
+        FlagValueKind::Bool => {
             parse_bool(value)?;
         }
-        Takes::Int => {
+        FlagValueKind::Int => {
             parse_int(value)?;
         }
-        Takes::Nothing | Takes::Text(_) => {}
+        FlagValueKind::Nothing | FlagValueKind::Text(_) => {}
     }
     match flag.effect {
-        Effect::Served => set(arguments, flag.name, value).map_err(|reason| flag.refuse(reason)),
-        Effect::Inert(why) => {
+        FlagEffect::Served => {
+            set(arguments, flag.name, value).map_err(|reason| flag.refuse(reason))
+        }
+        FlagEffect::Inert(why) => {
             check_unused(flag.name, value)?;
             arguments
                 .warnings
                 .push(format!("--{} has no effect: {why}", flag.name));
             Ok(())
         }
-        Effect::Deprecated(_) => {
+        FlagEffect::Deprecated(_) => {
             arguments
                 .console_warnings
                 .push(deprecated::warning(flag.name, value));
@@ -424,7 +426,7 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
         "http-timeout-header" => {
             arguments.http_timeout_header = access_flags::header_name(value)?;
         }
-        "http-cors-origins" => arguments.http_cors_origins = Origins::parse(value)?,
+        "http-cors-origins" => arguments.http_cors_origins = AllowedOrigins::parse(value)?,
         "strict-integers" => arguments.strict_integers = parse_bool(value)?,
         "allow-grpc" => arguments.grpc.is_enabled = parse_bool(value)?,
         "grpc-address" => arguments.grpc.address = value.into(),
@@ -508,11 +510,11 @@ fn set(arguments: &mut Arguments, name: &str, value: &str) -> Result<(), String>
     Ok(())
 }
 
-fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
+fn finish(mut arguments: Arguments) -> Result<Arguments, EarlyExit> {
     check_odd_ports(&arguments)?;
     if arguments.model_repositories.is_empty() {
         let reason = String::from("Error: --model-repository must be specified");
-        return Err(Stop::Bad {
+        return Err(EarlyExit::Bad {
             flag: String::from("model-repository"),
             reason,
         });
@@ -520,7 +522,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     let is_explicit = arguments.model_control_mode == ControlMode::Explicit;
     if !arguments.startup_models.is_empty() && !is_explicit {
         let reason = "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.";
-        return Err(Stop::Bad {
+        return Err(EarlyExit::Bad {
             flag: String::from("load-model"),
             reason: String::from(reason),
         });
@@ -529,7 +531,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
         (arguments.memory_limit_bytes, arguments.memory_reserve_bytes)
         && reserve > limit / 2
     {
-        return Err(Stop::Bad {
+        return Err(EarlyExit::Bad {
             flag: String::from("memory-reserve-bytes"),
             reason: String::from(
                 "--memory-reserve-bytes is more than half of --memory-limit-bytes.",
@@ -537,7 +539,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
         });
     }
     if arguments.limits_rate && arguments.limit_flags.executions_max.is_some() {
-        return Err(Stop::Bad {
+        return Err(EarlyExit::Bad {
             flag: String::from("executions-max"),
             reason: String::from("--executions-max excludes --rate-limit=execution_count."),
         });
@@ -545,7 +547,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     arguments
         .limit_flags
         .check(is_explicit)
-        .map_err(|(flag, reason)| Stop::Bad {
+        .map_err(|(flag, reason)| EarlyExit::Bad {
             flag: String::from(flag),
             reason: String::from(reason),
         })?;
@@ -561,10 +563,13 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
     arguments.startup_models.dedup();
     arguments.model_repositories.sort();
     arguments.model_repositories.dedup();
-    arguments.trace = arguments.trace_flags.settle().map_err(|reason| Stop::Bad {
-        flag: String::from("trace-config"),
-        reason,
-    })?;
+    arguments.trace = arguments
+        .trace_flags
+        .settle()
+        .map_err(|reason| EarlyExit::Bad {
+            flag: String::from("trace-config"),
+            reason,
+        })?;
     if arguments.metrics.address.is_empty() {
         arguments.metrics.address = arguments.http.address.clone();
         // Upstream starts then, with metrics that nobody can reach.
@@ -589,7 +594,7 @@ fn finish(mut arguments: Arguments) -> Result<Arguments, Stop> {
             let is_same =
                 earlier.address == later.address && earlier.port == later.port && earlier.port != 0;
             if earlier.is_enabled && later.is_enabled && is_same {
-                return Err(Stop::Clash(format!(
+                return Err(EarlyExit::Clash(format!(
                     "The server cannot listen to {earlier_name} requests and {later_name} requests at the same address and port {}:{}",
                     later.address, later.port
                 )));
@@ -610,7 +615,7 @@ fn may_be_address(text: &str) -> bool {
 }
 
 /// A port that does not exist is refused only where somebody is to listen there, as upstream has it.
-fn check_odd_ports(arguments: &Arguments) -> Result<(), Stop> {
+fn check_odd_ports(arguments: &Arguments) -> Result<(), EarlyExit> {
     for (flag, value) in &arguments.odd_ports {
         let is_enabled = match *flag {
             "http-port" => arguments.http.is_enabled,
@@ -620,7 +625,7 @@ fn check_odd_ports(arguments: &Arguments) -> Result<(), Stop> {
             _ => arguments.metrics.is_enabled,
         };
         if is_enabled {
-            return Err(Stop::Bad {
+            return Err(EarlyExit::Bad {
                 flag: String::from(*flag),
                 reason: out_of_bound(value),
             });
@@ -630,7 +635,10 @@ fn check_odd_ports(arguments: &Arguments) -> Result<(), Stop> {
 }
 
 /// On SageMaker's address, other listeners keep to the ports that it allows.
-fn check_safe_ports(arguments: &Arguments, listeners: &[(&str, &Listener)]) -> Result<(), Stop> {
+fn check_safe_ports(
+    arguments: &Arguments,
+    listeners: &[(&str, &ListenerFlags)],
+) -> Result<(), EarlyExit> {
     let sagemaker = &arguments.sagemaker;
     let Some((low, high)) = arguments.safe_ports.filter(|_| sagemaker.is_enabled) else {
         return Ok(());
@@ -642,7 +650,7 @@ fn check_safe_ports(arguments: &Arguments, listeners: &[(&str, &Listener)]) -> R
             && listener.address == sagemaker.address
             && !(low..=high).contains(&listener.port)
         {
-            return Err(Stop::Clash(format!(
+            return Err(EarlyExit::Clash(format!(
                 "The server cannot listen to {name} requests at port {}, allowed port range is [{low}, {high}]",
                 listener.port
             )));

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn parsed(line: &str) -> Result<Arguments, Stop> {
+fn parsed(line: &str) -> Result<Arguments, EarlyExit> {
     parse(line.split_whitespace().map(String::from), &|_| None)
 }
 
 fn reason(line: &str) -> String {
     match parsed(line) {
-        Err(Stop::Bad { reason, .. } | Stop::Clash(reason)) => reason,
+        Err(EarlyExit::Bad { reason, .. } | EarlyExit::Clash(reason)) => reason,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -45,12 +45,12 @@ fn owners_of_shared_memory() {
         arguments.shm_owners
     };
     for (line, expected) in [
-        ("", Owners::Own),
-        ("--shm-allowed-uids=all", Owners::All),
-        ("--shm-allowed-uids=1000", Owners::Only(vec![1000])),
+        ("", AllowedOwners::Own),
+        ("--shm-allowed-uids=all", AllowedOwners::All),
+        ("--shm-allowed-uids=1000", AllowedOwners::Only(vec![1000])),
         (
             "--shm-allowed-uids=0,4294967295",
-            Owners::Only(vec![0, u32::MAX]),
+            AllowedOwners::Only(vec![0, u32::MAX]),
         ),
     ] {
         assert_eq!(owners(line), expected, "{line}");
@@ -254,7 +254,7 @@ fn the_rate_limiter_is_set() {
          --rate-limit-resource=R3:2:-1",
     )
     .unwrap();
-    let capacity = |name: &str, count, device| Capacity {
+    let capacity = |name: &str, count, device| ResourceCapacity {
         name: name.to_owned(),
         count,
         device,
@@ -308,7 +308,7 @@ fn sagemaker_keeps_other_listeners_to_its_ports() {
         let line = format!("{sagemaker} {line}");
         assert_eq!(
             outcome(&line),
-            Err(Stop::Clash(expected.to_owned())),
+            Err(EarlyExit::Clash(expected.to_owned())),
             "{line}"
         );
     }
@@ -318,7 +318,7 @@ fn sagemaker_keeps_other_listeners_to_its_ports() {
 fn every_served_flag_can_be_set() {
     for flag in flags::FLAGS
         .iter()
-        .filter(|flag| matches!(flag.effect, Effect::Served | Effect::Deprecated(_)))
+        .filter(|flag| matches!(flag.effect, FlagEffect::Served | FlagEffect::Deprecated(_)))
     {
         let value = match (flag.name, flag.takes) {
             ("help" | "version", _) => continue,
@@ -339,9 +339,9 @@ fn every_served_flag_can_be_set() {
             ("memory-limit-bytes", _) => "1048576",
             ("shard-affinity", _) => "set",
             ("shm-allowed-uids", _) => "all",
-            (_, Takes::Bool) => "true",
-            (_, Takes::Int) => "5",
-            (_, Takes::Nothing | Takes::Text(_)) => "text",
+            (_, FlagValueKind::Bool) => "true",
+            (_, FlagValueKind::Int) => "5",
+            (_, FlagValueKind::Nothing | FlagValueKind::Text(_)) => "text",
         };
         set(&mut Arguments::default(), flag.name, value)
             .unwrap_or_else(|reason| panic!("{}: {reason}", flag.name));
@@ -462,8 +462,11 @@ fn what_upstream_starts_with() {
             "{line}"
         );
     }
-    assert_eq!(parsed("-h"), Err(Stop::Help));
-    assert_eq!(parsed("--model-repository=m --version"), Err(Stop::Version));
+    assert_eq!(parsed("-h"), Err(EarlyExit::Help));
+    assert_eq!(
+        parsed("--model-repository=m --version"),
+        Err(EarlyExit::Version)
+    );
 }
 
 #[test]
@@ -524,6 +527,6 @@ fn backend_settings_have_their_form() {
     ] {
         let flag = String::from("backend-config");
         let reason = expected;
-        assert_eq!(outcome(value), Err(Stop::Bad { flag, reason }), "{value}");
+        assert_eq!(outcome(value), Err(EarlyExit::Bad { flag, reason }), "{value}");
     }
 }

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_frontend::{Endpoint, InferenceType, SageMaker, VertexAi};
+use conch_frontend::{Endpoint, InferenceType, SageMakerOptions, VertexAiOptions};
 
-use crate::cli::{Arguments, Listener};
+use crate::cli::{Arguments, ListenerFlags};
 
 /// What an environment variable is set to.
-pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type CloudVariables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Sets what Vertex AI's variables say, before flags do.
 ///
 /// # Errors
 /// AIP_HTTP_PORT is no port.
-pub fn set_defaults(arguments: &mut Arguments, environment: Environment<'_>) -> Result<(), String> {
+pub fn set_defaults(
+    arguments: &mut Arguments,
+    environment: CloudVariables<'_>,
+) -> Result<(), String> {
     if environment("AIP_MODE").as_deref() == Some("PREDICTION") {
         arguments.vertex_ai.is_enabled = true;
         arguments.http.is_enabled = false;
@@ -47,12 +50,12 @@ pub fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
 /// SAGEMAKER_TRITON_INFERENCE_TYPE is none.
 pub fn sagemaker(
     arguments: &Arguments,
-    environment: Environment<'_>,
-) -> Result<Option<Arc<SageMaker>>, Error> {
+    environment: CloudVariables<'_>,
+) -> Result<Option<Arc<SageMakerOptions>>, Error> {
     let Some(endpoint) = endpoint(&arguments.sagemaker) else {
         return Ok(None);
     };
-    let mut settings = SageMaker::new(endpoint);
+    let mut settings = SageMakerOptions::new(endpoint);
     settings.ping_is_live = environment("SAGEMAKER_TRITON_PING_MODE").as_deref() == Some("live");
     if let Some(name) = environment("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME") {
         settings.default_model = name;
@@ -76,13 +79,13 @@ pub fn sagemaker(
 /// AIP_PREDICT_ROUTE or AIP_HEALTH_ROUTE is missing or no pattern.
 pub fn vertex_ai(
     arguments: &Arguments,
-    environment: Environment<'_>,
-) -> Result<Option<Arc<VertexAi>>, Error> {
+    environment: CloudVariables<'_>,
+) -> Result<Option<Arc<VertexAiOptions>>, Error> {
     let Some(endpoint) = endpoint(&arguments.vertex_ai) else {
         return Ok(None);
     };
     let route = |name| environment(name).unwrap_or_default();
-    VertexAi::new(
+    VertexAiOptions::new(
         endpoint,
         &route("AIP_PREDICT_ROUTE"),
         &route("AIP_HEALTH_ROUTE"),
@@ -92,7 +95,7 @@ pub fn vertex_ai(
 }
 
 /// Where `listener` listens, if it is enabled.
-pub fn endpoint(listener: &Listener) -> Option<Endpoint> {
+pub fn endpoint(listener: &ListenerFlags) -> Option<Endpoint> {
     listener.is_enabled.then(|| Endpoint {
         address: listener.address.clone(),
         port: listener.port,

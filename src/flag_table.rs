@@ -1,7 +1,7 @@
 //! Every flag, by group in the order of `--help`.
 
-use crate::flags::Effect::{Deprecated, Inert, Served};
-use crate::flags::Takes::{Bool, Int, Nothing, Text};
+use crate::flags::FlagEffect::{Deprecated, Inert, Served};
+use crate::flags::FlagValueKind::{Bool, Int, Nothing, Text};
 use crate::flags::{Flag, flag};
 
 const SHARDS: &str = "network threads are set by --shards";

@@ -1,7 +1,7 @@
 //! The values of single options: numbers, switches, and the texts with parts of their own.
 
-use conch_engine::{Capacity, HostPolicies};
-use conch_memory::Owners;
+use conch_engine::{HostPolicies, ResourceCapacity};
+use conch_memory::AllowedOwners;
 
 /// Upstream's spellings of yes and no.
 pub fn parse_bool(text: &str) -> Result<bool, String> {
@@ -85,9 +85,9 @@ pub fn check_unused(name: &str, value: &str) -> Result<(), String> {
 }
 
 /// `all`, or numbers of users with commas between them.
-pub fn parse_uids(text: &str) -> Result<Owners, String> {
+pub fn parse_uids(text: &str) -> Result<AllowedOwners, String> {
     if text.trim() == "all" {
-        return Ok(Owners::All);
+        return Ok(AllowedOwners::All);
     }
     let uid = |text| {
         let number = parse_int(text)?;
@@ -96,7 +96,7 @@ pub fn parse_uids(text: &str) -> Result<Owners, String> {
     text.split(',')
         .map(uid)
         .collect::<Result<_, _>>()
-        .map(Owners::Only)
+        .map(AllowedOwners::Only)
 }
 
 /// A number of things, at least `least`.
@@ -108,7 +108,7 @@ pub fn parse_count(text: &str, least: usize) -> Result<usize, String> {
 }
 
 /// `<name>:<count>[:<device>]`; without a device, or with -1, of every device.
-pub fn parse_capacity(text: &str) -> Result<Capacity, String> {
+pub fn parse_capacity(text: &str) -> Result<ResourceCapacity, String> {
     let mut parts = text.split(':');
     let (Some(name), Some(count), device, None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
@@ -128,7 +128,7 @@ pub fn parse_capacity(text: &str) -> Result<Capacity, String> {
             Some(device.ok_or_else(|| out_of_bound(&number.to_string()))?)
         }
     };
-    Ok(Capacity {
+    Ok(ResourceCapacity {
         name: name.to_owned(),
         count,
         device,

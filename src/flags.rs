@@ -2,15 +2,15 @@
 //!
 //! Names, defaults and kinds are Triton's, so that existing start scripts keep working; the flags of the `conch` group are ours.
 
-use Effect::{Deprecated, Inert, Served};
-use Takes::{Bool, Int, Nothing, Text};
+use FlagEffect::{Deprecated, Inert, Served};
+use FlagValueKind::{Bool, Int, Nothing, Text};
 
 pub use crate::flag_table::FLAGS;
 use crate::suggest;
 
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum FlagValueKind {
     /// Nothing: naming it switches it on.
     Nothing,
     Bool,
@@ -22,7 +22,7 @@ pub enum Takes {
 
 /// What this version does with a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FlagEffect {
     /// It does what it says.
     Served,
     /// Accepted so that existing start scripts work; changes nothing here, and one warning says so.
@@ -34,16 +34,16 @@ pub enum Effect {
 pub struct Flag {
     pub group: &'static str,
     pub name: &'static str,
-    pub takes: Takes,
-    pub effect: Effect,
+    pub takes: FlagValueKind,
+    pub effect: FlagEffect,
     pub help: &'static str,
 }
 
 pub const fn flag(
     group: &'static str,
     name: &'static str,
-    takes: Takes,
-    effect: Effect,
+    takes: FlagValueKind,
+    effect: FlagEffect,
     help: &'static str,
 ) -> Flag {
     Flag {
@@ -106,13 +106,13 @@ const SHOWN_MAX: usize = 8;
 
 /// Why a name does not lead to one flag.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NoFlag {
+pub enum UnknownFlag {
     Unknown,
     Ambiguous,
 }
 
 /// The flag of this name, or the only one that begins with it (as `getopt_long` does).
-pub fn find(name: &str) -> Result<&'static Flag, NoFlag> {
+pub fn find(name: &str) -> Result<&'static Flag, UnknownFlag> {
     if let Some(exact) = FLAGS.iter().find(|flag| flag.name == name) {
         return Ok(exact);
     }
@@ -121,8 +121,8 @@ pub fn find(name: &str) -> Result<&'static Flag, NoFlag> {
         .filter(|flag| !name.is_empty() && flag.name.starts_with(name));
     match (candidates.next(), candidates.next()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(NoFlag::Unknown),
-        (Some(_), Some(_)) => Err(NoFlag::Ambiguous),
+        (None, _) => Err(UnknownFlag::Unknown),
+        (Some(_), Some(_)) => Err(UnknownFlag::Ambiguous),
     }
 }
 
@@ -178,9 +178,9 @@ mod tests {
             ("http-po", Ok("http-port")),
             ("model-repo", Ok("model-repository")),
             ("grpc-server-c", Ok("grpc-server-cert")),
-            ("grpc", Err(NoFlag::Ambiguous)),
-            ("", Err(NoFlag::Unknown)),
-            ("no-such", Err(NoFlag::Unknown)),
+            ("grpc", Err(UnknownFlag::Ambiguous)),
+            ("", Err(UnknownFlag::Unknown)),
+            ("no-such", Err(UnknownFlag::Unknown)),
         ] {
             assert_eq!(find(name).map(|flag| flag.name), expected, "{name}");
         }

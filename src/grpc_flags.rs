@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_engine::Error;
-use conch_frontend::{CompressionLevel, GrpcConnections, Tls, TlsFiles};
+use conch_frontend::{CompressionLevel, GrpcConnections, TlsConfig, TlsFiles};
 
 use crate::flag_values::{out_of_bound, parse_bool, parse_count, parse_int};
 
@@ -103,11 +103,11 @@ impl GrpcFlags {
     ///
     /// # Errors
     /// What is wrong with one of them, and which flag named it.
-    pub fn load_tls(&self, is_served: bool) -> Result<Option<Tls>, Error> {
+    pub fn load_tls(&self, is_served: bool) -> Result<Option<TlsConfig>, Error> {
         if !is_served || !self.uses_tls {
             return Ok(None);
         }
-        Tls::load(&self.tls_files, self.verifies_clients).map(Some)
+        TlsConfig::load(&self.tls_files, self.verifies_clients).map(Some)
     }
 }
 

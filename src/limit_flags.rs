@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use conch_engine::demand::Settings;
-use conch_engine::gate::{Bounds, TENANT_MAX_MAX};
+use conch_engine::demand::OnDemandSettings;
+use conch_engine::gate::{AdmissionBounds, TENANT_MAX_MAX};
 
 use crate::access_flags;
 use crate::flag_values::{out_of_bound, parse_count};
@@ -11,7 +11,7 @@ use crate::flag_values::{out_of_bound, parse_count};
 /// What the flags say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LimitFlags {
-    pub bounds: Bounds,
+    pub bounds: AdmissionBounds,
     /// The header, or the key of metadata, that names the tenant.
     pub tenant_header: Option<Box<str>>,
     /// Executions at a time.
@@ -57,8 +57,8 @@ impl LimitFlags {
     }
 
     /// How models come and go, if they come when they are asked for.
-    pub fn demand(&self) -> Option<Settings> {
-        Some(Settings {
+    pub fn demand(&self) -> Option<OnDemandSettings> {
+        Some(OnDemandSettings {
             budget_bytes: self.model_budget_bytes?,
             patience: Duration::from_secs(self.model_wait_secs.unwrap_or(60)),
             waiting_max: self.model_waiting_max.unwrap_or(1024),
@@ -132,7 +132,7 @@ mod tests {
         assert!(flags.set("tenant-header", "a b").unwrap().is_err());
         assert_eq!(flags.set("tenant-header", "X-Tenant"), Some(Ok(())));
         assert_eq!(flags.check(false), Ok(()));
-        let bounds = Bounds {
+        let bounds = AdmissionBounds {
             server_max: Some(5),
             model_max: Some(4),
             tenant_max: Some(3),
@@ -162,7 +162,7 @@ mod tests {
             "model-memory-budget-bytes"
         );
         assert_eq!(flags.check(true), Ok(()));
-        let mut expected = Settings {
+        let mut expected = OnDemandSettings {
             budget_bytes: 1000,
             patience: Duration::from_secs(60),
             waiting_max: 1024,

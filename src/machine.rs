@@ -12,7 +12,7 @@ const LOCKED_BYTES_MIN: u64 = 512 << 10;
 const OWN_FILES: u64 = 512;
 const CONNECTIONS_MAX: usize = 65_536;
 
-pub struct Machine {
+pub struct MachineFacts {
     /// One shard per entry.
     pub shard_cpus: Vec<usize>,
     /// Whether at least two CPUs are left for cores alone.
@@ -24,7 +24,7 @@ pub struct Machine {
 ///
 /// # Errors
 /// One line that names what is missing and how to provide it.
-pub fn prepare(arguments: &Arguments) -> Result<Machine, String> {
+pub fn prepare(arguments: &Arguments) -> Result<MachineFacts, String> {
     uring::probe().map_err(|error| error.to_string())?;
     let locked = limits::raise_locked_memory(u64::MAX)
         .map_err(|error| format!("cannot read RLIMIT_MEMLOCK: {error}"))?;
@@ -49,7 +49,7 @@ pub fn prepare(arguments: &Arguments) -> Result<Machine, String> {
     }
     let topology = Topology::detect();
     let shard_cpus = topology.shard_cpus(arguments.shard_count);
-    Ok(Machine {
+    Ok(MachineFacts {
         has_spare_cpus: topology.cpu_count >= shard_cpus.len() + 2,
         shard_cpus,
         connections_max: wanted.min(allowed),

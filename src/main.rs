@@ -26,21 +26,21 @@ use std::time::{Duration, Instant};
 
 use conch_engine::server::Server;
 use conch_engine::{ControlMode, Error};
-use conch_frontend::{Frontend, Tls};
+use conch_frontend::{Frontend, TlsConfig};
 use conch_log as log;
-use conch_memory::{Reserve, Sparse};
+use conch_memory::{Reserve, SparseArray};
 use conch_net::signal::{self, Signals};
 
-use cli::{Arguments, Stop};
+use cli::{Arguments, EarlyExit};
 use cloud_flags::endpoint;
-use machine::Machine;
+use machine::MachineFacts;
 use signals::SignalWatch;
 
 // Buffers come and go on different threads all the time: mimalloc returns memory across threads without a lock. Only the executable may
 // choose an allocator; a shared library must not. When the system refuses memory, what cannot fail lives from a reserve.
 #[global_allocator]
-static ALLOCATOR: Sparse<Reserve<mimalloc::MiMalloc>> =
-    Sparse::new(Reserve::new(mimalloc::MiMalloc));
+static ALLOCATOR: SparseArray<Reserve<mimalloc::MiMalloc>> =
+    SparseArray::new(Reserve::new(mimalloc::MiMalloc));
 
 /// What this program is, and whose interfaces it has.
 fn version() -> String {
@@ -63,15 +63,15 @@ fn main() -> ExitCode {
     conch_net::limits::save_address_space();
     let arguments = match cli::parse(std::env::args().skip(1), &environment) {
         Ok(arguments) => arguments,
-        Err(Stop::Help) => {
+        Err(EarlyExit::Help) => {
             print!("{}", flags::usage());
             return ExitCode::SUCCESS;
         }
-        Err(Stop::Version) => {
+        Err(EarlyExit::Version) => {
             println!("{}", version());
             return ExitCode::SUCCESS;
         }
-        Err(Stop::Bad { flag, reason }) => {
+        Err(EarlyExit::Bad { flag, reason }) => {
             if flag.is_empty() {
                 eprintln!("{reason}");
             } else {
@@ -80,18 +80,18 @@ fn main() -> ExitCode {
             eprintln!("'conch --help' lists all options.");
             return ExitCode::FAILURE;
         }
-        Err(Stop::Clash(reason)) => {
+        Err(EarlyExit::Clash(reason)) => {
             eprintln!("{reason}");
             return ExitCode::FAILURE;
         }
     };
     let outcome = run(&arguments);
-    if let Err(Failure { message, is_logged }) = &outcome {
+    if let Err(StartFailure { message, is_logged }) = &outcome {
         // Whoever counts the lines of an error on the console is to find one.
         let is_seen =
-            *is_logged && log::is_shown(log::Level::Error) && log::settings().file.is_empty();
+            *is_logged && log::is_shown(log::LogLevel::Error) && log::settings().file.is_empty();
         if !is_seen {
-            log::print(log::Stream::Stderr, message);
+            log::print(log::StandardStream::Stderr, message);
         }
     }
     log::flush(log::EXIT_FLUSH);
@@ -103,15 +103,15 @@ fn main() -> ExitCode {
 }
 
 /// Why the program ends, in the last line that the user sees.
-struct Failure {
+struct StartFailure {
     message: String,
     /// The log has this message already.
     is_logged: bool,
 }
 
-impl From<String> for Failure {
-    fn from(message: String) -> Failure {
-        Failure {
+impl From<String> for StartFailure {
+    fn from(message: String) -> StartFailure {
+        StartFailure {
             message,
             is_logged: false,
         }
@@ -119,7 +119,7 @@ impl From<String> for Failure {
 }
 
 /// Serves until a signal comes.
-fn run(arguments: &Arguments) -> Result<(), Failure> {
+fn run(arguments: &Arguments) -> Result<(), StartFailure> {
     for warning in &arguments.console_warnings {
         eprintln!("{warning}");
     }
@@ -193,13 +193,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         .ok_or_else(|| String::from("error: signals cannot be read"))?;
     log::info!("{} received, stopping", signals::signal_name(number));
     drop(poller);
-    stop(arguments, &server, frontend).map_err(Failure::from)
+    stop(arguments, &server, frontend).map_err(StartFailure::from)
 }
 
 /// The last line of a server whose network side does not start.
-fn network_failure(error: Error) -> Failure {
+fn network_failure(error: Error) -> StartFailure {
     if error.message.starts_with("failed to start ") {
-        return Failure {
+        return StartFailure {
             message: error.message.into_owned(),
             is_logged: true,
         };
@@ -227,7 +227,7 @@ fn stop(arguments: &Arguments, server: &Server, mut frontend: Frontend) -> Resul
 }
 
 /// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and reads the certificates again.
-fn reload(arguments: &Arguments, tls: Option<Tls>) -> impl Fn() + Send + 'static {
+fn reload(arguments: &Arguments, tls: Option<TlsConfig>) -> impl Fn() + Send + 'static {
     let flags = arguments.grpc_flags.clone();
     move || {
         match log::reopen_file() {
@@ -252,9 +252,9 @@ fn start_log(arguments: &Arguments) {
     log::show_error(arguments.log_error);
     log::set_verbose_level(arguments.log_verbose);
     log::set_format(if arguments.log_is_iso8601 {
-        log::Format::Iso8601
+        log::LogFormat::Iso8601
     } else {
-        log::Format::Default
+        log::LogFormat::Default
     });
     if let Some(path) = &arguments.log_file
         && let Err(error) = log::set_file(&path.to_string_lossy())
@@ -270,20 +270,23 @@ fn start_log(arguments: &Arguments) {
     }
 }
 
-fn plugin_options(arguments: &Arguments) -> conch_ffi::host::Options {
-    conch_ffi::host::Options {
+fn plugin_options(arguments: &Arguments) -> conch_ffi::host::HostOptions {
+    conch_ffi::host::HostOptions {
         backend_directory: arguments.backend_directory.clone(),
         backend_config: arguments.backend_config.clone(),
         cache_directory: arguments.cache_directory.clone(),
         cache_config: conch_ffi::host::cache_config(&arguments.cache_config),
         repoagent_directory: arguments.repoagent_directory.clone(),
-        ..conch_ffi::host::Options::default()
+        ..conch_ffi::host::HostOptions::default()
     }
 }
 
-fn server_options(arguments: &Arguments, machine: &Machine) -> conch_engine::server::Options {
-    let defaults = conch_engine::server::Options::default();
-    conch_engine::server::Options {
+fn server_options(
+    arguments: &Arguments,
+    machine: &MachineFacts,
+) -> conch_engine::server::EngineOptions {
+    let defaults = conch_engine::server::EngineOptions::default();
+    conch_engine::server::EngineOptions {
         server_id: arguments.server_id.clone(),
         model_repositories: arguments.model_repositories.clone(),
         model_config_name: arguments.model_config_name.clone(),
@@ -336,9 +339,9 @@ fn shard_calm() -> Duration {
 
 fn frontend_options(
     arguments: &Arguments,
-    machine: &Machine,
-) -> Result<conch_frontend::Options, Error> {
-    Ok(conch_frontend::Options {
+    machine: &MachineFacts,
+) -> Result<conch_frontend::FrontendOptions, Error> {
+    Ok(conch_frontend::FrontendOptions {
         http: endpoint(&arguments.http),
         grpc: endpoint(&arguments.grpc),
         metrics: endpoint(&arguments.metrics),
@@ -349,7 +352,7 @@ fn frontend_options(
         grpc_inflated_bytes_max: arguments
             .grpc_flags
             .inflated_bytes_max
-            .unwrap_or(conch_frontend::Options::default().grpc_inflated_bytes_max),
+            .unwrap_or(conch_frontend::FrontendOptions::default().grpc_inflated_bytes_max),
         grpc_tls: arguments.grpc_flags.load_tls(arguments.grpc.is_enabled)?,
         shard_cpus: machine.shard_cpus.clone(),
         shard_affinity: arguments.shard_affinity,
@@ -367,6 +370,6 @@ fn frontend_options(
         strict_integers: arguments.strict_integers,
         tenant_header: arguments.limit_flags.tenant_header.clone(),
         trace: arguments.trace.clone(),
-        ..conch_frontend::Options::default()
+        ..conch_frontend::FrontendOptions::default()
     })
 }

@@ -1,6 +1,6 @@
 //! `--trace-config` and the five deprecated options that it replaces.
 
-use conch_frontend::{Levels, TraceOptions};
+use conch_frontend::{TraceLevels, TraceOptions};
 
 use crate::deprecated;
 use crate::flag_values::{out_of_bound, parse_int};
@@ -8,18 +8,18 @@ use crate::flag_values::{out_of_bound, parse_int};
 /// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up, and `OFF` anywhere is off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceFlags {
-    levels: Levels,
+    levels: TraceLevels,
     is_off: bool,
     is_opentelemetry: bool,
-    deprecated: Given,
-    config: Given,
+    deprecated: GivenTraceFlags,
+    config: GivenTraceFlags,
     /// Settings given by deprecated flags, and those given by `--trace-config`, in order.
     deprecated_names: Vec<String>,
     config_names: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Given {
+struct GivenTraceFlags {
     file: Option<String>,
     rate: Option<u32>,
     count: Option<i32>,
@@ -115,7 +115,7 @@ impl TraceFlags {
         let file = new.file.as_ref().or(old.file.as_ref());
         Ok(TraceOptions {
             levels: match self.is_off {
-                true => Levels::default(),
+                true => TraceLevels::default(),
                 false => self.levels,
             },
             rate: new.rate.or(old.rate).unwrap_or(defaults.rate),
@@ -143,7 +143,7 @@ impl TraceFlags {
     }
 }
 
-impl Given {
+impl GivenTraceFlags {
     /// False for a setting that there is not.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match name {
@@ -193,7 +193,7 @@ mod tests {
 
     fn options(timestamps: bool, tensors: bool, rate: u32, count: i32) -> TraceOptions {
         TraceOptions {
-            levels: Levels {
+            levels: TraceLevels {
                 timestamps,
                 tensors,
             },

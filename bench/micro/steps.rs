@@ -7,7 +7,7 @@ use std::thread;
 use conch_bench::wire;
 use conch_engine::Batcher;
 use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
-use conch_memory::{Budget, Pool, View};
+use conch_memory::{Budget, ByteView, Pool};
 use conch_sync::Mailbox;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_lite::future::{block_on, poll_fn};
@@ -90,7 +90,7 @@ fn http(criterion: &mut Criterion) {
         json.len(),
         body.len()
     );
-    let body = View::copy_of(&body);
+    let body = ByteView::copy_of(&body);
     let numbers: Vec<String> = (0..1000)
         .map(|number| format!("{}.125", number % 251))
         .collect();
@@ -98,7 +98,7 @@ fn http(criterion: &mut Criterion) {
         r#"{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[1,1000],"data":[{}]}}]}}"#,
         numbers.join(",")
     );
-    let text = View::copy_of(text.as_bytes());
+    let text = ByteView::copy_of(text.as_bytes());
     let mut group = criterion.benchmark_group("http");
     group.bench_function("head", |bencher| {
         bencher.iter(|| assert!(http_head(black_box(head.as_bytes()))));
@@ -163,7 +163,8 @@ fn batcher(criterion: &mut Criterion) {
         input { name: \"i\" data_type: TYPE_FP32 dims: 1 } output { name: \"o\" data_type: TYPE_FP32 dims: 1 }";
     let mut message = conch_config::parse_text("config.pbtxt", text).expect("the text is valid");
     conch_config::normalize(&mut message);
-    let config = conch_config::Model::from_message(message).expect("the configuration is valid");
+    let config =
+        conch_config::ResolvedConfig::from_message(message).expect("the configuration is valid");
     let mut batcher = Batcher::new(&config).expect("this scheduler exists");
     criterion.bench_function("batcher: 64 requests, batches of 16", |bencher| {
         bencher.iter(|| {

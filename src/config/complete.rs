@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use conch_proto::inference::ModelConfig;
 
-use crate::Error;
+use crate::ConfigError;
 
 /// Fills `name`, `backend`, `platform` and `default_model_filename` where they are empty. `model_path` is the model's directory, whose
 /// name is `model_name` unless it is mapped.
@@ -19,7 +19,7 @@ pub fn complete_backend(
     config: &mut ModelConfig,
     model_name: &str,
     model_path: &Path,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let version = FirstVersion::find(model_path)?;
     if config.name.is_empty() {
         config.name = model_name.to_owned();
@@ -54,7 +54,7 @@ pub fn complete_backend(
 }
 
 /// One kind of model that the server knows by its file.
-struct Known {
+struct KnownPlatform {
     backend: &'static str,
     /// Written into the configuration; empty if the backend has none.
     platform: &'static str,
@@ -67,8 +67,8 @@ struct Known {
 }
 
 /// In the order in which they are tried. TensorFlow comes before all of them.
-const KNOWN: [Known; 6] = [
-    Known {
+const KNOWN: [KnownPlatform; 6] = [
+    KnownPlatform {
         backend: "tensorrt",
         platform: "tensorrt_plan",
         platforms: &["tensorrt_plan"],
@@ -76,7 +76,7 @@ const KNOWN: [Known; 6] = [
         may_be_directory: false,
         is_platform_read_off_file: false,
     },
-    Known {
+    KnownPlatform {
         backend: "onnxruntime",
         platform: "onnxruntime_onnx",
         platforms: &["onnxruntime_onnx"],
@@ -84,7 +84,7 @@ const KNOWN: [Known; 6] = [
         may_be_directory: true,
         is_platform_read_off_file: false,
     },
-    Known {
+    KnownPlatform {
         backend: "openvino",
         platform: "",
         platforms: &[],
@@ -92,7 +92,7 @@ const KNOWN: [Known; 6] = [
         may_be_directory: true,
         is_platform_read_off_file: false,
     },
-    Known {
+    KnownPlatform {
         backend: "pytorch",
         platform: "pytorch_libtorch",
         platforms: &["pytorch_libtorch", "libtorch"],
@@ -100,7 +100,7 @@ const KNOWN: [Known; 6] = [
         may_be_directory: false,
         is_platform_read_off_file: true,
     },
-    Known {
+    KnownPlatform {
         backend: "pytorch",
         platform: "torch_aoti",
         platforms: &["torch_aoti"],
@@ -108,7 +108,7 @@ const KNOWN: [Known; 6] = [
         may_be_directory: false,
         is_platform_read_off_file: true,
     },
-    Known {
+    KnownPlatform {
         backend: "python",
         platform: "",
         platforms: &[],
@@ -118,7 +118,7 @@ const KNOWN: [Known; 6] = [
     },
 ];
 
-impl Known {
+impl KnownPlatform {
     fn is_meant(&self, config: &ModelConfig, version: Option<&FirstVersion>) -> bool {
         if self.platforms.contains(&config.platform.as_str())
             || config.default_model_filename == self.file_name
@@ -141,7 +141,7 @@ struct FirstVersion {
 }
 
 impl FirstVersion {
-    fn find(model_path: &Path) -> Result<Option<FirstVersion>, Error> {
+    fn find(model_path: &Path) -> Result<Option<FirstVersion>, ConfigError> {
         let entries = entry_names(model_path)?;
         let Some(first) = entries
             .into_iter()
@@ -165,9 +165,9 @@ impl FirstVersion {
     }
 }
 
-fn entry_names(path: &Path) -> Result<BTreeSet<String>, Error> {
+fn entry_names(path: &Path) -> Result<BTreeSet<String>, ConfigError> {
     let error = |error| {
-        Error::internal(format!(
+        ConfigError::internal(format!(
             "failed to open directory {}: {error}",
             path.display()
         ))
@@ -232,7 +232,7 @@ fn complete_pytorch(config: &mut ModelConfig) {
 }
 
 /// The last resort, where nothing is given and no file is known: "model.identity" runs on "identity".
-fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), Error> {
+fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), ConfigError> {
     if !(config.backend.is_empty()
         && config.platform.is_empty()
         && config.default_model_filename.is_empty())
@@ -240,7 +240,7 @@ fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), Err
         return Ok(());
     }
     let Some((_, backend)) = model_name.split_once('.') else {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "Invalid model name: Could not determine backend for model '{model_name}' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'."
         )));
     };

@@ -9,7 +9,7 @@ use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_ensembling::Step;
 use conch_proto::inference::{self, ModelConfig, ModelTransactionPolicy};
 
-use crate::Error;
+use crate::ConfigError;
 
 /// The steps of an ensemble.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub fn ensembling(config: &ModelConfig) -> Option<Ensembling> {
 
 /// The model of one step of an ensemble, as it is loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Composing<'a> {
+pub struct ComposingModels<'a> {
     pub namespace: &'a str,
     /// How messages call it: with its namespace, if there are any.
     pub label: &'a str,
@@ -72,8 +72,8 @@ pub struct Composing<'a> {
 pub fn compose(
     config: &mut ModelConfig,
     label: &str,
-    models: &[Composing<'_>],
-) -> Result<(), Error> {
+    models: &[ComposingModels<'_>],
+) -> Result<(), ConfigError> {
     let is_decoupled = check(config, label, models)?;
     if let Some(SchedulingChoice::EnsembleScheduling(ensembling)) = &mut config.scheduling_choice {
         for (step, model) in ensembling.step.iter_mut().zip(models) {
@@ -87,7 +87,7 @@ pub fn compose(
 }
 
 /// What is known of one tensor of an ensemble.
-struct Tensor<'a> {
+struct EnsembleTensor<'a> {
     /// Who says so.
     label: &'a str,
     data_type: i32,
@@ -95,14 +95,18 @@ struct Tensor<'a> {
     has_batch_dim: bool,
 }
 
-type Tensors<'a> = BTreeMap<&'a str, Tensor<'a>>;
+type EnsembleTensors<'a> = BTreeMap<&'a str, EnsembleTensor<'a>>;
 
 /// Returns whether the ensemble is decoupled.
-fn check(config: &ModelConfig, label: &str, models: &[Composing<'_>]) -> Result<bool, Error> {
+fn check(
+    config: &ModelConfig,
+    label: &str,
+    models: &[ComposingModels<'_>],
+) -> Result<bool, ConfigError> {
     let Some(SchedulingChoice::EnsembleScheduling(ensembling)) = &config.scheduling_choice else {
         return Ok(false);
     };
-    let mut tensors = Tensors::new();
+    let mut tensors = EnsembleTensors::new();
     let has_batch_dim = config.max_batch_size > 0;
     let inputs = config.input.iter().map(|input| {
         let dims = input.reshape.as_ref().map_or(&input.dims, |to| &to.shape);
@@ -113,7 +117,7 @@ fn check(config: &ModelConfig, label: &str, models: &[Composing<'_>]) -> Result<
         (&output.name, output.data_type, dims)
     });
     for (name, data_type, dims) in inputs.chain(outputs) {
-        tensors.entry(name).or_insert(Tensor {
+        tensors.entry(name).or_insert(EnsembleTensor {
             label,
             data_type,
             dims,
@@ -123,7 +127,7 @@ fn check(config: &ModelConfig, label: &str, models: &[Composing<'_>]) -> Result<
     for (step, model) in ensembling.step.iter().zip(models) {
         let batch_size_max = model.config.max_batch_size;
         if batch_size_max != 0 && batch_size_max < config.max_batch_size {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "ensemble {label} allows maximum batch size {}, but it contains model {} which only allows maximum batch size to be {batch_size_max}",
                 config.max_batch_size, step.model_name
             )));
@@ -137,13 +141,13 @@ fn check(config: &ModelConfig, label: &str, models: &[Composing<'_>]) -> Result<
 fn check_inputs<'a>(
     label: &str,
     step: &'a Step,
-    model: &Composing<'a>,
-    tensors: &mut Tensors<'a>,
-) -> Result<(), Error> {
+    model: &ComposingModels<'a>,
+    tensors: &mut EnsembleTensors<'a>,
+) -> Result<(), ConfigError> {
     let known: BTreeSet<&str> = model.config.input.iter().map(|i| i.name.as_str()).collect();
     for (name, tensor) in &step.input_map {
         if !known.contains(name.as_str()) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "in ensemble {label}, ensemble tensor {tensor} is mapping to non-existing input {name} in model {}",
                 model.label
             )));
@@ -157,7 +161,7 @@ fn check_inputs<'a>(
             }
             None if input.optional => {}
             None => {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "in ensemble {label}, input {} in model {} is not mapped to any ensemble tensors",
                     input.name, model.label
                 )));
@@ -170,12 +174,12 @@ fn check_inputs<'a>(
 fn check_outputs<'a>(
     label: &str,
     step: &'a Step,
-    model: &Composing<'a>,
-    tensors: &mut Tensors<'a>,
-) -> Result<(), Error> {
+    model: &ComposingModels<'a>,
+    tensors: &mut EnsembleTensors<'a>,
+) -> Result<(), ConfigError> {
     for (name, tensor) in &step.output_map {
         let Some(output) = model.config.output.iter().find(|o| o.name == *name) else {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "in ensemble {label}, ensemble tensor {tensor} is mapped from non-existing output {name} in model {}",
                 step.model_name
             )));
@@ -186,8 +190,12 @@ fn check_outputs<'a>(
     Ok(())
 }
 
-fn of_model<'a>(model: &Composing<'a>, data_type: i32, dims: &'a [i64]) -> Tensor<'a> {
-    Tensor {
+fn of_model<'a>(
+    model: &ComposingModels<'a>,
+    data_type: i32,
+    dims: &'a [i64],
+) -> EnsembleTensor<'a> {
+    EnsembleTensor {
         label: model.label,
         data_type,
         dims,
@@ -199,15 +207,15 @@ fn of_model<'a>(model: &Composing<'a>, data_type: i32, dims: &'a [i64]) -> Tenso
 fn agree<'a>(
     label: &str,
     name: &'a str,
-    found: Tensor<'a>,
-    tensors: &mut Tensors<'a>,
-) -> Result<(), Error> {
+    found: EnsembleTensor<'a>,
+    tensors: &mut EnsembleTensors<'a>,
+) -> Result<(), ConfigError> {
     let Some(known) = tensors.get(name) else {
         tensors.insert(name, found);
         return Ok(());
     };
     let mismatch = |what: &str, known_is: String, found_is: String| {
-        Err(Error::invalid(format!(
+        Err(ConfigError::invalid(format!(
             "in ensemble {label}, ensemble tensor {name}: inconsistent {what}: {known_is} is inferred from model {} while {found_is} is inferred from model {}",
             known.label, found.label
         )))
@@ -224,7 +232,7 @@ fn agree<'a>(
     Ok(())
 }
 
-impl Tensor<'_> {
+impl EnsembleTensor<'_> {
     fn full_dims(&self) -> Vec<i64> {
         let batch = self.has_batch_dim.then_some(-1);
         batch.into_iter().chain(self.dims.iter().copied()).collect()
@@ -246,12 +254,12 @@ fn check_sources(
     config: &ModelConfig,
     label: &str,
     steps: &[Step],
-    models: &[Composing<'_>],
-) -> Result<bool, Error> {
+    models: &[ComposingModels<'_>],
+) -> Result<bool, ConfigError> {
     // By tensor: the decoupled step that it comes from; none before the first.
     let mut sources: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let different = |label_of_reader: &str| {
-        Error::invalid(format!(
+        ConfigError::invalid(format!(
             "in ensemble {label}, step of model '{label_of_reader}' receives inputs originated from different decoupled models"
         ))
     };

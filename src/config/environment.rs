@@ -1,6 +1,6 @@
 //! `${NAME}` in a configuration file: values from the environment, put in before the text is read.
 
-use crate::Error;
+use crate::ConfigError;
 
 /// `text` with `${NAME}` replaced by what `lookup` knows, and `${NAME:-other}` by `other` where it knows nothing. `$${` stands for `${`; any
 /// other `$` is itself. What is put in is not looked at again.
@@ -12,7 +12,7 @@ pub fn expand(
     text: &str,
     bytes_max: usize,
     lookup: impl Fn(&str) -> Option<String>,
-) -> Result<String, Error> {
+) -> Result<String, ConfigError> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(place) = rest.find("${") {
@@ -34,7 +34,7 @@ pub fn expand(
             .find(['}', '\n'])
             .filter(|end| inside[*end..].starts_with('}'));
         let Some(end) = end else {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "{file_name}:{}: '${{' without '}}'",
                 at_line()
             )));
@@ -45,7 +45,7 @@ pub fn expand(
         };
         let value = lookup(name).or_else(|| default.map(str::to_owned));
         expanded.push_str(&value.ok_or_else(|| {
-            Error::invalid(format!(
+            ConfigError::invalid(format!(
                 "{file_name}:{}: environment variable '{name}' is not set",
                 at_line()
             ))
@@ -57,7 +57,7 @@ pub fn expand(
     }
     expanded.push_str(rest);
     if expanded.len() > bytes_max {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "{file_name}: more than {bytes_max} bytes with the values of environment variables"
         )));
     }

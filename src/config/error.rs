@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The kind of a refusal; names follow the codes of the C API that they become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub enum ConfigErrorCode {
     Internal,
     NotFound,
     InvalidArg,
@@ -13,45 +13,45 @@ pub enum Code {
 
 /// A refusal in the words that clients see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    pub code: Code,
+pub struct ConfigError {
+    pub code: ConfigErrorCode,
     pub message: String,
 }
 
-impl Error {
-    pub fn internal(message: impl Into<String>) -> Error {
-        Error {
-            code: Code::Internal,
+impl ConfigError {
+    pub fn internal(message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            code: ConfigErrorCode::Internal,
             message: message.into(),
         }
     }
 
-    pub fn not_found(message: impl Into<String>) -> Error {
-        Error {
-            code: Code::NotFound,
+    pub fn not_found(message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            code: ConfigErrorCode::NotFound,
             message: message.into(),
         }
     }
 
-    pub fn invalid(message: impl Into<String>) -> Error {
-        Error {
-            code: Code::InvalidArg,
+    pub fn invalid(message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            code: ConfigErrorCode::InvalidArg,
             message: message.into(),
         }
     }
 
-    pub fn unsupported(message: impl Into<String>) -> Error {
-        Error {
-            code: Code::Unsupported,
+    pub fn unsupported(message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            code: ConfigErrorCode::Unsupported,
             message: message.into(),
         }
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ConfigError {}

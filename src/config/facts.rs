@@ -1,4 +1,4 @@
-//! From the message to [`Model`]: the one place where a configuration becomes facts.
+//! From the message to [`ResolvedConfig`]: the one place where a configuration becomes facts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use conch_proto::inference::{
 use crate::model::{BatchInput, BatchInputKind, BatchOutput};
 use crate::sequence::sequence_batching;
 use crate::{
-    DataType, DynamicBatching, Error, InstanceGroup, InstanceKind, Model, OwnParameters,
-    QueuePolicy, RateLimit, RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
-    to_json, validate, validate_io,
+    ConfigError, DataType, DynamicBatching, InstanceGroup, InstanceKind, OwnParameters,
+    QueuePolicy, RateLimit, RateResource, ResolvedConfig, Scheduling, TensorSpec, TimeoutAction,
+    VersionPolicy, to_json, validate, validate_io,
 };
 
-impl Model {
+impl ResolvedConfig {
     /// The facts of a complete configuration: normalised, with resolved instance groups.
     ///
     /// # Errors
     /// Every rule of [`validate`] and [`validate_io`].
-    pub fn from_message(message: ModelConfig) -> Result<Model, Error> {
+    pub fn from_message(message: ModelConfig) -> Result<ResolvedConfig, ConfigError> {
         validate(&message)?;
         validate_io(&message)?;
         let inputs = message
@@ -43,12 +43,12 @@ impl Model {
             .map(batch_input)
             .collect::<Result<_, _>>()?;
         let batch_outputs = message.batch_output.iter().map(batch_output).collect();
-        Ok(Model {
+        Ok(ResolvedConfig {
             inputs,
             outputs,
             batch_inputs,
             batch_outputs,
-            ..Model::without_tensors(message)?
+            ..ResolvedConfig::without_tensors(message)?
         })
     }
 
@@ -57,22 +57,22 @@ impl Model {
     ///
     /// # Errors
     /// Every rule of [`validate`].
-    pub fn from_partial(message: ModelConfig) -> Result<Model, Error> {
+    pub fn from_partial(message: ModelConfig) -> Result<ResolvedConfig, ConfigError> {
         validate(&message)?;
         if validate_io(&message).is_ok() {
-            return Model::from_message(message);
+            return ResolvedConfig::from_message(message);
         }
-        Model::without_tensors(message)
+        ResolvedConfig::without_tensors(message)
     }
 
-    fn without_tensors(message: ModelConfig) -> Result<Model, Error> {
+    fn without_tensors(message: ModelConfig) -> Result<ResolvedConfig, ConfigError> {
         let parameters: BTreeMap<String, String> = message
             .parameters
             .iter()
             .map(|(key, value)| (key.clone(), value.string_value.clone()))
             .collect();
         let own = OwnParameters::read(&message.name, &parameters)?;
-        Ok(Model {
+        Ok(ResolvedConfig {
             name: message.name.as_str().into(),
             platform: message.platform.as_str().into(),
             backend: message.backend.as_str().into(),
@@ -108,14 +108,16 @@ impl Model {
     }
 }
 
-fn data_type(number: i32, tensor: &str) -> Result<DataType, Error> {
+fn data_type(number: i32, tensor: &str) -> Result<DataType, ConfigError> {
     u32::try_from(number)
         .ok()
         .and_then(DataType::from_number)
-        .ok_or_else(|| Error::invalid(format!("tensor '{tensor}' has unknown data type {number}")))
+        .ok_or_else(|| {
+            ConfigError::invalid(format!("tensor '{tensor}' has unknown data type {number}"))
+        })
 }
 
-fn input_spec(input: &inference::ModelInput) -> Result<TensorSpec, Error> {
+fn input_spec(input: &inference::ModelInput) -> Result<TensorSpec, ConfigError> {
     Ok(TensorSpec {
         name: input.name.as_str().into(),
         data_type: data_type(input.data_type, &input.name)?,
@@ -129,7 +131,7 @@ fn input_spec(input: &inference::ModelInput) -> Result<TensorSpec, Error> {
     })
 }
 
-fn output_spec(output: &inference::ModelOutput) -> Result<TensorSpec, Error> {
+fn output_spec(output: &inference::ModelOutput) -> Result<TensorSpec, ConfigError> {
     Ok(TensorSpec {
         name: output.name.as_str().into(),
         data_type: data_type(output.data_type, &output.name)?,
@@ -143,7 +145,7 @@ fn output_spec(output: &inference::ModelOutput) -> Result<TensorSpec, Error> {
     })
 }
 
-fn batch_input(batch: &inference::BatchInput) -> Result<BatchInput, Error> {
+fn batch_input(batch: &inference::BatchInput) -> Result<BatchInput, ConfigError> {
     use inference::batch_input::Kind;
     Ok(BatchInput {
         kind: match batch.kind() {
@@ -258,13 +260,13 @@ fn rate_limit(limiter: &inference::ModelRateLimiter) -> RateLimit {
     }
 }
 
-fn instance_group(model: &str, group: &ModelInstanceGroup) -> Result<InstanceGroup, Error> {
+fn instance_group(model: &str, group: &ModelInstanceGroup) -> Result<InstanceGroup, ConfigError> {
     let kind = match Kind::try_from(group.kind) {
         Ok(Kind::Cpu) => InstanceKind::Cpu,
         Ok(Kind::Gpu) => InstanceKind::Gpu,
         Ok(Kind::Model) => InstanceKind::Model,
         Ok(Kind::Auto) | Err(_) => {
-            return Err(Error::internal(format!(
+            return Err(ConfigError::internal(format!(
                 "instance group {} of model {model} has unexpected kind KIND_AUTO",
                 group.name
             )));

@@ -2,7 +2,9 @@
 
 use std::panic::catch_unwind;
 
-use crate::{Gpus, Model, from_json, normalize, parse_text, resolve_instance_groups, to_json};
+use crate::{
+    Gpus, ResolvedConfig, from_json, normalize, parse_text, resolve_instance_groups, to_json,
+};
 
 /// Configurations that together use every construct of the text format.
 const SEEDS: [&str; 3] = [
@@ -33,8 +35,8 @@ fn no_text_panics_and_what_is_read_survives() {
         }
         normalize(&mut config);
         if resolve_instance_groups(&mut config, &[], &Gpus::default()).is_ok() {
-            let _ = Model::from_partial(config.clone());
-            let _ = Model::from_message(config);
+            let _ = ResolvedConfig::from_partial(config.clone());
+            let _ = ResolvedConfig::from_message(config);
         }
     });
 }

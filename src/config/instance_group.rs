@@ -5,7 +5,7 @@ use conch_proto::inference::model_instance_group::Kind;
 use conch_proto::inference::{ModelConfig, ModelInstanceGroup};
 
 use crate::validate::PLATFORM_TENSORRT;
-use crate::{Error, InstanceKind};
+use crate::{ConfigError, InstanceKind};
 
 /// The GPUs that models may use; none on a machine without.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub fn resolve_instance_groups(
     config: &mut ModelConfig,
     preferred: &[PreferredGroup],
     gpus: &Gpus,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     if matches!(
         config.scheduling_choice,
         Some(SchedulingChoice::EnsembleScheduling(_))
@@ -139,18 +139,18 @@ fn kind_number(kind: InstanceKind) -> Kind {
     }
 }
 
-fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Result<(), Error> {
+fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Result<(), ConfigError> {
     let subject = format!("instance group {} of model {}", group.name, config.name);
     match Kind::try_from(group.kind) {
         Ok(Kind::Gpu) => {
             if group.gpus.is_empty() {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "{subject} has kind KIND_GPU but no GPUs are available"
                 )));
             }
             if let Some(id) = group.gpus.iter().find(|id| !gpus.ids.contains(id)) {
                 let ids: Vec<String> = gpus.ids.iter().map(i32::to_string).collect();
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "{subject} specifies invalid or unsupported gpu id {id}. GPUs with at least the minimum required CUDA compute compatibility of {:.6} are: {}",
                     gpus.min_compute_capability,
                     ids.join(", ")
@@ -159,21 +159,21 @@ fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Resul
         }
         Ok(kind @ (Kind::Cpu | Kind::Model)) => {
             if !group.gpus.is_empty() {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "{subject} has kind {} but specifies one or more GPUs",
                     kind.as_str_name()
                 )));
             }
         }
         Ok(Kind::Auto) | Err(_) => {
-            return Err(Error::internal(format!(
+            return Err(ConfigError::internal(format!(
                 "{subject} has unexpected kind KIND_AUTO"
             )));
         }
     }
     if config.platform != PLATFORM_TENSORRT && !group.profile.is_empty() {
         // The missing space is upstream's.
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "{subject} and platform {}specifies profile field which is only supported for TensorRT models",
             config.platform
         )));
@@ -184,9 +184,9 @@ fn check(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Resul
         .try_for_each(|profile| check_profile(&subject, &config.platform, profile))
 }
 
-fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), Error> {
+fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), ConfigError> {
     if profile.is_empty() {
-        return Err(Error::invalid("profile name must not be empty"));
+        return Err(ConfigError::invalid("profile name must not be empty"));
     }
     let text = profile.trim_start();
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -195,11 +195,13 @@ fn check_profile(subject: &str, platform: &str, profile: &str) -> Result<(), Err
         .next()
         .unwrap_or_default();
     if digits.is_empty() {
-        return Err(Error::invalid(format!("unable to parse '{profile}': stoi")));
+        return Err(ConfigError::invalid(format!(
+            "unable to parse '{profile}': stoi"
+        )));
     }
     let is_negative = text.starts_with('-') && digits.chars().any(|digit| digit != '0');
     if is_negative || digits.parse::<i32>().is_err() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "{subject} and platform {platform} specifies invalid profile {profile}. The field should contain the string representation of a non-negative integer."
         )));
     }

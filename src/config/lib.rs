@@ -2,11 +2,11 @@
 //!
 //! `text` parses the file into the ModelConfig message with errors that name file, line, column and field; `complete` deduces what a
 //! missing or partial file leaves open; `normalize` fills defaults; `validate` holds upstream's rules; `instance_group` decides where
-//! instances go; `merge` takes a backend's proposal; `json` writes and reads the JSON form. [`Model`] is what the rest of the server
+//! instances go; `merge` takes a backend's proposal; `json` writes and reads the JSON form. [`ResolvedConfig`] is what the rest of the server
 //! works with. Pure functions of their arguments: no threads, no clock; files are read only where a function takes a path.
 //!
 //! A load goes: [`load_file`] or [`from_json`] or an empty message, [`prepare`], the backend is opened, [`resolve_instance_groups`],
-//! [`Model::from_partial`], the backend's proposals ([`merge_proposal`]), [`Model::from_message`].
+//! [`ResolvedConfig::from_partial`], the backend's proposals ([`merge_proposal`]), [`ResolvedConfig::from_message`].
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -35,15 +35,16 @@ mod warm_up;
 
 pub use complete::complete_backend;
 pub use data_type::DataType;
-pub use ensemble::{Composing, EnsembleStep, Ensembling, compose, dims_agree, ensembling};
+pub use ensemble::{ComposingModels, EnsembleStep, Ensembling, compose, dims_agree, ensembling};
 pub use environment::expand;
-pub use error::{Code, Error};
+pub use error::{ConfigError, ConfigErrorCode};
 pub use instance_group::{Gpus, PreferredGroup, resolve_instance_groups};
 pub use json::{from_json, to_json};
 pub use merge::merge_proposal;
 pub use model::{
-    BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind, Model,
-    QueuePolicy, RateLimit, RateResource, Scheduling, TensorSpec, TimeoutAction, VersionPolicy,
+    BatchInput, BatchInputKind, BatchOutput, DynamicBatching, InstanceGroup, InstanceKind,
+    QueuePolicy, RateLimit, RateResource, ResolvedConfig, Scheduling, TensorSpec, TimeoutAction,
+    VersionPolicy,
 };
 pub use needs::needed_models;
 pub use normalize::normalize;

@@ -3,15 +3,18 @@
 use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::{ModelConfig, ModelTransactionPolicy};
 
-use crate::{Error, normalize};
+use crate::{ConfigError, normalize};
 
 /// The configuration after a backend proposed `proposal` for it: largest batch, inputs and outputs are taken over as a whole, the
 /// scheduling choice if there was none, and whether it is decoupled if the proposal says. The rest of the proposal is ignored. The
-/// result is normalised; it is validated when it becomes a [`Model`](crate::Model).
+/// result is normalised; it is validated when it becomes a [`Model`](crate::ResolvedConfig).
 ///
 /// # Errors
 /// `Internal` if the proposal has another scheduling choice than the configuration.
-pub fn merge_proposal(config: &ModelConfig, proposal: ModelConfig) -> Result<ModelConfig, Error> {
+pub fn merge_proposal(
+    config: &ModelConfig,
+    proposal: ModelConfig,
+) -> Result<ModelConfig, ConfigError> {
     let mut merged = config.clone();
     merged.max_batch_size = proposal.max_batch_size;
     merged.input = proposal.input;
@@ -22,7 +25,7 @@ pub fn merge_proposal(config: &ModelConfig, proposal: ModelConfig) -> Result<Mod
         let current = choice_number(merged.scheduling_choice.as_ref());
         if current != choice_number(proposal.scheduling_choice.as_ref()) {
             // The same number twice is upstream's.
-            return Err(Error::internal(format!(
+            return Err(ConfigError::internal(format!(
                 "Cannot update scheduling choice from {current} to {current} when auto-completing."
             )));
         }
@@ -112,7 +115,9 @@ mod tests {
                         "{proposal}"
                     );
                 }
-                Err(message) => assert_eq!(merged, Err(Error::internal(*message)), "{proposal}"),
+                Err(message) => {
+                    assert_eq!(merged, Err(ConfigError::internal(*message)), "{proposal}")
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::{DataType, OwnParameters, SequenceBatching};
 
 /// A validated, normalised model configuration. Immutable; shared by every version loaded with it.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct ResolvedConfig {
     /// The whole message, normalised: what the config endpoints and the C API report.
     pub message: Arc<ModelConfig>,
     /// The message in its JSON form, made once: a request for the configuration only copies it.
@@ -44,7 +44,7 @@ pub struct Model {
     pub metric_tags: BTreeMap<String, String>,
 }
 
-impl Model {
+impl ResolvedConfig {
     pub fn input(&self, name: &str) -> Option<(usize, &TensorSpec)> {
         self.inputs
             .iter()

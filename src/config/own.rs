@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use crate::Error;
+use crate::ConfigError;
 
 /// The live requests that a version may have; one more is told to try again later.
 pub const REQUESTS_MAX: &str = "CONCH_REQUESTS_MAX";
@@ -59,8 +59,8 @@ impl OwnParameters {
     pub(crate) fn read(
         model: &str,
         parameters: &BTreeMap<String, String>,
-    ) -> Result<OwnParameters, Error> {
-        let reader = Reader { model, parameters };
+    ) -> Result<OwnParameters, ConfigError> {
+        let reader = ParameterReader { model, parameters };
         let requests_max = reader.value(REQUESTS_MAX, "a number of requests above 0")?;
         if requests_max == Some(0) {
             return Err(reader.refusal(REQUESTS_MAX, "a number of requests above 0"));
@@ -91,22 +91,22 @@ impl OwnParameters {
 
 const WEIGHTS: &str = "a number from 1 to 10000";
 
-struct Reader<'a> {
+struct ParameterReader<'a> {
     model: &'a str,
     parameters: &'a BTreeMap<String, String>,
 }
 
-impl Reader<'_> {
-    fn value<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Error> {
+impl ParameterReader<'_> {
+    fn value<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, ConfigError> {
         self.parameters
             .get(name)
             .map(|text| text.parse().map_err(|_| self.refusal(name, expected)))
             .transpose()
     }
 
-    fn refusal(&self, name: &str, expected: &str) -> Error {
+    fn refusal(&self, name: &str, expected: &str) -> ConfigError {
         let got = self.parameters.get(name).map_or("", String::as_str);
-        Error::invalid(format!(
+        ConfigError::invalid(format!(
             "parameter '{name}' of model '{}' must be {expected}, got '{got}'",
             self.model
         ))
@@ -123,7 +123,7 @@ mod tests {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         let read = OwnParameters::read("m", &parameters);
-        let expected = expected.map_err(Error::invalid);
+        let expected = expected.map_err(ConfigError::invalid);
         assert_eq!(read, expected, "{pairs:?}");
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{Error, complete_backend, normalize, validate, validate_io, validate_name};
+use crate::{ConfigError, complete_backend, normalize, validate, validate_io, validate_name};
 
 /// The circumstances of a load.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub struct Preparation<'a> {
 ///
 /// # Errors
 /// Those of [`complete_backend`], [`validate`], [`validate_io`] and [`validate_name`].
-pub fn prepare(config: &mut ModelConfig, preparation: &Preparation<'_>) -> Result<(), Error> {
+pub fn prepare(config: &mut ModelConfig, preparation: &Preparation<'_>) -> Result<(), ConfigError> {
     complete_backend(config, preparation.name, preparation.path)?;
     normalize(config);
     validate(config)?;

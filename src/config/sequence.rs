@@ -168,13 +168,13 @@ fn controls(batching: &ModelSequenceBatching) -> Controls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Model, Scheduling};
+    use crate::{ResolvedConfig, Scheduling};
 
     fn facts(text: &str) -> Result<SequenceBatching, String> {
         let text = format!("name: 'm' backend: 'b' {text}");
         let mut message = crate::parse_text("config.pbtxt", &text).unwrap();
         crate::normalize(&mut message);
-        let model = Model::from_partial(message).map_err(|error| error.message)?;
+        let model = ResolvedConfig::from_partial(message).map_err(|error| error.message)?;
         match model.scheduling {
             Scheduling::Sequence(batching) => Ok(*batching),
             other => panic!("{other:?}"),

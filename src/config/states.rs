@@ -6,7 +6,7 @@ use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_sequence_batching::initial_state::StateData;
 use conch_proto::inference::model_sequence_batching::{InitialState, State};
 
-use crate::{DataType, Error, Model};
+use crate::{ConfigError, DataType, ResolvedConfig};
 
 /// One state: an output that the model writes and finds as an input of the sequence's next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ const FOLDER: &str = "initial_state";
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words.
-pub fn states(config: &Model) -> Result<Vec<StateSpec>, Error> {
+pub fn states(config: &ResolvedConfig) -> Result<Vec<StateSpec>, ConfigError> {
     let Some(SchedulingChoice::SequenceBatching(batching)) = &config.message.scheduling_choice
     else {
         return Ok(Vec::new());
@@ -50,7 +50,7 @@ pub fn states(config: &Model) -> Result<Vec<StateSpec>, Error> {
         let is_same =
             |other: &State| other.input_name == state.input_name && !other.initial_state.is_empty();
         if !state.initial_state.is_empty() && batching.state[..index].iter().any(is_same) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "State input name '{}' specified more than once.",
                 state.input_name
             )));
@@ -66,23 +66,26 @@ pub fn states(config: &Model) -> Result<Vec<StateSpec>, Error> {
     Ok(specs)
 }
 
-fn spec(state: &State, is_batching: bool) -> Result<StateSpec, Error> {
+fn spec(state: &State, is_batching: bool) -> Result<StateSpec, ConfigError> {
     let input = &state.input_name;
     if state.use_growable_memory {
-        return Err(Error::invalid(if state.use_same_buffer_for_input_output {
-            format!(
-                "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the instance type to \
+        return Err(ConfigError::invalid(
+            if state.use_same_buffer_for_input_output {
+                format!(
+                    "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the instance type to \
                  KIND_GPU or set 'use_growable_memory' to false for state input '{input}'."
-            )
-        } else {
-            format!(
-                "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name '{input}'."
-            )
-        }));
+                )
+            } else {
+                format!(
+                    "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name '{input}'."
+                )
+            },
+        ));
     }
     let number = u32::try_from(state.data_type).unwrap_or(0);
-    let data_type = DataType::from_number(number)
-        .ok_or_else(|| Error::invalid(format!("state '{input}' must specify a valid data type")))?;
+    let data_type = DataType::from_number(number).ok_or_else(|| {
+        ConfigError::invalid(format!("state '{input}' must specify a valid data type"))
+    })?;
     let (dims, start) = match state.initial_state.as_slice() {
         [] => {
             // Upstream leaves these bytes as it found them.
@@ -95,7 +98,7 @@ fn spec(state: &State, is_batching: bool) -> Result<StateSpec, Error> {
             (initial.dims.clone(), start(input, data_type, initial)?)
         }
         several => {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "initial_state field for state input '{input}' must contain exactly one or zero element. Found '{}' elements.",
                 several.len()
             )));
@@ -111,33 +114,33 @@ fn spec(state: &State, is_batching: bool) -> Result<StateSpec, Error> {
     })
 }
 
-fn check_initial(state: &State, initial: &InitialState) -> Result<(), Error> {
+fn check_initial(state: &State, initial: &InitialState) -> Result<(), ConfigError> {
     let input = &state.input_name;
     if initial.data_type != state.data_type {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "The data type used for 'initial_state' field of state '{input}' does not match the state data type."
         )));
     }
     if initial.name.is_empty() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "Field 'name' must be set when using initial_state for state input '{input}'."
         )));
     }
     let (initial_rank, rank) = (initial.dims.len(), state.dims.len());
     if initial_rank != rank {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input '{input}'. \
              {initial_rank} != {rank}"
         )));
     }
     for (initial, dim) in initial.dims.iter().zip(&state.dims) {
         if *initial == -1 {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "'initial_state' field for state input name '{input}' contains variable dimensions."
             )));
         }
         if *dim != -1 && initial != dim {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "'initial_state' dim for input name '{input}' doesn't match 'state' dim description. {initial} != {dim}"
             )));
         }
@@ -145,7 +148,11 @@ fn check_initial(state: &State, initial: &InitialState) -> Result<(), Error> {
     Ok(())
 }
 
-fn start(input: &str, data_type: DataType, initial: &InitialState) -> Result<StateStart, Error> {
+fn start(
+    input: &str,
+    data_type: DataType,
+    initial: &InitialState,
+) -> Result<StateStart, ConfigError> {
     let byte_count = byte_count(input, data_type, &initial.dims)?;
     match &initial.state_data {
         Some(StateData::ZeroData(_)) => Ok(StateStart::Zeros { byte_count }),
@@ -153,21 +160,21 @@ fn start(input: &str, data_type: DataType, initial: &InitialState) -> Result<Sta
             path: format!("{FOLDER}/{file}"),
             byte_count: (data_type != DataType::Bytes).then_some(byte_count),
         }),
-        None => Err(Error::invalid(format!(
+        None => Err(ConfigError::invalid(format!(
             "initial_state setting expects state'{input}' to have state_data set"
         ))),
     }
 }
 
 /// Bytes of a tensor; an empty string has its length word.
-fn byte_count(input: &str, data_type: DataType, dims: &[i64]) -> Result<usize, Error> {
+fn byte_count(input: &str, data_type: DataType, dims: &[i64]) -> Result<usize, ConfigError> {
     let element = data_type.element_bytes().unwrap_or(4);
     dims.iter()
         .try_fold(element, |bytes, dim| {
             bytes.checked_mul(usize::try_from(*dim).ok()?)
         })
         .ok_or_else(|| {
-            Error::invalid(format!(
+            ConfigError::invalid(format!(
                 "failed to compute the byte size of state '{input}'"
             ))
         })
@@ -183,7 +190,7 @@ mod tests {
         );
         let mut message = crate::parse_text("config.pbtxt", &text).unwrap();
         crate::normalize(&mut message);
-        let config = Model::from_partial(message).unwrap();
+        let config = ResolvedConfig::from_partial(message).unwrap();
         states(&config).map_err(|error| error.message)
     }
 

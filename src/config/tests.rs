@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::*;
 
 /// Prepares a text as a load does, on a machine without GPUs; `name` is the directory's.
-fn load(name: &str, text: &str, may_complete: bool) -> Result<Model, Error> {
+fn load(name: &str, text: &str, may_complete: bool) -> Result<ResolvedConfig, ConfigError> {
     let folder = std::env::temp_dir().join(format!("conch-config-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary directory");
     let mut config = parse_text("config.pbtxt", text)?;
@@ -20,9 +20,9 @@ fn load(name: &str, text: &str, may_complete: bool) -> Result<Model, Error> {
     prepared?;
     resolve_instance_groups(&mut config, &[], &Gpus::default())?;
     if may_complete {
-        Model::from_partial(config)
+        ResolvedConfig::from_partial(config)
     } else {
-        Model::from_message(config)
+        ResolvedConfig::from_message(config)
     }
 }
 
@@ -294,7 +294,7 @@ fn a_partial_configuration_waits_for_its_backend() {
 
     let proposal = r#"{"max_batch_size":4,"input":[{"name":"a","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"o","data_type":"TYPE_FP32","dims":[2]}],"dynamic_batching":{}}"#;
     let merged = merge_proposal(&partial.message, from_json(proposal).unwrap()).unwrap();
-    let model = Model::from_message(merged).unwrap();
+    let model = ResolvedConfig::from_message(merged).unwrap();
     assert_eq!(model.inputs, [tensor("a", DataType::Fp32, &[2])]);
     assert_eq!(model.max_batch_size, 4);
     assert!(
@@ -306,7 +306,7 @@ fn a_partial_configuration_waits_for_its_backend() {
         from_json(r#"{"input":[{"name":"a","data_type":"TYPE_FP32","dims":[0]}]}"#).unwrap();
     let merged = merge_proposal(&partial.message, wrong).unwrap();
     assert_eq!(
-        Model::from_message(merged).unwrap_err().message,
+        ResolvedConfig::from_message(merged).unwrap_err().message,
         "model input 'a' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m"
     );
 }
@@ -318,7 +318,7 @@ fn a_name_must_be_the_directorys_unless_it_is_mapped() {
         error.message,
         "unexpected directory name 'm2' for model 'n', directory name must equal model name"
     );
-    assert_eq!(error.code, Code::InvalidArg);
+    assert_eq!(error.code, ConfigErrorCode::InvalidArg);
     let mut config = parse_text("f", r#"name: "n" backend: "b""#).unwrap();
     let path = &std::env::temp_dir();
     prepare(
@@ -338,9 +338,9 @@ fn a_name_must_be_the_directorys_unless_it_is_mapped() {
 fn unresolved_groups_are_no_facts() {
     let mut config = parse_text("f", r#"name: "m" backend: "b" instance_group { }"#).unwrap();
     normalize(&mut config);
-    let error = Model::from_message(config).unwrap_err();
+    let error = ResolvedConfig::from_message(config).unwrap_err();
     assert_eq!(
         error,
-        Error::internal("instance group  of model m has unexpected kind KIND_AUTO")
+        ConfigError::internal("instance group  of model m has unexpected kind KIND_AUTO")
     );
 }

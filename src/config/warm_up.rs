@@ -6,7 +6,7 @@ use conch_proto::inference::ModelWarmup;
 use conch_proto::inference::model_warmup::Input;
 use conch_proto::inference::model_warmup::input::InputDataType;
 
-use crate::{DataType, Error, Model};
+use crate::{ConfigError, DataType, ResolvedConfig};
 
 /// One sample: so many equal requests, executed together, so many times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,21 +54,21 @@ const ITERATIONS_MAX: u32 = 1_000_000;
 ///
 /// # Errors
 /// INVALID_ARG, in upstream's words where it has any.
-pub fn warm_ups(config: &Model) -> Result<Vec<WarmUpSpec>, Error> {
+pub fn warm_ups(config: &ResolvedConfig) -> Result<Vec<WarmUpSpec>, ConfigError> {
     let samples = &config.message.model_warmup;
     let wanted = samples.iter().filter(|sample| sample.batch_size > 0);
     wanted.map(|sample| spec(config, sample)).collect()
 }
 
-fn spec(config: &Model, sample: &ModelWarmup) -> Result<WarmUpSpec, Error> {
+fn spec(config: &ResolvedConfig, sample: &ModelWarmup) -> Result<WarmUpSpec, ConfigError> {
     if sample.batch_size > REQUESTS_MAX {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "warmup sample '{}' of model '{}' asks for {} requests at once, at most {REQUESTS_MAX} are allowed",
             sample.name, config.name, sample.batch_size
         )));
     }
     if sample.count > ITERATIONS_MAX {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "warmup sample '{}' of model '{}' asks for {} executions, at most {ITERATIONS_MAX} are allowed",
             sample.name, config.name, sample.count
         )));
@@ -81,9 +81,9 @@ fn spec(config: &Model, sample: &ModelWarmup) -> Result<WarmUpSpec, Error> {
     })
 }
 
-fn inputs(inputs: &BTreeMap<String, Input>) -> Result<Vec<WarmUpInput>, Error> {
+fn inputs(inputs: &BTreeMap<String, Input>) -> Result<Vec<WarmUpInput>, ConfigError> {
     if let Some((name, _)) = inputs.iter().find(|(_, input)| input.dims.contains(&-1)) {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "warmup setting expects all variable-size dimensions are specified for input '{name}'"
         )));
     }
@@ -92,7 +92,7 @@ fn inputs(inputs: &BTreeMap<String, Input>) -> Result<Vec<WarmUpInput>, Error> {
         .map(|(name, input)| {
             let number = u32::try_from(input.data_type).unwrap_or(0);
             let data_type = DataType::from_number(number).ok_or_else(|| {
-                Error::invalid(format!(
+                ConfigError::invalid(format!(
                     "warmup setting expects input '{name}' to have a valid data_type"
                 ))
             })?;
@@ -109,7 +109,7 @@ fn inputs(inputs: &BTreeMap<String, Input>) -> Result<Vec<WarmUpInput>, Error> {
                     name: file.clone(),
                 },
                 None => {
-                    return Err(Error::invalid(format!(
+                    return Err(ConfigError::invalid(format!(
                         "[request id: <id_unknown>] warmup setting expects input '{name}' to have input_data_type set"
                     )));
                 }
@@ -132,7 +132,7 @@ mod tests {
     fn read(text: &str) -> Result<Vec<WarmUpSpec>, String> {
         let mut message = parse_text("f", format!("name: 'm' backend: 'b' {text}")).unwrap();
         normalize(&mut message);
-        let config = Model::from_partial(message).unwrap();
+        let config = ResolvedConfig::from_partial(message).unwrap();
         warm_ups(&config).map_err(|error| error.message)
     }
 

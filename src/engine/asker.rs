@@ -1,20 +1,20 @@
 //! What an asker within this process wants of its request beside the answer.
 //!
 //! Shards want none of it: their requests carry one empty `Option`. An embedder of the C API, a backend that asks its server, and a
-//! request that is traced have an [`Asker`].
+//! request that is traced have an [`RequestObserver`].
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::queue::{Cancelled, mark_cancelled, refuse};
-use crate::stats::Failure;
-use crate::timekeeper::Timekeeper;
-use crate::trace::{Activity, Trace};
-use crate::{Code, Departures, Error, Ticket};
+use crate::queue::{CancelOutcome, mark_cancelled, refuse};
+use crate::stats::FailureReason;
+use crate::timekeeper::TimerThread;
+use crate::trace::{Trace, TraceActivity};
+use crate::{Code, Error, PendingResponses, RequestHandle};
 
 /// See the module. The type behind it is known to whoever made it.
-pub trait Asker: Any + Send + Sync {
+pub trait RequestObserver: Any + Send + Sync {
     /// Where the request's stations are reported, while the request lives.
     fn trace(&self) -> Option<Trace> {
         None
@@ -30,7 +30,7 @@ pub trait Asker: Any + Send + Sync {
     fn released(&self);
 }
 
-impl fmt::Debug for dyn Asker {
+impl fmt::Debug for dyn RequestObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Asker")
     }
@@ -38,14 +38,14 @@ impl fmt::Debug for dyn Asker {
 
 /// The last part of a request to be dropped: tells the asker.
 #[derive(Debug, Default)]
-pub(crate) struct Hold(Option<Arc<dyn Asker>>);
+pub(crate) struct ReleaseGuard(Option<Arc<dyn RequestObserver>>);
 
-impl Hold {
-    pub(crate) fn new(asker: Option<Arc<dyn Asker>>) -> Hold {
-        Hold(asker)
+impl ReleaseGuard {
+    pub(crate) fn new(asker: Option<Arc<dyn RequestObserver>>) -> ReleaseGuard {
+        ReleaseGuard(asker)
     }
 
-    pub(crate) fn asker(&self) -> Option<&Arc<dyn Asker>> {
+    pub(crate) fn asker(&self) -> Option<&Arc<dyn RequestObserver>> {
         self.0.as_ref()
     }
 
@@ -55,11 +55,11 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for ReleaseGuard {
     fn drop(&mut self) {
         let Some(asker) = self.0.take() else { return };
         if let Some(trace) = asker.trace() {
-            trace.reach_now(Activity::RequestEnd);
+            trace.reach_now(TraceActivity::RequestEnd);
         }
         asker.released();
     }
@@ -67,20 +67,20 @@ impl Drop for Hold {
 
 /// Cancels a request for an asker without a shard. One that still waits is answered with CANCELLED by the timekeeper, so that nobody is
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
-pub fn cancel(ticket: &Ticket, timekeeper: &Timekeeper) {
+pub fn cancel(ticket: &RequestHandle, timekeeper: &TimerThread) {
     let live = match mark_cancelled(ticket) {
-        Cancelled::Taken(live) => live,
-        Cancelled::Running(run) => {
+        CancelOutcome::Taken(live) => live,
+        CancelOutcome::Running(run) => {
             timekeeper.call_at(0, move |_| run.cancel());
             return;
         }
-        Cancelled::Marked => return,
+        CancelOutcome::Marked => return,
     };
     timekeeper.call_at(0, move |_| {
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         refuse(
             live,
-            Failure::Canceled,
+            FailureReason::Canceled,
             Error::new(Code::Cancelled, ""),
             &mut departures,
         );
@@ -99,7 +99,7 @@ mod tests {
     use crate::admit::admit;
     use crate::fixture::{Recorder, draft, input, model};
     use crate::trace::{TraceSink, TracedTensor};
-    use crate::{Completion, Draft, ModelVersion, Stamps};
+    use crate::{Completion, Draft, ModelVersion, Timestamps};
 
     const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     impl TraceSink for Diary {
-        fn reached(&self, activity: Activity, timestamp_ns: u64) {
+        fn reached(&self, activity: TraceActivity, timestamp_ns: u64) {
             assert!(timestamp_ns > 0);
             self.note(format!("{activity:?}"));
         }
@@ -127,7 +127,7 @@ mod tests {
             true
         }
 
-        fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+        fn showed(&self, activity: TraceActivity, tensor: &TracedTensor<'_>) {
             let (name, bytes) = (tensor.name, tensor.data.as_ref());
             self.note(format!("{activity:?} {name} {:?} {bytes:?}", tensor.shape));
         }
@@ -135,7 +135,7 @@ mod tests {
 
     struct Noting(Arc<Diary>);
 
-    impl Asker for Noting {
+    impl RequestObserver for Noting {
         fn trace(&self) -> Option<Trace> {
             Some(Trace::new(self.0.clone()))
         }
@@ -152,11 +152,15 @@ mod tests {
         }
     }
 
-    fn ticket(model: &Arc<ModelVersion>, diary: &Arc<Diary>, recorder: &Arc<Recorder>) -> Ticket {
+    fn ticket(
+        model: &Arc<ModelVersion>,
+        diary: &Arc<Diary>,
+        recorder: &Arc<Recorder>,
+    ) -> RequestHandle {
         let completion = recorder.clone() as Arc<dyn Completion>;
-        let stamps = Stamps {
+        let stamps = Timestamps {
             request_start_ns: 1,
-            ..Stamps::default()
+            ..Timestamps::default()
         };
         admit(model, drafted(diary), &completion, 7, stamps).unwrap()
     }
@@ -188,7 +192,7 @@ mod tests {
         let mut wrong = drafted(&diary);
         wrong.inputs[0].shape[0] = 2;
         let completion = recorder.clone() as Arc<dyn Completion>;
-        assert!(admit(&model, wrong, &completion, 7, Stamps::default()).is_err());
+        assert!(admit(&model, wrong, &completion, 7, Timestamps::default()).is_err());
         assert_eq!(diary.read(), [""; 0]);
         // Not submitted: the model has no cores.
         let ticket = ticket(&model, &diary, &recorder);
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn cancelling_answers_what_waits_and_marks_what_executes() {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::<Recorder>::default());
-        let timekeeper = Timekeeper::default();
+        let timekeeper = TimerThread::default();
         let waiting = ticket(&model, &diary, &recorder);
         cancel(&waiting, &timekeeper);
         cancel(&waiting, &timekeeper);

@@ -8,13 +8,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_config::{InstanceKind, Model as ModelConfig, PreferredGroup, RateLimit};
+use conch_config::{InstanceKind, PreferredGroup, RateLimit, ResolvedConfig as ModelConfig};
 use conch_memory::{Budget, Pool};
 
 use crate::agent::{AgentHost, NoAgents};
 use crate::cache::ResponseCache;
 use crate::model::ModelVersion;
-use crate::{Departures, Error, Live};
+use crate::{Error, OwnedRequest, PendingResponses};
 
 /// Finds and opens backends.
 pub trait BackendHost: Send + Sync {
@@ -88,7 +88,7 @@ pub struct LoadContext {
     /// The model's directory (not the version's).
     pub path: PathBuf,
     /// Normalised as far as is known; complete unless `may_complete`.
-    pub config: Arc<conch_config::Model>,
+    pub config: Arc<conch_config::ResolvedConfig>,
     /// Whether the backend may call ModelSetConfig. The callback checks and applies a proposed configuration.
     pub may_complete: bool,
     /// Where output buffers come from, and what bounds them: the server's own.
@@ -123,7 +123,7 @@ pub trait BatchStrategy: Send {
     fn begin(&mut self);
 
     /// Whether `request`, the next one in order, joins the batch; the first one that does not ends it. The request comes back as it was.
-    fn includes(&mut self, request: Live) -> (Live, bool);
+    fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool);
 
     /// The batch is formed, or given up.
     fn end(&mut self);
@@ -142,22 +142,22 @@ pub struct InstanceSpec {
 }
 
 /// Requests executed by one call.
-pub type Batch = Vec<Live>;
+pub type Batch = Vec<OwnedRequest>;
 
 /// One executable copy of a model. `Send`: it is created on and used by its core thread, and dropped there.
 pub trait Instance: Send {
     /// Executes the batch, leaving it empty. Every request is answered exactly once through its completion: those released during the call by way of
     /// `departures` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures);
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses);
 
     /// The backend's readiness hook, where it has one. Asked for once, after the instance was created.
-    fn checkup(&self) -> Option<Arc<dyn Checkup>> {
+    fn checkup(&self) -> Option<Arc<dyn ReadinessCheck>> {
         None
     }
 }
 
 /// An instance's readiness hook. May outlive its instance, and answers then that it is gone.
-pub trait Checkup: Send + Sync {
+pub trait ReadinessCheck: Send + Sync {
     /// Asks the backend, at any time, also while the instance executes. Blocks as long as the backend does.
     ///
     /// # Errors

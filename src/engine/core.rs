@@ -9,32 +9,32 @@ use std::thread::JoinHandle;
 use conch_config::{InstanceKind, Scheduling};
 use conch_sync::{SPIN_MAX_NS, Spin};
 
-use crate::backend::{Checkup, ExecutionPolicy, Instance, InstanceSpec};
-use crate::progress::Progress;
-use crate::queue::{Queue, refuse};
-use crate::rate::{Limiter, Seat};
-use crate::readiness::Inspector;
+use crate::backend::{ExecutionPolicy, Instance, InstanceSpec, ReadinessCheck};
+use crate::progress::LoadProgress;
+use crate::queue::{ModelQueue, refuse};
+use crate::rate::{RateLimiter, ResourceHandle};
+use crate::readiness::ReadinessProber;
 use crate::request_log::{self, RequestState};
-use crate::scheduler::Harvest;
-use crate::sequence::Attendant;
-use crate::stats::Failure;
+use crate::scheduler::SchedulerOutput;
+use crate::sequence::SequenceInputs;
+use crate::stats::FailureReason;
 use crate::topology::Placement;
 use crate::warm_up::WarmUp;
-use crate::{Batch, Departures, Error, Live, ModelVersion, backend};
+use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses, backend};
 
 /// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.
 #[derive(Debug)]
 pub struct Cores {
     version: Arc<ModelVersion>,
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) crew: Mutex<Crew>,
+    pub(crate) queue: Arc<ModelQueue>,
+    pub(crate) crew: Mutex<Workers>,
 }
 
 /// Who is there. Changed by one operation on the model at a time.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     pub(crate) cores: Vec<Core>,
-    pub(crate) inspector: Option<Inspector>,
+    pub(crate) inspector: Option<ReadinessProber>,
     /// The first number that no core ever had.
     pub(crate) next_index: usize,
     /// Threads that see off cores that left.
@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub(crate) specs: Vec<InstanceSpec>,
     /// Number among the cores that execute; none if all its instances are passive.
     pub(crate) index: Option<usize>,
-    pub(crate) checkups: Vec<Arc<dyn Checkup>>,
+    pub(crate) checkups: Vec<Arc<dyn ReadinessCheck>>,
 }
 
 impl std::fmt::Debug for Core {
@@ -77,7 +77,7 @@ impl Core {
 }
 
 /// The instances to be made, and how.
-pub(crate) struct Lineup {
+pub(crate) struct InstancePlan {
     pub(crate) specs: Vec<InstanceSpec>,
     pub(crate) policy: ExecutionPolicy,
     /// Instances may be created at the same time.
@@ -85,16 +85,16 @@ pub(crate) struct Lineup {
     /// What each executes before it counts as created, unless it is passive.
     pub(crate) warm_up: WarmUp,
     /// Where each takes a seat, unless it is passive.
-    pub(crate) limiter: Option<Arc<Limiter>>,
+    pub(crate) limiter: Option<Arc<RateLimiter>>,
     /// Where to say how many are there.
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress: Arc<LoadProgress>,
 }
 
 /// What one thread is to run.
-pub(crate) struct Roster {
+pub(crate) struct WorkerSpec {
     specs: Vec<InstanceSpec>,
     /// As many as there are instances, if executions are limited and these are not passive.
-    seats: Vec<Seat>,
+    seats: Vec<ResourceHandle>,
     /// Number among the cores that execute; none if all its instances are passive.
     index: Option<usize>,
 }
@@ -107,14 +107,14 @@ pub(crate) struct Roster {
 pub(crate) fn start_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
-    lineup: Lineup,
+    lineup: InstancePlan,
     placement: &Placement,
 ) -> Result<Cores, Error> {
     let rosters = rosters(version, &lineup, 0)?;
     let active = rosters.iter().filter(|roster| roster.index.is_some());
     let instance_counts: Vec<usize> = active.map(|roster| roster.specs.len()).collect();
     let active_count = instance_counts.len();
-    let queue = Arc::new(Queue::new(
+    let queue = Arc::new(ModelQueue::new(
         &version.config,
         &instance_counts,
         Arc::clone(&placement.timekeeper),
@@ -133,7 +133,7 @@ pub(crate) fn start_cores(
     let cores = Cores {
         version: Arc::clone(version),
         queue: Arc::clone(&queue),
-        crew: Mutex::new(Crew {
+        crew: Mutex::new(Workers {
             cores: made,
             inspector: None,
             next_index: active_count,
@@ -152,8 +152,8 @@ pub(crate) fn start_cores(
 }
 
 /// How many of them execute.
-pub(crate) fn active_count(rosters: &[Roster]) -> usize {
-    let executes = |roster: &&Roster| roster.index.is_some();
+pub(crate) fn active_count(rosters: &[WorkerSpec]) -> usize {
+    let executes = |roster: &&WorkerSpec| roster.index.is_some();
     rosters.iter().filter(executes).count()
 }
 
@@ -164,9 +164,9 @@ pub(crate) fn active_count(rosters: &[Roster]) -> usize {
 pub(crate) fn make_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
-    queue: &Arc<Queue>,
-    rosters: Vec<Roster>,
-    lineup: Lineup,
+    queue: &Arc<ModelQueue>,
+    rosters: Vec<WorkerSpec>,
+    lineup: InstancePlan,
     placement: &Placement,
 ) -> Result<Vec<Core>, Error> {
     let warm_up = Arc::new(lineup.warm_up);
@@ -188,7 +188,7 @@ pub(crate) fn make_cores(
         let (orders, ordered) = mpsc::channel();
         let (specs, index) = (roster.specs.clone(), roster.index);
         let name = specs.first().map_or("", |spec| &spec.name);
-        let start = Start {
+        let start = WorkerStart {
             version: Arc::clone(version),
             model: Arc::clone(model),
             warm_up: Arc::clone(&warm_up),
@@ -234,7 +234,7 @@ pub(crate) fn make_cores(
     }
 }
 
-impl Crew {
+impl Workers {
     /// Has the readiness hooks of all cores asked, if there are any.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl Crew {
         match &self.inspector {
             Some(inspector) => inspector.ask_others(checkups),
             None => {
-                self.inspector = Inspector::start(version, checkups)?;
+                self.inspector = ReadinessProber::start(version, checkups)?;
                 if let Some(inspector) = &self.inspector {
                     let board = || Arc::clone(inspector.board());
                     version.inspection.get_or_init(board);
@@ -297,7 +297,7 @@ impl Cores {
         self.crew().cores.len()
     }
 
-    pub(crate) fn crew(&self) -> MutexGuard<'_, Crew> {
+    pub(crate) fn crew(&self) -> MutexGuard<'_, Workers> {
         // Changed by pushes and removals only.
         self.crew.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -315,10 +315,10 @@ impl Drop for Cores {
 /// INVALID_ARG if the limiter could never let one execute.
 pub(crate) fn rosters(
     version: &ModelVersion,
-    lineup: &Lineup,
+    lineup: &InstancePlan,
     first_index: usize,
-) -> Result<Vec<Roster>, Error> {
-    let mut rosters: Vec<Roster> = Vec::new();
+) -> Result<Vec<WorkerSpec>, Error> {
+    let mut rosters: Vec<WorkerSpec> = Vec::new();
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     let mut next_index = first_index;
     for spec in &lineup.specs {
@@ -329,7 +329,7 @@ pub(crate) fn rosters(
             None => {
                 let index = (!spec.is_passive).then_some(next_index);
                 next_index += usize::from(index.is_some());
-                rosters.push(Roster {
+                rosters.push(WorkerSpec {
                     specs: Vec::new(),
                     seats: Vec::new(),
                     index,
@@ -367,12 +367,12 @@ fn thread_name(instance: &str) -> String {
 }
 
 /// What a core says when its instances are there: their readiness hooks.
-type Ready = Result<Vec<Arc<dyn Checkup>>, Error>;
+type WorkerReady = Result<Vec<Arc<dyn ReadinessCheck>>, Error>;
 
 /// Waits for those that start, which are the last of `cores`.
 fn await_ready(
     cores: &mut [Core],
-    starting: &mut Vec<mpsc::Receiver<Ready>>,
+    starting: &mut Vec<mpsc::Receiver<WorkerReady>>,
     mut count_in: impl FnMut(&Core),
 ) -> Result<(), Error> {
     let first = cores.len().saturating_sub(starting.len());
@@ -395,7 +395,7 @@ fn await_ready(
 }
 
 /// What a core needs to make its instances.
-struct Start {
+struct WorkerStart {
     version: Arc<ModelVersion>,
     model: Arc<dyn backend::Model>,
     warm_up: Arc<WarmUp>,
@@ -404,15 +404,15 @@ struct Start {
 
 /// The life of a core thread.
 fn run(
-    start: Start,
-    roster: Roster,
-    queue: &Arc<Queue>,
-    ready: &mpsc::Sender<Ready>,
+    start: WorkerStart,
+    roster: WorkerSpec,
+    queue: &Arc<ModelQueue>,
+    ready: &mpsc::Sender<WorkerReady>,
     ordered: &mpsc::Receiver<()>,
 ) {
     let placement = &start.placement;
     placement.apply();
-    let Roster {
+    let WorkerSpec {
         specs,
         mut seats,
         index,
@@ -440,7 +440,8 @@ fn run(
     };
     let checkups = instances.iter().filter_map(|instance| instance.checkup());
     let _ = ready.send(Ok(checkups.collect()));
-    let attendant = index.and_then(|core| Attendant::new(&start.version, core, instances.len()));
+    let attendant =
+        index.and_then(|core| SequenceInputs::new(&start.version, core, instances.len()));
     // The samples' bytes are needed no more.
     drop(start);
     match index {
@@ -456,12 +457,12 @@ fn run(
     drop_instances(instances);
 }
 
-impl Start {
+impl WorkerStart {
     /// Makes an instance and warms it up.
     fn create(
         &self,
         spec: &InstanceSpec,
-        mut seat: Option<&mut Seat>,
+        mut seat: Option<&mut ResourceHandle>,
         instances: &mut Vec<Box<dyn Instance>>,
     ) -> Result<(), Error> {
         let created = catch_unwind(AssertUnwindSafe(|| {
@@ -471,7 +472,7 @@ impl Start {
         let warmed_up = if spec.is_passive {
             Ok(())
         } else {
-            let mut departures = Departures::default();
+            let mut departures = PendingResponses::default();
             self.warm_up.run(&self.version, &spec.name, |batch| {
                 if let Some(seat) = &mut seat {
                     seat.acquire();
@@ -491,14 +492,14 @@ impl Start {
 /// Executes batches until the queue is closed and drained, or lets this core go. Several instances take turns, unless the batch says which it
 /// is for.
 fn serve(
-    queue: &Arc<Queue>,
+    queue: &Arc<ModelQueue>,
     mut worker: conch_sync::Worker,
     instances: &mut [Box<dyn Instance>],
-    seats: &mut [Seat],
-    mut attendant: Option<Attendant>,
+    seats: &mut [ResourceHandle],
+    mut attendant: Option<SequenceInputs>,
 ) {
-    let mut harvest: Harvest<Live> = Harvest::default();
-    let mut departures = Departures::default();
+    let mut harvest: SchedulerOutput<OwnedRequest> = SchedulerOutput::default();
+    let mut departures = PendingResponses::default();
     let mut next = 0;
     loop {
         // A batch of sequences is one instance's alone: it is formed first, then waits for the instance's turn.
@@ -530,7 +531,7 @@ fn serve(
 }
 
 /// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
-fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut Departures) {
+fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut PendingResponses) {
     if request_log::is_shown() {
         for live in batch.iter().filter(|live| !live.is_filler) {
             let id = &live.shared().id;
@@ -545,7 +546,7 @@ fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut Depa
         };
         crate::log::error!("an execution failed: {}", error.message);
         for live in batch.drain(..) {
-            refuse(live, Failure::Other, error.clone(), departures);
+            refuse(live, FailureReason::Other, error.clone(), departures);
         }
     } else if let Err(panic) = executed {
         crate::log::error!("an execution failed: {}", panicked(&*panic).message);

@@ -5,7 +5,7 @@ use conch_config::{RateLimit, RateResource};
 use super::*;
 
 /// Cores that need so many `R` each while they execute, of `capacity`.
-fn limited(config: &str, needs: &[u32], limiter: &Arc<Limiter>) -> Bed {
+fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
     let specs = needs.iter().enumerate().map(|(index, count)| InstanceSpec {
         rate_limit: RateLimit {
             resources: vec![RateResource {
@@ -20,7 +20,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<Limiter>) -> Bed {
     let version = model(config);
     let fake = Arc::new(Fake::closed());
     let as_model: Arc<dyn backend::Model> = fake.clone();
-    let lineup = Lineup {
+    let lineup = InstancePlan {
         specs: specs.collect(),
         policy: ExecutionPolicy::Blocking,
         is_parallel: false,
@@ -37,8 +37,8 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<Limiter>) -> Bed {
     }
 }
 
-fn limiter(capacity: u64) -> Arc<Limiter> {
-    Limiter::new(vec![crate::Capacity {
+fn limiter(capacity: u64) -> Arc<RateLimiter> {
+    RateLimiter::new(vec![crate::ResourceCapacity {
         name: "R".to_owned(),
         count: capacity,
         device: None,
@@ -132,7 +132,7 @@ fn a_model_that_could_never_execute_is_refused() {
     }];
     let fake = Arc::new(Fake::default());
     let as_model: Arc<dyn backend::Model> = fake.clone();
-    let lineup = Lineup {
+    let lineup = InstancePlan {
         specs,
         policy: ExecutionPolicy::Blocking,
         is_parallel: false,

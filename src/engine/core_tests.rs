@@ -13,9 +13,9 @@ mod rate;
 
 use super::*;
 use crate::fixture::{Recorder, draft, input, model};
-use crate::timekeeper::Timekeeper;
+use crate::timekeeper::TimerThread;
 use crate::topology::Topology;
-use crate::{Code, Completion, CorrelationId, Draft, Stamps, Ticket, admit, withdraw};
+use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, admit, withdraw};
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
                       TYPE_INT32 dims: [ 1 ] } ]";
@@ -92,7 +92,7 @@ struct FakeInstance {
 }
 
 impl backend::Model for Fake {
-    fn config(&self) -> Arc<conch_config::Model> {
+    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
         unreachable!("the tests bring their configuration")
     }
 
@@ -129,7 +129,7 @@ impl backend::BatchStrategy for Few {
         self.joined = 0;
     }
 
-    fn includes(&mut self, request: Live) -> (Live, bool) {
+    fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool) {
         if request.shared().slot == self.cancels {
             assert!(withdraw(request.ticket()).is_none(), "it is looked at");
         }
@@ -144,7 +144,7 @@ impl backend::BatchStrategy for Few {
 }
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
         assert_eq!(std::thread::current().id(), self.home);
         let slots = batch.iter().map(|live| live.shared().slot).collect();
         self.fake.batches.lock().unwrap().push(slots);
@@ -181,7 +181,7 @@ fn placement() -> Placement {
         &Topology::detect(),
         &[],
         true,
-        Arc::new(Timekeeper::default()),
+        Arc::new(TimerThread::default()),
     )
 }
 
@@ -210,7 +210,7 @@ impl Bed {
         let cores = Some(start_cores(
             &version,
             &as_model,
-            Lineup {
+            InstancePlan {
                 specs,
                 policy,
                 is_parallel: parallel,
@@ -239,26 +239,26 @@ impl Bed {
         )
     }
 
-    fn admit(&self, slot: u64) -> Result<Ticket, Error> {
+    fn admit(&self, slot: u64) -> Result<RequestHandle, Error> {
         self.admit_of(0, 0, slot)
     }
 
     /// A request of sequence `id`.
-    fn admit_of(&self, id: u64, sequence_flags: u32, slot: u64) -> Result<Ticket, Error> {
+    fn admit_of(&self, id: u64, sequence_flags: u32, slot: u64) -> Result<RequestHandle, Error> {
         let completion: Arc<dyn Completion> = self.recorder.clone();
         let drafted = Draft {
             correlation_id: CorrelationId::Unsigned(id),
             sequence_flags,
             ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
         };
-        let stamps = Stamps {
+        let stamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
-            ..Stamps::default()
+            ..Timestamps::default()
         };
         admit::admit(&self.version, drafted, &completion, slot, stamps)
     }
 
-    fn submit(&self, slot: u64) -> Ticket {
+    fn submit(&self, slot: u64) -> RequestHandle {
         let ticket = self.admit(slot).unwrap();
         self.version.submit(Arc::clone(&ticket)).unwrap();
         ticket
@@ -334,7 +334,7 @@ fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
     let refused = start_cores(
         &bed.version,
         &as_model,
-        Lineup {
+        InstancePlan {
             specs: vec![spec(0, InstanceKind::Cpu, 0)],
             policy: ExecutionPolicy::Blocking,
             is_parallel: false,

@@ -4,7 +4,7 @@
 //! and paid back when the reader's connection has taken it.
 //!
 //! - Within the credits a response leaves at once.
-//! - Beyond them it waits for the reader in the server's [`Backlog`], and the sender goes on. A reader that takes nothing for the stream
+//! - Beyond them it waits for the reader in the server's [`StreamBacklog`], and the sender goes on. A reader that takes nothing for the stream
 //!   patience (`--stream-patience-ms`) meanwhile is given up.
 //! - When the backlog is full the sender waits, on the backend's thread: that is how a model learns that it is too fast. One thread of a
 //!   backend often serves many requests, so a reader may hold it up for a second in all, or for as long as one response takes at 16 MB per
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use conch_memory::{Budget, CLIENT_FACTOR, Client, ClientCounters};
+use conch_memory::{Budget, CLIENT_FACTOR, ClientCounters, ClientId};
 
 use crate::clock::monotonic_ns;
-use crate::ensemble::Pace;
+use crate::ensemble::FlowControl;
 use crate::{Code, Error};
 
 /// Responses on their way.
@@ -58,7 +58,7 @@ const BYTES_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
 /// The responses of all streams of a server that wait for their readers beyond their requests' credits.
 #[derive(Debug)]
-pub struct Backlog {
+pub struct StreamBacklog {
     patience: Duration,
     bytes_max: u64,
     request_bytes_max: u64,
@@ -66,10 +66,10 @@ pub struct Backlog {
     clients: ClientCounters,
 }
 
-impl Backlog {
+impl StreamBacklog {
     /// A backlog of readers that are given up after `patience`, within a byte budget of `limit_bytes`.
-    pub fn new(patience: Duration, limit_bytes: u64) -> Arc<Backlog> {
-        Arc::new(Backlog {
+    pub fn new(patience: Duration, limit_bytes: u64) -> Arc<StreamBacklog> {
+        Arc::new(StreamBacklog {
             patience,
             bytes_max: limit_bytes / BACKLOG_SHARE,
             request_bytes_max: (limit_bytes / REQUEST_SHARE).min(BYTES_MASK / 4),
@@ -79,7 +79,7 @@ impl Backlog {
     }
 
     /// Adds `bytes` on behalf of `client`, if there is room for them.
-    fn take(&self, client: Option<Client>, bytes: u64) -> bool {
+    fn take(&self, client: Option<ClientId>, bytes: u64) -> bool {
         let taken = self
             .held_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
@@ -97,7 +97,7 @@ impl Backlog {
         false
     }
 
-    fn give_back(&self, client: Option<Client>, bytes: u64) {
+    fn give_back(&self, client: Option<ClientId>, bytes: u64) {
         self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(client) = client {
             self.clients.sub(client, bytes);
@@ -112,9 +112,9 @@ pub struct Credits {
     word: AtomicU64,
     /// The part of it that is in the backlog.
     excess_bytes: AtomicU64,
-    backlog: Option<Arc<Backlog>>,
+    backlog: Option<Arc<StreamBacklog>>,
     /// On whose behalf it waits there. None: nobody's.
-    client: Option<Client>,
+    client: Option<ClientId>,
     /// When the reader was first found to be behind since it read last; 0: it is not behind.
     stalled_since_ns: AtomicU64,
     /// What is left of the time that senders may wait.
@@ -124,7 +124,7 @@ pub struct Credits {
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
     /// Of a step of an ensemble: there is no reader, but the steps behind it, which set the pace.
-    pace: Option<Arc<Pace>>,
+    pace: Option<Arc<FlowControl>>,
 }
 
 /// What became of a payment.
@@ -146,9 +146,9 @@ impl Default for Credits {
 
 impl Credits {
     fn with(
-        backlog: Option<Arc<Backlog>>,
-        client: Option<Client>,
-        pace: Option<Arc<Pace>>,
+        backlog: Option<Arc<StreamBacklog>>,
+        client: Option<ClientId>,
+        pace: Option<Arc<FlowControl>>,
     ) -> Credits {
         Credits {
             word: AtomicU64::new(0),
@@ -165,13 +165,13 @@ impl Credits {
     }
 
     /// Those of a request whose responses may wait in `backlog`, on behalf of the client that `budget` is charged for.
-    pub fn new(backlog: &Arc<Backlog>, budget: &Budget) -> Credits {
+    pub fn new(backlog: &Arc<StreamBacklog>, budget: &Budget) -> Credits {
         let backlog = Some(Arc::clone(backlog));
         Credits::with(backlog, budget.charged_client(), None)
     }
 
     /// Those of a step of an ensemble.
-    pub(crate) fn of_step(pace: Arc<Pace>) -> Credits {
+    pub(crate) fn of_step(pace: Arc<FlowControl>) -> Credits {
         Credits::with(None, None, Some(pace))
     }
 
@@ -461,7 +461,7 @@ mod tests {
             .map(|number| share(&[number]))
             .find(|other| other.charged_client() != one.charged_client())
             .unwrap();
-        let backlog = Backlog::new(LONG, 4 * 90 * SMALL_RESPONSE_BYTES);
+        let backlog = StreamBacklog::new(LONG, 4 * 90 * SMALL_RESPONSE_BYTES);
         let wait_count = |credits: &[Credits]| -> usize {
             let waits = |credits: &Credits| {
                 (0..1000)
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn responses_beyond_the_credits_wait_in_the_backlog() {
         let budget = &Budget::new(1 << 30);
-        let small = Backlog::new(LONG, 64 * SMALL_RESPONSE_BYTES);
+        let small = StreamBacklog::new(LONG, 64 * SMALL_RESPONSE_BYTES);
         let credits = Credits::new(&small, budget);
         // A sixteenth of the budget, and the sender waits no longer than it may.
         assert_eq!(sent_count(&credits), COUNT_MAX + 4);
@@ -524,7 +524,7 @@ mod tests {
         drop((all, credits));
         assert_eq!(small.held_bytes.load(Ordering::Relaxed), 0);
         // However much memory there is, the count stays in its word.
-        let large = Backlog::new(LONG, u64::MAX);
+        let large = StreamBacklog::new(LONG, u64::MAX);
         let credits = Credits::new(&large, budget);
         for _ in 0..BACKLOG_COUNT_MAX {
             assert!(credits.try_take(4) || credits.try_take_excess(4));
@@ -538,9 +538,9 @@ mod tests {
     #[test]
     fn a_reader_that_pauses_for_longer_than_the_patience_is_given_up() {
         let budget = &Budget::new(1 << 30);
-        let backlog = Backlog::new(Duration::ZERO, u64::MAX);
+        let backlog = StreamBacklog::new(Duration::ZERO, u64::MAX);
         assert_eq!(sent_count(&Credits::new(&backlog, budget)), COUNT_MAX);
-        let backlog = Backlog::new(Duration::from_millis(20), u64::MAX);
+        let backlog = StreamBacklog::new(Duration::from_millis(20), u64::MAX);
         let credits = Credits::new(&backlog, budget);
         let since = |credits: &Credits| credits.stalled_since_ns.load(Ordering::Relaxed);
         (0..COUNT_MAX).for_each(|_| assert_eq!(credits.pay(4), Payment::Made));

@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 
-use conch_memory::Kind;
+use conch_memory::MemoryKind;
 
 use crate::description::{ModelMetadata, TensorMetadata};
-use crate::server::{IndexRow, Metadata};
-use crate::stats::{ModelStatistics, Tally};
+use crate::server::{IndexRow, ServerMetadata};
+use crate::stats::{CountAndTime, ModelStatistics};
 
 /// `name`, `version`, `extensions`.
-pub fn server_metadata(metadata: &Metadata) -> String {
+pub fn server_metadata(metadata: &ServerMetadata) -> String {
     let extensions: Vec<String> = metadata
         .extensions
         .iter()
@@ -125,9 +125,9 @@ fn model_statistics(model: &ModelStatistics) -> String {
         .iter()
         .map(|usage| {
             let kind = match usage.kind {
-                Kind::Cpu => "CPU",
-                Kind::CpuPinned => "CPU_PINNED",
-                Kind::Gpu => "GPU",
+                MemoryKind::Cpu => "CPU",
+                MemoryKind::CpuPinned => "CPU_PINNED",
+                MemoryKind::Gpu => "GPU",
             };
             format!(
                 "{{\"type\":\"{kind}\",\"id\":{},\"byte_size\":{}}}",
@@ -149,7 +149,7 @@ fn model_statistics(model: &ModelStatistics) -> String {
     )
 }
 
-fn tallies(tallies: &[(&str, Tally)]) -> String {
+fn tallies(tallies: &[(&str, CountAndTime)]) -> String {
     let rows: Vec<String> = tallies
         .iter()
         .map(|(name, tally)| {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn fields_stand_in_upstreams_order() {
-        let metadata = Metadata {
+        let metadata = ServerMetadata {
             name: "a\"b\u{1}".to_owned(),
             version: "1.2",
             extensions: &["x", "y"],
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn statistics_are_objects_and_lists() {
         assert_eq!(statistics(&[]), r#"{"model_stats":[]}"#);
-        let tally = |count| Tally {
+        let tally = |count| CountAndTime {
             count,
             duration_ns: count * 10,
         };
@@ -277,7 +277,7 @@ mod tests {
                 compute_output: tally(3),
             }],
             memory_usage: vec![MemoryUsage {
-                kind: Kind::CpuPinned,
+                kind: MemoryKind::CpuPinned,
                 id: -1,
                 bytes: 9,
             }],

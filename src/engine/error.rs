@@ -114,13 +114,13 @@ impl fmt::Display for Truncated<'_> {
     }
 }
 
-impl From<conch_config::Error> for Error {
-    fn from(error: conch_config::Error) -> Error {
+impl From<conch_config::ConfigError> for Error {
+    fn from(error: conch_config::ConfigError) -> Error {
         let code = match error.code {
-            conch_config::Code::Internal => Code::Internal,
-            conch_config::Code::NotFound => Code::NotFound,
-            conch_config::Code::InvalidArg => Code::InvalidArg,
-            conch_config::Code::Unsupported => Code::Unsupported,
+            conch_config::ConfigErrorCode::Internal => Code::Internal,
+            conch_config::ConfigErrorCode::NotFound => Code::NotFound,
+            conch_config::ConfigErrorCode::InvalidArg => Code::InvalidArg,
+            conch_config::ConfigErrorCode::Unsupported => Code::Unsupported,
         };
         Error::new(code, cut(error.message))
     }

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::remote::{Listing, Object};
+use crate::remote::{RemoteListing, RemoteObject};
 
 /// The state of a model's directory at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Fingerprint {
             own: hash_of(&own),
             entries: BTreeMap::new(),
         };
-        let mut walk = Walk {
+        let mut walk = FingerprintWalk {
             entries_left: ENTRIES_MAX,
             ancestors: vec![(own.dev(), own.ino())],
         };
@@ -47,14 +47,14 @@ impl Fingerprint {
     }
 
     /// What a remote directory looks like: names, sizes, times and tags of its objects.
-    pub(crate) fn of_listing(listing: &Listing) -> Fingerprint {
+    pub(crate) fn of_listing(listing: &RemoteListing) -> Fingerprint {
         let mut hashers: BTreeMap<&str, DefaultHasher> = BTreeMap::new();
         let first = |name: &'_ str| name.split('/').next().unwrap_or_default().len();
         for object in &listing.objects {
             let hasher = hashers
                 .entry(&object.name[..first(&object.name)])
                 .or_default();
-            let Object {
+            let RemoteObject {
                 name,
                 bytes,
                 tag,
@@ -94,13 +94,13 @@ impl Fingerprint {
 /// What a model's configuration lies in.
 const CONFIGURATIONS: [&[u8]; 3] = [b"config.pbtxt", b"config.json", b"configs"];
 
-struct Walk {
+struct FingerprintWalk {
     entries_left: usize,
     /// Device and inode of the directories above, to leave out links that lead back.
     ancestors: Vec<(u64, u64)>,
 }
 
-impl Walk {
+impl FingerprintWalk {
     fn visit(&mut self, path: &Path, hasher: &mut DefaultHasher) {
         self.entries_left = self.entries_left.saturating_sub(1);
         let Ok(metadata) = fs::metadata(path) else {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use conch_config::DataType;
-use conch_memory::View;
+use conch_memory::ByteView;
 
 use crate::{Completion, Delivery, Draft, DraftInput, ModelVersion};
 
@@ -19,13 +19,13 @@ pub(crate) fn model_with(text: &str, live_max: u64) -> Arc<ModelVersion> {
 }
 
 /// The configuration that `text` describes, of a model named `m`.
-pub(crate) fn config(text: &str) -> Arc<conch_config::Model> {
+pub(crate) fn config(text: &str) -> Arc<conch_config::ResolvedConfig> {
     let text = format!("name: 'm' {text}");
     let mut message =
         conch_config::parse_text("config.pbtxt", &text).expect("the test's configuration parses");
     conch_config::normalize(&mut message);
-    let config =
-        conch_config::Model::from_message(message).expect("the test's configuration is valid");
+    let config = conch_config::ResolvedConfig::from_message(message)
+        .expect("the test's configuration is valid");
     Arc::new(config)
 }
 
@@ -88,7 +88,10 @@ pub(crate) fn input<'a>(
         name,
         data_type,
         shape: shape.iter().copied().collect(),
-        chunks: chunks.iter().map(|chunk| View::copy_of(chunk)).collect(),
+        chunks: chunks
+            .iter()
+            .map(|chunk| ByteView::copy_of(chunk))
+            .collect(),
     }
 }
 

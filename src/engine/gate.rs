@@ -1,6 +1,6 @@
 //! Bounds of the live requests that are let in: of the whole server, of each model, and of each tenant. All opt-in; who is refused may come again.
 //!
-//! Frontends and embedders pass [`Gate::enter`] before they ask for a place in a model; the [`Pass`] goes with that place and is given back with it.
+//! Frontends and embedders pass [`AdmissionLimits::enter`] before they ask for a place in a model; the [`Permit`] goes with that place and is given back with it.
 //! A model's own bound is kept by its count of live requests. Steps within the server (those of ensembles) have passed with the request
 //! that they belong to. A server without such bounds has no gate, and its requests have no pass.
 
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conch_sync::{CounterSlot, KeyedCounter};
 
-use crate::admit::Prefix;
-use crate::stats::Failure;
+use crate::admit::RequestIdPrefix;
+use crate::stats::FailureReason;
 use crate::{Error, ModelVersion};
 
 /// What may be bounded; none: it is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub struct AdmissionBounds {
     /// Live requests in the server.
     pub server_max: Option<u64>,
     /// Live requests in one version of a model, unless its configuration says otherwise.
@@ -28,7 +28,7 @@ pub struct Bounds {
     pub tenant_max: Option<u64>,
 }
 
-/// As far as [`Bounds::tenant_max`] goes.
+/// As far as [`AdmissionBounds::tenant_max`] goes.
 pub const TENANT_MAX_MAX: u64 = KeyedCounter::COUNT_MAX;
 
 /// Tenants with a count of their own: seven times as many, in 64 KiB.
@@ -36,14 +36,14 @@ const BUCKET_COUNT: u32 = 1024;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Gate {
+pub struct AdmissionLimits {
     live: AtomicU64,
     /// `u64::MAX` for none.
     server_max: u64,
-    tenants: Option<Tenants>,
+    tenants: Option<TenantLimits>,
 }
 
-struct Tenants {
+struct TenantLimits {
     counters: KeyedCounter,
     max: u64,
     /// Keyed at random: nobody can choose names that share a place.
@@ -54,19 +54,19 @@ struct Tenants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant(NonZeroU64);
 
-impl Gate {
+impl AdmissionLimits {
     /// None if nothing is bounded for which a gate is needed.
-    pub(crate) fn new(bounds: &Bounds) -> Option<Arc<Gate>> {
+    pub(crate) fn new(bounds: &AdmissionBounds) -> Option<Arc<AdmissionLimits>> {
         if bounds.server_max.is_none() && bounds.tenant_max.is_none() {
             return None;
         }
-        Some(Arc::new(Gate {
+        Some(Arc::new(AdmissionLimits {
             live: AtomicU64::new(0),
             server_max: bounds.server_max.unwrap_or(u64::MAX),
             tenants: bounds
                 .tenant_max
                 .map(|max| max.min(TENANT_MAX_MAX))
-                .map(|max| Tenants {
+                .map(|max| TenantLimits {
                     counters: KeyedCounter::new(BUCKET_COUNT, max),
                     max,
                     hasher: RandomState::new(),
@@ -89,10 +89,10 @@ impl Gate {
         model: &ModelVersion,
         id: &str,
         tenant: Option<Tenant>,
-    ) -> Result<Pass, Error> {
+    ) -> Result<Permit, Error> {
         // Counted at once, so that every way out gives the place back.
         let before = self.live.fetch_add(1, Ordering::Relaxed);
-        let mut pass = Pass {
+        let mut pass = Permit {
             gate: Arc::clone(self),
             slot: None,
             is_left: AtomicBool::new(false),
@@ -112,14 +112,14 @@ impl Gate {
 
 /// The refusal of request `id` because `who` has `max` live requests, which `model` counts.
 pub(crate) fn refusal(model: &ModelVersion, id: &str, who: &dyn fmt::Display, max: u64) -> Error {
-    model.statistics.report_failure(Failure::Rejected, 0);
+    model.statistics.report_failure(FailureReason::Rejected, 0);
     Error::exhausted(format!(
         "{}{who} has as many live requests as it may have ({max}), try again later",
-        Prefix(id)
+        RequestIdPrefix(id)
     ))
 }
 
-impl fmt::Debug for Tenants {
+impl fmt::Debug for TenantLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenants").field("max", &self.max).finish()
     }
@@ -127,13 +127,13 @@ impl fmt::Debug for Tenants {
 
 /// A place inside, given back when it is left, on drop at the latest.
 #[derive(Debug)]
-pub struct Pass {
-    gate: Arc<Gate>,
+pub struct Permit {
+    gate: Arc<AdmissionLimits>,
     slot: Option<CounterSlot>,
     is_left: AtomicBool,
 }
 
-impl Pass {
+impl Permit {
     pub(crate) fn leave(&self) {
         // Relaxed: only who comes first goes on, and counts are all that there is.
         if self.is_left.swap(true, Ordering::Relaxed) {
@@ -146,7 +146,7 @@ impl Pass {
     }
 }
 
-impl Drop for Pass {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.leave();
     }
@@ -156,7 +156,7 @@ impl Drop for Pass {
 mod tests {
     use super::*;
     use crate::fixture::{draft, model};
-    use crate::{Code, NoPlace, Reservation};
+    use crate::{Code, InFlightPermit, Rejected};
 
     const CONFIG: &str = "";
 
@@ -167,23 +167,23 @@ mod tests {
 
     #[test]
     fn without_bounds_there_is_no_gate() {
-        assert!(Gate::new(&Bounds::default()).is_none());
-        let models_alone = Bounds {
+        assert!(AdmissionLimits::new(&AdmissionBounds::default()).is_none());
+        let models_alone = AdmissionBounds {
             model_max: Some(1),
-            ..Bounds::default()
+            ..AdmissionBounds::default()
         };
-        assert!(Gate::new(&models_alone).is_none());
+        assert!(AdmissionLimits::new(&models_alone).is_none());
     }
 
     #[test]
     fn as_many_get_in_as_there_are_places() {
         let model = model(CONFIG);
-        let bounds = Bounds {
+        let bounds = AdmissionBounds {
             server_max: Some(3),
             tenant_max: Some(2),
             model_max: None,
         };
-        let gate = Gate::new(&bounds).unwrap();
+        let gate = AdmissionLimits::new(&bounds).unwrap();
         let [a, b] = [b"a", b"b"].map(|name| gate.tenant(name));
         let enter = |tenant| gate.enter(&model, "7", tenant);
         let first = enter(a).unwrap();
@@ -212,13 +212,13 @@ mod tests {
     #[test]
     fn a_pass_goes_with_the_requests_place() {
         let model = model(CONFIG);
-        let bounds = Bounds {
+        let bounds = AdmissionBounds {
             server_max: Some(1),
-            ..Bounds::default()
+            ..AdmissionBounds::default()
         };
-        let gate = Gate::new(&bounds).unwrap();
+        let gate = AdmissionLimits::new(&bounds).unwrap();
         assert_eq!(gate.tenant(b"a"), None, "tenants are not bounded");
-        let mut reservation = Reservation::new(&model).unwrap();
+        let mut reservation = InFlightPermit::new(&model).unwrap();
         reservation.carry(gate.enter(&model, "", None).unwrap());
         assert!(gate.enter(&model, "", None).is_err());
         // The request is over, though something still refers to it.
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn a_model_may_have_a_bound_of_its_own() {
         let model = model("parameters { key: 'CONCH_REQUESTS_MAX' value { string_value: '1' } }");
-        let held = Reservation::new(&model).unwrap();
-        let refused = Reservation::new(&model).err().unwrap();
-        assert_eq!(refused, NoPlace::Crowded);
+        let held = InFlightPermit::new(&model).unwrap();
+        let refused = InFlightPermit::new(&model).err().unwrap();
+        assert_eq!(refused, Rejected::Crowded);
         let error = crate::admit::refuse(&model, &draft(vec![]), refused);
         assert_eq!(error.code, Code::Exhausted);
         assert!(
@@ -244,6 +244,6 @@ mod tests {
         );
         assert_eq!(rejected(&model), 1);
         drop(held);
-        assert!(Reservation::new(&model).is_ok());
+        assert!(InFlightPermit::new(&model).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
 
-use conch_config::Model;
+use conch_config::ResolvedConfig;
 
 use crate::model_file::ModelFile;
 use crate::{Error, ModelVersion};
@@ -21,7 +21,7 @@ impl Labels {
     ///
     /// # Errors
     /// UNSUPPORTED if one lies outside of it, whatever links it goes by; INTERNAL if one cannot be read or is too large.
-    pub(crate) fn read(config: &Model, directory: &Path) -> Result<Labels, Error> {
+    pub(crate) fn read(config: &ResolvedConfig, directory: &Path) -> Result<Labels, Error> {
         let mut labels = Labels::default();
         for output in &config.outputs {
             if output.label_filename.is_empty() {
@@ -154,7 +154,7 @@ mod tests {
             );
             let mut config = conch_config::parse_text("config.pbtxt", &text).unwrap();
             conch_config::normalize(&mut config);
-            let config = Model::from_message(config).unwrap();
+            let config = ResolvedConfig::from_message(config).unwrap();
             let found = Labels::read(&config, &model).map(|labels| {
                 let label = labels.label("OUT", 0).unwrap();
                 label.to_str().unwrap().to_owned()

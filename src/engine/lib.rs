@@ -71,31 +71,31 @@ pub use conch_log as log;
 pub use conch_log::LogLimiter;
 
 pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
-pub use asker::{Asker, cancel};
+pub use asker::{RequestObserver, cancel};
 pub use backend::{
-    Backend, BackendHost, BackendSpec, Batch, BatchStrategy, Checkup, ExecutionPolicy, Instance,
-    InstanceSpec, LoadContext, Model,
+    Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
+    InstanceSpec, LoadContext, Model, ReadinessCheck,
 };
 
 pub use control::{ControlMode, LOAD_FILES_MAX, Overrides};
-pub use credits::{Backlog, Credits};
-pub use demand::Demand;
+pub use credits::{Credits, StreamBacklog};
+pub use demand::OnDemand;
 pub use error::{Code, Error, Truncated, truncated};
 pub use gate::Tenant;
 pub use host_policy::HostPolicies;
-pub use model::{ModelVersion, NoPlace, Reservation};
-pub use queue::{Place, withdraw};
-pub use rate::Capacity;
+pub use model::{InFlightPermit, ModelVersion, Rejected};
+pub use queue::{PendingPermit, withdraw};
+pub use rate::ResourceCapacity;
 pub use regions::Regions;
-pub use registry::{Reader, Registry, Snapshot};
-pub use remote::Remote;
+pub use registry::{Registry, RegistryReader, Snapshot};
+pub use remote::RemoteRepositories;
 pub use request::{
-    CorrelationId, Draft, DraftInput, Input, Live, Origin, Parameter, ParameterValue, Request,
-    Shape, Stamps, Ticket, WeakTicket,
+    CorrelationId, Draft, DraftInput, Input, OwnedRequest, Parameter, ParameterValue, Request,
+    RequestContext, RequestHandle, Shape, Timestamps, WeakRequestHandle,
 };
-pub use response::{Completion, Delivery, Departures, Output, Response};
+pub use response::{Completion, Delivery, Output, PendingResponses, Response};
 #[doc(hidden)]
 pub use scheduler::measure::Batcher;
-pub use scratch::Scratch;
+pub use scratch::ScratchDirectory;
 pub use sequence::reschedule;
-pub use server::{Options, Server};
+pub use server::{EngineOptions, Server};

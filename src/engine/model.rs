@@ -9,17 +9,17 @@ use arc_swap::ArcSwapOption;
 use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 
-use crate::admit::Plan;
-use crate::cache::Member;
+use crate::admit::AdmissionPlan;
+use crate::cache::ModelCache;
 use crate::clock::epoch_ms;
 use crate::ensemble::Ensemble;
-use crate::gate::Pass;
+use crate::gate::Permit;
 use crate::labels::Labels;
-use crate::order::Order;
-use crate::queue::{Bounds, Queue};
-use crate::readiness::Board;
-use crate::sequence::{Elders, Names};
-use crate::states::StatesStart;
+use crate::order::ResponseOrder;
+use crate::queue::{LevelBounds, ModelQueue};
+use crate::readiness::ProbeQueue;
+use crate::sequence::{DrainingVersions, SequenceIds};
+use crate::states::InitialStates;
 use crate::stats::{ModelStatistics, Statistics, Totals};
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
@@ -28,9 +28,9 @@ pub struct ModelVersion {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub version: i64,
-    pub config: Arc<conch_config::Model>,
+    pub config: Arc<conch_config::ResolvedConfig>,
     /// The configuration as it was changed while the version served: other instances, another version policy.
-    shown: ArcSwapOption<conch_config::Model>,
+    shown: ArcSwapOption<conch_config::ResolvedConfig>,
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
@@ -43,31 +43,31 @@ pub struct ModelVersion {
     crowd_max: u64,
     /// Who waits for the last request of a retired version.
     mourner: OnceLock<Thread>,
-    heritage: Mutex<Heritage>,
+    heritage: Mutex<PriorTotals>,
     /// Its last request is over, and its instances are gone.
     is_gone: AtomicBool,
     /// What admission needs of the configuration, worked out once.
-    pub(crate) plan: Plan,
+    pub(crate) plan: AdmissionPlan,
     /// Bounds of the queue policy.
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: LevelBounds,
     /// Present under preserve-ordering.
-    pub(crate) order: Option<Arc<Order>>,
+    pub(crate) order: Option<Arc<ResponseOrder>>,
     /// Names of classes; set before it is published.
     pub(crate) labels: OnceLock<Labels>,
     /// Ids of its sequences that have none of their own.
-    pub(crate) sequence_names: Names,
+    pub(crate) sequence_names: SequenceIds,
     /// Versions whose place it took, for the sequences that go on there.
-    pub(crate) elders: Elders,
+    pub(crate) elders: DrainingVersions,
     /// What its sequences' implicit states begin with, and where their buffers come from, if it has any; set before the cores are started.
-    pub(crate) states: OnceLock<(StatesStart, Arc<Pool>)>,
+    pub(crate) states: OnceLock<(InitialStates, Arc<Pool>)>,
     /// Present once the cores are started.
-    pub(crate) queue: OnceLock<Arc<Queue>>,
+    pub(crate) queue: OnceLock<Arc<ModelQueue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
-    pub(crate) inspection: OnceLock<Arc<Board>>,
+    pub(crate) inspection: OnceLock<Arc<ProbeQueue>>,
     /// Present if it is an ensemble, which has no queue; set before it is published.
     pub(crate) ensemble: OnceLock<Arc<Ensemble>>,
     /// Present if its responses are cached; set before it is published.
-    pub(crate) cache: OnceLock<Member>,
+    pub(crate) cache: OnceLock<ModelCache>,
 }
 
 impl ModelVersion {
@@ -75,7 +75,7 @@ impl ModelVersion {
     pub fn new(
         name: Arc<str>,
         version: i64,
-        config: Arc<conch_config::Model>,
+        config: Arc<conch_config::ResolvedConfig>,
         core_count: usize,
         live_max: u64,
     ) -> ModelVersion {
@@ -102,12 +102,12 @@ impl ModelVersion {
             mourner: OnceLock::new(),
             heritage: Mutex::default(),
             is_gone: AtomicBool::new(false),
-            plan: Plan::new(&config),
-            bounds: Bounds::new(&config),
+            plan: AdmissionPlan::new(&config),
+            bounds: LevelBounds::new(&config),
             order: is_ordered.then(Arc::default),
             labels: OnceLock::new(),
-            sequence_names: Names::default(),
-            elders: Elders::default(),
+            sequence_names: SequenceIds::default(),
+            elders: DrainingVersions::default(),
             states: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
@@ -139,22 +139,22 @@ impl ModelVersion {
     }
 
     /// Why there is no place beside `live_count` requests.
-    fn no_place_beside(&self, live_count: u64) -> NoPlace {
+    fn no_place_beside(&self, live_count: u64) -> Rejected {
         if live_count >= self.crowd_max {
-            NoPlace::Crowded
+            Rejected::Crowded
         } else {
-            NoPlace::Full
+            Rejected::Full
         }
     }
 
     /// The configuration for whoever asks for it; `config` is what requests go by.
-    pub fn shown_config(&self) -> Arc<conch_config::Model> {
+    pub fn shown_config(&self) -> Arc<conch_config::ResolvedConfig> {
         let shown = self.shown.load_full();
         shown.unwrap_or_else(|| Arc::clone(&self.config))
     }
 
     /// Shows another configuration, which agrees with `config` in all that requests depend on.
-    pub(crate) fn show_config(&self, config: Arc<conch_config::Model>) {
+    pub(crate) fn show_config(&self, config: Arc<conch_config::ResolvedConfig>) {
         self.shown.store(Some(config));
     }
 
@@ -252,14 +252,14 @@ impl ModelVersion {
 
 /// What was counted by those whose places a version took, for metrics: their counters go on through a reload, as upstream's do.
 #[derive(Default)]
-struct Heritage {
+struct PriorTotals {
     /// Of those that are gone.
     totals: Totals,
     /// Those that still finish requests, the last one and such as an earlier one left: they may go in any order.
     predecessors: Vec<Arc<ModelVersion>>,
 }
 
-impl Heritage {
+impl PriorTotals {
     /// Takes over the numbers of predecessors that are gone, and who was theirs.
     fn settle(&mut self) {
         let mut index = 0;
@@ -309,14 +309,14 @@ impl ModelVersion {
         totals
     }
 
-    fn heritage(&self) -> MutexGuard<'_, Heritage> {
+    fn heritage(&self) -> MutexGuard<'_, PriorTotals> {
         self.heritage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Why a request did not get a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum Rejected {
     /// As many requests are live as the queue may hold.
     Full,
     /// As many as are wanted of this model at a time.
@@ -333,28 +333,28 @@ const MOURNING_LOOK: Duration = Duration::from_millis(50);
 
 /// A model together with a place among its live requests, which is freed on drop at the latest.
 #[derive(Debug)]
-pub struct Reservation {
+pub struct InFlightPermit {
     model: Arc<ModelVersion>,
     /// Where the server's gate counts it, if there is one.
-    pass: Option<Pass>,
+    pass: Option<Permit>,
     is_freed: AtomicBool,
 }
 
-impl Reservation {
+impl InFlightPermit {
     /// A place in `model`.
     ///
     /// # Errors
     /// If the model has as many live requests as it may, or takes no more.
-    pub fn new(model: &Arc<ModelVersion>) -> Result<Reservation, NoPlace> {
+    pub fn new(model: &Arc<ModelVersion>) -> Result<InFlightPermit, Rejected> {
         let before = model.live.fetch_add(1, Ordering::Acquire);
         // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
-        let reservation = Reservation {
+        let reservation = InFlightPermit {
             model: Arc::clone(model),
             pass: None,
             is_freed: AtomicBool::new(false),
         };
         if before & RETIRED != 0 {
-            return Err(NoPlace::Retired);
+            return Err(Rejected::Retired);
         }
         let before = before & COUNT_MASK;
         if before >= model.live_max {
@@ -364,8 +364,8 @@ impl Reservation {
     }
 
     /// No place at all, for a request that nobody sent: whoever made it waits for it.
-    pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> Reservation {
-        Reservation {
+    pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> InFlightPermit {
+        InFlightPermit {
             model: Arc::clone(model),
             pass: None,
             is_freed: AtomicBool::new(true),
@@ -373,7 +373,7 @@ impl Reservation {
     }
 
     /// Keeps `pass` for as long as the place.
-    pub fn carry(&mut self, pass: Pass) {
+    pub fn carry(&mut self, pass: Permit) {
         self.pass = Some(pass);
     }
 
@@ -398,15 +398,15 @@ pub(crate) struct Pin {
 
 impl Pin {
     /// # Errors
-    /// [`NoPlace::Retired`].
-    pub(crate) fn new(model: &Arc<ModelVersion>) -> Result<Pin, NoPlace> {
+    /// [`Rejected::Retired`].
+    pub(crate) fn new(model: &Arc<ModelVersion>) -> Result<Pin, Rejected> {
         // Acquire: as a reservation.
         let before = model.live.fetch_add(PIN, Ordering::Acquire);
         let pin = Pin {
             model: Arc::clone(model),
         };
         if before & RETIRED != 0 {
-            return Err(NoPlace::Retired);
+            return Err(Rejected::Retired);
         }
         Ok(pin)
     }
@@ -425,10 +425,10 @@ impl Pin {
     ///
     /// # Errors
     /// If the model has as many live requests as it may.
-    pub(crate) fn reserve(&self) -> Result<Reservation, NoPlace> {
+    pub(crate) fn reserve(&self) -> Result<InFlightPermit, Rejected> {
         // Relaxed: it is ordered by what made the pin.
         let before = self.model.live.fetch_add(1, Ordering::Relaxed) & COUNT_MASK;
-        let reservation = Reservation {
+        let reservation = InFlightPermit {
             model: Arc::clone(&self.model),
             pass: None,
             is_freed: AtomicBool::new(false),
@@ -454,7 +454,7 @@ impl Drop for Pin {
     }
 }
 
-impl std::ops::Deref for Reservation {
+impl std::ops::Deref for InFlightPermit {
     type Target = Arc<ModelVersion>;
 
     fn deref(&self) -> &Arc<ModelVersion> {
@@ -462,7 +462,7 @@ impl std::ops::Deref for Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.free();
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use conch_memory::{Block, Budget, Charge, View};
+use conch_memory::{Block, Budget, ByteView, Charge};
 
 use crate::Error;
 
@@ -16,7 +16,7 @@ pub(crate) fn model_bytes(
     bytes: u64,
     owner: impl fmt::Display,
     fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
-) -> Result<View, Error> {
+) -> Result<ByteView, Error> {
     let mut charge = Charge::empty(budget);
     let size = usize::try_from(bytes).ok();
     let size = size
@@ -28,11 +28,11 @@ pub(crate) fn model_bytes(
             ))
         })?;
     if size == 0 {
-        return Ok(View::empty());
+        return Ok(ByteView::empty());
     }
     let mut block = Block::try_with_capacity(size)?;
     block.set_charge(charge);
     block.advance(size);
     fill(block.as_mut_slice())?;
-    Ok(View::from(block))
+    Ok(ByteView::from(block))
 }

@@ -1,6 +1,6 @@
 //! Preserve-ordering: responses of a model leave in the order in which its requests were batched.
 //!
-//! Each request of such a model gets a [`Turn`] in front of its completion. Its place in the order is reserved when it joins a batch
+//! Each request of such a model gets a [`OrderedCompletion`] in front of its completion. Its place in the order is reserved when it joins a batch
 //! (under the lock, so batches of several instances have one order); deliveries of later places wait until the earlier ones are final.
 //! A request that never joined a batch (cancelled, timed out) has no place and is answered at once.
 
@@ -14,37 +14,40 @@ use crate::{Completion, Delivery};
 
 /// The order of one model's responses.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct ResponseOrder {
     reserved: AtomicU64,
     // A lock on the data plane: only models that ask for it pay, and it is held to move a few deliveries.
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingDeliveries>,
 }
 
 /// A delivery that waits, and where it is to go.
-type Held = Option<(Arc<dyn Completion>, Delivery)>;
+type HeldDelivery = Option<(Arc<dyn Completion>, Delivery)>;
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingDeliveries {
     /// Places whose final delivery has left.
     left: u64,
     /// Deliveries of later places, in order of arrival within each; none for a place that was given up.
-    deliveries: BTreeMap<u64, Vec<Held>>,
+    deliveries: BTreeMap<u64, Vec<HeldDelivery>>,
 }
 
 /// One request's place in its model's order, in front of its completion.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct OrderedCompletion {
     inner: Arc<dyn Completion>,
-    order: Arc<Order>,
+    order: Arc<ResponseOrder>,
     /// 1-based; 0 while it has none.
     place: AtomicU64,
     /// Whether the final delivery was made.
     is_final: AtomicBool,
 }
 
-impl Turn {
-    pub(crate) fn new(order: &Arc<Order>, inner: &Arc<dyn Completion>) -> Arc<Turn> {
-        Arc::new(Turn {
+impl OrderedCompletion {
+    pub(crate) fn new(
+        order: &Arc<ResponseOrder>,
+        inner: &Arc<dyn Completion>,
+    ) -> Arc<OrderedCompletion> {
+        Arc::new(OrderedCompletion {
             inner: Arc::clone(inner),
             order: Arc::clone(order),
             place: AtomicU64::new(0),
@@ -62,9 +65,9 @@ impl Turn {
     }
 }
 
-impl Order {
+impl ResponseOrder {
     /// Passes on what is the next in order, and all that waited for it.
-    fn pass(&self, place: u64, held: Held) {
+    fn pass(&self, place: u64, held: HeldDelivery) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if place != waiting.left + 1 {
             waiting.deliveries.entry(place).or_default().push(held);
@@ -96,7 +99,7 @@ impl Order {
     }
 }
 
-impl Drop for Turn {
+impl Drop for OrderedCompletion {
     /// A request that is given up without an answer must not hold up the others for ever.
     fn drop(&mut self) {
         let place = *self.place.get_mut();
@@ -106,7 +109,7 @@ impl Drop for Turn {
     }
 }
 
-impl Completion for Turn {
+impl Completion for OrderedCompletion {
     fn deliver(&self, delivery: Delivery) {
         if delivery.is_final {
             self.is_final.store(true, Ordering::Relaxed);
@@ -146,8 +149,10 @@ mod tests {
     fn later_batches_wait_for_earlier_ones() {
         let recorder = Arc::new(Recorder::default());
         let completion: Arc<dyn Completion> = recorder.clone();
-        let order = Arc::new(Order::default());
-        let mut turns: Vec<_> = (0..4).map(|_| Turn::new(&order, &completion)).collect();
+        let order = Arc::new(ResponseOrder::default());
+        let mut turns: Vec<_> = (0..4)
+            .map(|_| OrderedCompletion::new(&order, &completion))
+            .collect();
         for index in [0, 1, 2] {
             turns[index].reserve();
         }
@@ -182,7 +187,9 @@ mod tests {
 
         // 0 is given up: 1 leaves when nobody has 0 any more.
         recorder.0.lock().unwrap().clear();
-        turns = (0..2).map(|_| Turn::new(&order, &completion)).collect();
+        turns = (0..2)
+            .map(|_| OrderedCompletion::new(&order, &completion))
+            .collect();
         turns.iter().for_each(|turn| turn.reserve());
         turns[1].deliver(Delivery {
             slot: 1,
@@ -198,8 +205,10 @@ mod tests {
     fn who_is_batched_again_keeps_its_place() {
         let recorder = Arc::new(Recorder::default());
         let completion: Arc<dyn Completion> = recorder.clone();
-        let order = Arc::new(Order::default());
-        let turns: Vec<_> = (0..2).map(|_| Turn::new(&order, &completion)).collect();
+        let order = Arc::new(ResponseOrder::default());
+        let turns: Vec<_> = (0..2)
+            .map(|_| OrderedCompletion::new(&order, &completion))
+            .collect();
         for index in [0, 1, 0, 0] {
             turns[index].reserve();
         }

@@ -5,16 +5,16 @@ use std::sync::{Mutex, PoisonError};
 
 /// Written by who loads, read by who asks for the index; control threads both.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(Mutex<Words>);
+pub(crate) struct LoadProgress(Mutex<ProgressText>);
 
 #[derive(Debug, Default)]
-struct Words {
+struct ProgressText {
     /// Which attempt this is, if not the first.
     attempt: String,
     stage: String,
 }
 
-impl Progress {
+impl LoadProgress {
     pub(crate) fn reach(&self, stage: impl Display) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).stage = stage.to_string();
     }

@@ -13,25 +13,28 @@ use conch_sync::{Clock, Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Work
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
-use crate::rate::Seat;
-use crate::scheduler::{Facts, Harvest, Hold, Key, Membership, Scheduler, Subject};
-use crate::sequence::{Ledger, returned, turn_away};
-use crate::shown::Shown;
-use crate::timekeeper::Timekeeper;
-use crate::{Departures, Error, Live, LogLimiter, Origin, Ticket};
+use crate::rate::ResourceHandle;
+use crate::scheduler::{
+    EntryKind, Scheduler, SchedulerDelay, SchedulerOutput, SchedulingParams, SequenceContext,
+    SequenceKey,
+};
+use crate::sequence::{ActiveSequences, returned, turn_away};
+use crate::shown::BatchStrategyAdapter;
+use crate::timekeeper::TimerThread;
+use crate::{Error, LogLimiter, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 use refusal::{cancel, has_refusals, reject};
 
-pub(crate) use places::Bounds;
-pub use places::Place;
+pub(crate) use places::LevelBounds;
+pub use places::PendingPermit;
 pub use refusal::withdraw;
-pub(crate) use refusal::{Cancelled, Refusal, mark_cancelled, refuse, stopping};
+pub(crate) use refusal::{CancelOutcome, SubmitRefusal, mark_cancelled, refuse, stopping};
 
-impl Subject for Origin {
-    fn facts(&self) -> &Facts {
+impl EntryKind for RequestContext {
+    fn facts(&self) -> &SchedulingParams {
         &self.facts
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         self.member.as_deref()
     }
 }
@@ -49,38 +52,38 @@ impl Clock for Monotonic {
 }
 
 /// See the module.
-pub(crate) struct Queue {
-    pool: WorkerPool<Ticket, Scheduler<Ticket>>,
+pub(crate) struct ModelQueue {
+    pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
     /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
-    returns: Box<[Inbox<Ticket>]>,
-    timekeeper: Arc<Timekeeper>,
+    returns: Box<[Inbox<RequestHandle>]>,
+    timekeeper: Arc<TimerThread>,
     core_count_max: usize,
     /// The earliest deadline that the timekeeper has for this queue.
     entrusted_ns: AtomicU64,
     /// No sequence starts any more.
     is_stopping: AtomicBool,
     /// Present once its sequences are being handed over: those that are under way.
-    ledger: OnceLock<Arc<Ledger>>,
+    ledger: OnceLock<Arc<ActiveSequences>>,
     /// Of sequences that start while they are under way.
     complaints: LogLimiter,
     name: Arc<str>,
 }
 
-impl Queue {
+impl ModelQueue {
     /// A queue for cores with so many instances each; it refuses requests of which the model's configuration cannot be honoured.
     ///
     /// # Errors
     /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has no queue.
     pub(crate) fn new(
-        config: &conch_config::Model,
+        config: &conch_config::ResolvedConfig,
         instance_counts: &[usize],
-        timekeeper: Arc<Timekeeper>,
+        timekeeper: Arc<TimerThread>,
         strategy: Option<Box<dyn BatchStrategy>>,
-    ) -> Result<Queue, Error> {
-        let strategy = strategy.map(|strategy| Box::new(Shown(strategy)) as _);
+    ) -> Result<ModelQueue, Error> {
+        let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
-        if let Some(hold) = Hold::from_environment() {
+        if let Some(hold) = SchedulerDelay::from_environment() {
             crate::log::warning!(
                 "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
                 config.name,
@@ -100,7 +103,7 @@ impl Queue {
             }
             _ => WorkerPool::new(scheduler, core_count_max),
         };
-        Ok(Queue {
+        Ok(ModelQueue {
             pool,
             returns: returns.into(),
             core_count_max,
@@ -134,9 +137,9 @@ impl Queue {
     pub(crate) fn next(
         self: &Arc<Self>,
         worker: &mut Worker,
-        seat: Option<&mut Seat>,
-        harvest: &mut Harvest<Live>,
-        departures: &mut Departures,
+        seat: Option<&mut ResourceHandle>,
+        harvest: &mut SchedulerOutput<OwnedRequest>,
+        departures: &mut PendingResponses,
     ) -> bool {
         if let Some(seat) = seat {
             return self.next_limited(worker, seat, harvest, departures);
@@ -164,9 +167,9 @@ impl Queue {
     fn next_limited(
         self: &Arc<Self>,
         worker: &mut Worker,
-        seat: &mut Seat,
-        harvest: &mut Harvest<Live>,
-        departures: &mut Departures,
+        seat: &mut ResourceHandle,
+        harvest: &mut SchedulerOutput<OwnedRequest>,
+        departures: &mut PendingResponses,
     ) -> bool {
         let core = worker.core();
         if seat.is_held() {
@@ -216,10 +219,10 @@ impl Queue {
     fn form(
         &self,
         core: usize,
-        scheduler: &mut Scheduler<Ticket>,
-        arrivals: Drained<Ticket>,
+        scheduler: &mut Scheduler<RequestHandle>,
+        arrivals: Drained<RequestHandle>,
         now_ns: u64,
-        harvest: &mut Harvest<Live>,
+        harvest: &mut SchedulerOutput<OwnedRequest>,
     ) -> PollState {
         accept(scheduler, arrivals, now_ns, harvest);
         if let Scheduler::Sequence(sequence) = &mut *scheduler {
@@ -247,8 +250,8 @@ impl Queue {
     fn settle(
         self: &Arc<Self>,
         unwatched_deadline_ns: Option<u64>,
-        harvest: &mut Harvest<Live>,
-        departures: &mut Departures,
+        harvest: &mut SchedulerOutput<OwnedRequest>,
+        departures: &mut PendingResponses,
     ) {
         if let Some(deadline_ns) = unwatched_deadline_ns {
             self.entrust(deadline_ns);
@@ -261,8 +264,8 @@ impl Queue {
 
     /// What a core would execute now, for tests that are the model's only core.
     #[cfg(test)]
-    pub(crate) fn form_now(self: &Arc<Self>) -> Vec<Live> {
-        let mut harvest = Harvest::default();
+    pub(crate) fn form_now(self: &Arc<Self>) -> Vec<OwnedRequest> {
+        let mut harvest = SchedulerOutput::default();
         let visited = self
             .pool
             .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
@@ -272,12 +275,15 @@ impl Queue {
         self.settle(
             deadline_of(visited).1,
             &mut harvest,
-            &mut Departures::default(),
+            &mut PendingResponses::default(),
         );
         harvest.batch
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refused<Ticket>> {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        ticket: RequestHandle,
+    ) -> Result<(), Refused<RequestHandle>> {
         let is_member = ticket.shared().member.is_some();
         self.pool.submit(ticket)?;
         if is_member && self.pool.is_busy() {
@@ -291,14 +297,14 @@ impl Queue {
     }
 
     /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever executes.
-    fn report_cancel(self: &Arc<Self>, ticket: Ticket) {
+    fn report_cancel(self: &Arc<Self>, ticket: RequestHandle) {
         // Failure: the request is linked in a queue, and the thread that takes it out sees the mark; or it executes as the last of its model.
         let _ = self.pool.submit(ticket);
         self.entrust(monotonic_ns());
     }
 
     /// A request that core `core` executed is done with, or is to be run again.
-    pub(crate) fn take_back(&self, ticket: Ticket, core: usize) {
+    pub(crate) fn take_back(&self, ticket: RequestHandle, core: usize) {
         let Some(returns) = self.returns.get(core) else {
             return;
         };
@@ -311,7 +317,7 @@ impl Queue {
     }
 
     /// Passes on what the scheduler says beside its batch. Under the lock.
-    fn pass_on(&self, harvest: &mut Harvest<Live>) {
+    fn pass_on(&self, harvest: &mut SchedulerOutput<OwnedRequest>) {
         for core in harvest.called.drain(..) {
             self.pool.notify_locked(core);
         }
@@ -330,7 +336,7 @@ impl Queue {
         false
     }
 
-    /// Refuses requests that start a sequence; those under way may go on until [`Queue::close`].
+    /// Refuses requests that start a sequence; those under way may go on until [`ModelQueue::close`].
     pub(crate) fn refuse_starts(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -376,9 +382,9 @@ impl Queue {
     /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the lock.
     fn inspect<R>(
         self: &Arc<Self>,
-        look: impl FnOnce(&mut Scheduler<Ticket>, u64) -> R,
+        look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R,
     ) -> Option<R> {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let visited = self
             .pool
             .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
@@ -394,14 +400,14 @@ impl Queue {
                 (seen, poll_state)
             });
         // Without a visit a core holds the lock: it has been told, looks again, and entrusts what it leaves.
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         let (seen, deadline_ns) = deadline_of(visited);
         self.settle(deadline_ns, &mut harvest, &mut departures);
         seen
     }
 
     /// Tells of sequences that started while they were under way: in all likelihood two clients have the same id.
-    fn warn(&self, conflicts: &mut Vec<Key>) {
+    fn warn(&self, conflicts: &mut Vec<SequenceKey>) {
         for key in conflicts.drain(..) {
             self.complaints.warn(
                 monotonic_ns(),
@@ -414,17 +420,17 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for ModelQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").finish_non_exhaustive()
     }
 }
 
 fn accept(
-    scheduler: &mut Scheduler<Ticket>,
-    arrivals: Drained<Ticket>,
+    scheduler: &mut Scheduler<RequestHandle>,
+    arrivals: Drained<RequestHandle>,
     now_ns: u64,
-    harvest: &mut Harvest<Live>,
+    harvest: &mut SchedulerOutput<OwnedRequest>,
 ) {
     for ticket in arrivals {
         scheduler.accept(ticket, now_ns, harvest);
@@ -440,7 +446,7 @@ fn deadline_of<R>(visited: Option<(R, PollState)>) -> (Option<R>, Option<u64>) {
 }
 
 /// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.
-fn leave_queue(live: &mut Live) {
+fn leave_queue(live: &mut OwnedRequest) {
     live.place = None;
     if let Some(turn) = &live.shared().turn {
         turn.reserve();

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use crate::backend::Checkup;
+use crate::backend::ReadinessCheck;
 use crate::{Error, ModelVersion, clock, log};
 
 /// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's `is_ready`, so that its own verdict
@@ -26,45 +26,45 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(6);
 
 /// The answer to a question for readiness, or the way to it.
 #[must_use]
-pub enum Readiness {
+pub enum ReadinessAnswer {
     Known(bool),
     /// Backends are to be asked.
-    Asked(Inquiry),
+    Asked(ReadinessProbe),
 }
 
-impl Readiness {
+impl ReadinessAnswer {
     /// The answer. Blocks up to [`ANSWER_WITHIN`] if backends are to be asked; not for shards.
     pub fn wait(self) -> bool {
         match self {
-            Readiness::Known(is_ready) => is_ready,
-            Readiness::Asked(inquiry) => inquiry.wait(),
+            ReadinessAnswer::Known(is_ready) => is_ready,
+            ReadinessAnswer::Asked(inquiry) => inquiry.wait(),
         }
     }
 }
 
 /// Asks the backends of some model versions, one after the other, until one is not ready. Dropping it ends the waiting, not the
 /// hook.
-pub struct Inquiry {
+pub struct ReadinessProbe {
     /// Those still to be asked, the next one last.
     left: Vec<Arc<ModelVersion>>,
-    visit: Option<Visit>,
+    visit: Option<ProbeRequest>,
     /// What a version says that is being unloaded: it is no longer ready, but that is no fault of the server.
     verdict_when_gone: bool,
     deadline_ns: u64,
 }
 
-impl Inquiry {
+impl ReadinessProbe {
     /// About all of `models`. Unloading one is no reason for a server to be not ready.
-    pub(crate) fn about_all(models: &[Arc<ModelVersion>]) -> Inquiry {
-        Inquiry::new(models.iter().rev().cloned().collect(), true)
+    pub(crate) fn about_all(models: &[Arc<ModelVersion>]) -> ReadinessProbe {
+        ReadinessProbe::new(models.iter().rev().cloned().collect(), true)
     }
 
-    pub(crate) fn about(model: &Arc<ModelVersion>) -> Inquiry {
-        Inquiry::new(vec![Arc::clone(model)], false)
+    pub(crate) fn about(model: &Arc<ModelVersion>) -> ReadinessProbe {
+        ReadinessProbe::new(vec![Arc::clone(model)], false)
     }
 
-    fn new(left: Vec<Arc<ModelVersion>>, verdict_when_gone: bool) -> Inquiry {
-        Inquiry {
+    fn new(left: Vec<Arc<ModelVersion>>, verdict_when_gone: bool) -> ReadinessProbe {
+        ReadinessProbe {
             left,
             visit: None,
             verdict_when_gone,
@@ -72,14 +72,14 @@ impl Inquiry {
         }
     }
 
-    /// When (monotonic) to stop waiting: then the answer is [`Inquiry::give_up`].
+    /// When (monotonic) to stop waiting: then the answer is [`ReadinessProbe::give_up`].
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
 
     /// The answer if none comes in time: not ready.
     pub fn give_up(&self) -> bool {
-        if let Some(Visit { version, .. }) = &self.visit {
+        if let Some(ProbeRequest { version, .. }) = &self.visit {
             log::warning!(
                 "the backend of model '{}' version {} does not say within {} s whether it is ready; it counts as not ready",
                 version.name,
@@ -91,7 +91,7 @@ impl Inquiry {
     }
 
     fn wait(mut self) -> bool {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
         let mut context = Context::from_waker(&waker);
         loop {
             if let Poll::Ready(is_ready) = Pin::new(&mut self).poll(&mut context) {
@@ -106,7 +106,7 @@ impl Inquiry {
     }
 }
 
-impl Future for Inquiry {
+impl Future for ReadinessProbe {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
@@ -116,13 +116,13 @@ impl Future for Inquiry {
                 Some(visit) => visit,
                 none => match this.left.pop() {
                     None => return Poll::Ready(true),
-                    Some(version) => none.insert(Visit::new(version)),
+                    Some(version) => none.insert(ProbeRequest::new(version)),
                 },
             };
             let is_fine = match std::task::ready!(visit.poll(context)) {
-                Finding::Ready => true,
-                Finding::NotReady => false,
-                Finding::Gone => this.verdict_when_gone,
+                ProbeResult::Ready => true,
+                ProbeResult::NotReady => false,
+                ProbeResult::Gone => this.verdict_when_gone,
             };
             this.visit = None;
             if !is_fine {
@@ -132,9 +132,9 @@ impl Future for Inquiry {
     }
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -142,7 +142,7 @@ impl Wake for Unpark {
 
 /// What a round found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finding {
+enum ProbeResult {
     Ready,
     NotReady,
     /// The version is being unloaded.
@@ -150,28 +150,28 @@ enum Finding {
 }
 
 /// One question to one model version.
-struct Visit {
+struct ProbeRequest {
     version: Arc<ModelVersion>,
     /// The round that answers it, and the key of its waker.
     joined: Option<(u64, u64)>,
 }
 
-impl Visit {
-    fn new(version: Arc<ModelVersion>) -> Visit {
-        Visit {
+impl ProbeRequest {
+    fn new(version: Arc<ModelVersion>) -> ProbeRequest {
+        ProbeRequest {
             version,
             joined: None,
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Finding> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<ProbeResult> {
         let Some(board) = self.version.inspection.get() else {
             // No hook: the registry's word is enough.
-            return Poll::Ready(Finding::Ready);
+            return Poll::Ready(ProbeResult::Ready);
         };
         let mut state = board.lock();
         if state.is_closed {
-            return Poll::Ready(Finding::Gone);
+            return Poll::Ready(ProbeResult::Gone);
         }
         let (round, key) = match self.joined {
             Some(joined) => joined,
@@ -181,7 +181,7 @@ impl Visit {
                     Some(since_ns)
                         if now_ns.saturating_sub(since_ns) >= ANSWER_WITHIN.as_nanos() as u64 =>
                     {
-                        return Poll::Ready(Finding::NotReady);
+                        return Poll::Ready(ProbeResult::NotReady);
                     }
                     Some(_) => {}
                     None => {
@@ -203,7 +203,7 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for ProbeRequest {
     fn drop(&mut self) {
         if let (Some((_, key)), Some(board)) = (self.joined, self.version.inspection.get()) {
             board.lock().waiting.remove(&key);
@@ -212,18 +212,18 @@ impl Drop for Visit {
 }
 
 /// Where questions are left for an inspector. The lock is held for a few instructions; only questions of readiness meet at it.
-pub(crate) struct Board {
-    state: Mutex<State>,
+pub(crate) struct ProbeQueue {
+    state: Mutex<ProbeState>,
     condvar: Condvar,
     /// A round has ended, or there will be no more.
     ended: Condvar,
 }
 
-struct State {
+struct ProbeState {
     /// The newest round that was ordered, and the newest that ended, with what it found.
     round: u64,
     finished: u64,
-    finding: Finding,
+    finding: ProbeResult,
     /// When the round was ordered that is not finished yet.
     running_since_ns: Option<u64>,
     /// Who waits, by a key that is never used twice.
@@ -231,10 +231,10 @@ struct State {
     key: u64,
     is_closed: bool,
     /// Whom the next round asks.
-    checkups: Arc<[Arc<dyn Checkup>]>,
+    checkups: Arc<[Arc<dyn ReadinessCheck>]>,
 }
 
-impl Board {
+impl ProbeQueue {
     /// Waits for the end of the round that runs, if one does.
     pub(crate) fn await_round(&self) {
         let state = self.ended.wait_while(self.lock(), |state| {
@@ -243,34 +243,34 @@ impl Board {
         drop(state.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProbeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The thread that asks the instances of one model version.
-pub(crate) struct Inspector {
-    board: Arc<Board>,
+pub(crate) struct ReadinessProber {
+    board: Arc<ProbeQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Inspector {
+impl ReadinessProber {
     /// None if there is nothing to ask.
     ///
     /// # Errors
     /// INTERNAL if no thread can be started.
     pub(crate) fn start(
         version: &ModelVersion,
-        checkups: Vec<Arc<dyn Checkup>>,
-    ) -> Result<Option<Inspector>, Error> {
+        checkups: Vec<Arc<dyn ReadinessCheck>>,
+    ) -> Result<Option<ReadinessProber>, Error> {
         if checkups.is_empty() {
             return Ok(None);
         }
-        let board = Arc::new(Board {
-            state: Mutex::new(State {
+        let board = Arc::new(ProbeQueue {
+            state: Mutex::new(ProbeState {
                 round: 0,
                 finished: 0,
-                finding: Finding::NotReady,
+                finding: ProbeResult::NotReady,
                 running_since_ns: None,
                 waiting: HashMap::new(),
                 key: 0,
@@ -291,19 +291,19 @@ impl Inspector {
                     version.name
                 ))
             })?;
-        Ok(Some(Inspector {
+        Ok(Some(ReadinessProber {
             board,
             thread: Some(thread),
         }))
     }
 
     /// Where to leave questions.
-    pub(crate) fn board(&self) -> &Arc<Board> {
+    pub(crate) fn board(&self) -> &Arc<ProbeQueue> {
         &self.board
     }
 
     /// Asks others, from the next round on.
-    pub(crate) fn ask_others(&self, checkups: Vec<Arc<dyn Checkup>>) {
+    pub(crate) fn ask_others(&self, checkups: Vec<Arc<dyn ReadinessCheck>>) {
         self.board.lock().checkups = checkups.into();
     }
 
@@ -319,7 +319,7 @@ impl Inspector {
     }
 }
 
-impl Drop for Inspector {
+impl Drop for ReadinessProber {
     /// Blocks as long as a hook does: its instance must outlive the call.
     fn drop(&mut self) {
         self.close();
@@ -331,14 +331,14 @@ impl Drop for Inspector {
     }
 }
 
-impl std::fmt::Debug for Inspector {
+impl std::fmt::Debug for ReadinessProber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inspector").finish_non_exhaustive()
     }
 }
 
 /// The life of an inspector's thread.
-fn inspect(board: &Board, label: &str) {
+fn inspect(board: &ProbeQueue, label: &str) {
     let mut state = board.lock();
     loop {
         while !state.is_closed && state.running_since_ns.is_none() {
@@ -367,7 +367,7 @@ fn inspect(board: &Board, label: &str) {
 }
 
 /// One round: the first that is not ready decides.
-fn ask(checkups: &[Arc<dyn Checkup>], label: &str) -> Finding {
+fn ask(checkups: &[Arc<dyn ReadinessCheck>], label: &str) -> ProbeResult {
     for checkup in checkups {
         let answer = catch_unwind(AssertUnwindSafe(|| checkup.ask()));
         let error = match answer {
@@ -376,9 +376,9 @@ fn ask(checkups: &[Arc<dyn Checkup>], label: &str) -> Finding {
             Err(_) => Error::internal("panic while the backend was asked"),
         };
         log::verbose!(1, "Model {label} is not ready: {error}");
-        return Finding::NotReady;
+        return ProbeResult::NotReady;
     }
-    Finding::Ready
+    ProbeResult::Ready
 }
 
 #[cfg(test)]

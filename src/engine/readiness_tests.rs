@@ -15,7 +15,7 @@ struct Hook {
     asked_count: AtomicUsize,
 }
 
-impl Checkup for Hook {
+impl ReadinessCheck for Hook {
     fn ask(&self) -> Result<(), Error> {
         self.asked_count.fetch_add(1, Ordering::SeqCst);
         let answers = self.answers.lock().unwrap();
@@ -27,7 +27,7 @@ struct Bed {
     /// First: their end lets hooks go, for which the inspector's end waits.
     answers: Vec<mpsc::Sender<Result<(), Error>>>,
     version: Arc<ModelVersion>,
-    inspector: Inspector,
+    inspector: ReadinessProber,
     hooks: Vec<Arc<Hook>>,
 }
 
@@ -45,9 +45,9 @@ fn bed(instance_count: usize) -> Bed {
         .unzip();
     let checkups = hooks
         .iter()
-        .map(|hook| Arc::clone(hook) as Arc<dyn Checkup>)
+        .map(|hook| Arc::clone(hook) as Arc<dyn ReadinessCheck>)
         .collect();
-    let inspector = Inspector::start(&version, checkups).unwrap().unwrap();
+    let inspector = ReadinessProber::start(&version, checkups).unwrap().unwrap();
     version
         .inspection
         .get_or_init(|| Arc::clone(inspector.board()));
@@ -82,7 +82,7 @@ impl Wake for Ignore {
     fn wake(self: Arc<Self>) {}
 }
 
-fn poll(inquiry: &mut Inquiry) -> Poll<bool> {
+fn poll(inquiry: &mut ReadinessProbe) -> Poll<bool> {
     Pin::new(inquiry).poll(&mut Context::from_waker(&Waker::from(Arc::new(Ignore))))
 }
 
@@ -102,7 +102,7 @@ fn every_instance_is_asked_until_one_is_not_ready() {
         for (sender, answer) in bed.answers.iter().zip(answers) {
             sender.send(answer).unwrap();
         }
-        assert_eq!(Inquiry::about(&bed.version).wait(), expected);
+        assert_eq!(ReadinessProbe::about(&bed.version).wait(), expected);
         assert_eq!(bed.asked(), asked);
     }
 }
@@ -124,7 +124,7 @@ fn all_models_must_agree_and_those_without_a_hook_do() {
         if let Some(right) = right {
             second.answers[0].send(right).unwrap();
         }
-        assert_eq!(Inquiry::about_all(&models).wait(), expected);
+        assert_eq!(ReadinessProbe::about_all(&models).wait(), expected);
     }
     assert_eq!(
         (first.asked(), second.asked()),
@@ -134,16 +134,18 @@ fn all_models_must_agree_and_those_without_a_hook_do() {
     second.inspector.close();
     first.answers[0].send(Ok(())).unwrap();
     assert!(
-        Inquiry::about_all(&models).wait(),
+        ReadinessProbe::about_all(&models).wait(),
         "one that is unloaded is no longer asked"
     );
-    assert!(!Inquiry::about(&second.version).wait());
+    assert!(!ReadinessProbe::about(&second.version).wait());
 }
 
 #[test]
 fn those_who_ask_meanwhile_share_a_round() {
     let bed = bed(1);
-    let mut inquiries: Vec<_> = (0..100).map(|_| Inquiry::about(&bed.version)).collect();
+    let mut inquiries: Vec<_> = (0..100)
+        .map(|_| ReadinessProbe::about(&bed.version))
+        .collect();
     for inquiry in &mut inquiries {
         assert!(poll(inquiry).is_pending());
         assert!(poll(inquiry).is_pending(), "as often as one likes");
@@ -169,7 +171,7 @@ fn those_who_ask_meanwhile_share_a_round() {
 #[test]
 fn a_hook_that_hangs_counts_as_not_ready() {
     let bed = bed(1);
-    let mut inquiry = Inquiry::about(&bed.version);
+    let mut inquiry = ReadinessProbe::about(&bed.version);
     assert!(poll(&mut inquiry).is_pending());
     bed.await_asked(&[1]);
     // As if it had been asked long ago.
@@ -177,7 +179,7 @@ fn a_hook_that_hangs_counts_as_not_ready() {
     let long_ago_ns = clock::monotonic_ns() - ANSWER_WITHIN.as_nanos() as u64;
     board.lock().running_since_ns = Some(long_ago_ns);
     assert_eq!(
-        poll(&mut Inquiry::about(&bed.version)),
+        poll(&mut ReadinessProbe::about(&bed.version)),
         Poll::Ready(false),
         "at once"
     );
@@ -191,7 +193,7 @@ fn a_hook_that_hangs_counts_as_not_ready() {
     }
     bed.answers[0].send(Ok(())).unwrap();
     assert!(
-        Inquiry::about(&bed.version).wait(),
+        ReadinessProbe::about(&bed.version).wait(),
         "it has come back, and is asked again"
     );
     assert_eq!(bed.asked(), [2]);
@@ -201,7 +203,7 @@ fn a_hook_that_hangs_counts_as_not_ready() {
 fn the_end_of_an_inspector_answers_all_who_wait() {
     let bed = bed(1);
     let (version, sender) = (Arc::clone(&bed.version), bed.answers[0].clone());
-    let waiting = thread::spawn(move || Inquiry::about(&version).wait());
+    let waiting = thread::spawn(move || ReadinessProbe::about(&version).wait());
     bed.await_asked(&[1]);
     bed.inspector.close();
     assert!(!waiting.join().unwrap(), "though the hook hangs");
@@ -212,18 +214,21 @@ fn the_end_of_an_inspector_answers_all_who_wait() {
 #[test]
 fn a_panic_is_not_ready() {
     struct Panics;
-    impl Checkup for Panics {
+    impl ReadinessCheck for Panics {
         fn ask(&self) -> Result<(), Error> {
             panic!("on purpose");
         }
     }
     let version = model(CONFIG);
-    let inspector = Inspector::start(&version, vec![Arc::new(Panics)])
+    let inspector = ReadinessProber::start(&version, vec![Arc::new(Panics)])
         .unwrap()
         .unwrap();
     version
         .inspection
         .get_or_init(|| Arc::clone(inspector.board()));
-    assert!(!Inquiry::about(&version).wait());
-    assert!(!Inquiry::about(&version).wait(), "the thread lives on");
+    assert!(!ReadinessProbe::about(&version).wait());
+    assert!(
+        !ReadinessProbe::about(&version).wait(),
+        "the thread lives on"
+    );
 }

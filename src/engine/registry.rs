@@ -1,6 +1,6 @@
 //! Which models can be asked for, as immutable snapshots.
 //!
-//! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a [`Reader`], which costs one
+//! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a [`RegistryReader`], which costs one
 //! atomic load of a line that nobody writes between changes. A request that found its [`ModelVersion`] keeps it alive, whatever the
 //! registry becomes.
 
@@ -15,7 +15,7 @@ use crate::{Error, ModelVersion, truncated};
 
 /// Where a model version stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum VersionState {
     Loading,
     Ready,
     Unloading,
@@ -23,22 +23,22 @@ pub enum State {
     Unavailable(String),
 }
 
-impl State {
+impl VersionState {
     /// The word of the repository index.
     pub const fn name(&self) -> &'static str {
         match self {
-            State::Loading => "LOADING",
-            State::Ready => "READY",
-            State::Unloading => "UNLOADING",
-            State::Unavailable(_) => "UNAVAILABLE",
+            VersionState::Loading => "LOADING",
+            VersionState::Ready => "READY",
+            VersionState::Unloading => "UNLOADING",
+            VersionState::Unavailable(_) => "UNAVAILABLE",
         }
     }
 
     /// Empty unless unavailable.
     pub fn reason(&self) -> &str {
         match self {
-            State::Unavailable(reason) => reason,
-            State::Loading | State::Ready | State::Unloading => "",
+            VersionState::Unavailable(reason) => reason,
+            VersionState::Loading | VersionState::Ready | VersionState::Unloading => "",
         }
     }
 }
@@ -52,7 +52,7 @@ pub const UNLOADED: &str = "unloaded";
 /// The registry's entry of one version.
 #[derive(Clone, Debug)]
 pub struct VersionEntry {
-    pub state: State,
+    pub state: VersionState,
     /// Present while ready; kept while unloading, so that its numbers can still be read.
     pub model: Option<Arc<ModelVersion>>,
 }
@@ -91,7 +91,7 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Shared between snapshots, so that a change of one model does not cost what all cost.
-    models: HashMap<Arc<str>, Arc<Named>>,
+    models: HashMap<Arc<str>, Arc<NamedModels>>,
     /// Models of one name may differ in their namespace, which gives names that mean none another error.
     has_namespaces: bool,
     /// The server's start failed: there is nothing to ask.
@@ -102,7 +102,7 @@ pub struct Snapshot {
 
 /// The models of one name: one, but for namespaces.
 #[derive(Clone, Debug, Default)]
-struct Named {
+struct NamedModels {
     /// The one that requests mean.
     versions: Versions,
     /// How many there are that were not unloaded, nor are about to be; requests cannot tell several apart.
@@ -110,11 +110,11 @@ struct Named {
     others: Vec<Versions>,
 }
 
-impl Named {
+impl NamedModels {
     fn add(&mut self, versions: Versions) {
-        let is_candidate = versions
-            .values()
-            .any(|entry| entry.state != State::Unloading && entry.state.reason() != UNLOADED);
+        let is_candidate = versions.values().any(|entry| {
+            entry.state != VersionState::Unloading && entry.state.reason() != UNLOADED
+        });
         let is_first = self.versions.is_empty() || (is_candidate && self.candidate_count == 0);
         self.candidate_count += usize::from(is_candidate);
         let other = if is_first {
@@ -130,7 +130,7 @@ impl Named {
 
 impl Snapshot {
     pub fn new(models: impl IntoIterator<Item = (ModelId, Versions)>) -> Snapshot {
-        let mut named: HashMap<Arc<str>, Named> = HashMap::new();
+        let mut named: HashMap<Arc<str>, NamedModels> = HashMap::new();
         for (id, versions) in models {
             named.entry(id.name).or_default().add(versions);
         }
@@ -172,7 +172,7 @@ impl Snapshot {
                 (&left.name, left.version).cmp(&(&right.name, right.version))
             });
         }
-        let mut named = Named::default();
+        let mut named = NamedModels::default();
         named.add(versions);
         self.models.insert(Arc::clone(name), Arc::new(named));
     }
@@ -330,7 +330,9 @@ impl Snapshot {
 
 impl VersionEntry {
     fn ready(&self) -> Option<&Arc<ModelVersion>> {
-        self.model.as_ref().filter(|_| self.state == State::Ready)
+        self.model
+            .as_ref()
+            .filter(|_| self.state == VersionState::Ready)
     }
 }
 
@@ -347,8 +349,8 @@ impl Registry {
     }
 
     /// For a thread that looks often.
-    pub fn reader(&self) -> Reader {
-        Reader {
+    pub fn reader(&self) -> RegistryReader {
+        RegistryReader {
             cache: Cache::new(Arc::clone(&self.current)),
         }
     }
@@ -360,17 +362,17 @@ impl Registry {
 }
 
 /// One thread's view of the registry. Holds the snapshot it saw last until the next look.
-pub struct Reader {
+pub struct RegistryReader {
     cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
 }
 
-impl Reader {
+impl RegistryReader {
     pub fn load(&mut self) -> &Arc<Snapshot> {
         self.cache.load()
     }
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for RegistryReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Reader")
     }
@@ -381,13 +383,13 @@ mod tests {
     use super::*;
     use crate::Code;
 
-    fn snapshot(entries: &[(&str, i64, State)]) -> Snapshot {
+    fn snapshot(entries: &[(&str, i64, VersionState)]) -> Snapshot {
         let mut models: HashMap<ModelId, Versions> = HashMap::new();
         for (name, version, state) in entries {
             let (namespace, name) = name.split_once("::").unwrap_or(("", name));
             let mut message = conch_config::parse_text("test", "name: 'x' backend: 'b'").unwrap();
             conch_config::normalize(&mut message);
-            let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
+            let config = Arc::new(conch_config::ResolvedConfig::from_partial(message).unwrap());
             let version_of = ModelVersion::new(Arc::from(name), *version, config, 1, 1);
             let model = Arc::new(version_of.in_namespace(Arc::from(namespace)));
             let entry = VersionEntry {
@@ -406,11 +408,11 @@ mod tests {
     #[test]
     fn only_ready_versions_are_found() {
         let snapshot = snapshot(&[
-            ("b", 1, State::Ready),
-            ("b", 2, State::Ready),
-            ("b", 3, State::Unloading),
-            ("b", 4, State::Loading),
-            ("a", 7, State::Ready),
+            ("b", 1, VersionState::Ready),
+            ("b", 2, VersionState::Ready),
+            ("b", 3, VersionState::Unloading),
+            ("b", 4, VersionState::Loading),
+            ("a", 7, VersionState::Ready),
         ]);
         assert_eq!(snapshot.find("b", None).unwrap().version, 2);
         assert_eq!(snapshot.find("b", Some(1)).unwrap().version, 1);
@@ -437,14 +439,14 @@ mod tests {
 
     #[test]
     fn a_name_must_mean_one_model() {
-        let gone = State::Unavailable(UNLOADED.to_owned());
+        let gone = VersionState::Unavailable(UNLOADED.to_owned());
         let snapshot = snapshot(&[
-            ("r::a", 1, State::Ready),
-            ("s::a", 2, State::Ready),
+            ("r::a", 1, VersionState::Ready),
+            ("s::a", 2, VersionState::Ready),
             ("r::b", 1, gone.clone()),
-            ("s::b", 2, State::Ready),
+            ("s::b", 2, VersionState::Ready),
             ("r::c", 1, gone),
-            ("s::c", 2, State::Unloading),
+            ("s::c", 2, VersionState::Unloading),
         ]);
         let error = snapshot.find("a", Some(1)).unwrap_err();
         assert_eq!(error.code, Code::InvalidArg);
@@ -480,7 +482,7 @@ mod tests {
         let registry = Registry::default();
         let mut reader = registry.reader();
         assert!(reader.load().find("a", None).is_err());
-        registry.publish(snapshot(&[("a", 1, State::Ready)]));
+        registry.publish(snapshot(&[("a", 1, VersionState::Ready)]));
         let kept = Arc::clone(reader.load().find("a", None).unwrap());
         assert!(Arc::ptr_eq(reader.load(), &registry.snapshot()));
         registry.publish(Snapshot::default());

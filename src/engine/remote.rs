@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 
 /// Repositories by URI.
-pub trait Remote: fmt::Debug + Send + Sync {
+pub trait RemoteRepositories: fmt::Debug + Send + Sync {
     /// The names of all models of `repository`: its sub-directories, sorted.
     ///
     /// # Errors
@@ -19,21 +19,25 @@ pub trait Remote: fmt::Debug + Send + Sync {
     /// Whether there is anything below `directory`.
     ///
     /// # Errors
-    /// As [`Remote::models`].
+    /// As [`RemoteRepositories::models`].
     fn exists(&self, directory: &str) -> Result<bool, Error>;
 
     /// What lies below each of `directories`, in their order; nothing below one that is not there. Downloads no contents.
     ///
     /// # Errors
-    /// Of each: as [`Remote::models`], and INVALID_ARG if it has more objects than can be held.
-    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>>;
+    /// Of each: as [`RemoteRepositories::models`], and INVALID_ARG if it has more objects than can be held.
+    fn list(&self, directories: &[&str]) -> Vec<Result<RemoteListing, Error>>;
 
     /// Downloads a directory, or fails and leaves what came so far.
     ///
     /// # Errors
     /// INVALID_ARG for a name that cannot be a file's; UNAVAILABLE if what lies there is not any more what the listing says; what `watch`
     /// returned; INTERNAL for all that network and disk may do.
-    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error>;
+    fn download(
+        &self,
+        wanted: &DownloadSpec<'_>,
+        watch: &DownloadObserver<'_>,
+    ) -> Result<(), Error>;
 
     /// Where models of this kind of repository are to be kept while they are loaded; none for the system's directory of temporary files.
     fn mount_directory(&self, directory: &str) -> Option<PathBuf>;
@@ -41,12 +45,12 @@ pub trait Remote: fmt::Debug + Send + Sync {
 
 /// All that lies below a remote directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct RemoteListing {
     /// By name.
-    pub objects: Vec<Object>,
+    pub objects: Vec<RemoteObject>,
 }
 
-impl Listing {
+impl RemoteListing {
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -59,7 +63,7 @@ impl Listing {
 
 /// One file of a remote directory; or a directory in which nothing lies, which cannot be told from an empty file without asking for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct RemoteObject {
     /// Below the directory, with `/` between its parts. From outside: it may be anything.
     pub name: String,
     pub bytes: u64,
@@ -71,29 +75,29 @@ pub struct Object {
 
 /// What is to be downloaded, and where to.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'w> {
+pub struct DownloadSpec<'w> {
     pub directory: &'w str,
     /// All that is wanted of it, as it was listed.
-    pub listing: &'w Listing,
+    pub listing: &'w RemoteListing,
     /// An empty directory.
     pub target: &'w Path,
 }
 
 /// How far a download is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct DownloadProgress {
     pub bytes: u64,
     pub files: usize,
 }
 
 /// Hears of progress, and several times per second while there is none; an error ends the download. Called on one thread.
-pub type Watch<'w> = dyn Fn(Progress) -> Result<(), Error> + 'w;
+pub type DownloadObserver<'w> = dyn Fn(DownloadProgress) -> Result<(), Error> + 'w;
 
 /// No remote repositories: their URIs are refused.
 #[derive(Debug)]
 pub struct NoRemote;
 
-impl Remote for NoRemote {
+impl RemoteRepositories for NoRemote {
     fn models(&self, repository: &str) -> Result<Vec<String>, Error> {
         Err(refusal(repository))
     }
@@ -102,14 +106,14 @@ impl Remote for NoRemote {
         Err(refusal(directory))
     }
 
-    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>> {
+    fn list(&self, directories: &[&str]) -> Vec<Result<RemoteListing, Error>> {
         directories
             .iter()
             .map(|directory| Err(refusal(directory)))
             .collect()
     }
 
-    fn download(&self, wanted: &Wanted<'_>, _: &Watch<'_>) -> Result<(), Error> {
+    fn download(&self, wanted: &DownloadSpec<'_>, _: &DownloadObserver<'_>) -> Result<(), Error> {
         Err(refusal(wanted.directory))
     }
 

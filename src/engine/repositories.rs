@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::registry::ModelId;
-use crate::remote::{self, NoRemote, Remote};
+use crate::remote::{self, NoRemote, RemoteRepositories};
 use crate::repository::sub_directories;
 use crate::{Code, Error, log, truncated};
 
 /// The repositories' contents: the directories that carry each model, in the order of the repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scan {
+pub(crate) struct RepositoryScan {
     pub models: BTreeMap<ModelId, Vec<PathBuf>>,
     /// Repositories that could not be read.
     pub unreadable: Vec<PathBuf>,
@@ -30,7 +30,7 @@ pub(crate) struct Repositories {
     mappings: BTreeMap<String, (PathBuf, PathBuf)>,
     /// Models of the same name in different repositories are different models.
     is_namespacing: bool,
-    remote: Arc<dyn Remote>,
+    remote: Arc<dyn RemoteRepositories>,
 }
 
 impl Repositories {
@@ -43,14 +43,14 @@ impl Repositories {
         }
     }
 
-    pub(crate) fn with_remote(mut self, remote: Arc<dyn Remote>) -> Repositories {
+    pub(crate) fn with_remote(mut self, remote: Arc<dyn RemoteRepositories>) -> Repositories {
         self.remote = remote;
         self
     }
 
     /// Lists the models of all repositories.
-    pub(crate) fn scan(&self) -> Scan {
-        let mut scan = Scan::default();
+    pub(crate) fn scan(&self) -> RepositoryScan {
+        let mut scan = RepositoryScan::default();
         let mapped: BTreeMap<&Path, &str> = self
             .mappings
             .iter()
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::lifecycle::fake::Directory;
 
-    fn names(scan: &Scan) -> Vec<String> {
+    fn names(scan: &RepositoryScan) -> Vec<String> {
         scan.models.keys().map(ModelId::to_string).collect()
     }
 

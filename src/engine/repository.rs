@@ -15,7 +15,7 @@ use crate::{Code, Error, log};
 
 /// A model that may be loaded: its configuration is sound as far as it goes.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct ModelCandidate {
     /// The model's directory.
     pub path: PathBuf,
     /// Completed by rule, normalised and checked, but for instance groups and what the backend may complete.
@@ -49,15 +49,15 @@ pub(crate) fn read_config(
 pub(crate) fn complete_candidate(
     mut config: ModelConfig,
     preparation: &Preparation<'_>,
-) -> Result<Candidate, Error> {
+) -> Result<ModelCandidate, Error> {
     conch_config::prepare(&mut config, preparation)?;
     // Instance groups become facts once the backend had its say.
     let without_groups = ModelConfig {
         instance_group: Vec::new(),
         ..config.clone()
     };
-    let facts = conch_config::Model::from_partial(without_groups)?;
-    Ok(Candidate {
+    let facts = conch_config::ResolvedConfig::from_partial(without_groups)?;
+    Ok(ModelCandidate {
         path: preparation.path.to_owned(),
         config,
         version_policy: facts.version_policy,

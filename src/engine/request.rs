@@ -1,30 +1,30 @@
 //! A request from draft to execution.
 //!
 //! [`Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model and makes a [`Request`], which lives in a
-//! `channel::Claim` beside its [`Origin`]: many threads may hold the claim (a [`Ticket`]: the shard's timer, the scheduler's queue),
-//! but only the one that wins the claim gets the request itself ([`Live`]).
+//! `channel::Claim` beside its [`RequestContext`]: many threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue),
+//! but only the one that wins the claim gets the request itself ([`OwnedRequest`]).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_config::DataType;
-use conch_memory::{Budget, View};
+use conch_memory::{Budget, ByteView};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
-use crate::asker::{Asker, Hold};
-use crate::cache::Deposit;
+use crate::asker::{ReleaseGuard, RequestObserver};
+use crate::cache::CacheInsert;
 use crate::credits::Credits;
-use crate::ensemble::{Run, StepHold};
+use crate::ensemble::{Execution, StepGuard};
 use crate::gate::Tenant;
-use crate::model::Reservation;
-use crate::order::Turn;
-use crate::queue::Place;
-use crate::regions::Usage;
-use crate::scheduler::Facts;
-use crate::scheduler::Membership;
-use crate::sequence::Leash;
-use crate::states::States;
+use crate::model::InFlightPermit;
+use crate::order::OrderedCompletion;
+use crate::queue::PendingPermit;
+use crate::regions::RequestRegions;
+use crate::scheduler::SchedulingParams;
+use crate::scheduler::SequenceContext;
+use crate::sequence::ReturnGuard;
+use crate::states::SequenceStates;
 use crate::stats::ExecutionSpan;
 use crate::{Completion, ModelVersion};
 
@@ -32,13 +32,13 @@ use crate::{Completion, ModelVersion};
 pub type Shape = SmallVec<[i64; 6]>;
 
 /// The shared handle of a request: to queue, cancel or expire it.
-pub type Ticket = Arc<Claim<Origin, Request>>;
+pub type RequestHandle = Arc<Claim<RequestContext, Request>>;
 
 /// A ticket that keeps nothing alive.
-pub type WeakTicket = std::sync::Weak<Claim<Origin, Request>>;
+pub type WeakRequestHandle = std::sync::Weak<Claim<RequestContext, Request>>;
 
 /// Exclusive possession of a request after winning its claim: to execute it or to answer it.
-pub type Live = Owned<Origin, Request>;
+pub type OwnedRequest = Owned<RequestContext, Request>;
 
 /// A sequence's id. The default, `Unsigned(0)`, means none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,19 +94,19 @@ pub struct Draft<'a> {
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
     /// A place among the model's live requests that the request has already, where models come when they are asked for.
-    pub lease: Option<Box<Reservation>>,
+    pub lease: Option<Box<InFlightPermit>>,
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
     /// What its response is charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
-    pub asker: Option<Arc<dyn Asker>>,
+    pub asker: Option<Arc<dyn RequestObserver>>,
     /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
     pub credits: Option<Arc<Credits>>,
-    /// It came on a stream: see [`Origin::takes_first`].
+    /// It came on a stream: see [`RequestContext::takes_first`].
     pub takes_first: bool,
     /// The registered memory that its inputs lie in and its outputs are wanted in, if any.
-    pub usage: Option<Arc<Usage>>,
+    pub usage: Option<Arc<RequestRegions>>,
 }
 
 /// One input of a [`Draft`].
@@ -116,13 +116,13 @@ pub struct DraftInput<'a> {
     pub data_type: DataType,
     pub shape: Shape,
     /// The tensor's bytes in wire layout, in one or more pieces.
-    pub chunks: SmallVec<[View; 1]>,
+    pub chunks: SmallVec<[ByteView; 1]>,
 }
 
 /// The part of a request that everyone with its ticket may read: where the answer goes, and what it concerns. Made by `admit`.
-pub struct Origin {
+pub struct RequestContext {
     /// The model, and the request's place among its live requests: a ticket that is cancelled but still queued counts.
-    pub model: Reservation,
+    pub model: InFlightPermit,
     pub id: Box<str>,
     pub completion: Arc<dyn Completion>,
     /// The completion's own name for the request.
@@ -132,19 +132,19 @@ pub struct Origin {
     /// If a one-to-one model sends several responses, the first is the answer and the others are dropped; else they are an error.
     pub takes_first: bool,
     /// Where outputs are wanted in registered memory, until the final response has left.
-    pub usage: Option<Arc<Usage>>,
+    pub usage: Option<Arc<RequestRegions>>,
     /// What its responses are charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
     /// What the scheduler goes by.
-    pub(crate) facts: Facts,
+    pub(crate) facts: SchedulingParams,
     /// Its part in its sequence, if its model has sequences.
-    pub(crate) member: Option<Box<Membership>>,
+    pub(crate) member: Option<Box<SequenceContext>>,
     /// In front of the receiver, under preserve-ordering.
-    pub(crate) turn: Option<Arc<Turn>>,
+    pub(crate) turn: Option<Arc<OrderedCompletion>>,
     /// The same object as `completion`, if the model has a cache.
-    pub(crate) deposit: Option<Arc<Deposit>>,
+    pub(crate) deposit: Option<Arc<CacheInsert>>,
     /// What became of it, if its model is an ensemble.
-    pub(crate) run: OnceLock<Weak<Run>>,
+    pub(crate) run: OnceLock<Weak<Execution>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.
@@ -160,19 +160,19 @@ pub struct Request {
     pub requested_outputs: SmallVec<[u16; 4]>,
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,
-    pub stamps: Stamps,
+    pub stamps: Timestamps,
     /// Those of its sequence, if its model has implicit states and its scheduler attached them.
-    pub states: Option<Arc<Mutex<States>>>,
+    pub states: Option<Arc<Mutex<SequenceStates>>>,
     /// It only fills an empty place of a batch: it wants no output, and nothing of it is counted.
     pub is_filler: bool,
     /// While it executes, if its scheduler wants to know when it comes back.
-    pub(crate) leash: Option<Leash>,
+    pub(crate) leash: Option<ReturnGuard>,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<PendingPermit>,
     /// If it is a step of an ensemble's request.
-    pub(crate) step: Option<StepHold>,
+    pub(crate) step: Option<StepGuard>,
     /// Last: dropped when nothing of the request is referenced any more.
-    pub(crate) hold: Hold,
+    pub(crate) hold: ReleaseGuard,
 }
 
 impl Request {
@@ -193,7 +193,7 @@ impl Request {
     }
 
     /// Who asked, if within this process.
-    pub fn asker(&self) -> Option<&Arc<dyn Asker>> {
+    pub fn asker(&self) -> Option<&Arc<dyn RequestObserver>> {
         self.hold.asker()
     }
 }
@@ -205,20 +205,20 @@ pub struct Input {
     pub data_type: DataType,
     /// After `reshape`, including the batch dimension of a batching model.
     pub shape: Shape,
-    pub chunks: SmallVec<[View; 1]>,
+    pub chunks: SmallVec<[ByteView; 1]>,
     pub byte_size: u64,
 }
 
 impl Input {
     /// Whether a client may still write to some of it.
     pub(crate) fn is_shared(&self) -> bool {
-        self.chunks.iter().any(View::is_shared)
+        self.chunks.iter().any(ByteView::is_shared)
     }
 }
 
 /// Monotonic clock readings, ns; 0 until reached.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stamps {
+pub struct Timestamps {
     /// The request was admitted.
     pub request_start_ns: u64,
     /// It entered the model's queue.

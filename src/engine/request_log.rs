@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-use crate::admit::Prefix;
+use crate::admit::RequestIdPrefix;
 use crate::error::truncated;
 use crate::log;
-use crate::request::{Origin, Request};
+use crate::request::{Request, RequestContext};
 
 /// What becomes of a request, as upstream names it.
 #[derive(Clone, Copy, Debug)]
@@ -35,19 +35,23 @@ impl fmt::Display for RequestState {
 /// Whether anything of it is logged.
 #[inline]
 pub fn is_shown() -> bool {
-    log::is_shown(log::Level::Verbose(1))
+    log::is_shown(log::LogLevel::Verbose(1))
 }
 
 /// The request with this id changes its state.
 #[inline]
 pub fn note(id: &str, from: RequestState, to: RequestState) {
     if is_shown() {
-        log::verbose!(1, "{}Setting state from {from} to {to}", Prefix(id));
+        log::verbose!(
+            1,
+            "{}Setting state from {from} to {to}",
+            RequestIdPrefix(id)
+        );
     }
 }
 
 /// The request is admitted.
-pub(crate) fn note_prepared(origin: &Origin, request: &Request) {
+pub(crate) fn note_prepared(origin: &RequestContext, request: &Request) {
     if !is_shown() {
         return;
     }
@@ -60,7 +64,7 @@ pub(crate) fn note_prepared(origin: &Origin, request: &Request) {
     log::verbose!(
         1,
         "{}prepared: request id: {}, model: {}, actual version: {}, flags: 0x{:x}, correlation id: {}, batch size: {}, priority: {}, timeout (us): {}",
-        Prefix(&origin.id),
+        RequestIdPrefix(&origin.id),
         truncated(&origin.id),
         model.name,
         model.version,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_memory::View;
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use crate::model::ModelVersion;
 use crate::request::{Parameter, Shape};
-use crate::{Error, Origin};
+use crate::{Error, RequestContext};
 
 /// One output tensor. `data` holds its bytes in wire layout.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Output {
     pub name: Arc<str>,
     pub data_type: DataType,
     pub shape: Shape,
-    pub data: View,
+    pub data: ByteView,
 }
 
 /// One answer of a model to a request.
@@ -42,7 +42,7 @@ impl Response {
 /// What a completion receives: zero or one response, and whether it is the last.
 #[derive(Debug)]
 pub struct Delivery {
-    /// [`Origin::slot`] of the request.
+    /// [`RequestContext::slot`] of the request.
     pub slot: u64,
     /// `None`: flags only (a decoupled model that ends without a further response).
     pub outcome: Option<Result<Response, Error>>,
@@ -61,14 +61,14 @@ pub trait Completion: Send + Sync {
 
 /// Deliveries collected while a batch executes, so that each receiver is woken once.
 #[derive(Default)]
-pub struct Departures {
+pub struct PendingResponses {
     waiting: Vec<(Arc<dyn Completion>, Delivery)>,
 }
 
-impl Departures {
+impl PendingResponses {
     pub fn push(
         &mut self,
-        origin: &Origin,
+        origin: &RequestContext,
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
     ) {

@@ -1,7 +1,7 @@
 //! Other instances for a version that serves: those that are wanted come, those that are not leave, the others notice nothing.
 //!
 //! In two steps, so that several versions change together or not at all: [`Cores::revise`] makes the new instances, and
-//! [`Revision::commit`] lets them serve and the others go. The queue stays, and with it what is in it.
+//! [`InstanceChange::commit`] lets them serve and the others go. The queue stays, and with it what is in it.
 
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::ThreadId;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use conch_config::Scheduling;
 
-use crate::core::{Core, Cores, Lineup, active_count, make_cores, rosters, shares_thread};
-use crate::queue::Queue;
+use crate::core::{Core, Cores, InstancePlan, active_count, make_cores, rosters, shares_thread};
+use crate::queue::ModelQueue;
 use crate::topology::Placement;
 use crate::{Error, InstanceSpec, ModelVersion, backend};
 
 /// A change that has been prepared. Dropping it undoes that.
-pub(crate) struct Revision {
+pub(crate) struct InstanceChange {
     cores: Arc<Cores>,
     version: Arc<ModelVersion>,
     added: Vec<Core>,
@@ -33,9 +33,9 @@ impl Cores {
         self: &Arc<Self>,
         version: &Arc<ModelVersion>,
         model: &Arc<dyn backend::Model>,
-        mut lineup: Lineup,
+        mut lineup: InstancePlan,
         placement: &Placement,
-    ) -> Result<Option<Revision>, Error> {
+    ) -> Result<Option<InstanceChange>, Error> {
         let policy = lineup.policy;
         let is_apart =
             |specs: &[InstanceSpec]| specs.iter().all(|spec| !shares_thread(spec, policy));
@@ -68,7 +68,7 @@ impl Cores {
         }
         self.crew().next_index = next_index;
         let added = make_cores(version, model, &self.queue, rosters, lineup, placement)?;
-        Ok(Some(Revision {
+        Ok(Some(InstanceChange {
             cores: Arc::clone(self),
             version: Arc::clone(version),
             added,
@@ -85,7 +85,7 @@ fn signature(spec: &InstanceSpec) -> InstanceSpec {
     }
 }
 
-impl Revision {
+impl InstanceChange {
     /// Puts the change into effect. Does not wait for the instances that leave: they finish what they execute. The receiver is
     /// disconnected when they are finalised; none if there is nothing to wait for, as sequences may live for an hour.
     pub(crate) fn commit(mut self) -> Option<mpsc::Receiver<()>> {
@@ -150,7 +150,7 @@ impl Revision {
 }
 
 /// Lets cores go, those with sequences when these have ended or `patience` is over, and waits until they have.
-fn let_go(queue: &Arc<Queue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
+fn let_go(queue: &Arc<ModelQueue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
     let indices = leaving.iter().filter_map(|core| core.index);
     match version.config.scheduling {
         Scheduling::Sequence(_) => queue.see_off(indices.collect(), patience),
@@ -161,7 +161,7 @@ fn let_go(queue: &Arc<Queue>, leaving: Vec<Core>, version: &ModelVersion, patien
     }
 }
 
-impl Drop for Revision {
+impl Drop for InstanceChange {
     /// The new instances, if they were not let in, end again.
     fn drop(&mut self) {
         for core in self.added.drain(..) {

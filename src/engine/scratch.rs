@@ -10,30 +10,30 @@ use crate::{Error, log};
 
 /// A new directory that no other user may look into (weights can be secret). Removed, with all in it, when the value is dropped.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ScratchDirectory {
     path: PathBuf,
 }
 
-impl Scratch {
+impl ScratchDirectory {
     /// Makes a directory below the system's own for temporary files.
     ///
     /// # Errors
     /// INTERNAL if that fails.
-    pub fn new() -> Result<Scratch, Error> {
-        Scratch::below(&std::env::temp_dir())
+    pub fn new() -> Result<ScratchDirectory, Error> {
+        ScratchDirectory::below(&std::env::temp_dir())
     }
 
     /// Makes a directory below `parent`.
     ///
     /// # Errors
     /// INTERNAL if that fails.
-    pub fn below(parent: &Path) -> Result<Scratch, Error> {
+    pub fn below(parent: &Path) -> Result<ScratchDirectory, Error> {
         let path = make_directory(parent).map_err(|cause| {
             // The path is for the operator alone: clients read the error.
             log::error!("no temporary directory in '{}': {cause}", parent.display());
             Error::internal(format!("failed to create a temporary directory: {cause}"))
         })?;
-        Ok(Scratch { path })
+        Ok(ScratchDirectory { path })
     }
 
     /// Absolute and without links.
@@ -42,7 +42,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         if let Err(cause) = fs::remove_dir_all(&self.path) {
             log::error!("failed to remove '{}': {cause}", self.path.display());
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_directory_is_private_and_goes_with_the_value() {
-        let directory = Scratch::new().unwrap();
+        let directory = ScratchDirectory::new().unwrap();
         let path = directory.path().to_owned();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);

@@ -10,32 +10,32 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conch_memory::{Budget, Owners, Pool};
+use conch_memory::{AllowedOwners, Budget, Pool};
 
-use crate::cache::Caching;
+use crate::cache::CacheService;
 use crate::control::ControlMode;
-use crate::credits::{self, Backlog};
-use crate::demand::{self, Demand};
-use crate::gate::{self, Gate};
+use crate::credits::{self, StreamBacklog};
+use crate::demand::{self, OnDemand};
+use crate::gate::{self, AdmissionLimits};
 use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::process::CpuMeter;
-use crate::readiness::{Inquiry, Readiness};
+use crate::readiness::{ReadinessAnswer, ReadinessProbe};
 use crate::regions::Regions;
-use crate::registry::{NOT_READY, Registry, Snapshot, State};
-use crate::remote::{NoRemote, Remote};
+use crate::registry::{NOT_READY, Registry, Snapshot, VersionState};
+use crate::remote::{NoRemote, RemoteRepositories};
 use crate::stats::ModelStatistics;
-use crate::timekeeper::Timekeeper;
-use crate::{BackendHost, Capacity, Error, log, metrics, tables};
+use crate::timekeeper::TimerThread;
+use crate::{BackendHost, Error, ResourceCapacity, log, metrics, tables};
 
 /// What a server is started with. The defaults are those of the command line.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     /// `name` of the server metadata.
     pub server_id: String,
     pub model_repositories: Vec<PathBuf>,
     /// Serves those of them that are URIs.
-    pub remote: Arc<dyn Remote>,
+    pub remote: Arc<dyn RemoteRepositories>,
     /// Use `configs/<name>.pbtxt` where a model has it; empty: `config.pbtxt` only.
     pub model_config_name: String,
     /// Put values of environment variables into configuration files, where `${NAME}` stands.
@@ -59,9 +59,9 @@ pub struct Options {
     /// How long the reader of a stream may take nothing while responses wait beyond its credits.
     pub stream_patience: Duration,
     /// Models come when they are asked for, within a budget of memory; explicit mode only.
-    pub demand: Option<demand::Settings>,
+    pub demand: Option<demand::OnDemandSettings>,
     /// Bounds of what is let in, beyond which clients are to come again.
-    pub gate: gate::Bounds,
+    pub gate: gate::AdmissionBounds,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
     pub shard_cpus: Vec<usize>,
     /// Run cores at nice +5 where they share CPUs with shards.
@@ -73,7 +73,7 @@ pub struct Options {
     /// Executions at a time over all models, which share them by weight; excludes `limits_rate`.
     pub executions_max: Option<u64>,
     /// How much there is of these resources; none: as much as the neediest instance asks for.
-    pub rate_capacities: Vec<Capacity>,
+    pub rate_capacities: Vec<ResourceCapacity>,
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
@@ -91,7 +91,7 @@ pub struct Options {
     /// Let clients register shared memory.
     pub allow_client_shm: bool,
     /// Whose shared memory that may be.
-    pub shm_owners: Owners,
+    pub shm_owners: AllowedOwners,
     /// The size of the pool of pinned memory. There is no GPU to pin memory for: it is reported.
     pub pinned_pool_bytes: u64,
     /// Serve metrics at all, and those of process and CPU.
@@ -103,9 +103,9 @@ pub struct Options {
     pub metrics_interval: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
             server_id: "triton".to_owned(),
             model_repositories: Vec::new(),
             remote: Arc::new(NoRemote),
@@ -121,7 +121,7 @@ impl Default for Options {
             queue_requests_max: 65_536,
             stream_patience: credits::PATIENCE,
             demand: None,
-            gate: gate::Bounds::default(),
+            gate: gate::AdmissionBounds::default(),
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
@@ -137,7 +137,7 @@ impl Default for Options {
             startup_models: Vec::new(),
             namespacing: false,
             allow_client_shm: false,
-            shm_owners: Owners::Own,
+            shm_owners: AllowedOwners::Own,
             pinned_pool_bytes: 256 << 20,
             allow_metrics: true,
             allow_cpu_metrics: true,
@@ -149,7 +149,7 @@ impl Default for Options {
 
 /// What the server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metadata {
+pub struct ServerMetadata {
     pub name: String,
     pub version: &'static str,
     pub extensions: &'static [&'static str],
@@ -178,18 +178,18 @@ enum Phase {
 
 /// A running server.
 pub struct Server {
-    options: Options,
-    metadata: Metadata,
+    options: EngineOptions,
+    metadata: ServerMetadata,
     budget: Arc<Budget>,
-    backlog: Arc<Backlog>,
+    backlog: Arc<StreamBacklog>,
     pool: Arc<Pool>,
     host: Arc<dyn BackendHost>,
     registry: Arc<Registry>,
     lifecycle: Arc<Lifecycle>,
-    timekeeper: Arc<Timekeeper>,
+    timekeeper: Arc<TimerThread>,
     regions: Arc<Regions>,
-    gate: Option<Arc<Gate>>,
-    demand: Option<Arc<Demand>>,
+    gate: Option<Arc<AdmissionLimits>>,
+    demand: Option<Arc<OnDemand>>,
     phase: AtomicU8,
     /// The start failed before any model was looked at (`--exit-on-error=false`): only what concerns no model is answered.
     is_unfit: AtomicBool,
@@ -202,7 +202,7 @@ impl Server {
     /// # Errors
     /// INVALID_ARG without a repository; with `exit_on_error`, INTERNAL `failed to load all models` if one failed: everything is
     /// unloaded again then.
-    pub fn start(options: Options, host: Arc<dyn BackendHost>) -> Result<Arc<Server>, Error> {
+    pub fn start(options: EngineOptions, host: Arc<dyn BackendHost>) -> Result<Arc<Server>, Error> {
         if options.model_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
@@ -212,7 +212,7 @@ impl Server {
             ));
         }
         let demand = match options.demand.clone() {
-            Some(settings) => Some(Demand::new(settings, &options)?),
+            Some(settings) => Some(OnDemand::new(settings, &options)?),
             None => None,
         };
         let registry = Arc::new(Registry::default());
@@ -221,7 +221,7 @@ impl Server {
             Some(bytes) => Budget::with_reserve(options.memory_limit_bytes, bytes),
             None => Budget::new(options.memory_limit_bytes),
         };
-        let timekeeper = Arc::new(Timekeeper::default());
+        let timekeeper = Arc::new(TimerThread::default());
         let lifecycle = Lifecycle::new(
             &options,
             Arc::clone(&host),
@@ -236,12 +236,12 @@ impl Server {
             lifecycle.use_cache(cache)?;
         }
         let server = Arc::new(Server {
-            metadata: Metadata {
+            metadata: ServerMetadata {
                 name: options.server_id.clone(),
                 version: VERSION,
                 extensions: EXTENSIONS,
             },
-            backlog: Backlog::new(options.stream_patience, options.memory_limit_bytes),
+            backlog: StreamBacklog::new(options.stream_patience, options.memory_limit_bytes),
             budget,
             pool,
             host,
@@ -249,7 +249,7 @@ impl Server {
             lifecycle,
             timekeeper,
             regions,
-            gate: Gate::new(&options.gate),
+            gate: AdmissionLimits::new(&options.gate),
             demand,
             phase: AtomicU8::new(Phase::Serving as u8),
             is_unfit: AtomicBool::new(false),
@@ -295,7 +295,7 @@ impl Server {
         &self.registry
     }
 
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
@@ -304,7 +304,7 @@ impl Server {
     }
 
     /// Where responses of decoupled models wait for slow readers.
-    pub fn backlog(&self) -> &Arc<Backlog> {
+    pub fn backlog(&self) -> &Arc<StreamBacklog> {
         &self.backlog
     }
 
@@ -313,7 +313,7 @@ impl Server {
     }
 
     /// Deadlines of requests that have no shard.
-    pub fn timekeeper(&self) -> &Arc<Timekeeper> {
+    pub fn timekeeper(&self) -> &Arc<TimerThread> {
         &self.timekeeper
     }
 
@@ -323,16 +323,16 @@ impl Server {
     }
 
     /// What brings models in that are asked for, if they come that way.
-    pub fn demand(&self) -> Option<&Arc<Demand>> {
+    pub fn demand(&self) -> Option<&Arc<OnDemand>> {
         self.demand.as_ref()
     }
 
     /// What requests pass before they ask for a place in a model, if there are bounds of that kind.
-    pub fn gate(&self) -> Option<&Arc<Gate>> {
+    pub fn gate(&self) -> Option<&Arc<AdmissionLimits>> {
         self.gate.as_ref()
     }
 
-    pub fn metadata(&self) -> &Metadata {
+    pub fn metadata(&self) -> &ServerMetadata {
         &self.metadata
     }
 
@@ -356,19 +356,19 @@ impl Server {
 
     /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose), and the backends of
     /// the ready ones to agree. Does not block.
-    pub fn readiness(&self) -> Readiness {
+    pub fn readiness(&self) -> ReadinessAnswer {
         if self.phase() != Phase::Serving || self.is_unfit() {
-            return Readiness::Known(false);
+            return ReadinessAnswer::Known(false);
         }
         if !self.options.strict_readiness {
-            return Readiness::Known(true);
+            return ReadinessAnswer::Known(true);
         }
         if !self.lifecycle.is_all_ready() {
-            return Readiness::Known(false);
+            return ReadinessAnswer::Known(false);
         }
         match self.registry.snapshot().inspected() {
-            [] => Readiness::Known(true),
-            models => Readiness::Asked(Inquiry::about_all(models)),
+            [] => ReadinessAnswer::Known(true),
+            models => ReadinessAnswer::Asked(ReadinessProbe::about_all(models)),
         }
     }
 
@@ -376,14 +376,18 @@ impl Server {
     ///
     /// # Errors
     /// The lookup's.
-    pub fn model_readiness(&self, name: &str, version: Option<i64>) -> Result<Readiness, Error> {
+    pub fn model_readiness(
+        &self,
+        name: &str,
+        version: Option<i64>,
+    ) -> Result<ReadinessAnswer, Error> {
         self.check_serving()?;
         let snapshot = self.registry.snapshot();
         let model = snapshot.find(name, version)?;
         Ok(if model.inspection.get().is_some() {
-            Readiness::Asked(Inquiry::about(model))
+            ReadinessAnswer::Asked(ReadinessProbe::about(model))
         } else {
-            Readiness::Known(true)
+            ReadinessAnswer::Known(true)
         })
     }
 
@@ -442,7 +446,7 @@ impl Server {
     pub fn index(&self, ready_only: bool) -> Vec<IndexRow> {
         let mut rows = self.lifecycle.index();
         if ready_only {
-            rows.retain(|row| row.state == State::Ready.name());
+            rows.retain(|row| row.state == VersionState::Ready.name());
         }
         rows
     }
@@ -481,7 +485,7 @@ impl Server {
     }
 
     /// The response cache, if there is one.
-    pub(crate) fn caching(&self) -> Option<&Arc<Caching>> {
+    pub(crate) fn caching(&self) -> Option<&Arc<CacheService>> {
         self.lifecycle.caching()
     }
 
@@ -514,7 +518,7 @@ impl std::fmt::Debug for Server {
 /// Finalises the backends and the cache on a thread of its own, because one may take for ever.
 fn finalize_within(
     host: &Arc<dyn BackendHost>,
-    caching: Option<&Arc<Caching>>,
+    caching: Option<&Arc<CacheService>>,
     budget: Duration,
 ) -> Result<(), Error> {
     let (done_sender, done) = mpsc::channel();

@@ -3,27 +3,27 @@
 use conch_sync::ClaimReason;
 
 use crate::backend::BatchStrategy;
-use crate::scheduler::{Strategy, Verdict};
-use crate::{Live, Ticket};
+use crate::scheduler::{BatchDecision, BatchPolicy};
+use crate::{OwnedRequest, RequestHandle};
 
 /// The scheduler's side of a [`BatchStrategy`].
-pub(crate) struct Shown(pub(crate) Box<dyn BatchStrategy>);
+pub(crate) struct BatchStrategyAdapter(pub(crate) Box<dyn BatchStrategy>);
 
-impl Strategy<Ticket> for Shown {
+impl BatchPolicy<RequestHandle> for BatchStrategyAdapter {
     fn begin(&mut self) {
         self.0.begin();
     }
 
     /// The strategy reads the request as if it executed it, so that nobody answers and frees it meanwhile.
-    fn includes(&mut self, ticket: &Ticket) -> Verdict<Live> {
+    fn includes(&mut self, ticket: &RequestHandle) -> BatchDecision<OwnedRequest> {
         let Some(live) = conch_sync::Claim::claim(ticket, ClaimReason::Execute, None) else {
-            return Verdict::Gone;
+            return BatchDecision::Gone;
         };
         let (live, joins) = self.0.includes(live);
         match live.put_back() {
-            Some(live) => Verdict::Cancelled(live),
-            None if joins => Verdict::Joins,
-            None => Verdict::Stays,
+            Some(live) => BatchDecision::Cancelled(live),
+            None if joins => BatchDecision::Joins,
+            None => BatchDecision::Stays,
         }
     }
 

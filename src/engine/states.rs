@@ -1,14 +1,14 @@
 //! The implicit states of one sequence: what its requests hand on to each other.
 //!
-//! Whoever schedules a sequence keeps a [`States`] for it and attaches it to each of its requests ([`Request::attach_states`]), one at a time: the
+//! Whoever schedules a sequence keeps a [`SequenceStates`] for it and attaches it to each of its requests ([`Request::attach_states`]), one at a time: the
 //! request then has the states' values as inputs, and its backend may make their next values. A value that is not finished
-//! with [`States::update`] has no effect.
+//! with [`SequenceStates::update`] has no effect.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use conch_config::{DataType, Model, StateSpec, StateStart};
-use conch_memory::{Block, Budget, Pool, View};
+use conch_config::{DataType, ResolvedConfig, StateSpec, StateStart};
+use conch_memory::{Block, Budget, ByteView, Pool};
 use smallvec::smallvec;
 
 use crate::model_bytes::model_bytes;
@@ -18,36 +18,36 @@ use crate::{Code, Error, truncated};
 
 /// What a sequence's first request finds: read once per model, shared by its sequences.
 #[derive(Clone, Debug)]
-pub struct StatesStart {
-    starts: Arc<[Start]>,
+pub struct InitialStates {
+    starts: Arc<[InitialState]>,
 }
 
 #[derive(Debug)]
-struct Start {
+struct InitialState {
     input_name: Arc<str>,
     output_name: Arc<str>,
-    value: Value,
+    value: StateValue,
     is_in_place: bool,
 }
 
 /// More than any first state that is written to a file.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-impl StatesStart {
+impl InitialStates {
     /// Those of a model in `directory`; none if it has none.
     ///
     /// # Errors
     /// In upstream's words: what makes no sense, files that cannot be read or are too short.
     pub(crate) fn of(
-        config: &Model,
+        config: &ResolvedConfig,
         directory: &Path,
         budget: &Arc<Budget>,
-    ) -> Result<Option<StatesStart>, Error> {
+    ) -> Result<Option<InitialStates>, Error> {
         let specs = conch_config::states(config)?;
         if specs.is_empty() {
             return Ok(None);
         }
-        StatesStart::new(specs, budget, |path| {
+        InitialStates::new(specs, budget, |path| {
             let file = ModelFile::locate(directory, path)?;
             if !file.is_inside() {
                 return Err(Error::unsupported(format!(
@@ -67,7 +67,7 @@ impl StatesStart {
         specs: Vec<StateSpec>,
         budget: &Arc<Budget>,
         mut read: impl FnMut(&str) -> Result<Vec<u8>, Error>,
-    ) -> Result<StatesStart, Error> {
+    ) -> Result<InitialStates, Error> {
         let start = |spec: StateSpec| {
             let owner = format_args!("initial_state of '{}'", truncated(&spec.input_name));
             let data = match spec.start {
@@ -92,10 +92,10 @@ impl StatesStart {
                     })?
                 }
             };
-            Ok(Start {
+            Ok(InitialState {
                 input_name: spec.input_name,
                 output_name: spec.output_name,
-                value: Value {
+                value: StateValue {
                     data_type: spec.data_type,
                     shape: spec.shape.into(),
                     data,
@@ -103,8 +103,8 @@ impl StatesStart {
                 is_in_place: spec.is_in_place,
             })
         };
-        let starts: Result<Vec<Start>, Error> = specs.into_iter().map(start).collect();
-        Ok(StatesStart {
+        let starts: Result<Vec<InitialState>, Error> = specs.into_iter().map(start).collect();
+        Ok(InitialStates {
             starts: starts?.into(),
         })
     }
@@ -112,44 +112,44 @@ impl StatesStart {
 
 /// One value of a state.
 #[derive(Clone, Debug)]
-struct Value {
+struct StateValue {
     data_type: DataType,
     shape: Shape,
-    data: View,
+    data: ByteView,
 }
 
 /// The states of a sequence.
 #[derive(Debug)]
-pub struct States {
-    start: StatesStart,
+pub struct SequenceStates {
+    start: InitialStates,
     /// As many as there are starts, in their order.
-    states: Vec<State>,
+    states: Vec<SequenceState>,
     pool: Arc<Pool>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SequenceState {
     /// What the next request finds.
-    current: Value,
-    next: Option<Next>,
+    current: StateValue,
+    next: Option<NextStateValue>,
 }
 
 /// A value in the making.
 #[derive(Debug)]
-struct Next {
+struct NextStateValue {
     data_type: DataType,
     shape: Shape,
     buffer: Option<Block>,
 }
 
-impl States {
+impl SequenceStates {
     /// Those of a sequence that begins. Buffers come from `pool`.
-    pub fn new(start: &StatesStart, pool: &Arc<Pool>) -> States {
-        let states = start.starts.iter().map(|start| State {
+    pub fn new(start: &InitialStates, pool: &Arc<Pool>) -> SequenceStates {
+        let states = start.starts.iter().map(|start| SequenceState {
             current: start.value.clone(),
             next: None,
         });
-        States {
+        SequenceStates {
             states: states.collect(),
             start: start.clone(),
             pool: Arc::clone(pool),
@@ -158,7 +158,7 @@ impl States {
 
     /// Begins anew, for the slot's next sequence.
     pub fn restart(&mut self) {
-        *self = States::new(&self.start, &self.pool);
+        *self = SequenceStates::new(&self.start, &self.pool);
     }
 
     /// The current values, as inputs of a request.
@@ -197,7 +197,7 @@ impl States {
         })?;
         let state = self.state(number)?;
         let buffer = state.next.take().and_then(|next| next.buffer);
-        state.next = Some(Next {
+        state.next = Some(NextStateValue {
             data_type,
             shape: Shape::from_slice(shape),
             buffer,
@@ -226,7 +226,7 @@ impl States {
             .get(number)
             .is_some_and(|start| start.is_in_place);
         let pool = Arc::clone(&self.pool);
-        let State { current, next } = self.state(number)?;
+        let SequenceState { current, next } = self.state(number)?;
         let next = next.as_mut().ok_or_else(not_begun)?;
         if next.buffer.as_ref().is_none_or(|block| block.len() != size) {
             let is_first = next.buffer.is_none();
@@ -260,15 +260,15 @@ impl States {
     pub fn update(&mut self, number: usize) -> Result<(), Error> {
         let state = self.state(number)?;
         let next = state.next.take().ok_or_else(not_begun)?;
-        state.current = Value {
+        state.current = StateValue {
             data_type: next.data_type,
             shape: next.shape,
-            data: next.buffer.map_or_else(View::empty, View::from),
+            data: next.buffer.map_or_else(ByteView::empty, ByteView::from),
         };
         Ok(())
     }
 
-    fn state(&mut self, number: usize) -> Result<&mut State, Error> {
+    fn state(&mut self, number: usize) -> Result<&mut SequenceState, Error> {
         self.states
             .get_mut(number)
             .ok_or_else(|| Error::internal("a state that the sequence does not have"))
@@ -278,7 +278,7 @@ impl States {
 impl Request {
     /// Gives the request its sequence's states: their values as inputs, in place of its own of these names, and the right to make their next
     /// ones. The request is the only one that has them; values in the making of an earlier one are gone.
-    pub fn attach_states(&mut self, states: &Arc<Mutex<States>>) {
+    pub fn attach_states(&mut self, states: &Arc<Mutex<SequenceStates>>) {
         let mut held = states
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -318,12 +318,13 @@ mod tests {
         }
     }
 
-    fn states(specs: Vec<StateSpec>) -> States {
-        let start = StatesStart::new(specs, &Budget::new(1 << 20), |_| panic!("no files")).unwrap();
-        States::new(&start, &Pool::new(1 << 20))
+    fn states(specs: Vec<StateSpec>) -> SequenceStates {
+        let start =
+            InitialStates::new(specs, &Budget::new(1 << 20), |_| panic!("no files")).unwrap();
+        SequenceStates::new(&start, &Pool::new(1 << 20))
     }
 
-    fn values(states: &States) -> Vec<(Shape, Vec<u8>)> {
+    fn values(states: &SequenceStates) -> Vec<(Shape, Vec<u8>)> {
         states
             .inputs()
             .map(|input| {
@@ -423,11 +424,15 @@ mod tests {
             ..spec("a", 3, false)
         };
         let start = |byte_count, content: &[u8]| {
-            StatesStart::new(vec![file(byte_count)], &Budget::new(1 << 20), |path| {
+            InitialStates::new(vec![file(byte_count)], &Budget::new(1 << 20), |path| {
                 assert_eq!(path, "initial_state/f");
                 Ok(content.to_vec())
             })
-            .map(|start| values(&States::new(&start, &Pool::new(0)))[0].1.clone())
+            .map(|start| {
+                values(&SequenceStates::new(&start, &Pool::new(0)))[0]
+                    .1
+                    .clone()
+            })
             .map_err(|error| error.to_string())
         };
         assert_eq!(start(Some(3), b"abcd"), Ok(b"abc".to_vec()));
@@ -437,7 +442,8 @@ mod tests {
             Err("Invalid argument: initial_state setting expects 3 bytes, but the data provided from fonly has 2 bytes.".to_owned())
         );
         let budget = Budget::new(100);
-        let missing = StatesStart::new(vec![file(None)], &budget, |_| Err(Error::internal("gone")));
+        let missing =
+            InitialStates::new(vec![file(None)], &budget, |_| Err(Error::internal("gone")));
         assert_eq!(missing.unwrap_err().message, "gone");
     }
 
@@ -445,7 +451,7 @@ mod tests {
     fn first_values_count_against_the_budget() {
         let budget = Budget::new(100 << 10);
         let start = |byte_count| {
-            StatesStart::new(vec![spec("a", byte_count, false)], &budget, |_| panic!())
+            InitialStates::new(vec![spec("a", byte_count, false)], &budget, |_| panic!())
                 .map_err(|error| error.to_string())
         };
         let held = start(60 << 10).unwrap();

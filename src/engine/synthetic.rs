@@ -5,19 +5,19 @@
 
 use std::sync::{Arc, OnceLock};
 
-use conch_memory::{Block, OutOfMemory, View};
+use conch_memory::{Block, ByteView, OutOfMemory};
 use conch_sync::{Claim, ClaimReason};
 use smallvec::{SmallVec, smallvec};
 
-use crate::asker::{Asker, Hold};
+use crate::asker::{ReleaseGuard, RequestObserver};
 use crate::clock::monotonic_ns;
-use crate::model::Reservation;
-use crate::request::{CorrelationId, Input, Origin, Request, Stamps};
-use crate::scheduler::Facts;
-use crate::{Completion, Delivery, Live, ModelVersion};
+use crate::model::InFlightPermit;
+use crate::request::{CorrelationId, Input, Request, RequestContext, Timestamps};
+use crate::scheduler::SchedulingParams;
+use crate::{Completion, Delivery, ModelVersion, OwnedRequest};
 
 /// What there is to say of a request that nobody sent.
-pub(crate) struct Synthetic {
+pub(crate) struct NullRequest {
     pub(crate) inputs: SmallVec<[Input; 4]>,
     /// As in [`Request`].
     pub(crate) batch_size: u32,
@@ -27,15 +27,15 @@ pub(crate) struct Synthetic {
     /// The completion's own name for the request.
     pub(crate) slot: u64,
     /// Who wants to know that nothing of it is referenced any more.
-    pub(crate) asker: Option<Arc<dyn Asker>>,
+    pub(crate) asker: Option<Arc<dyn RequestObserver>>,
 }
 
-impl Synthetic {
+impl NullRequest {
     /// The request, ready to be executed by an instance of `model`.
-    pub(crate) fn into_live(self, model: &Arc<ModelVersion>) -> Live {
+    pub(crate) fn into_live(self, model: &Arc<ModelVersion>) -> OwnedRequest {
         let now_ns = monotonic_ns();
-        let origin = Origin {
-            model: Reservation::uncounted(model),
+        let origin = RequestContext {
+            model: InFlightPermit::uncounted(model),
             id: "".into(),
             completion: self.completion,
             slot: self.slot,
@@ -43,10 +43,10 @@ impl Synthetic {
             takes_first: false,
             usage: None,
             budget: None,
-            facts: Facts {
+            facts: SchedulingParams {
                 batch_count: self.batch_size.max(1),
                 queued_ns: now_ns,
-                ..Facts::default()
+                ..SchedulingParams::default()
             },
             member: None,
             turn: None,
@@ -62,7 +62,7 @@ impl Synthetic {
             inputs: self.inputs,
             requested_outputs: SmallVec::new(),
             batch_size: self.batch_size,
-            stamps: Stamps {
+            stamps: Timestamps {
                 request_start_ns: now_ns,
                 queue_start_ns: now_ns,
                 deadline_ns: 0,
@@ -72,7 +72,7 @@ impl Synthetic {
             is_filler: self.is_filler,
             place: None,
             step: None,
-            hold: Hold::new(self.asker),
+            hold: ReleaseGuard::new(self.asker),
         };
         Claim::new(origin, request)
             .claim(ClaimReason::Execute, None)
@@ -83,7 +83,7 @@ impl Synthetic {
 /// A request that fills a place of a batch beside `template`: its inputs have the same names, types and shapes, and are zeros; BYTES
 /// elements are empty. Shape tensors, which a batch must have in common, keep their content. Inputs that only the scheduler adds are
 /// the caller's to append. Nobody sees its answer.
-pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
+pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> OwnedRequest {
     let blank = |input: &Input| {
         let spec = model.config.input(&input.name);
         if spec.is_some_and(|(_, spec)| spec.is_shape_tensor) {
@@ -104,11 +104,11 @@ pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
             ..input.clone()
         }
     };
-    Synthetic {
+    NullRequest {
         inputs: template.inputs.iter().map(blank).collect(),
         batch_size: template.batch_size,
         is_filler: true,
-        completion: Arc::new(Nobody),
+        completion: Arc::new(NullCompletion),
         slot: 0,
         asker: None,
     }
@@ -116,15 +116,15 @@ pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> Live {
 }
 
 /// So many zero bytes.
-fn zeros(bytes: usize) -> Result<View, OutOfMemory> {
+fn zeros(bytes: usize) -> Result<ByteView, OutOfMemory> {
     static FEW: [u8; 4 << 10] = [0; 4 << 10];
     if let Some(few) = FEW.get(..bytes) {
-        return Ok(View::from_static(few));
+        return Ok(ByteView::from_static(few));
     }
     let mut block = Block::try_with_capacity(bytes)?;
     // Fresh memory is zeroed; whole pages cost nothing until they are looked at.
     block.advance(bytes);
-    Ok(View::from(block))
+    Ok(ByteView::from(block))
 }
 
 /// Of an admitted input, whose shape was checked.
@@ -136,9 +136,9 @@ fn element_count(shape: &[i64]) -> u64 {
 }
 
 /// Takes answers that nobody wants.
-struct Nobody;
+struct NullCompletion;
 
-impl Completion for Nobody {
+impl Completion for NullCompletion {
     fn deliver(&self, _: Delivery) {}
 
     fn wake(&self) {}
@@ -167,7 +167,7 @@ mod tests {
                 &[b"\x03\0\0\0abc\x01\0\0\0z"],
             ),
         ]);
-        let ticket = admit(&version, drafted, &completion, 0, Stamps::default()).unwrap();
+        let ticket = admit(&version, drafted, &completion, 0, Timestamps::default()).unwrap();
         assert_eq!(version.live_count(), 1);
         let live = ticket.claim(ClaimReason::Execute, None).unwrap();
         let filler = filler(&version, &live);

@@ -1,6 +1,6 @@
 //! The start-up tables of the log: repository agents, backends, models with their state, options.
 
-use crate::server::{Metadata, Options};
+use crate::server::{EngineOptions, ServerMetadata};
 use crate::{ControlMode, log};
 
 /// Logs agents (name, path), backends (name, path, configuration) and models (name, version, status).
@@ -9,17 +9,17 @@ pub(crate) fn log_summary(
     backends: &[(String, String, String)],
     models: &[[String; 3]],
 ) {
-    let mut table = Table::new(&["Repository Agent", "Path"]);
+    let mut table = TextTable::new(&["Repository Agent", "Path"]);
     for (name, path) in agents {
         table.push(&[name, path]);
     }
     log_table(&table);
-    let mut table = Table::new(&["Backend", "Path", "Config"]);
+    let mut table = TextTable::new(&["Backend", "Path", "Config"]);
     for (name, path, config) in backends {
         table.push(&[name, path, config]);
     }
     log_table(&table);
-    let mut table = Table::new(&["Model", "Version", "Status"]);
+    let mut table = TextTable::new(&["Model", "Version", "Status"]);
     for [name, version, status] in models {
         table.push(&[name, version, status]);
     }
@@ -27,7 +27,11 @@ pub(crate) fn log_summary(
 }
 
 /// Logs what the server runs with.
-pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabled: bool) {
+pub(crate) fn log_options(
+    options: &EngineOptions,
+    metadata: &ServerMetadata,
+    is_cache_enabled: bool,
+) {
     let mut rows = vec![
         ("server_id".to_owned(), metadata.name.clone()),
         ("server_version".to_owned(), metadata.version.to_owned()),
@@ -90,7 +94,7 @@ pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabl
             options.queue_requests_max.to_string(),
         ),
     ]);
-    let mut table = Table::new(&["Option", "Value"]);
+    let mut table = TextTable::new(&["Option", "Value"]);
     for (name, value) in &rows {
         table.push(&[name, value]);
     }
@@ -98,19 +102,19 @@ pub(crate) fn log_options(options: &Options, metadata: &Metadata, is_cache_enabl
 }
 
 /// Logs any table, such as the one of threads and CPUs.
-pub fn log_table(table: &Table) {
+pub fn log_table(table: &TextTable) {
     log::write_table(file!(), line!(), &table.to_string());
 }
 
 /// Rows of text under a heading, drawn with lines between columns.
 #[derive(Debug)]
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    pub fn new(heading: &[&str]) -> Table {
-        Table {
+impl TextTable {
+    pub fn new(heading: &[&str]) -> TextTable {
+        TextTable {
             rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()],
         }
     }
@@ -122,7 +126,7 @@ impl Table {
     }
 }
 
-impl std::fmt::Display for Table {
+impl std::fmt::Display for TextTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let column_count = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut widths = vec![0; column_count];
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn tables_look_like_upstreams() {
-        let mut table = Table::new(&["Model", "Version", "Status"]);
+        let mut table = TextTable::new(&["Model", "Version", "Status"]);
         table.push(&["simple", "1", "READY"]);
         table.push(&["bad\u{1b}\r", "-", "UNAVAILABLE: Internal: first\nsecond"]);
         let expected = "\
@@ -195,7 +199,7 @@ mod tests {
 ";
         assert_eq!(table.to_string(), expected);
         assert_eq!(
-            Table::new(&["A"]).to_string(),
+            TextTable::new(&["A"]).to_string(),
             "+---+\n| A |\n+---+\n+---+\n"
         );
     }

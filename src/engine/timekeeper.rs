@@ -14,20 +14,20 @@ type Callback = Box<dyn FnOnce(u64) + Send>;
 
 /// See the module. Dropping it ends the thread; what is still pending is never called.
 #[derive(Default)]
-pub struct Timekeeper {
-    shared: Arc<Shared>,
+pub struct TimerThread {
+    shared: Arc<TimerShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    agenda: Mutex<Agenda>,
+struct TimerShared {
+    agenda: Mutex<TimerQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Agenda {
+struct TimerQueue {
     /// By time and number of arrival.
-    pending: BTreeMap<Alarm, Callback>,
+    pending: BTreeMap<TimerId, Callback>,
     count: u64,
     is_running: bool,
     is_ending: bool,
@@ -35,17 +35,21 @@ struct Agenda {
 
 /// Names one pending callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Alarm {
+pub struct TimerId {
     deadline_ns: u64,
     number: u64,
 }
 
-impl Timekeeper {
+impl TimerThread {
     /// Has `callback` called with the time when `deadline_ns` (monotonic) has come. Takes a lock that is held for moments only.
-    pub fn call_at(&self, deadline_ns: u64, callback: impl FnOnce(u64) + Send + 'static) -> Alarm {
+    pub fn call_at(
+        &self,
+        deadline_ns: u64,
+        callback: impl FnOnce(u64) + Send + 'static,
+    ) -> TimerId {
         let mut agenda = self.shared.lock();
         agenda.count += 1;
-        let alarm = Alarm {
+        let alarm = TimerId {
             deadline_ns,
             number: agenda.count,
         };
@@ -71,20 +75,20 @@ impl Timekeeper {
     }
 
     /// Withdraws a callback; false if it was called or is being called.
-    pub fn cancel(&self, alarm: Alarm) -> bool {
+    pub fn cancel(&self, alarm: TimerId) -> bool {
         self.shared.lock().pending.remove(&alarm).is_some()
     }
 }
 
-impl Drop for Timekeeper {
+impl Drop for TimerThread {
     fn drop(&mut self) {
         self.shared.lock().is_ending = true;
         self.shared.changed.notify_one();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Agenda> {
+impl TimerShared {
+    fn lock(&self) -> MutexGuard<'_, TimerQueue> {
         // Callbacks run outside the lock, so a poisoned agenda is whole.
         self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,7 +127,7 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Timekeeper {
+impl fmt::Debug for TimerThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timekeeper")
             .field("pending", &self.shared.lock().pending.len())
@@ -139,7 +143,7 @@ mod tests {
 
     #[test]
     fn calls_in_order_of_time_and_never_early() {
-        let timekeeper = Timekeeper::default();
+        let timekeeper = TimerThread::default();
         let (sender, receiver) = mpsc::channel();
         let start_ns = monotonic_ns();
         let at = |offset_ms: u64| {

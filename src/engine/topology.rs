@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_net::affinity;
 
 use crate::HostPolicies;
-use crate::timekeeper::Timekeeper;
+use crate::timekeeper::TimerThread;
 
 /// More shards than this rarely help; who has the traffic asks for them.
 const SHARDS_MAX: usize = 8;
@@ -60,7 +60,7 @@ pub struct Placement {
     /// Whether an idle core may spin for a moment: only off the shards' CPUs.
     pub spins: bool,
     /// Watches deadlines while every core executes.
-    pub timekeeper: Arc<Timekeeper>,
+    pub timekeeper: Arc<TimerThread>,
     /// Where instances of single policies run instead.
     pub host_policies: Arc<HostPolicies>,
 }
@@ -72,7 +72,7 @@ impl Placement {
         topology: &Topology,
         shard_cpus: &[usize],
         lowers_priority: bool,
-        timekeeper: Arc<Timekeeper>,
+        timekeeper: Arc<TimerThread>,
     ) -> Placement {
         let apart: Vec<usize> = topology
             .cpus
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn cores_keep_off_the_shards_where_two_cpus_remain() {
-        let timekeeper = Arc::new(Timekeeper::default());
+        let timekeeper = Arc::new(TimerThread::default());
         // CPUs, shards, expected set, gives way, spins
         for (cpus, shards, expected, gives_way, spins) in [
             (1, 1, vec![0], true, false),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use conch_config::DataType;
-use conch_memory::View;
+use conch_memory::ByteView;
 
 use crate::ModelVersion;
 use crate::clock::monotonic_ns;
@@ -19,7 +19,7 @@ use crate::request::Input;
 /// A station of a request, numbered as in Triton's C API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub enum Activity {
+pub enum TraceActivity {
     RequestStart = 0,
     QueueStart = 1,
     ComputeStart = 2,
@@ -39,13 +39,13 @@ pub struct TracedTensor<'a> {
     pub name: &'a str,
     pub data_type: DataType,
     pub shape: &'a [i64],
-    pub data: &'a View,
+    pub data: &'a ByteView,
 }
 
 /// Takes the reports of a trace. Called from any thread, without any lock held; must be quick.
 pub trait TraceSink: Any + Send + Sync {
     /// The request reached a station at `timestamp_ns` (monotonic).
-    fn reached(&self, activity: Activity, timestamp_ns: u64);
+    fn reached(&self, activity: TraceActivity, timestamp_ns: u64);
 
     /// An activity of a backend's own, with a name that it chose.
     fn reported(&self, _name: &str, _timestamp_ns: u64) {}
@@ -64,7 +64,7 @@ pub trait TraceSink: Any + Send + Sync {
     }
 
     /// A tensor at one of the `Tensor…` stations.
-    fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>);
+    fn showed(&self, activity: TraceActivity, tensor: &TracedTensor<'_>);
 }
 
 /// The trace of one request. Dropping the last reference drops the sink, which is how its maker learns of the end.
@@ -82,16 +82,16 @@ impl Trace {
         &self.sink
     }
 
-    pub fn reach(&self, activity: Activity, timestamp_ns: u64) {
+    pub fn reach(&self, activity: TraceActivity, timestamp_ns: u64) {
         self.sink.reached(activity, timestamp_ns);
     }
 
-    pub fn reach_now(&self, activity: Activity) {
+    pub fn reach_now(&self, activity: TraceActivity) {
         self.sink.reached(activity, monotonic_ns());
     }
 
     /// Shows inputs; those in several pieces are put together for it, on the host.
-    pub fn show_inputs(&self, activity: Activity, inputs: &[Input]) {
+    pub fn show_inputs(&self, activity: TraceActivity, inputs: &[Input]) {
         if !self.sink.wants_tensors() {
             return;
         }
@@ -110,7 +110,7 @@ impl Trace {
                 }
                 [only] => only,
                 chunks if chunks.iter().all(|chunk| chunk.place().is_host()) => {
-                    let Ok(joined) = View::try_join(chunks) else {
+                    let Ok(joined) = ByteView::try_join(chunks) else {
                         continue;
                     };
                     whole = joined;
@@ -130,7 +130,7 @@ impl Trace {
         }
     }
 
-    pub fn show_outputs(&self, activity: Activity, outputs: &[crate::Output]) {
+    pub fn show_outputs(&self, activity: TraceActivity, outputs: &[crate::Output]) {
         if !self.sink.wants_tensors() {
             return;
         }

@@ -7,24 +7,24 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_config::{WarmUpInput, WarmUpSource, WarmUpSpec, warm_ups};
-use conch_memory::{Budget, View};
+use conch_memory::{Budget, ByteView};
 use smallvec::{SmallVec, smallvec};
 
 use crate::admit::{byte_count, examine};
-use crate::asker::Asker;
+use crate::asker::RequestObserver;
 use crate::model_bytes::model_bytes;
 use crate::model_file::ModelFile;
 use crate::request::{Draft, DraftInput, Input, Shape};
-use crate::synthetic::Synthetic;
+use crate::synthetic::NullRequest;
 use crate::{Batch, Completion, Delivery, Error, ModelVersion, log, truncated};
 
 /// What the instances of a version are to execute. Costs nothing where there is nothing.
 #[derive(Default)]
 pub(crate) struct WarmUp {
-    samples: Vec<Sample>,
+    samples: Vec<WarmUpSample>,
 }
 
-struct Sample {
+struct WarmUpSample {
     name: String,
     request_count: u32,
     iteration_count: u32,
@@ -44,7 +44,7 @@ impl WarmUp {
     ) -> Result<WarmUp, Error> {
         let specs = warm_ups(&model.config)?;
         let samples = specs.into_iter().map(|spec| {
-            let source = Source {
+            let source = SampleSource {
                 sample: &spec.name,
                 directory,
                 budget,
@@ -76,15 +76,15 @@ impl WarmUp {
                     model.name,
                     sample.name
                 );
-                let audience = Arc::new(Audience::default());
+                let audience = Arc::new(SampleObserver::default());
                 batch.extend((0..sample.request_count).map(|index| {
-                    Synthetic {
+                    NullRequest {
                         inputs: sample.inputs.clone(),
                         batch_size: sample.batch_size,
                         is_filler: false,
                         completion: Arc::clone(&audience) as Arc<dyn Completion>,
                         slot: u64::from(index),
-                        asker: Some(Arc::clone(&audience) as Arc<dyn Asker>),
+                        asker: Some(Arc::clone(&audience) as Arc<dyn RequestObserver>),
                     }
                     .into_live(model)
                 }));
@@ -107,7 +107,7 @@ impl WarmUp {
 }
 
 /// Where a sample's bytes come from.
-struct Source<'s> {
+struct SampleSource<'s> {
     sample: &'s str,
     directory: &'s Path,
     budget: &'s Arc<Budget>,
@@ -117,8 +117,8 @@ struct Source<'s> {
 fn sample(
     model: &Arc<ModelVersion>,
     spec: &WarmUpSpec,
-    source: &Source<'_>,
-) -> Result<Sample, Error> {
+    source: &SampleSource<'_>,
+) -> Result<WarmUpSample, Error> {
     let config = &*model.config;
     let mut draft = Draft::default();
     let mut others = Vec::new();
@@ -152,7 +152,7 @@ fn sample(
     let examined = examine(model, &mut draft)?;
     let mut inputs = examined.inputs;
     inputs.extend(others);
-    Ok(Sample {
+    Ok(WarmUpSample {
         name: spec.name.clone(),
         request_count: spec.request_count,
         iteration_count: spec.iteration_count,
@@ -161,9 +161,9 @@ fn sample(
     })
 }
 
-impl Source<'_> {
+impl SampleSource<'_> {
     /// The bytes of an input.
-    fn read(&self, input: &WarmUpInput) -> Result<View, Error> {
+    fn read(&self, input: &WarmUpInput) -> Result<ByteView, Error> {
         // Of a BYTES tensor of empty elements.
         let element_bytes = input.data_type.element_bytes();
         let bytes = byte_count(&input.name, &input.dims, element_bytes.unwrap_or(4))?;
@@ -208,7 +208,7 @@ impl Source<'_> {
         &self,
         bytes: u64,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
-    ) -> Result<View, Error> {
+    ) -> Result<ByteView, Error> {
         let owner = format_args!("warmup sample '{}'", truncated(self.sample));
         model_bytes(self.budget, bytes, owner, fill)
     }
@@ -229,19 +229,19 @@ fn fill_randomly(bytes: &mut [u8]) {
 
 /// Waits for what becomes of a sample's requests.
 #[derive(Default)]
-struct Audience {
-    seen: Mutex<Seen>,
+struct SampleObserver {
+    seen: Mutex<SampleOutcome>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Seen {
+struct SampleOutcome {
     final_count: u32,
     released_count: u32,
     errors: Vec<Error>,
 }
 
-impl Audience {
+impl SampleObserver {
     /// Waits until `count` requests are answered and released; returns the errors among the answers.
     fn wait(&self, count: u32) -> Vec<Error> {
         let seen = self.changed.wait_while(self.seen(), |seen| {
@@ -250,12 +250,12 @@ impl Audience {
         std::mem::take(&mut seen.unwrap_or_else(PoisonError::into_inner).errors)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, SampleOutcome> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Completion for Audience {
+impl Completion for SampleObserver {
     fn deliver(&self, delivery: Delivery) {
         let mut seen = self.seen();
         seen.final_count += u32::from(delivery.is_final);
@@ -268,7 +268,7 @@ impl Completion for Audience {
     fn wake(&self) {}
 }
 
-impl Asker for Audience {
+impl RequestObserver for SampleObserver {
     fn released(&self) {
         self.seen().released_count += 1;
         self.changed.notify_all();
@@ -281,8 +281,8 @@ mod tests {
     use crate::fixture::model;
     use crate::lifecycle::fake::Directory;
     use crate::queue::refuse;
-    use crate::stats::Failure;
-    use crate::{Code, Departures};
+    use crate::stats::FailureReason;
+    use crate::{Code, PendingResponses};
 
     const TENSORS: &str = "max_batch_size: 4
         input [ { name: 'a' data_type: TYPE_INT16 dims: [ -1 ] }, { name: 'b' data_type: TYPE_STRING dims: [ 2 ] optional: true } ]
@@ -305,7 +305,7 @@ mod tests {
     /// What an instance sees of one request: name, shape and bytes of each input.
     type Inputs = Vec<(String, Vec<i64>, Vec<u8>)>;
 
-    fn inputs(live: &crate::Live) -> Inputs {
+    fn inputs(live: &crate::OwnedRequest) -> Inputs {
         let of = |input: &Input| {
             let bytes: Vec<u8> = input
                 .chunks
@@ -333,7 +333,7 @@ mod tests {
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
         let mut batches: Vec<Vec<Inputs>> = Vec::new();
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         warm_up
             .run(&version, "m_0", |batch| {
                 assert_eq!(version.live_count(), 0);
@@ -376,14 +376,14 @@ mod tests {
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         let mut execution_count = 0;
         let error = warm_up.run(&version, "m_0", |batch| {
             execution_count += 1;
             for (index, live) in batch.drain(..).enumerate() {
                 if execution_count == 2 {
                     let error = Error::internal(format!("no {index}"));
-                    refuse(live, Failure::Backend, error, &mut departures);
+                    refuse(live, FailureReason::Backend, error, &mut departures);
                 } else {
                     departures.push(live.shared(), None, true);
                 }
@@ -416,7 +416,7 @@ mod tests {
                         scope.spawn(move || {
                             let origin = Arc::clone(live.ticket());
                             let answer = || {
-                                let mut departures = Departures::default();
+                                let mut departures = PendingResponses::default();
                                 departures.push(origin.shared(), None, true);
                                 departures.flush();
                             };

@@ -36,7 +36,7 @@ pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// Ties an opaque C type to the Rust type behind its pointers.
 ///
 /// # Safety
-/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`; with a `TAG`, that begins with a [`Tag`].
+/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`; with a `TAG`, that begins with a [`HandleTag`].
 pub(crate) unsafe trait Handle {
     type Target;
     /// What an error calls it.
@@ -45,7 +45,7 @@ pub(crate) unsafe trait Handle {
     const TAG: Option<u64>;
 }
 
-/// Declares handle types: C type, Rust type, name in errors. `tagged` ones have a [`Tag`] as their first field, called `tag`, and are
+/// Declares handle types: C type, Rust type, name in errors. `tagged` ones have a [`HandleTag`] as their first field, called `tag`, and are
 /// `repr(C)`: then a handle of another kind, and mostly one that is gone, is an error instead of havoc.
 macro_rules! handles {
     ($($c_type:ident => $target:ty, $name:literal $(, $tagged:ident)?;)*) => {$(
@@ -61,21 +61,21 @@ macro_rules! handles {
     (@tag $c_type:ident tagged) => { Some($crate::boundary::tag_of(stringify!($c_type))) };
     (@tag $c_type:ident) => { None };
     (@check tagged $c_type:ident $target:ty) => {{
-        let _: fn(&$target) -> &$crate::boundary::Tag<conch_abi::$c_type> = |target| &target.tag;
+        let _: fn(&$target) -> &$crate::boundary::HandleTag<conch_abi::$c_type> = |target| &target.tag;
         assert!(std::mem::offset_of!($target, tag) == 0);
     }};
 }
 pub(crate) use handles;
 
 /// The first field of an object behind a tagged handle.
-pub(crate) struct Tag<H> {
+pub(crate) struct HandleTag<H> {
     _value: u64,
     _handle: PhantomData<fn() -> H>,
 }
 
-impl<H: Handle> Tag<H> {
-    pub(crate) const fn new() -> Tag<H> {
-        Tag {
+impl<H: Handle> HandleTag<H> {
+    pub(crate) const fn new() -> HandleTag<H> {
+        HandleTag {
             _value: match H::TAG {
                 Some(tag) => tag,
                 None => 0,
@@ -85,29 +85,29 @@ impl<H: Handle> Tag<H> {
     }
 }
 
-impl<H> Tag<H> {
+impl<H> HandleTag<H> {
     /// Of memory that is kept, but no object of any kind.
-    pub(crate) const fn none() -> Tag<H> {
-        Tag {
+    pub(crate) const fn none() -> HandleTag<H> {
+        HandleTag {
             _value: 0,
             _handle: PhantomData,
         }
     }
 }
 
-impl<H: Handle> Default for Tag<H> {
-    fn default() -> Tag<H> {
-        Tag::new()
+impl<H: Handle> Default for HandleTag<H> {
+    fn default() -> HandleTag<H> {
+        HandleTag::new()
     }
 }
 
-impl<H> Clone for Tag<H> {
-    fn clone(&self) -> Tag<H> {
+impl<H> Clone for HandleTag<H> {
+    fn clone(&self) -> HandleTag<H> {
         *self
     }
 }
 
-impl<H> Copy for Tag<H> {}
+impl<H> Copy for HandleTag<H> {}
 
 /// A number that memory of other kinds hardly begins with: a hash (FNV-1a) of a handle's name.
 pub(crate) const fn tag_of(name: &str) -> u64 {
@@ -308,7 +308,7 @@ pub(crate) fn c_string(text: &str) -> CString {
 /// The object behind a `TRITONSERVER_Error`.
 #[repr(C)]
 pub(crate) struct ErrorHandle {
-    tag: Tag<abi::TRITONSERVER_Error>,
+    tag: HandleTag<abi::TRITONSERVER_Error>,
     pub(crate) code: u32,
     pub(crate) message: CString,
 }
@@ -329,7 +329,7 @@ impl ErrorHandle {
 
     pub(crate) fn raise(code: u32, message: CString) -> *mut abi::TRITONSERVER_Error {
         into_handle(Box::new(ErrorHandle {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             code,
             message,
         }))
@@ -423,13 +423,13 @@ mod tests {
 
     #[test]
     fn what_nobody_takes_is_dropped() {
-        use crate::objects::Message;
+        use crate::objects::JsonMessage;
         // SAFETY: null is allowed, the other target is writable, and what it gets is taken once.
         unsafe {
             let mut given: *mut abi::TRITONSERVER_Message = ptr::null_mut();
             let nowhere: *mut *mut abi::TRITONSERVER_Message = ptr::null_mut();
-            assert!(give(nowhere, Box::new(Message::new("{}"))).is_err());
-            give(&raw mut given, Box::new(Message::new("{}"))).unwrap();
+            assert!(give(nowhere, Box::new(JsonMessage::new("{}"))).is_err());
+            give(&raw mut given, Box::new(JsonMessage::new("{}"))).unwrap();
             assert_eq!(take(given).unwrap().as_bytes(), b"{}");
         }
     }

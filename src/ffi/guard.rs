@@ -7,7 +7,8 @@ use conch_engine::Error;
 
 use crate::boundary::{ErrorHandle, accept, lossy_text};
 
-pub(crate) type Caught = unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
+pub(crate) type CaughtException =
+    unsafe extern "C" fn(*const c_char) -> *mut abi::TRITONSERVER_Error;
 type Function1 = unsafe extern "C" fn(*mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function2 = unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut abi::TRITONSERVER_Error;
 type Function4 = unsafe extern "C" fn(
@@ -25,25 +26,25 @@ type ActionFunction =
 
 unsafe extern "C" {
     fn conch_guard_action(
-        caught: Caught,
+        caught: CaughtException,
         function: ActionFunction,
         agent: *mut c_void,
         model: *mut c_void,
         action: u32,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_call1(
-        caught: Caught,
+        caught: CaughtException,
         function: Function1,
         first: *mut c_void,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_call2(
-        caught: Caught,
+        caught: CaughtException,
         function: Function2,
         first: *mut c_void,
         second: *mut c_void,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_call4(
-        caught: Caught,
+        caught: CaughtException,
         function: Function4,
         first: *mut c_void,
         second: *mut c_void,
@@ -51,14 +52,14 @@ unsafe extern "C" {
         fourth: *mut c_void,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_execute(
-        caught: Caught,
+        caught: CaughtException,
         function: ExecuteFunction,
         instance: *mut c_void,
         requests: *mut *mut c_void,
         count: u32,
     ) -> *mut abi::TRITONSERVER_Error;
     fn conch_guard_include(
-        caught: Caught,
+        caught: CaughtException,
         function: IncludeFunction,
         request: *mut c_void,
         batch: *mut c_void,

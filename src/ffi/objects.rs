@@ -2,32 +2,32 @@
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_memory::{Kind, View};
+use conch_memory::{ByteView, MemoryKind};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::boundary::{Tag, handles};
+use crate::boundary::{HandleTag, handles};
 
 handles! {
-    TRITONSERVER_Message => Message, "message", tagged;
-    TRITONSERVER_Parameter => Parameter, "parameter", tagged;
+    TRITONSERVER_Message => JsonMessage, "message", tagged;
+    TRITONSERVER_Parameter => NamedParameter, "parameter", tagged;
     TRITONSERVER_BufferAttributes => BufferAttributes, "buffer attributes", tagged;
 }
 
 /// A JSON document. Owned by whoever the function that returned it says.
 #[repr(C)]
-pub(crate) struct Message {
-    tag: Tag<abi::TRITONSERVER_Message>,
+pub(crate) struct JsonMessage {
+    tag: HandleTag<abi::TRITONSERVER_Message>,
     /// Ends with a NUL that is not part of it: some callers read it as a C string.
     bytes: Vec<u8>,
 }
 
-impl Message {
-    pub(crate) fn new(json: impl Into<Vec<u8>>) -> Message {
+impl JsonMessage {
+    pub(crate) fn new(json: impl Into<Vec<u8>>) -> JsonMessage {
         let mut bytes = json.into();
         bytes.push(0);
-        Message {
-            tag: Tag::default(),
+        JsonMessage {
+            tag: HandleTag::default(),
             bytes,
         }
     }
@@ -49,16 +49,16 @@ impl Message {
 
 /// A named value: a metric's label, or an argument of a load request.
 #[repr(C)]
-pub(crate) struct Parameter {
-    tag: Tag<abi::TRITONSERVER_Parameter>,
+pub(crate) struct NamedParameter {
+    tag: HandleTag<abi::TRITONSERVER_Parameter>,
     pub(crate) name: CString,
-    pub(crate) value: Value,
+    pub(crate) value: NamedValue,
 }
 
-impl Parameter {
-    pub(crate) fn new(name: CString, value: Value) -> Parameter {
-        Parameter {
-            tag: Tag::default(),
+impl NamedParameter {
+    pub(crate) fn new(name: CString, value: NamedValue) -> NamedParameter {
+        NamedParameter {
+            tag: HandleTag::default(),
             name,
             value,
         }
@@ -66,7 +66,7 @@ impl Parameter {
 }
 
 /// Bytes are borrowed from the caller, who keeps them while the parameter lives.
-pub(crate) enum Value {
+pub(crate) enum NamedValue {
     Text(CString),
     // No argument of today's has one of these three types: that is all that is said of them.
     Int(#[expect(dead_code, reason = "only its type is looked at")] i64),
@@ -75,15 +75,15 @@ pub(crate) enum Value {
     Bytes(*const c_void, u64),
 }
 
-impl Value {
+impl NamedValue {
     /// The word of `TRITONSERVER_ParameterTypeString`.
     pub(crate) fn kind_name(&self) -> &'static str {
         match self {
-            Value::Text(_) => "STRING",
-            Value::Int(_) => "INT",
-            Value::Bool(_) => "BOOL",
-            Value::Double(_) => "DOUBLE",
-            Value::Bytes(..) => "BYTES",
+            NamedValue::Text(_) => "STRING",
+            NamedValue::Int(_) => "INT",
+            NamedValue::Bool(_) => "BOOL",
+            NamedValue::Double(_) => "DOUBLE",
+            NamedValue::Bytes(..) => "BYTES",
         }
     }
 }
@@ -102,7 +102,7 @@ pub(crate) struct BufferPlace {
 pub(crate) type CudaIpcHandle = [u8; 64];
 
 impl BufferPlace {
-    pub(crate) fn of_view(view: &View) -> BufferPlace {
+    pub(crate) fn of_view(view: &ByteView) -> BufferPlace {
         BufferPlace {
             // Lengths in memory always fit 64 bits.
             byte_size: view.len() as u64,
@@ -117,7 +117,7 @@ impl BufferPlace {
 /// made, so every part is atomic.
 #[repr(C)]
 pub(crate) struct BufferAttributes {
-    tag: Tag<abi::TRITONSERVER_BufferAttributes>,
+    tag: HandleTag<abi::TRITONSERVER_BufferAttributes>,
     pub(crate) byte_size: AtomicU64,
     pub(crate) memory_type: AtomicU32,
     pub(crate) memory_type_id: AtomicI64,
@@ -134,7 +134,7 @@ impl Default for BufferAttributes {
 impl From<BufferPlace> for BufferAttributes {
     fn from(place: BufferPlace) -> BufferAttributes {
         BufferAttributes {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             byte_size: place.byte_size.into(),
             memory_type: place.memory_type.into(),
             memory_type_id: place.memory_type_id.into(),
@@ -185,11 +185,11 @@ impl BufferAttributes {
 }
 
 /// The kind of memory with this number of the C API.
-pub(crate) fn kind_of(memory_type: u32) -> Result<Kind, Error> {
+pub(crate) fn kind_of(memory_type: u32) -> Result<MemoryKind, Error> {
     match memory_type {
-        0 => Ok(Kind::Cpu),
-        1 => Ok(Kind::CpuPinned),
-        2 => Ok(Kind::Gpu),
+        0 => Ok(MemoryKind::Cpu),
+        1 => Ok(MemoryKind::CpuPinned),
+        2 => Ok(MemoryKind::Gpu),
         other => Err(Error::invalid(format!("unknown memory type {other}"))),
     }
 }

@@ -1,7 +1,7 @@
 //! The threads that accept connections and deal them to the shards.
 //!
 //! One blocking thread per listening socket. A socket goes to the shard with the fewest connections and stays there, where the
-//! connections of a shard that is kept from its CPU count for more (`Link::weight`): the kernel's own
+//! connections of a shard that is kept from its CPU count for more (`ShardHandle::weight`): the kernel's own
 //! spreading is by hash, which puts a handful of long-lived clients onto one shard. Beyond the connections' limit a new one is closed
 //! at once; when the process has no descriptor left, accepting pauses instead of spinning.
 
@@ -16,7 +16,7 @@ use conch_log as log;
 use conch_memory::is_scarce;
 use conch_net::Listener;
 
-use crate::shard::link::{Letter, Link, Protocol};
+use crate::shard::link::{Protocol, ShardHandle, ShardMessage};
 
 /// How long accepting pauses when the system has no room for another socket.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ impl Acceptor {
     pub(crate) fn start(
         listener: Listener,
         protocol: Protocol,
-        links: Vec<Arc<Link>>,
+        links: Vec<Arc<ShardHandle>>,
         connections_max: usize,
     ) -> Result<Acceptor, Error> {
         let listener = Arc::new(listener);
@@ -82,7 +82,7 @@ impl Drop for Acceptor {
 fn accept(
     listener: &Listener,
     protocol: Protocol,
-    links: &[Arc<Link>],
+    links: &[Arc<ShardHandle>],
     connections_max: usize,
     is_stopped: &AtomicBool,
 ) {
@@ -95,7 +95,7 @@ fn accept(
                     continue;
                 }
                 if let Some(link) = links.iter().min_by_key(|link| link.weight()) {
-                    link.send(Letter::Connection(socket, protocol));
+                    link.send(ShardMessage::Connection(socket, protocol));
                 }
             }
             // Shutting the listener down ends the wait with an error.

@@ -1,7 +1,7 @@
 //! The one door in front of every listener: who may use what.
 //!
 //! A listener names the route (or method) that a request asks for, and the route its [`Access`]; [`Restrictions::pass`] then makes a
-//! [`Granted`] route of it or says why not. Nothing is answered but from a granted route, and nothing else makes one, so neither can a
+//! [`GrantedRoute`] route of it or says why not. Nothing is answered but from a granted route, and nothing else makes one, so neither can a
 //! route be added without saying what it belongs to, nor a listener without asking here.
 
 use std::fmt;
@@ -71,15 +71,15 @@ pub(crate) enum Access {
 }
 
 /// A route or method; none goes without saying what it belongs to.
-pub(crate) trait Guarded {
+pub(crate) trait GuardedRoute {
     fn access(&self) -> Access;
 }
 
 /// A route that has been let through.
 #[derive(Debug)]
-pub(crate) struct Granted<R>(R);
+pub(crate) struct GrantedRoute<R>(R);
 
-impl<R: Guarded> Granted<R> {
+impl<R: GuardedRoute> GrantedRoute<R> {
     pub(crate) fn into_inner(self) -> R {
         self.0
     }
@@ -88,17 +88,17 @@ impl<R: Guarded> Granted<R> {
     ///
     /// # Panics
     /// If that belongs to something else: leave for one thing is none for another.
-    pub(crate) fn to<S: Guarded>(&self, route: S) -> Granted<S> {
+    pub(crate) fn to<S: GuardedRoute>(&self, route: S) -> GrantedRoute<S> {
         assert_eq!(
             self.0.access(),
             route.access(),
             "a route stands for another"
         );
-        Granted(route)
+        GrantedRoute(route)
     }
 }
 
-impl<R> Deref for Granted<R> {
+impl<R> Deref for GrantedRoute<R> {
     type Target = R;
 
     fn deref(&self) -> &R {
@@ -169,11 +169,11 @@ impl Restrictions {
     ///
     /// # Errors
     /// The restriction that is not met.
-    pub(crate) fn pass<'h, R: Guarded>(
+    pub(crate) fn pass<'h, R: GuardedRoute>(
         &self,
         route: R,
         find: impl FnOnce(&str) -> Option<&'h [u8]>,
-    ) -> Result<Granted<R>, &Restriction> {
+    ) -> Result<GrantedRoute<R>, &Restriction> {
         let restriction = match route.access() {
             Access::Open => None,
             Access::Of(category) => self.of(category),
@@ -182,7 +182,7 @@ impl Restrictions {
             Some(restriction) if !restriction.is_met_by(find(&restriction.header)) => {
                 Err(restriction)
             }
-            _ => Ok(Granted(route)),
+            _ => Ok(GrantedRoute(route)),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Restrictions {
 mod tests {
     use super::*;
 
-    impl Guarded for Access {
+    impl GuardedRoute for Access {
         fn access(&self) -> Access {
             *self
         }

@@ -18,27 +18,27 @@ const THREADS_MAX: usize = 256;
 static THREAD_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The outcome of a piece of work. Dropping it ends the waiting, not the work.
-pub(crate) struct Aside<T> {
-    shared: Arc<Mutex<Shared<T>>>,
+pub(crate) struct BlockingTask<T> {
+    shared: Arc<Mutex<BlockingShared<T>>>,
 }
 
-struct Shared<T> {
+struct BlockingShared<T> {
     outcome: Option<Result<T, Error>>,
     waker: Option<Waker>,
 }
 
 /// Counts a thread while it lives.
-struct Permit;
+struct ThreadPermit;
 
-impl Permit {
-    fn take() -> Option<Permit> {
+impl ThreadPermit {
+    fn take() -> Option<ThreadPermit> {
         let count = THREAD_COUNT.fetch_add(1, Ordering::Relaxed);
-        let permit = Permit;
+        let permit = ThreadPermit;
         (count < THREADS_MAX).then_some(permit)
     }
 }
 
-impl Drop for Permit {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         THREAD_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
@@ -50,11 +50,11 @@ impl Drop for Permit {
 /// UNAVAILABLE if too much of it is under way already, or no thread is to be had.
 pub(crate) fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<Aside<T>, Error> {
-    let permit = Permit::take().ok_or_else(|| {
+) -> Result<BlockingTask<T>, Error> {
+    let permit = ThreadPermit::take().ok_or_else(|| {
         Error::unavailable("the server has too many requests for model control in flight")
     })?;
-    let shared = Arc::new(Mutex::new(Shared {
+    let shared = Arc::new(Mutex::new(BlockingShared {
         outcome: None,
         waker: None,
     }));
@@ -79,10 +79,10 @@ pub(crate) fn aside<T: Send + 'static>(
         .name("control".to_owned())
         .spawn(run)
         .map_err(|cause| Error::unavailable(format!("cannot start a thread: {cause}")))?;
-    Ok(Aside { shared })
+    Ok(BlockingTask { shared })
 }
 
-impl<T> Future for Aside<T> {
+impl<T> Future for BlockingTask<T> {
     type Output = Result<T, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -95,7 +95,7 @@ impl<T> Future for Aside<T> {
     }
 }
 
-fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
+fn lock<T>(shared: &Mutex<BlockingShared<T>>) -> MutexGuard<'_, BlockingShared<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

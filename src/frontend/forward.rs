@@ -51,13 +51,16 @@ impl fmt::Debug for HeaderPattern {
 
 /// The headers of one request that match, or why they may not be forwarded; none while nothing is forwarded at all. Boxed: most requests
 /// have none, and carry this along.
-pub(crate) type Forwarded = Option<Box<Result<Vec<Parameter>, Error>>>;
+pub(crate) type ForwardedHeaders = Option<Box<Result<Vec<Parameter>, Error>>>;
 
 /// Adds what `forwarded` holds to `parameters`.
 ///
 /// # Errors
 /// Its own.
-pub(crate) fn attach(forwarded: Forwarded, parameters: &mut Vec<Parameter>) -> Result<(), Error> {
+pub(crate) fn attach(
+    forwarded: ForwardedHeaders,
+    parameters: &mut Vec<Parameter>,
+) -> Result<(), Error> {
     if let Some(forwarded) = forwarded {
         parameters.append(&mut (*forwarded)?);
     }
@@ -65,14 +68,14 @@ pub(crate) fn attach(forwarded: Forwarded, parameters: &mut Vec<Parameter>) -> R
 }
 
 /// Collects the headers of a request that match.
-pub(crate) struct Collector<'p> {
+pub(crate) struct HeaderCollector<'p> {
     pattern: &'p HeaderPattern,
     outcome: Result<Vec<Parameter>, Error>,
 }
 
-impl<'p> Collector<'p> {
-    pub(crate) fn new(pattern: &'p HeaderPattern) -> Collector<'p> {
-        Collector {
+impl<'p> HeaderCollector<'p> {
+    pub(crate) fn new(pattern: &'p HeaderPattern) -> HeaderCollector<'p> {
+        HeaderCollector {
             pattern,
             outcome: Ok(Vec::new()),
         }
@@ -112,7 +115,7 @@ impl<'p> Collector<'p> {
         self.outcome = Err(error);
     }
 
-    /// [`Collector::see`] for a value that may hold any byte: it counts up to its first NUL, as it does for upstream, and what is no text
+    /// [`HeaderCollector::see`] for a value that may hold any byte: it counts up to its first NUL, as it does for upstream, and what is no text
     /// becomes U+FFFD.
     pub(crate) fn see_binary(&mut self, name: &str, value: &[u8]) {
         let end = value.iter().position(|byte| *byte == 0);
@@ -120,7 +123,7 @@ impl<'p> Collector<'p> {
         self.see(name, String::from_utf8_lossy(value).as_bytes());
     }
 
-    pub(crate) fn finish(self) -> Forwarded {
+    pub(crate) fn finish(self) -> ForwardedHeaders {
         match self.outcome {
             Ok(parameters) if parameters.is_empty() => None,
             outcome => Some(Box::new(outcome)),
@@ -134,7 +137,7 @@ mod tests {
 
     fn check(pattern: &str, headers: &[(&str, &[u8])], expected: Result<&[(&str, &str)], &str>) {
         let pattern = HeaderPattern::new(pattern).unwrap();
-        let mut collector = Collector::new(&pattern);
+        let mut collector = HeaderCollector::new(&pattern);
         for (name, value) in headers {
             collector.see(name, value);
         }
@@ -205,7 +208,7 @@ mod tests {
             (b"a\xff\xfe\0\xff", "a\u{fffd}\u{fffd}"),
         ] {
             let pattern = HeaderPattern::new("x").unwrap();
-            let mut collector = Collector::new(&pattern);
+            let mut collector = HeaderCollector::new(&pattern);
             collector.see_binary("x-bin", value);
             let mut parameters = Vec::new();
             attach(collector.finish(), &mut parameters).unwrap();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Why there is no number at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoNumber {
+pub(crate) enum ParseNumberError {
     Missing,
     OutOfRange,
 }
@@ -14,7 +14,7 @@ pub(crate) enum NoNumber {
 ///
 /// # Errors
 /// There is none, or it does not fit `T`.
-pub(crate) fn number<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, NoNumber> {
+pub(crate) fn number<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, ParseNumberError> {
     let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digit_count = digits
@@ -22,13 +22,13 @@ pub(crate) fn number<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, N
         .position(|byte| !byte.is_ascii_digit())
         .unwrap_or(digits.len());
     if digit_count == 0 {
-        return Err(NoNumber::Missing);
+        return Err(ParseNumberError::Missing);
     }
     let end = text.len() - digits.len() + digit_count;
     text.get(..end)
         .unwrap_or("")
         .parse()
-        .map_err(|_| NoNumber::OutOfRange)
+        .map_err(|_| ParseNumberError::OutOfRange)
 }
 
 #[cfg(test)]
@@ -44,14 +44,14 @@ mod tests {
             ("007\u{e9}", Ok(7)),
             ("2147483647", Ok(i32::MAX)),
             ("-2147483648", Ok(i32::MIN)),
-            ("2147483648", Err(NoNumber::OutOfRange)),
-            ("-99999999999999999999", Err(NoNumber::OutOfRange)),
-            ("", Err(NoNumber::Missing)),
-            ("x1", Err(NoNumber::Missing)),
-            ("+", Err(NoNumber::Missing)),
-            ("+-1", Err(NoNumber::Missing)),
+            ("2147483648", Err(ParseNumberError::OutOfRange)),
+            ("-99999999999999999999", Err(ParseNumberError::OutOfRange)),
+            ("", Err(ParseNumberError::Missing)),
+            ("x1", Err(ParseNumberError::Missing)),
+            ("+", Err(ParseNumberError::Missing)),
+            ("+-1", Err(ParseNumberError::Missing)),
             // No blank to C.
-            ("\u{a0}1", Err(NoNumber::Missing)),
+            ("\u{a0}1", Err(ParseNumberError::Missing)),
         ] {
             assert_eq!(number(text), expected, "{text:?}");
         }

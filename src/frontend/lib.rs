@@ -39,21 +39,21 @@ use conch_log as log;
 use conch_net::Listener;
 
 use acceptor::Acceptor;
-use pressure::Orders;
-use shard::Running;
-use shard::link::{Letter, Link, Protocol};
+use pressure::PressureOrders;
+use shard::ShardThread;
+use shard::link::{Protocol, ShardHandle, ShardMessage};
 use trace::Tracing;
 use watchdog::Watchdog;
 
 pub use access::{Category, Restriction, Restrictions};
 pub use forward::HeaderPattern;
-pub use grpc::Delays;
-pub use http::cors::Origins;
-pub use options::{CompressionLevel, Endpoint, GrpcConnections, Options, ShardAffinity};
-pub use sagemaker::{InferenceType, SageMaker};
-pub use tls::{Tls, TlsFiles};
-pub use trace::{Levels, TraceOptions};
-pub use vertex_ai::VertexAi;
+pub use grpc::ServerDelays;
+pub use http::cors::AllowedOrigins;
+pub use options::{CompressionLevel, Endpoint, FrontendOptions, GrpcConnections, ShardAffinity};
+pub use sagemaker::{InferenceType, SageMakerOptions};
+pub use tls::{TlsConfig, TlsFiles};
+pub use trace::{TraceLevels, TraceOptions};
+pub use vertex_ai::VertexAiOptions;
 
 /// Single steps of a request's walk, for the micro-benches.
 #[doc(hidden)]
@@ -82,7 +82,7 @@ pub struct Addresses {
 pub struct Frontend {
     addresses: Addresses,
     acceptors: Vec<(Protocol, Acceptor)>,
-    shards: Vec<Running>,
+    shards: Vec<ShardThread>,
     watchdog: Option<Watchdog>,
     tracing: Arc<Tracing>,
 }
@@ -111,7 +111,7 @@ impl Addresses {
 }
 
 /// The listeners that `options` ask for, in the order in which upstream starts them.
-fn endpoints(options: &Options) -> Vec<(Protocol, &Endpoint)> {
+fn endpoints(options: &FrontendOptions) -> Vec<(Protocol, &Endpoint)> {
     let sagemaker = options.sagemaker.as_ref().map(|it| &it.endpoint);
     let vertex_ai = options.vertex_ai.as_ref().map(|it| &it.endpoint);
     let endpoints = [
@@ -132,7 +132,7 @@ fn endpoints(options: &Options) -> Vec<(Protocol, &Endpoint)> {
 ///
 /// # Errors
 /// UNAVAILABLE in upstream's words for the first that cannot be had.
-pub fn check_addresses(options: &Options) -> Result<(), Error> {
+pub fn check_addresses(options: &FrontendOptions) -> Result<(), Error> {
     for (protocol, endpoint) in endpoints(options) {
         Listener::check(&endpoint.address, endpoint.port, endpoint.reuse_port)
             .map_err(|error| refused(protocol, endpoint, &error))?;
@@ -176,7 +176,7 @@ fn failed_to_start(protocol: Protocol, error: &Error) -> Error {
 ///
 /// # Errors
 /// UNAVAILABLE in upstream's words if an address cannot be had; INTERNAL if the system refuses a shard.
-pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Error> {
+pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Frontend, Error> {
     conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
     if let Some(vertex_ai) = &mut options.vertex_ai {
         Arc::make_mut(vertex_ai)
@@ -217,13 +217,13 @@ pub fn start(mut options: Options, server: Arc<Server>) -> Result<Frontend, Erro
     let tracing = Tracing::start(&options.trace)?;
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
-    let orders = Orders::new(server.budget(), connections_max, stall_timeout);
+    let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        let shard = Running::start(index, *cpu, &options, &server, &tracing, &orders)?;
+        let shard = ShardThread::start(index, *cpu, &options, &server, &tracing, &orders)?;
         shards.push(shard);
     }
-    let links: Vec<Arc<Link>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
+    let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();
     let homes = shards.iter().map(|shard| shard.cpu).collect();
     let watchdog = Watchdog::start(links.clone(), homes, &options, orders)?;
     let mut acceptors = Vec::new();
@@ -260,7 +260,7 @@ impl Frontend {
             }
         }
         for shard in &self.shards {
-            shard.link.send(Letter::Drain);
+            shard.link.send(ShardMessage::Drain);
         }
         let mut next_report = Instant::now() + DRAIN_POLL;
         loop {

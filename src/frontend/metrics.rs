@@ -2,67 +2,76 @@
 
 use std::rc::Rc;
 
-use crate::access::{Access, Granted, Guarded};
-use crate::http::answer::{Answer, ContentType};
-use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
-use crate::http::head::{Head, Method};
+use crate::access::{Access, GrantedRoute, GuardedRoute};
+use crate::http::answer::{ContentType, HttpResponse};
+use crate::http::connection::{
+    self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody,
+};
+use crate::http::head::{HttpMethod, RequestHead};
 use crate::shard::offload::METRICS_COST;
-use crate::shard::{Presence, Shard, Stream};
+use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
-    connection::serve(shard, stream, presence, Metrics).await;
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
+    connection::serve(shard, stream, presence, MetricsService).await;
 }
 
 /// The page itself.
-pub(crate) async fn page(shard: &Shard) -> Answer {
+pub(crate) async fn page(shard: &Shard) -> HttpResponse {
     // Rendering reads every model's numbers and files of /proc: not on a shard.
     let server = std::sync::Arc::clone(&shard.server);
     let text = shard
         .offload(METRICS_COST, move || server.metrics_text())
         .await;
-    Answer::new(200, ContentType::Metrics, text.into_bytes())
+    HttpResponse::new(200, ContentType::Metrics, text.into_bytes())
 }
 
-struct Metrics;
+struct MetricsService;
 
 /// What a path of this listener names.
-enum Route {
+enum MetricsRoute {
     Page,
     Other,
 }
 
-impl Guarded for Route {
+impl GuardedRoute for MetricsRoute {
     fn access(&self) -> Access {
         match self {
             // Upstream has no category for metrics.
-            Route::Page | Route::Other => Access::Open,
+            MetricsRoute::Page | MetricsRoute::Other => Access::Open,
         }
     }
 }
 
-enum Plan {
+enum MetricsPlan {
     Text,
-    Answer(Box<Answer>),
+    Answer(Box<HttpResponse>),
 }
 
-impl Service for Metrics {
-    type Route<'a> = Route;
-    type Plan = Plan;
+impl HttpService for MetricsService {
+    type Route<'a> = MetricsRoute;
+    type Plan = MetricsPlan;
 
-    fn route(&self, _shard: &Shard, head: &Head<'_>) -> Route {
+    fn route(&self, _shard: &Shard, head: &RequestHead<'_>) -> MetricsRoute {
         match head.path {
-            "/metrics" | "/metrics/" => Route::Page,
-            _ => Route::Other,
+            "/metrics" | "/metrics/" => MetricsRoute::Page,
+            _ => MetricsRoute::Other,
         }
     }
 
-    fn plan(&self, _shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route>) -> Plan {
+    fn plan(
+        &self,
+        _shard: &Rc<Shard>,
+        head: &RequestHead<'_>,
+        route: GrantedRoute<MetricsRoute>,
+    ) -> MetricsPlan {
         match (head.method, route.into_inner()) {
-            (Method::Get | Method::Head, Route::Page) => Plan::Text,
+            (HttpMethod::Get | HttpMethod::Head, MetricsRoute::Page) => MetricsPlan::Text,
             // As upstream: any other page is there, and empty.
-            (Method::Get | Method::Head, _) => Plan::Answer(Box::new(Answer::empty(200))),
-            _ => Plan::Answer(Box::new(Answer::failure(
+            (HttpMethod::Get | HttpMethod::Head, _) => {
+                MetricsPlan::Answer(Box::new(HttpResponse::empty(200)))
+            }
+            _ => MetricsPlan::Answer(Box::new(HttpResponse::failure(
                 405,
                 ContentType::Plain,
                 "Method Not Allowed",
@@ -70,28 +79,28 @@ impl Service for Metrics {
         }
     }
 
-    fn plan_refusal(&self, answer: Answer) -> Plan {
-        Plan::Answer(Box::new(answer))
+    fn plan_refusal(&self, answer: HttpResponse) -> MetricsPlan {
+        MetricsPlan::Answer(Box::new(answer))
     }
 
-    fn is_at_once(&self, plan: &Plan) -> bool {
-        matches!(plan, Plan::Answer(_))
+    fn is_at_once(&self, plan: &MetricsPlan) -> bool {
+        matches!(plan, MetricsPlan::Answer(_))
     }
 
-    fn placement(&self, _plan: &Plan) -> Option<Placement> {
+    fn placement(&self, _plan: &MetricsPlan) -> Option<BodyPlacement> {
         None
     }
 
     async fn answer(
         &self,
-        plan: Plan,
-        _body: Option<Body>,
+        plan: MetricsPlan,
+        _body: Option<ReceivedBody>,
         _scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed> {
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed> {
         Ok(match plan {
-            Plan::Answer(answer) => *answer,
-            Plan::Text => page(&connection.shard).await,
+            MetricsPlan::Answer(answer) => *answer,
+            MetricsPlan::Text => page(&connection.shard).await,
         })
     }
 }

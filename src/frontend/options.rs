@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::access::Restrictions;
 use crate::forward::HeaderPattern;
-use crate::grpc::Delays;
-use crate::http::cors::Origins;
-use crate::sagemaker::SageMaker;
-use crate::tls::Tls;
+use crate::grpc::ServerDelays;
+use crate::http::cors::AllowedOrigins;
+use crate::sagemaker::SageMakerOptions;
+use crate::tls::TlsConfig;
 use crate::trace::TraceOptions;
-use crate::vertex_ai::VertexAi;
+use crate::vertex_ai::VertexAiOptions;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,18 +85,18 @@ impl Default for GrpcConnections {
 
 /// Every listener, bound and limit. The defaults are those of the command line; no endpoint is served unless given.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FrontendOptions {
     pub http: Option<Endpoint>,
     pub grpc: Option<Endpoint>,
     pub metrics: Option<Endpoint>,
-    pub sagemaker: Option<Arc<SageMaker>>,
-    pub vertex_ai: Option<Arc<VertexAi>>,
+    pub sagemaker: Option<Arc<SageMakerOptions>>,
+    pub vertex_ai: Option<Arc<VertexAiOptions>>,
     /// `--http-restricted-api`: of every listener that speaks HTTP.
     pub http_restrictions: Restrictions,
     /// `--grpc-restricted-protocol`; the headers' names as on the wire.
     pub grpc_restrictions: Restrictions,
     /// The origins whose scripts may read answers, on every listener that speaks HTTP.
-    pub http_cors_origins: Origins,
+    pub http_cors_origins: AllowedOrigins,
     /// Integers in JSON that do not fit their tensor's type are refused, instead of cut to it.
     pub strict_integers: bool,
     /// Headers that become parameters of an inference.
@@ -112,9 +112,9 @@ pub struct Options {
     /// `--grpc-max-inflated-size`: bounds what a compressed message inflates to.
     pub grpc_inflated_bytes_max: u64,
     /// gRPC is served over TLS only.
-    pub grpc_tls: Option<Tls>,
+    pub grpc_tls: Option<TlsConfig>,
     /// Those that upstream's tests ask the environment for.
-    pub grpc_delays: Delays,
+    pub grpc_delays: ServerDelays,
     /// One shard per entry, at home on that CPU.
     pub shard_cpus: Vec<usize>,
     pub shard_affinity: ShardAffinity,
@@ -144,9 +144,9 @@ pub struct Options {
     pub trace: TraceOptions,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for FrontendOptions {
+    fn default() -> FrontendOptions {
+        FrontendOptions {
             http: None,
             grpc: None,
             metrics: None,
@@ -154,7 +154,7 @@ impl Default for Options {
             vertex_ai: None,
             http_restrictions: Restrictions::default(),
             grpc_restrictions: Restrictions::default(),
-            http_cors_origins: Origins::default(),
+            http_cors_origins: AllowedOrigins::default(),
             strict_integers: false,
             http_forward: None,
             grpc_forward: None,
@@ -164,7 +164,7 @@ impl Default for Options {
             grpc_connections: GrpcConnections::default(),
             grpc_inflated_bytes_max: 64 << 20,
             grpc_tls: None,
-            grpc_delays: Delays::from_environment(),
+            grpc_delays: ServerDelays::from_environment(),
             shard_cpus: vec![0],
             shard_affinity: ShardAffinity::Auto,
             shard_calm: Duration::from_secs(60),

@@ -20,7 +20,7 @@ const SPARE_PART: usize = 8;
 
 /// What one round is to bring. Relaxed: figures that guard nothing.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub(crate) struct PressureOrders {
     budget: Arc<Budget>,
     connections_max: usize,
     stalled_looks_max: u32,
@@ -37,19 +37,19 @@ pub(crate) struct Orders {
 
 const PARTS: usize = 1 << 10;
 
-impl Orders {
+impl PressureOrders {
     /// `stall_timeout` of zero: no connection is dropped for what it holds.
     pub(crate) fn new(
         budget: &Arc<Budget>,
         connections_max: usize,
         stall_timeout: Duration,
-    ) -> Arc<Orders> {
+    ) -> Arc<PressureOrders> {
         let looks = stall_timeout.as_millis().div_ceil(LOOK_PERIOD.as_millis());
         let stalled_looks_max = match u32::try_from(looks) {
             Ok(looks) if looks > 0 => looks,
             _ => u32::MAX,
         };
-        Arc::new(Orders {
+        Arc::new(PressureOrders {
             budget: Arc::clone(budget),
             connections_max,
             stalled_looks_max,
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_largest_are_dropped_until_there_is_room() {
         let budget = Budget::with_reserve(100 * MIB, 0);
-        let orders = Orders::new(&budget, 100, Duration::from_secs(1));
+        let orders = PressureOrders::new(&budget, 100, Duration::from_secs(1));
         assert_eq!(orders.stalled_looks_max(), 10);
         let mut charge = Charge::empty(&budget);
         charge.cover(70 * MIB).unwrap();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn idle_connections_end_where_places_run_short() {
-        let orders = Orders::new(&Budget::new(MIB), 800, Duration::ZERO);
+        let orders = PressureOrders::new(&Budget::new(MIB), 800, Duration::ZERO);
         assert_eq!(orders.stalled_looks_max(), u32::MAX);
         for (count, own_count, excess) in [
             (0, 0, 0),

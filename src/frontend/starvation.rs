@@ -19,7 +19,7 @@ const CALM_FACTOR_MAX: u32 = 16;
 
 /// What the system says of a thread at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub(crate) struct ThreadSample {
     pub(crate) at_ns: u64,
     /// On a CPU, since the thread began.
     pub(crate) ran_ns: u64,
@@ -27,12 +27,12 @@ pub(crate) struct Sample {
     pub(crate) waited_ns: u64,
 }
 
-impl Sample {
+impl ThreadSample {
     /// Reads `schedstat`: nanoseconds on a CPU, nanoseconds waiting for one, and turns.
-    pub(crate) fn parse(at_ns: u64, text: &str) -> Option<Sample> {
+    pub(crate) fn parse(at_ns: u64, text: &str) -> Option<ThreadSample> {
         let mut figures = text.split_ascii_whitespace().map(str::parse);
         let (ran, waited) = (figures.next()?, figures.next()?);
-        Some(Sample {
+        Some(ThreadSample {
             at_ns,
             ran_ns: ran.ok()?,
             waited_ns: waited.ok()?,
@@ -46,10 +46,10 @@ impl Sample {
 ///   home ──starving──► wide ──calm for long enough──► home
 /// ```
 #[derive(Debug)]
-pub(crate) struct Starvation {
+pub(crate) struct StarvationPolicy {
     affinity: ShardAffinity,
     first_calm: Duration,
-    last: Option<Sample>,
+    last: Option<ThreadSample>,
     is_wide: bool,
     /// How often `first_calm` it has to be calm.
     calm_factor: u32,
@@ -60,15 +60,15 @@ pub(crate) struct Starvation {
 
 /// What a sample shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct StarvationFinding {
     pub(crate) is_starving: bool,
     pub(crate) waited_ns: u64,
     pub(crate) elapsed_ns: u64,
-    pub(crate) step: Step,
+    pub(crate) step: AffinityStep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum AffinityStep {
     Stay,
     /// Let it run on all CPUs.
     Widen,
@@ -76,9 +76,9 @@ pub(crate) enum Step {
     Narrow,
 }
 
-impl Starvation {
-    pub(crate) fn new(affinity: ShardAffinity, first_calm: Duration) -> Starvation {
-        Starvation {
+impl StarvationPolicy {
+    pub(crate) fn new(affinity: ShardAffinity, first_calm: Duration) -> StarvationPolicy {
+        StarvationPolicy {
             affinity,
             first_calm,
             last: None,
@@ -91,7 +91,11 @@ impl Starvation {
 
     /// Takes in a sample; none for the first, which has nothing to be compared with. `is_unanswered`: the shard was woken before the last sample,
     /// and has not shown since that it turns.
-    pub(crate) fn observe(&mut self, sample: Sample, is_unanswered: bool) -> Option<Finding> {
+    pub(crate) fn observe(
+        &mut self,
+        sample: ThreadSample,
+        is_unanswered: bool,
+    ) -> Option<StarvationFinding> {
         let last = self.last.replace(sample)?;
         let elapsed_ns = sample.at_ns.saturating_sub(last.at_ns);
         let mut waited_ns = sample.waited_ns.saturating_sub(last.waited_ns);
@@ -101,7 +105,7 @@ impl Starvation {
         }
         let waited_ns = waited_ns.min(elapsed_ns);
         let is_starving = elapsed_ns > 0 && waited_ns >= elapsed_ns / STARVING_PART;
-        Some(Finding {
+        Some(StarvationFinding {
             is_starving,
             waited_ns,
             elapsed_ns,
@@ -109,12 +113,12 @@ impl Starvation {
         })
     }
 
-    fn step(&mut self, now_ns: u64, is_starving: bool) -> Step {
+    fn step(&mut self, now_ns: u64, is_starving: bool) -> AffinityStep {
         if is_starving {
             self.calm_since_ns = now_ns;
         }
         if self.affinity != ShardAffinity::Auto {
-            return Step::Stay;
+            return AffinityStep::Stay;
         }
         let calm_ns = u64::try_from(self.first_calm.as_nanos())
             .unwrap_or(u64::MAX)
@@ -127,14 +131,14 @@ impl Starvation {
                 false => 1,
             };
             self.is_wide = true;
-            return Step::Widen;
+            return AffinityStep::Widen;
         }
         if self.is_wide && now_ns.saturating_sub(self.calm_since_ns) >= calm_ns {
             self.is_wide = false;
             self.home_since_ns = now_ns;
-            return Step::Narrow;
+            return AffinityStep::Narrow;
         }
-        Step::Stay
+        AffinityStep::Stay
     }
 }
 
@@ -147,24 +151,24 @@ mod tests {
 
     /// A shard that is looked at ten times per second.
     struct Shard {
-        state: Starvation,
-        sample: Sample,
+        state: StarvationPolicy,
+        sample: ThreadSample,
     }
 
     impl Shard {
         fn new(affinity: ShardAffinity) -> Shard {
-            let sample = Sample {
+            let sample = ThreadSample {
                 at_ns: 3_600_000 * MS,
                 ran_ns: 0,
                 waited_ns: 0,
             };
-            let mut state = Starvation::new(affinity, CALM);
+            let mut state = StarvationPolicy::new(affinity, CALM);
             assert_eq!(state.observe(sample, true), None);
             Shard { state, sample }
         }
 
         /// A tenth of a second passes, in which it runs and waits for so many milliseconds.
-        fn pass(&mut self, ran_ms: u64, waited_ms: u64) -> Finding {
+        fn pass(&mut self, ran_ms: u64, waited_ms: u64) -> StarvationFinding {
             self.sample.at_ns += 100 * MS;
             self.sample.ran_ns += ran_ms * MS;
             self.sample.waited_ns += waited_ms * MS;
@@ -173,7 +177,7 @@ mod tests {
 
         /// How many tenths of a second it stays wide, without waiting.
         fn calm(&mut self) -> u64 {
-            let count = (1..).find(|_| self.pass(20, 0).step == Step::Narrow);
+            let count = (1..).find(|_| self.pass(20, 0).step == AffinityStep::Narrow);
             count.unwrap()
         }
     }
@@ -195,20 +199,20 @@ mod tests {
 
     #[test]
     fn recorded_figures() {
-        let mut state = Starvation::new(ShardAffinity::Auto, CALM);
+        let mut state = StarvationPolicy::new(ShardAffinity::Auto, CALM);
         let mut steps = Vec::new();
         for (at_ns, text, expected) in RECORDED {
-            let sample = Sample::parse(at_ns, text).unwrap();
+            let sample = ThreadSample::parse(at_ns, text).unwrap();
             if let Some(finding) = state.observe(sample, false) {
                 assert_eq!(finding.is_starving, expected, "{text:?}");
                 steps.push(finding.step);
             }
         }
-        use Step::{Stay, Widen};
+        use AffinityStep::{Stay, Widen};
         assert_eq!(steps[..4], [Stay, Stay, Widen, Stay]);
         assert!(steps[4..].iter().all(|step| *step == Stay));
         for bad in ["", "1", "x 1 1", "1 x 1", "-1 2 3"] {
-            assert_eq!(Sample::parse(0, bad), None, "{bad:?}");
+            assert_eq!(ThreadSample::parse(0, bad), None, "{bad:?}");
         }
     }
 
@@ -219,7 +223,7 @@ mod tests {
             let mut shard = Shard::new(ShardAffinity::Auto);
             let finding = shard.pass(5, waited_ms);
             assert_eq!(finding.is_starving, expected, "{waited_ms}");
-            assert_eq!(finding.step == Step::Widen, expected);
+            assert_eq!(finding.step == AffinityStep::Widen, expected);
             assert_eq!(finding.waited_ns, (waited_ms * MS).min(100 * MS));
         }
     }
@@ -227,15 +231,15 @@ mod tests {
     #[test]
     fn widens_at_once_and_returns_after_a_calm_minute() {
         let mut shard = Shard::new(ShardAffinity::Auto);
-        assert_eq!(shard.pass(50, 0).step, Step::Stay);
-        assert_eq!(shard.pass(50, 40).step, Step::Widen);
+        assert_eq!(shard.pass(50, 0).step, AffinityStep::Stay);
+        assert_eq!(shard.pass(50, 40).step, AffinityStep::Widen);
         for _ in 0..599 {
-            assert_eq!(shard.pass(50, 9).step, Step::Stay);
+            assert_eq!(shard.pass(50, 9).step, AffinityStep::Stay);
         }
         // The minute begins anew.
-        assert_eq!(shard.pass(50, 10).step, Step::Stay);
+        assert_eq!(shard.pass(50, 10).step, AffinityStep::Stay);
         assert_eq!(shard.calm(), 600);
-        assert_eq!(shard.pass(50, 0).step, Step::Stay);
+        assert_eq!(shard.pass(50, 0).step, AffinityStep::Stay);
     }
 
     #[test]
@@ -243,15 +247,15 @@ mod tests {
         let mut shard = Shard::new(ShardAffinity::Auto);
         let mut calms = Vec::new();
         for _ in 0..7 {
-            assert_eq!(shard.pass(1, 90).step, Step::Widen);
+            assert_eq!(shard.pass(1, 90).step, AffinityStep::Widen);
             calms.push(shard.calm() / 600);
         }
         assert_eq!(calms, [1, 2, 4, 8, 16, 16, 16]);
         // At home for longer than that: a new neighbour.
         for _ in 0..16 * 600 {
-            assert_eq!(shard.pass(1, 0).step, Step::Stay);
+            assert_eq!(shard.pass(1, 0).step, AffinityStep::Stay);
         }
-        assert_eq!(shard.pass(1, 90).step, Step::Widen);
+        assert_eq!(shard.pass(1, 90).step, AffinityStep::Widen);
         assert_eq!(shard.calm(), 600);
     }
 
@@ -259,7 +263,7 @@ mod tests {
     fn a_wait_that_lasts_is_seen() {
         let mut shard = Shard::new(ShardAffinity::Auto);
         shard.sample.at_ns += 100 * MS;
-        let mut idle = Starvation::new(ShardAffinity::Auto, CALM);
+        let mut idle = StarvationPolicy::new(ShardAffinity::Auto, CALM);
         idle.last = shard.state.last;
         assert!(
             !idle.observe(shard.sample, false).unwrap().is_starving,
@@ -278,9 +282,9 @@ mod tests {
         for affinity in [ShardAffinity::Pinned, ShardAffinity::Set] {
             let mut shard = Shard::new(affinity);
             let finding = shard.pass(1, 90);
-            assert!(finding.is_starving && finding.step == Step::Stay);
+            assert!(finding.is_starving && finding.step == AffinityStep::Stay);
             for _ in 0..1_000 {
-                assert_eq!(shard.pass(1, 0).step, Step::Stay);
+                assert_eq!(shard.pass(1, 0).step, AffinityStep::Stay);
             }
         }
     }

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use conch_engine::server::{Options as ServerOptions, Server};
+use conch_engine::server::{EngineOptions as ServerOptions, Server};
 use conch_memory::Charge;
 
 use fake::{FakeHost, SLOW_COUNT};
 
-use crate::{Endpoint, Frontend, GrpcConnections, Options};
+use crate::{Endpoint, Frontend, FrontendOptions, GrpcConnections};
 
 fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
     list.iter()
@@ -80,7 +80,7 @@ fn start() -> (Frontend, Arc<Server>) {
     };
     let server = Server::start(options, Arc::new(FakeHost)).unwrap();
     std::fs::remove_dir_all(root).unwrap();
-    let options = Options {
+    let options = FrontendOptions {
         http: endpoint(),
         grpc: endpoint(),
         metrics: endpoint(),
@@ -92,7 +92,7 @@ fn start() -> (Frontend, Arc<Server>) {
         http_body_bytes_max: 16 << 20,
         http_head_timeout: Duration::from_millis(300),
         http_stall_timeout: Duration::from_millis(300),
-        ..Options::default()
+        ..FrontendOptions::default()
     };
     (crate::start(options, Arc::clone(&server)).unwrap(), server)
 }

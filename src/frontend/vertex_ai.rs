@@ -13,30 +13,32 @@ use conch_engine::server::Server;
 use conch_log as log;
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::access::{Access, Category, Granted, Guarded};
+use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
 use crate::api::regions::RegionAction;
-use crate::http::answer::Answer;
-use crate::http::connection::{self, Body, Closed, Connection, Placement, Service};
+use crate::http::answer::HttpResponse;
+use crate::http::connection::{
+    self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody,
+};
 use crate::http::dialect::Dialect;
-use crate::http::head::{Head, Method};
-use crate::http::route::{self, Operation, Route as TritonRoute};
-use crate::http::service::{self, Inference, plan_route};
+use crate::http::head::{HttpMethod, RequestHead};
+use crate::http::route::{self, HttpRoute as TritonRoute, ModelOperation};
+use crate::http::service::{self, InferenceService, plan_route};
 use crate::metrics;
 use crate::options::Endpoint;
-use crate::shard::{Lease, Presence, Shard, Stream};
+use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
 
 const REDIRECT_HEADER: &str = "X-Vertex-Ai-Triton-Redirect";
 
 /// What the listener is started with.
 #[derive(Clone)]
-pub struct VertexAi {
+pub struct VertexAiOptions {
     pub endpoint: Endpoint,
     predict_route: Regex,
     health_route: Regex,
     default_model: String,
 }
 
-impl fmt::Debug for VertexAi {
+impl fmt::Debug for VertexAiOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("VertexAi")
@@ -48,7 +50,7 @@ impl fmt::Debug for VertexAi {
     }
 }
 
-impl VertexAi {
+impl VertexAiOptions {
     /// A listener whose routes are regular expressions, as upstream takes them. `default_model` may be empty if there is just one.
     ///
     /// # Errors
@@ -58,7 +60,7 @@ impl VertexAi {
         predict_route: &str,
         health_route: &str,
         default_model: &str,
-    ) -> Result<VertexAi, Error> {
+    ) -> Result<VertexAiOptions, Error> {
         if predict_route.is_empty() {
             return Err(Error::invalid(
                 "API_PREDICT_ROUTE is not defined for Vertex AI endpoint",
@@ -69,7 +71,7 @@ impl VertexAi {
                 "AIP_HEALTH_ROUTE is not defined for Vertex AI endpoint",
             ));
         }
-        Ok(VertexAi {
+        Ok(VertexAiOptions {
             endpoint,
             predict_route: whole(predict_route)?,
             health_route: whole(health_route)?,
@@ -118,26 +120,26 @@ fn whole(route: &str) -> Result<Regex, Error> {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
     let settings = shard.options.vertex_ai.clone();
     // There is no connection without a listener.
     if let Some(settings) = settings {
-        connection::serve(shard, stream, presence, Listener { settings }).await;
+        connection::serve(shard, stream, presence, VertexAiService { settings }).await;
     }
 }
 
-struct Listener {
-    settings: Arc<VertexAi>,
+struct VertexAiService {
+    settings: Arc<VertexAiOptions>,
 }
 
 /// What a path, and the header that redirects it, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route<'a> {
+enum VertexAiRoute<'a> {
     Health,
     Predict,
     Metrics,
     /// A route of the HTTP listener, and the verb that it takes.
-    Redirect(TritonRoute<'a>, Method),
+    Redirect(TritonRoute<'a>, HttpMethod),
     /// One that changes something.
     Blocked,
     /// Redirected, but not by POST.
@@ -145,151 +147,172 @@ enum Route<'a> {
     Unknown,
 }
 
-impl Guarded for Route<'_> {
+impl GuardedRoute for VertexAiRoute<'_> {
     fn access(&self) -> Access {
         match self {
-            Route::Health => Access::Of(Category::Health),
-            Route::Predict => Access::Of(Category::Inference),
-            Route::Redirect(route, _) => route.access(),
+            VertexAiRoute::Health => Access::Of(Category::Health),
+            VertexAiRoute::Predict => Access::Of(Category::Inference),
+            VertexAiRoute::Redirect(route, _) => route.access(),
             // Upstream has no category for metrics; the others do nothing.
-            Route::Metrics | Route::Blocked | Route::WrongVerb | Route::Unknown => Access::Open,
+            VertexAiRoute::Metrics
+            | VertexAiRoute::Blocked
+            | VertexAiRoute::WrongVerb
+            | VertexAiRoute::Unknown => Access::Open,
         }
     }
 }
 
 /// Where `target`, a path without its slash, leads.
-fn redirect(target: &str) -> Route<'_> {
+fn redirect(target: &str) -> VertexAiRoute<'_> {
     if target == "metrics" {
-        return Route::Metrics;
+        return VertexAiRoute::Metrics;
     }
     let route = route::below_root(target);
     match route {
         TritonRoute::ServerMetadata
         | TritonRoute::Live
         | TritonRoute::Ready
-        | TritonRoute::Statistics => Route::Redirect(route, Method::Get),
+        | TritonRoute::Statistics => VertexAiRoute::Redirect(route, HttpMethod::Get),
         TritonRoute::Model { operation, .. } => match operation {
-            Operation::Metadata | Operation::Ready | Operation::Config | Operation::Statistics => {
-                Route::Redirect(route, Method::Get)
-            }
-            Operation::Infer => Route::Redirect(route, Method::Post),
-            Operation::Generate | Operation::GenerateStream | Operation::TraceSetting => {
-                Route::Unknown
-            }
+            ModelOperation::Metadata
+            | ModelOperation::Ready
+            | ModelOperation::Config
+            | ModelOperation::Statistics => VertexAiRoute::Redirect(route, HttpMethod::Get),
+            ModelOperation::Infer => VertexAiRoute::Redirect(route, HttpMethod::Post),
+            ModelOperation::Generate
+            | ModelOperation::GenerateStream
+            | ModelOperation::TraceSetting => VertexAiRoute::Unknown,
         },
-        TritonRoute::RepositoryIndex => Route::Redirect(route, Method::Post),
+        TritonRoute::RepositoryIndex => VertexAiRoute::Redirect(route, HttpMethod::Post),
         TritonRoute::SharedMemory {
             action: RegionAction::Status,
             ..
-        } => Route::Redirect(route, Method::Get),
-        TritonRoute::SharedMemory { .. } | TritonRoute::RepositoryControl { .. } => Route::Blocked,
-        TritonRoute::Logging | TritonRoute::TraceSetting | TritonRoute::Unknown => Route::Unknown,
+        } => VertexAiRoute::Redirect(route, HttpMethod::Get),
+        TritonRoute::SharedMemory { .. } | TritonRoute::RepositoryControl { .. } => {
+            VertexAiRoute::Blocked
+        }
+        TritonRoute::Logging | TritonRoute::TraceSetting | TritonRoute::Unknown => {
+            VertexAiRoute::Unknown
+        }
     }
 }
 
-enum Plan {
-    Inference(service::Plan),
+enum VertexAiPlan {
+    Inference(service::RequestPlan),
     Metrics,
 }
 
-impl Plan {
-    fn status(status: u16) -> Plan {
-        Plan::Inference(service::Plan::Answer(Box::new(Answer::empty(status))))
+impl VertexAiPlan {
+    fn status(status: u16) -> VertexAiPlan {
+        VertexAiPlan::Inference(service::RequestPlan::Answer(Box::new(HttpResponse::empty(
+            status,
+        ))))
     }
 }
 
-impl Service for Listener {
-    type Route<'a> = Route<'a>;
-    type Plan = Plan;
+impl HttpService for VertexAiService {
+    type Route<'a> = VertexAiRoute<'a>;
+    type Plan = VertexAiPlan;
 
-    fn route<'a>(&self, _shard: &'a Shard, head: &'a Head<'_>) -> Route<'a> {
+    fn route<'a>(&self, _shard: &'a Shard, head: &'a RequestHead<'_>) -> VertexAiRoute<'a> {
         log::verbose!(1, "Vertex AI request: {:?} {}", head.method, head.path);
         if self.settings.health_route.is_match(head.path.as_bytes()) {
-            return Route::Health;
+            return VertexAiRoute::Health;
         }
         if !self.settings.predict_route.is_match(head.path.as_bytes()) {
-            return Route::Unknown;
+            return VertexAiRoute::Unknown;
         }
         match head.find(REDIRECT_HEADER).map(std::str::from_utf8) {
-            None => Route::Predict,
-            Some(_) if head.method != Method::Post => Route::WrongVerb,
+            None => VertexAiRoute::Predict,
+            Some(_) if head.method != HttpMethod::Post => VertexAiRoute::WrongVerb,
             Some(Ok(target)) => redirect(target),
-            Some(Err(_)) => Route::Unknown,
+            Some(Err(_)) => VertexAiRoute::Unknown,
         }
     }
 
-    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, granted: Granted<Route<'_>>) -> Plan {
+    fn plan(
+        &self,
+        shard: &Rc<Shard>,
+        head: &RequestHead<'_>,
+        granted: GrantedRoute<VertexAiRoute<'_>>,
+    ) -> VertexAiPlan {
         let inference = |to: TritonRoute<'_>, method| {
             let head = head.with_method(method);
             let route = granted.to(to);
-            Plan::Inference(plan_route(shard, &head, route, Dialect::VertexAi))
+            VertexAiPlan::Inference(plan_route(shard, &head, route, Dialect::VertexAi))
         };
         match *granted {
-            Route::Health => inference(TritonRoute::Ready, head.method),
-            Route::Predict => {
+            VertexAiRoute::Health => inference(TritonRoute::Ready, head.method),
+            VertexAiRoute::Predict => {
                 let model = TritonRoute::Model {
                     name: &self.settings.default_model,
                     version: None,
-                    operation: Operation::Infer,
+                    operation: ModelOperation::Infer,
                 };
                 inference(model, head.method)
             }
-            Route::Redirect(route, method) => inference(route, method),
-            Route::Metrics => Plan::Metrics,
-            Route::Blocked => Plan::status(403),
-            Route::WrongVerb => Plan::status(405),
-            Route::Unknown => Plan::status(400),
+            VertexAiRoute::Redirect(route, method) => inference(route, method),
+            VertexAiRoute::Metrics => VertexAiPlan::Metrics,
+            VertexAiRoute::Blocked => VertexAiPlan::status(403),
+            VertexAiRoute::WrongVerb => VertexAiPlan::status(405),
+            VertexAiRoute::Unknown => VertexAiPlan::status(400),
         }
     }
 
     fn wanted<'a>(
         &'a self,
-        head: &'a Head<'_>,
-        route: &'a Route<'_>,
+        head: &'a RequestHead<'_>,
+        route: &'a VertexAiRoute<'_>,
     ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
         match route {
-            Route::Predict if head.method == Method::Post => {
+            VertexAiRoute::Predict if head.method == HttpMethod::Post => {
                 Some((Cow::Borrowed(&self.settings.default_model), None))
             }
-            Route::Redirect(route, Method::Post) => Inference.wanted(head, route),
+            VertexAiRoute::Redirect(route, HttpMethod::Post) => {
+                InferenceService.wanted(head, route)
+            }
             _ => None,
         }
     }
 
-    fn keep(&self, plan: &mut Plan, lease: Lease) {
-        if let Plan::Inference(plan) = plan {
-            Inference.keep(plan, lease);
+    fn keep(&self, plan: &mut VertexAiPlan, lease: ModelLease) {
+        if let VertexAiPlan::Inference(plan) = plan {
+            InferenceService.keep(plan, lease);
         }
     }
 
-    fn plan_refusal(&self, answer: Answer) -> Plan {
-        Plan::Inference(service::Plan::Answer(Box::new(answer)))
+    fn plan_refusal(&self, answer: HttpResponse) -> VertexAiPlan {
+        VertexAiPlan::Inference(service::RequestPlan::Answer(Box::new(answer)))
     }
 
-    fn is_at_once(&self, plan: &Plan) -> bool {
+    fn is_at_once(&self, plan: &VertexAiPlan) -> bool {
         match plan {
-            Plan::Inference(plan) => Inference.is_at_once(plan),
-            Plan::Metrics => false,
+            VertexAiPlan::Inference(plan) => InferenceService.is_at_once(plan),
+            VertexAiPlan::Metrics => false,
         }
     }
 
-    fn placement(&self, plan: &Plan) -> Option<Placement> {
+    fn placement(&self, plan: &VertexAiPlan) -> Option<BodyPlacement> {
         match plan {
-            Plan::Inference(plan) => Inference.placement(plan),
-            Plan::Metrics => None,
+            VertexAiPlan::Inference(plan) => InferenceService.placement(plan),
+            VertexAiPlan::Metrics => None,
         }
     }
 
     async fn answer(
         &self,
-        plan: Plan,
-        body: Option<Body>,
+        plan: VertexAiPlan,
+        body: Option<ReceivedBody>,
         scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed> {
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed> {
         match plan {
-            Plan::Inference(plan) => Inference.answer(plan, body, scratch, connection).await,
-            Plan::Metrics => Ok(metrics::page(&connection.shard).await),
+            VertexAiPlan::Inference(plan) => {
+                InferenceService
+                    .answer(plan, body, scratch, connection)
+                    .await
+            }
+            VertexAiPlan::Metrics => Ok(metrics::page(&connection.shard).await),
         }
     }
 }
@@ -305,41 +328,47 @@ mod tests {
             version: None,
             operation,
         };
-        let get = |route| Route::Redirect(route, Method::Get);
-        let post = |route| Route::Redirect(route, Method::Post);
+        let get = |route| VertexAiRoute::Redirect(route, HttpMethod::Get);
+        let post = |route| VertexAiRoute::Redirect(route, HttpMethod::Post);
         for (target, expected) in [
-            ("metrics", Route::Metrics),
+            ("metrics", VertexAiRoute::Metrics),
             ("v2", get(TritonRoute::ServerMetadata)),
             ("v2/health/live", get(TritonRoute::Live)),
             ("v2/health/ready", get(TritonRoute::Ready)),
             ("v2/models/stats", get(TritonRoute::Statistics)),
-            ("v2/models/m", get(model(Operation::Metadata))),
-            ("v2/models/m/ready", get(model(Operation::Ready))),
-            ("v2/models/m/config", get(model(Operation::Config))),
-            ("v2/models/m/stats", get(model(Operation::Statistics))),
-            ("v2/models/m/infer", post(model(Operation::Infer))),
+            ("v2/models/m", get(model(ModelOperation::Metadata))),
+            ("v2/models/m/ready", get(model(ModelOperation::Ready))),
+            ("v2/models/m/config", get(model(ModelOperation::Config))),
+            ("v2/models/m/stats", get(model(ModelOperation::Statistics))),
+            ("v2/models/m/infer", post(model(ModelOperation::Infer))),
             ("v2/repository/index", post(TritonRoute::RepositoryIndex)),
-            ("v2/repository/models/m/load", Route::Blocked),
-            ("v2/repository/models/m/unload", Route::Blocked),
-            ("v2/repository/r/models/m/load", Route::Blocked),
-            ("v2/systemsharedmemory/region/r/register", Route::Blocked),
-            ("v2/cudasharedmemory/unregister", Route::Blocked),
-            ("v2/models/m/generate", Route::Unknown),
-            ("v2/models/m/trace/setting", Route::Unknown),
-            ("v2/trace/setting", Route::Unknown),
-            ("v2/logging", Route::Unknown),
-            ("/v2", Route::Unknown),
-            ("/metrics", Route::Unknown),
-            ("v2/", Route::Unknown),
-            ("V2", Route::Unknown),
-            ("", Route::Unknown),
-            ("v2/repository/models/m/load/../../../index", Route::Unknown),
+            ("v2/repository/models/m/load", VertexAiRoute::Blocked),
+            ("v2/repository/models/m/unload", VertexAiRoute::Blocked),
+            ("v2/repository/r/models/m/load", VertexAiRoute::Blocked),
+            (
+                "v2/systemsharedmemory/region/r/register",
+                VertexAiRoute::Blocked,
+            ),
+            ("v2/cudasharedmemory/unregister", VertexAiRoute::Blocked),
+            ("v2/models/m/generate", VertexAiRoute::Unknown),
+            ("v2/models/m/trace/setting", VertexAiRoute::Unknown),
+            ("v2/trace/setting", VertexAiRoute::Unknown),
+            ("v2/logging", VertexAiRoute::Unknown),
+            ("/v2", VertexAiRoute::Unknown),
+            ("/metrics", VertexAiRoute::Unknown),
+            ("v2/", VertexAiRoute::Unknown),
+            ("V2", VertexAiRoute::Unknown),
+            ("", VertexAiRoute::Unknown),
+            (
+                "v2/repository/models/m/load/../../../index",
+                VertexAiRoute::Unknown,
+            ),
         ] {
             assert_eq!(redirect(target), expected, "{target}");
         }
         let status = redirect("v2/systemsharedmemory/status");
         assert!(
-            matches!(status, Route::Redirect(_, Method::Get)),
+            matches!(status, VertexAiRoute::Redirect(_, HttpMethod::Get)),
             "{status:?}"
         );
     }
@@ -351,8 +380,9 @@ mod tests {
             port: 0,
             reuse_port: false,
         };
-        let new =
-            |predict: &str, health: &str| VertexAi::new(endpoint.clone(), predict, health, "");
+        let new = |predict: &str, health: &str| {
+            VertexAiOptions::new(endpoint.clone(), predict, health, "")
+        };
         let listener = new("/predict|/p/.*", "/health").unwrap();
         for (path, expected) in [
             ("/predict", true),

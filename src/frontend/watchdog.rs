@@ -19,10 +19,10 @@ use conch_engine::{Error, clock};
 use conch_log as log;
 use conch_net::affinity;
 
-use crate::pressure::{LOOK_PERIOD, Orders};
-use crate::shard::link::Link;
-use crate::starvation::{Finding, Sample, Starvation, Step};
-use crate::{Options, ShardAffinity};
+use crate::pressure::{LOOK_PERIOD, PressureOrders};
+use crate::shard::link::ShardHandle;
+use crate::starvation::{AffinityStep, StarvationFinding, StarvationPolicy, ThreadSample};
+use crate::{FrontendOptions, ShardAffinity};
 
 const PERIOD: Duration = LOOK_PERIOD;
 /// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500 us.
@@ -44,17 +44,17 @@ impl Watchdog {
     /// # Errors
     /// INTERNAL if the system gives no thread.
     pub(crate) fn start(
-        links: Vec<Arc<Link>>,
+        links: Vec<Arc<ShardHandle>>,
         homes: Vec<usize>,
-        options: &Options,
-        orders: Arc<Orders>,
+        options: &FrontendOptions,
+        orders: Arc<PressureOrders>,
     ) -> Result<Watchdog, Error> {
         let (stop, stopped) = channel::<()>();
-        let mut rounds = Rounds {
+        let mut rounds = WatchdogState {
             wards: links
                 .into_iter()
                 .zip(homes)
-                .map(|(link, home)| Ward::new(link, home, options))
+                .map(|(link, home)| WatchedShard::new(link, home, options))
                 .collect(),
             affinity: options.shard_affinity,
             process_cpus: affinity::process_cpus().unwrap_or_default(),
@@ -90,8 +90,8 @@ impl Drop for Watchdog {
 }
 
 /// What the watchdog's thread knows.
-struct Rounds {
-    wards: Vec<Ward>,
+struct WatchdogState {
+    wards: Vec<WatchedShard>,
     affinity: ShardAffinity,
     /// Where a shard may run that is kept from its own CPU.
     process_cpus: Vec<usize>,
@@ -100,16 +100,16 @@ struct Rounds {
 }
 
 /// One shard.
-struct Ward {
-    link: Arc<Link>,
+struct WatchedShard {
+    link: Arc<ShardHandle>,
     home: usize,
     missed_count: u32,
-    starvation: Starvation,
-    figures: Figures,
+    starvation: StarvationPolicy,
+    figures: SchedStat,
 }
 
 /// The shard's `schedstat`.
-enum Figures {
+enum SchedStat {
     /// Its thread has no number yet.
     Unknown,
     Open(File),
@@ -117,7 +117,7 @@ enum Figures {
     None,
 }
 
-impl Rounds {
+impl WatchdogState {
     /// Of all shards.
     fn connection_count(&self) -> usize {
         let counts = self.wards.iter().map(|ward| ward.link.connection_count());
@@ -139,24 +139,28 @@ impl Rounds {
         }
     }
 
-    fn act(&mut self, index: usize, finding: Finding) {
+    fn act(&mut self, index: usize, finding: StarvationFinding) {
         let Some(ward) = self.wards.get_mut(index) else {
             return;
         };
         ward.link.note_starving(finding.is_starving);
         let (home, cpus) = (ward.home, affinity::list_text(&self.process_cpus));
         let moved = match finding.step {
-            Step::Stay => Ok(()),
-            Step::Widen => ward.confine(&self.process_cpus),
-            Step::Narrow => ward.confine(&[home]),
+            AffinityStep::Stay => Ok(()),
+            AffinityStep::Widen => ward.confine(&self.process_cpus),
+            AffinityStep::Narrow => ward.confine(&[home]),
         };
         match (finding.step, moved) {
             (_, Err(cause)) => {
                 log::verbose!(1, "cannot change the CPUs of shard {index}: {cause}");
             }
-            (Step::Widen, Ok(())) => log::verbose!(1, "shard {index} may run on CPUs {cpus}"),
-            (Step::Narrow, Ok(())) => log::verbose!(1, "shard {index} runs on CPU {home} again"),
-            (Step::Stay, Ok(())) => {}
+            (AffinityStep::Widen, Ok(())) => {
+                log::verbose!(1, "shard {index} may run on CPUs {cpus}")
+            }
+            (AffinityStep::Narrow, Ok(())) => {
+                log::verbose!(1, "shard {index} runs on CPU {home} again")
+            }
+            (AffinityStep::Stay, Ok(())) => {}
         }
         if finding.is_starving && !self.has_told {
             self.has_told = true;
@@ -165,7 +169,7 @@ impl Rounds {
     }
 
     /// Says once what is the matter and what to do about it.
-    fn tell(&self, index: usize, home: usize, cpus: &str, finding: Finding) {
+    fn tell(&self, index: usize, home: usize, cpus: &str, finding: StarvationFinding) {
         let (waited_ms, elapsed_ms) = (
             finding.waited_ns / 1_000_000,
             finding.elapsed_ns / 1_000_000,
@@ -188,14 +192,14 @@ impl Rounds {
     }
 }
 
-impl Ward {
-    fn new(link: Arc<Link>, home: usize, options: &Options) -> Ward {
-        Ward {
+impl WatchedShard {
+    fn new(link: Arc<ShardHandle>, home: usize, options: &FrontendOptions) -> WatchedShard {
+        WatchedShard {
             link,
             home,
             missed_count: 0,
-            starvation: Starvation::new(options.shard_affinity, options.shard_calm),
-            figures: Figures::Unknown,
+            starvation: StarvationPolicy::new(options.shard_affinity, options.shard_calm),
+            figures: SchedStat::Unknown,
         }
     }
 
@@ -221,31 +225,31 @@ impl Ward {
     }
 
     /// How long the shard waited since the last look; none if that is not to be known.
-    fn look(&mut self) -> Option<Finding> {
-        if let (Figures::Unknown, Some(thread_id)) = (&self.figures, self.link.thread_id()) {
+    fn look(&mut self) -> Option<StarvationFinding> {
+        if let (SchedStat::Unknown, Some(thread_id)) = (&self.figures, self.link.thread_id()) {
             let path = format!("/proc/self/task/{thread_id}/schedstat");
             self.figures = match File::open(&path) {
-                Ok(file) => Figures::Open(file),
+                Ok(file) => SchedStat::Open(file),
                 Err(cause) => {
                     log::info!(
                         "the system does not say how long threads wait for their CPUs ({path}: {cause}); where others use the server's CPUs, \
                          give --shard-affinity=set"
                     );
-                    Figures::None
+                    SchedStat::None
                 }
             };
         }
-        let Figures::Open(file) = &self.figures else {
+        let SchedStat::Open(file) = &self.figures else {
             return None;
         };
         let mut text = [0; SCHEDSTAT_BYTES];
         let Ok(length) = file.read_at(&mut text, 0) else {
             // The thread is gone, and its number may be another's soon.
-            self.figures = Figures::None;
+            self.figures = SchedStat::None;
             return None;
         };
         let text = std::str::from_utf8(text.get(..length)?).ok()?;
-        let sample = Sample::parse(clock::monotonic_ns(), text)?;
+        let sample = ThreadSample::parse(clock::monotonic_ns(), text)?;
         self.starvation.observe(sample, self.missed_count > 0)
     }
 

@@ -3,12 +3,12 @@
 use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::Level;
+use crate::LogLevel;
 
 /// How a line begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Format {
+pub enum LogFormat {
     /// `I0102 03:04:05.000006 pid file:line] "message"`.
     #[default]
     Default = 0,
@@ -16,17 +16,17 @@ pub enum Format {
     Iso8601 = 1,
 }
 
-impl Format {
+impl LogFormat {
     pub const fn name(self) -> &'static str {
         match self {
-            Format::Default => "default",
-            Format::Iso8601 => "ISO8601",
+            LogFormat::Default => "default",
+            LogFormat::Iso8601 => "ISO8601",
         }
     }
 
     /// The format with this exact name.
-    pub fn from_name(name: &str) -> Option<Format> {
-        [Format::Default, Format::Iso8601]
+    pub fn from_name(name: &str) -> Option<LogFormat> {
+        [LogFormat::Default, LogFormat::Iso8601]
             .into_iter()
             .find(|format| format.name() == name)
     }
@@ -34,17 +34,17 @@ impl Format {
 
 pub(crate) fn push_preamble(
     text: &mut String,
-    format: Format,
-    level: Level,
+    format: LogFormat,
+    level: LogLevel,
     now: SystemTime,
     process_id: u32,
     path: &str,
     line: u32,
 ) {
     let mark = match level {
-        Level::Info | Level::Verbose(_) => 'I',
-        Level::Warning => 'W',
-        Level::Error => 'E',
+        LogLevel::Info | LogLevel::Verbose(_) => 'I',
+        LogLevel::Warning => 'W',
+        LogLevel::Error => 'E',
     };
     let file = path.rsplit('/').next().unwrap_or(path);
     let UtcTime {
@@ -57,11 +57,11 @@ pub(crate) fn push_preamble(
         micros,
     } = UtcTime::of(now);
     let written = match format {
-        Format::Default => write!(
+        LogFormat::Default => write!(
             text,
             "{mark}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06} {process_id} {file}:{line}] "
         ),
-        Format::Iso8601 => write!(
+        LogFormat::Iso8601 => write!(
             text,
             "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z {mark} {process_id} {file}:{line}] "
         ),
@@ -77,7 +77,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub(crate) fn push_message(text: &mut String, message: fmt::Arguments<'_>, escapes: bool) {
     let quote = if escapes { "\"" } else { "" };
     text.push_str(quote);
-    let mut body = Body {
+    let mut body = LineBody {
         bytes_max: text.len() + MESSAGE_BYTES_MAX,
         text: &mut *text,
         escapes,
@@ -89,13 +89,13 @@ pub(crate) fn push_message(text: &mut String, message: fmt::Arguments<'_>, escap
 }
 
 /// The message of a line while it is written; refuses what does not fit.
-struct Body<'a> {
+struct LineBody<'a> {
     text: &'a mut String,
     bytes_max: usize,
     escapes: bool,
 }
 
-impl Body<'_> {
+impl LineBody<'_> {
     fn push(&mut self, piece: &str) -> fmt::Result {
         if self.text.len() + piece.len() > self.bytes_max
             || self.text.try_reserve(piece.len() + TAIL_BYTES_MAX).is_err()
@@ -124,7 +124,7 @@ impl Body<'_> {
 /// What ends a line: `..."` and the line break.
 const TAIL_BYTES_MAX: usize = 8;
 
-impl fmt::Write for Body<'_> {
+impl fmt::Write for LineBody<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
         // DEL and the C1 controls (0x9b starts a terminal sequence) are as harmful as ESC.
         let escapes = self.escapes;
@@ -198,7 +198,7 @@ impl UtcTime {
 mod tests {
     use super::*;
 
-    fn line(format: Format, level: Level, since_epoch: Duration, message: &str) -> String {
+    fn line(format: LogFormat, level: LogLevel, since_epoch: Duration, message: &str) -> String {
         let mut text = String::new();
         push_preamble(
             &mut text,
@@ -217,57 +217,57 @@ mod tests {
     fn lines_look_like_upstreams() {
         let table = [
             (
-                Format::Default,
-                Level::Info,
+                LogFormat::Default,
+                LogLevel::Info,
                 0,
                 0,
                 r#"I0101 00:00:00.000000 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Default,
-                Level::Warning,
+                LogFormat::Default,
+                LogLevel::Warning,
                 951_782_399,
                 5,
                 r#"W0228 23:59:59.000005 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Default,
-                Level::Error,
+                LogFormat::Default,
+                LogLevel::Error,
                 951_782_400,
                 999_999,
                 r#"E0229 00:00:00.999999 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Default,
-                Level::Verbose(1),
+                LogFormat::Default,
+                LogLevel::Verbose(1),
                 1_709_251_199,
                 0,
                 r#"I0229 23:59:59.000000 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Iso8601,
-                Level::Info,
+                LogFormat::Iso8601,
+                LogLevel::Info,
                 1_709_251_200,
                 0,
                 r#"2024-03-01T00:00:00Z I 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Iso8601,
-                Level::Error,
+                LogFormat::Iso8601,
+                LogLevel::Error,
                 4_107_542_399,
                 0,
                 r#"2100-02-28T23:59:59Z E 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Iso8601,
-                Level::Error,
+                LogFormat::Iso8601,
+                LogLevel::Error,
                 4_107_542_400,
                 0,
                 r#"2100-03-01T00:00:00Z E 42 lifecycle.rs:7] "m""#,
             ),
             (
-                Format::Iso8601,
-                Level::Warning,
+                LogFormat::Iso8601,
+                LogLevel::Warning,
                 1_735_689_599,
                 0,
                 r#"2024-12-31T23:59:59Z W 42 lifecycle.rs:7] "m""#,

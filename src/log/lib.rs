@@ -16,15 +16,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-pub use format::Format;
+pub use format::LogFormat;
 use format::{push_message, push_preamble};
 pub use limiter::LogLimiter;
-pub use sink::Stream;
-use sink::{LogFile, Sink};
+pub use sink::StandardStream;
+use sink::{LogFile, LogSink};
 
 /// The severity of a line. Verbose lines are marked `I` like information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum LogLevel {
     Info,
     Warning,
     Error,
@@ -34,7 +34,7 @@ pub enum Level {
 
 /// The logger's switches, as options and the logging extension show them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct LogSettings {
     /// Empty: the console.
     pub file: String,
     pub shows_info: bool,
@@ -42,16 +42,16 @@ pub struct Settings {
     pub shows_error: bool,
     /// 0: none.
     pub verbose_level: u32,
-    pub format: Format,
+    pub format: LogFormat,
 }
 
 static SHOWS_INFO: AtomicBool = AtomicBool::new(true);
 static SHOWS_WARNING: AtomicBool = AtomicBool::new(true);
 static SHOWS_ERROR: AtomicBool = AtomicBool::new(true);
 static VERBOSE_LEVEL: AtomicU32 = AtomicU32::new(0);
-static FORMAT: AtomicU8 = AtomicU8::new(Format::Default as u8);
+static FORMAT: AtomicU8 = AtomicU8::new(LogFormat::Default as u8);
 static ESCAPES: OnceLock<bool> = OnceLock::new();
-static SINK: OnceLock<Sink> = OnceLock::new();
+static SINK: OnceLock<LogSink> = OnceLock::new();
 
 /// Why the log cannot go to a file.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl fmt::Display for FileError {
 impl std::error::Error for FileError {}
 
 /// Reads all switches.
-pub fn settings() -> Settings {
-    Settings {
+pub fn settings() -> LogSettings {
+    LogSettings {
         file: sink().path().unwrap_or_default(),
         shows_info: SHOWS_INFO.load(Ordering::Relaxed),
         shows_warning: SHOWS_WARNING.load(Ordering::Relaxed),
@@ -97,7 +97,7 @@ pub fn set_verbose_level(level: u32) {
     VERBOSE_LEVEL.store(level, Ordering::Relaxed);
 }
 
-pub fn set_format(format: Format) {
+pub fn set_format(format: LogFormat) {
     FORMAT.store(format as u8, Ordering::Relaxed);
 }
 
@@ -142,16 +142,16 @@ pub const EXIT_FLUSH: Duration = Duration::from_secs(1);
 
 /// Lines that are not written yet. Loads two words: safe in a signal handler.
 pub fn pending() -> usize {
-    SINK.get().map_or(0, Sink::pending)
+    SINK.get().map_or(0, LogSink::pending)
 }
 
 /// Lines dropped since the process began, because the queue was full or the write failed.
 pub fn dropped() -> u64 {
-    SINK.get().map_or(0, Sink::dropped)
+    SINK.get().map_or(0, LogSink::dropped)
 }
 
 /// Prints `text` and a line break on the console as they are, behind the lines that are queued, wherever the log goes.
-pub fn print(stream: Stream, text: &str) {
+pub fn print(stream: StandardStream, text: &str) {
     sink().print(stream, format!("{text}\n"));
 }
 
@@ -168,13 +168,13 @@ pub fn tell_panics() {
         let trace = std::backtrace::Backtrace::capture();
         match trace.status() {
             std::backtrace::BacktraceStatus::Captured => write(
-                Level::Error,
+                LogLevel::Error,
                 path,
                 line,
                 format_args!("thread '{name}' panicked: {cause}\n{trace}"),
             ),
             _ => write(
-                Level::Error,
+                LogLevel::Error,
                 path,
                 line,
                 format_args!("thread '{name}' panicked: {cause}"),
@@ -184,17 +184,17 @@ pub fn tell_panics() {
 }
 
 /// Whether a message of this level would be shown.
-pub fn is_shown(level: Level) -> bool {
+pub fn is_shown(level: LogLevel) -> bool {
     match level {
-        Level::Info => SHOWS_INFO.load(Ordering::Relaxed),
-        Level::Warning => SHOWS_WARNING.load(Ordering::Relaxed),
-        Level::Error => SHOWS_ERROR.load(Ordering::Relaxed),
-        Level::Verbose(level) => level <= VERBOSE_LEVEL.load(Ordering::Relaxed),
+        LogLevel::Info => SHOWS_INFO.load(Ordering::Relaxed),
+        LogLevel::Warning => SHOWS_WARNING.load(Ordering::Relaxed),
+        LogLevel::Error => SHOWS_ERROR.load(Ordering::Relaxed),
+        LogLevel::Verbose(level) => level <= VERBOSE_LEVEL.load(Ordering::Relaxed),
     }
 }
 
 /// Writes one line; escapes and quotes the message unless TRITON_SERVER_ESCAPE_LOG_MESSAGES is 0. `path` is cut to the file's name.
-pub fn write(level: Level, path: &str, line: u32, message: fmt::Arguments<'_>) {
+pub fn write(level: LogLevel, path: &str, line: u32, message: fmt::Arguments<'_>) {
     if is_shown(level) {
         let mut text = preamble(level, path, line);
         push_message(&mut text, message, escapes());
@@ -205,12 +205,12 @@ pub fn write(level: Level, path: &str, line: u32, message: fmt::Arguments<'_>) {
 
 /// Writes a table as it is, below the usual beginning of a line.
 pub fn write_table(path: &str, line: u32, table: &str) {
-    if is_shown(Level::Info) {
-        let mut text = preamble(Level::Info, path, line);
+    if is_shown(LogLevel::Info) {
+        let mut text = preamble(LogLevel::Info, path, line);
         text.push('\n');
         text.push_str(table);
         text.push('\n');
-        sink().push(Level::Info, text);
+        sink().push(LogLevel::Info, text);
     }
 }
 
@@ -218,7 +218,7 @@ pub fn write_table(path: &str, line: u32, table: &str) {
 #[macro_export]
 macro_rules! info {
     ($($message:tt)+) => {
-        $crate::write($crate::Level::Info, file!(), line!(), format_args!($($message)+))
+        $crate::write($crate::LogLevel::Info, file!(), line!(), format_args!($($message)+))
     };
 }
 
@@ -226,7 +226,7 @@ macro_rules! info {
 #[macro_export]
 macro_rules! warning {
     ($($message:tt)+) => {
-        $crate::write($crate::Level::Warning, file!(), line!(), format_args!($($message)+))
+        $crate::write($crate::LogLevel::Warning, file!(), line!(), format_args!($($message)+))
     };
 }
 
@@ -234,7 +234,7 @@ macro_rules! warning {
 #[macro_export]
 macro_rules! error {
     ($($message:tt)+) => {
-        $crate::write($crate::Level::Error, file!(), line!(), format_args!($($message)+))
+        $crate::write($crate::LogLevel::Error, file!(), line!(), format_args!($($message)+))
     };
 }
 
@@ -242,19 +242,19 @@ macro_rules! error {
 #[macro_export]
 macro_rules! verbose {
     ($level:expr, $($message:tt)+) => {
-        $crate::write($crate::Level::Verbose($level), file!(), line!(), format_args!($($message)+))
+        $crate::write($crate::LogLevel::Verbose($level), file!(), line!(), format_args!($($message)+))
     };
 }
 
-fn sink() -> &'static Sink {
-    SINK.get_or_init(Sink::start)
+fn sink() -> &'static LogSink {
+    SINK.get_or_init(LogSink::start)
 }
 
-fn format() -> Format {
-    if FORMAT.load(Ordering::Relaxed) == Format::Iso8601 as u8 {
-        Format::Iso8601
+fn format() -> LogFormat {
+    if FORMAT.load(Ordering::Relaxed) == LogFormat::Iso8601 as u8 {
+        LogFormat::Iso8601
     } else {
-        Format::Default
+        LogFormat::Default
     }
 }
 
@@ -264,7 +264,7 @@ fn escapes() -> bool {
     })
 }
 
-fn preamble(level: Level, path: &str, line: u32) -> String {
+fn preamble(level: LogLevel, path: &str, line: u32) -> String {
     let mut text = String::with_capacity(256);
     push_preamble(
         &mut text,

@@ -18,22 +18,22 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::Level;
+use crate::LogLevel;
 use crate::format::push_preamble;
 
 /// Where a line goes on the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum StandardStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl StandardStream {
     /// Information on stdout, the rest on stderr, as upstream.
-    pub(crate) fn of(level: Level) -> Stream {
+    pub(crate) fn of(level: LogLevel) -> StandardStream {
         match level {
-            Level::Info | Level::Verbose(_) => Stream::Stdout,
-            Level::Warning | Level::Error => Stream::Stderr,
+            LogLevel::Info | LogLevel::Verbose(_) => StandardStream::Stdout,
+            LogLevel::Warning | LogLevel::Error => StandardStream::Stderr,
         }
     }
 }
@@ -63,14 +63,14 @@ impl LogFile {
 
 /// A finished line and where it goes: to `file`, else to `stream`.
 #[derive(Debug)]
-struct Line {
+struct LogLine {
     text: String,
-    stream: Stream,
+    stream: StandardStream,
     file: Option<Arc<LogFile>>,
 }
 
-impl Line {
-    fn has_destination_of(&self, other: &Line) -> bool {
+impl LogLine {
+    fn has_destination_of(&self, other: &LogLine) -> bool {
         match (&self.file, &other.file) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two),
             (None, None) => self.stream == other.stream,
@@ -81,13 +81,13 @@ impl Line {
 
 /// The queue's near end. One per process, and one per test.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    sender: SyncSender<Line>,
-    shared: Arc<Shared>,
+pub(crate) struct LogSink {
+    sender: SyncSender<LogLine>,
+    shared: Arc<SinkShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SinkShared {
     file: ArcSwapOption<LogFile>,
     /// Lines and bytes that are queued or being written.
     pending_lines: AtomicUsize,
@@ -97,32 +97,32 @@ struct Shared {
     /// Dropped lines that no notice has told of yet, by stream.
     unsaid: [AtomicU64; 2],
     dropped: AtomicU64,
-    /// Threads in [`Sink::flush`].
+    /// Threads in [`LogSink::flush`].
     flushers: AtomicUsize,
     flushed: (Mutex<()>, Condvar),
 }
 
-impl Sink {
+impl LogSink {
     /// Starts the writer thread. Where the system has no thread left, lines are written by their callers.
-    pub(crate) fn start() -> Sink {
+    pub(crate) fn start() -> LogSink {
         let (sender, receiver) = sync_channel(LINES_MAX);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SinkShared::default());
         let theirs = Arc::clone(&shared);
         // A failed spawn drops the receiver: `push` finds the channel disconnected.
         let _ = thread::Builder::new()
             .name(String::from("log"))
-            .spawn(move || Writer::new(theirs, receiver).run());
-        Sink { sender, shared }
+            .spawn(move || LogWriter::new(theirs, receiver).run());
+        LogSink { sender, shared }
     }
 
     /// Queues `text`, one or more whole lines of `level`. Does not block.
-    pub(crate) fn push(&self, level: Level, text: String) {
+    pub(crate) fn push(&self, level: LogLevel, text: String) {
         let file = self.shared.file.load_full();
-        self.queue(Stream::of(level), file, text);
+        self.queue(StandardStream::of(level), file, text);
     }
 
     /// Queues `text` for the console, even where lines go to a file.
-    pub(crate) fn print(&self, stream: Stream, text: String) {
+    pub(crate) fn print(&self, stream: StandardStream, text: String) {
         self.queue(stream, None, text);
     }
 
@@ -174,12 +174,12 @@ impl Sink {
         is_flushed
     }
 
-    fn queue(&self, stream: Stream, file: Option<Arc<LogFile>>, text: String) {
+    fn queue(&self, stream: StandardStream, file: Option<Arc<LogFile>>, text: String) {
         let shared = &*self.shared;
         // Information must not crowd out what went wrong: the last quarter of the queue is for warnings and errors.
         let (lines_max, bytes_max) = match stream {
-            Stream::Stdout => (LINES_MAX / 4 * 3, BYTES_MAX / 4 * 3),
-            Stream::Stderr => (LINES_MAX, BYTES_MAX),
+            StandardStream::Stdout => (LINES_MAX / 4 * 3, BYTES_MAX / 4 * 3),
+            StandardStream::Stderr => (LINES_MAX, BYTES_MAX),
         };
         let bytes = text.len();
         let lines = shared.pending_lines.fetch_add(1, Ordering::SeqCst) + 1;
@@ -190,7 +190,7 @@ impl Sink {
         if lines > lines_max || total > bytes_max {
             return shared.drop_line(stream, bytes);
         }
-        match self.sender.try_send(Line { text, stream, file }) {
+        match self.sender.try_send(LogLine { text, stream, file }) {
             Ok(()) => {}
             Err(TrySendError::Full(line)) => shared.drop_line(line.stream, bytes),
             Err(TrySendError::Disconnected(line)) => {
@@ -202,8 +202,8 @@ impl Sink {
     }
 }
 
-impl Shared {
-    fn drop_line(&self, stream: Stream, bytes: usize) {
+impl SinkShared {
+    fn drop_line(&self, stream: StandardStream, bytes: usize) {
         self.unsaid[stream as usize].fetch_add(1, Ordering::Relaxed);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -224,17 +224,17 @@ impl Shared {
 }
 
 /// The far end.
-struct Writer {
-    shared: Arc<Shared>,
-    receiver: Receiver<Line>,
+struct LogWriter {
+    shared: Arc<SinkShared>,
+    receiver: Receiver<LogLine>,
     /// Taken from the queue, but has another destination than the batch before it.
-    held: Option<Line>,
+    held: Option<LogLine>,
     last_notice: Option<Instant>,
 }
 
-impl Writer {
-    fn new(shared: Arc<Shared>, receiver: Receiver<Line>) -> Writer {
-        Writer {
+impl LogWriter {
+    fn new(shared: Arc<SinkShared>, receiver: Receiver<LogLine>) -> LogWriter {
+        LogWriter {
             shared,
             receiver,
             held: None,
@@ -260,7 +260,7 @@ impl Writer {
     }
 
     /// The next line. Before the thread sleeps, and every second under load, it says what was dropped.
-    fn next(&mut self) -> Option<Line> {
+    fn next(&mut self) -> Option<LogLine> {
         if self
             .last_notice
             .is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL)
@@ -288,7 +288,7 @@ impl Writer {
     }
 
     /// Gathers lines behind `first` that go the same way, as many as fit into one write; how many there are with it.
-    fn fill(&mut self, batch: &mut String, first: &Line) -> usize {
+    fn fill(&mut self, batch: &mut String, first: &LogLine) -> usize {
         let mut lines = 1;
         let mut bytes = first.text.len();
         while bytes < BATCH_BYTES {
@@ -310,13 +310,13 @@ impl Writer {
     }
 
     fn say_dropped(&mut self) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [StandardStream::Stdout, StandardStream::Stderr] {
             let count = self.shared.unsaid[stream as usize].swap(0, Ordering::Relaxed);
             if count == 0 {
                 continue;
             }
             self.last_notice = Some(Instant::now());
-            let notice = Line {
+            let notice = LogLine {
                 text: notice(count),
                 stream,
                 file: self.shared.file.load_full(),
@@ -333,7 +333,7 @@ fn notice(count: u64) -> String {
     push_preamble(
         &mut text,
         crate::format(),
-        Level::Warning,
+        LogLevel::Warning,
         SystemTime::now(),
         std::process::id(),
         file!(),
@@ -345,12 +345,12 @@ fn notice(count: u64) -> String {
     text
 }
 
-fn write_to(line: &Line, bytes: &[u8]) -> io::Result<()> {
+fn write_to(line: &LogLine, bytes: &[u8]) -> io::Result<()> {
     // Not by way of the standard library's streams: their locks would be held while the write blocks.
     match (&line.file, line.stream) {
         (Some(file), _) => write_all(file.file.as_fd(), bytes),
-        (None, Stream::Stdout) => write_all(io::stdout().as_fd(), bytes),
-        (None, Stream::Stderr) => write_all(io::stderr().as_fd(), bytes),
+        (None, StandardStream::Stdout) => write_all(io::stdout().as_fd(), bytes),
+        (None, StandardStream::Stderr) => write_all(io::stderr().as_fd(), bytes),
     }
 }
 
@@ -384,9 +384,9 @@ mod tests {
 
     use super::*;
 
-    fn sink_into_pipe() -> (Sink, io::PipeReader) {
+    fn sink_into_pipe() -> (LogSink, io::PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
-        let sink = Sink::start();
+        let sink = LogSink::start();
         sink.set_file(Some(LogFile {
             path: String::from("pipe"),
             file: File::from(OwnedFd::from(writer)),
@@ -400,7 +400,7 @@ mod tests {
         let line = format!("{}\n", "x".repeat(99));
         let sent = 3 * LINES_MAX;
         for _ in 0..sent {
-            sink.push(Level::Info, line.clone());
+            sink.push(LogLevel::Info, line.clone());
         }
         assert!(
             !sink.flush(Duration::from_millis(20)),
@@ -410,7 +410,7 @@ mod tests {
         assert!(dropped >= sent - LINES_MAX - (1 << 20) / line.len());
         assert!(sink.pending() <= LINES_MAX / 4 * 3);
         // The part of the queue that information leaves alone.
-        sink.push(Level::Error, String::from("what went wrong\n"));
+        sink.push(LogLevel::Error, String::from("what went wrong\n"));
         assert_eq!(usize::try_from(sink.dropped()).unwrap(), dropped);
 
         let reading = thread::spawn(move || {
@@ -444,7 +444,7 @@ mod tests {
         let (sink, _reader) = sink_into_pipe();
         let line = "x".repeat(1 << 20);
         for _ in 0..2 * BYTES_MAX / line.len() {
-            sink.push(Level::Error, line.clone());
+            sink.push(LogLevel::Error, line.clone());
         }
         assert_eq!(sink.dropped(), (BYTES_MAX / line.len()) as u64);
         assert!(sink.shared.pending_bytes.load(Ordering::Relaxed) <= BYTES_MAX);
@@ -454,7 +454,7 @@ mod tests {
     fn lines_that_cannot_be_written_are_counted() {
         let (sink, reader) = sink_into_pipe();
         drop(reader);
-        sink.push(Level::Info, String::from("nobody reads this\n"));
+        sink.push(LogLevel::Info, String::from("nobody reads this\n"));
         assert!(sink.flush(Duration::from_secs(60)));
         assert_eq!(sink.dropped(), 1);
     }

@@ -52,19 +52,19 @@ impl Extent {
 
 /// All chunks of the process. To be a static: what lies in it may outlive everything.
 pub(crate) struct Arena {
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
-struct State {
+struct ArenaState {
     /// Places keep their numbers; one without a chunk is used again.
     chunks: Vec<Option<Chunk>>,
     /// None until it is first wanted.
-    terms: Option<Terms>,
+    terms: Option<ArenaTerms>,
 }
 
 /// How chunks are taken.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ArenaTerms {
     pub(crate) chunk_bytes: usize,
     /// Empty chunks go back to the kernel, and nothing gets more room than it needs.
     pub(crate) is_limited: bool,
@@ -93,9 +93,9 @@ impl Arena {
         Arena::with_terms(None)
     }
 
-    const fn with_terms(terms: Option<Terms>) -> Arena {
+    const fn with_terms(terms: Option<ArenaTerms>) -> Arena {
         Arena {
-            state: Mutex::new(State {
+            state: Mutex::new(ArenaState {
                 chunks: Vec::new(),
                 terms,
             }),
@@ -209,14 +209,14 @@ impl Arena {
         self.lock().chunks.iter().flatten().count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ArenaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn terms(&mut self) -> Terms {
-        *self.terms.get_or_insert_with(Terms::of_process)
+impl ArenaState {
+    fn terms(&mut self) -> ArenaTerms {
+        *self.terms.get_or_insert_with(ArenaTerms::of_process)
     }
 
     fn chunk(&mut self, index: u32) -> Option<&mut Chunk> {
@@ -224,7 +224,7 @@ impl State {
     }
 
     /// So many units, in a chunk that is there or in a new one, and whether they must be zeroed.
-    fn place(&mut self, unit_count: usize, terms: &Terms) -> Option<(Extent, bool)> {
+    fn place(&mut self, unit_count: usize, terms: &ArenaTerms) -> Option<(Extent, bool)> {
         let is_large = unit_count * UNIT_BYTES >= LARGE_FROM_BYTES;
         let of_kind = |chunk: &Chunk| chunk.holds_large == is_large;
         if let Some(placed) = self.place_in(unit_count, of_kind) {
@@ -256,7 +256,7 @@ impl State {
     }
 
     /// A new chunk for at least so many units, as large as the terms and the kernel allow.
-    fn add_chunk(&mut self, unit_count: usize, holds_large: bool, terms: &Terms) -> bool {
+    fn add_chunk(&mut self, unit_count: usize, holds_large: bool, terms: &ArenaTerms) -> bool {
         let index = match self.chunks.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.chunks.len() < terms.chunks_max => {
@@ -289,7 +289,7 @@ impl State {
 
     /// A chunk has become empty: it goes if address space is limited, but for one that the next block would want again, and if it was
     /// made for one block larger than usual.
-    fn empty(&mut self, index: usize, terms: &Terms) {
+    fn empty(&mut self, index: usize, terms: &ArenaTerms) {
         let Some(chunk) = self.chunks.get(index).and_then(Option::as_ref) else {
             return;
         };
@@ -420,8 +420,8 @@ impl Chunk {
     }
 }
 
-impl Terms {
-    fn of_process() -> Terms {
+impl ArenaTerms {
+    fn of_process() -> ArenaTerms {
         let mut limit = libc::rlimit {
             rlim_cur: libc::RLIM_INFINITY,
             rlim_max: libc::RLIM_INFINITY,
@@ -431,13 +431,13 @@ impl Terms {
         // Under strict overcommit the kernel counts a mapping as used, whatever is in it.
         let is_strict = std::fs::read("/proc/sys/vm/overcommit_memory")
             .is_ok_and(|text| text.first() == Some(&b'2'));
-        Terms::under(
+        ArenaTerms::under(
             (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur),
             is_strict,
         )
     }
 
-    fn under(limit_bytes: Option<u64>, is_strict: bool) -> Terms {
+    fn under(limit_bytes: Option<u64>, is_strict: bool) -> ArenaTerms {
         let limited_bytes = |limit: u64| {
             let part = usize::try_from(limit).unwrap_or(usize::MAX) / LIMIT_PARTS;
             let part = part.clamp(CHUNK_BYTES_MIN, LIMITED_CHUNK_BYTES_MAX);
@@ -448,7 +448,7 @@ impl Terms {
             (None, true) => LIMITED_CHUNK_BYTES_MAX / 4,
             (None, false) => CHUNK_BYTES,
         };
-        Terms {
+        ArenaTerms {
             chunk_bytes,
             is_limited: limit_bytes.is_some() || is_strict,
             chunks_max: CHUNKS_MAX,

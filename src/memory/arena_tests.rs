@@ -3,7 +3,7 @@
 use super::*;
 
 fn arena(chunk_bytes: usize, is_limited: bool, chunks_max: usize) -> Arena {
-    Arena::with_terms(Some(Terms {
+    Arena::with_terms(Some(ArenaTerms {
         chunk_bytes,
         is_limited,
         chunks_max,
@@ -224,7 +224,7 @@ fn terms() {
         (Some(64 << 40), true, 1 << 30, true),
         (Some(0), false, 16 << 20, true),
     ] {
-        let terms = Terms::under(limit, is_strict);
+        let terms = ArenaTerms::under(limit, is_strict);
         assert_eq!(
             (terms.chunk_bytes, terms.is_limited),
             (chunk_bytes, is_limited),

@@ -19,43 +19,43 @@ pub(crate) const MAPPED_FROM_BYTES: usize = 64 << 10;
 static ARENA: Arena = Arena::new();
 
 /// Raw aligned memory; freed on drop.
-pub(crate) struct Memory {
+pub(crate) struct AlignedMemory {
     base: NonNull<u8>,
     capacity: usize,
     /// None if it is the allocator's.
     extent: Option<Extent>,
 }
 
-// SAFETY: `Memory` owns its bytes exclusively and has no thread affinity.
-unsafe impl Send for Memory {}
+// SAFETY: `AlignedMemory` owns its bytes exclusively and has no thread affinity.
+unsafe impl Send for AlignedMemory {}
 // SAFETY: shared access only reads the pointer and capacity.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for AlignedMemory {}
 
-impl Memory {
+impl AlignedMemory {
     /// `capacity` zeroed bytes, at least 1, aligned to [`ALIGNMENT_BYTES`].
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
-    pub(crate) fn try_zeroed(capacity: usize) -> Result<Memory, OutOfMemory> {
+    pub(crate) fn try_zeroed(capacity: usize) -> Result<AlignedMemory, OutOfMemory> {
         let capacity = capacity.max(1);
         if capacity >= MAPPED_FROM_BYTES {
             let extent = ARENA.take(capacity)?;
-            return Ok(Memory {
+            return Ok(AlignedMemory {
                 base: extent.base,
                 capacity,
                 extent: Some(extent),
             });
         }
-        crate::fallible(|| Memory::of_allocator(capacity)).ok_or(OutOfMemory {
+        crate::fallible(|| AlignedMemory::of_allocator(capacity)).ok_or(OutOfMemory {
             asked_bytes: capacity,
         })
     }
 
     /// Less than [`MAPPED_FROM_BYTES`], and at least 1.
-    fn of_allocator(capacity: usize) -> Option<Memory> {
+    fn of_allocator(capacity: usize) -> Option<AlignedMemory> {
         // SAFETY: the layout has non-zero size.
-        let base = unsafe { alloc_zeroed(Memory::layout(capacity)) };
-        Some(Memory {
+        let base = unsafe { alloc_zeroed(AlignedMemory::layout(capacity)) };
+        Some(AlignedMemory {
             base: NonNull::new(base)?,
             capacity,
             extent: None,
@@ -86,7 +86,7 @@ impl Memory {
             self.capacity = capacity;
             return Ok(());
         }
-        let grown = Memory::try_zeroed(capacity)?;
+        let grown = AlignedMemory::try_zeroed(capacity)?;
         let used = used.min(self.capacity);
         // SAFETY: both allocations hold at least `used` bytes and are distinct.
         unsafe {
@@ -97,19 +97,19 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for AlignedMemory {
     fn drop(&mut self) {
         match self.extent.take() {
             Some(extent) => ARENA.give_back(extent),
             // SAFETY: allocated in `try_zeroed` with the same layout.
-            None => unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.capacity)) },
+            None => unsafe { dealloc(self.base.as_ptr(), AlignedMemory::layout(self.capacity)) },
         }
     }
 }
 
 /// An owned piece of host memory: `len` readable bytes of `capacity`.
 pub struct Block {
-    memory: Option<Memory>,
+    memory: Option<AlignedMemory>,
     len: usize,
     pool: Option<Arc<Pool>>,
     /// Whose bytes it may hold, in the pool as well.
@@ -123,10 +123,10 @@ impl Block {
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
     pub fn try_with_capacity(capacity: usize) -> Result<Block, OutOfMemory> {
-        Memory::try_zeroed(capacity).map(Block::of)
+        AlignedMemory::try_zeroed(capacity).map(Block::of)
     }
 
-    fn of(memory: Memory) -> Block {
+    fn of(memory: AlignedMemory) -> Block {
         Block {
             memory: Some(memory),
             len: 0,
@@ -141,11 +141,11 @@ impl Block {
     pub fn with_capacity(capacity: usize) -> Block {
         let capacity = capacity.max(1);
         let memory = if capacity < MAPPED_FROM_BYTES {
-            Memory::of_allocator(capacity)
+            AlignedMemory::of_allocator(capacity)
         } else {
-            Memory::try_zeroed(capacity).ok()
+            AlignedMemory::try_zeroed(capacity).ok()
         };
-        Block::of(memory.unwrap_or_else(|| handle_alloc_error(Memory::layout(capacity))))
+        Block::of(memory.unwrap_or_else(|| handle_alloc_error(AlignedMemory::layout(capacity))))
     }
 
     /// A copy of `bytes` outside any pool.
@@ -165,7 +165,7 @@ impl Block {
         block
     }
 
-    pub(crate) fn pooled(memory: Memory, pool: Arc<Pool>, owner: Option<Owner>) -> Block {
+    pub(crate) fn pooled(memory: AlignedMemory, pool: Arc<Pool>, owner: Option<Owner>) -> Block {
         Block {
             memory: Some(memory),
             len: 0,
@@ -175,7 +175,7 @@ impl Block {
         }
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &AlignedMemory {
         self.memory.as_ref().expect("only drop takes the memory")
     }
 

@@ -8,26 +8,26 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::share::{Holder, Share};
+use crate::share::{ClientShare, Holder};
 
 /// Whom bytes are charged to.
 #[derive(Debug)]
 pub struct Budget {
     total: Arc<Total>,
     /// None: the process itself, within the limit and nothing else.
-    share: Option<Share>,
+    share: Option<ClientShare>,
 }
 
 /// The budget has no room for what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exhausted {
+pub struct BudgetExhausted {
     pub asked_bytes: u64,
     pub limit_bytes: u64,
 }
 
 /// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and then a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client(usize);
+pub struct ClientId(usize);
 
 /// Counters of clients: 32 KiB. With a hundred clients two of them share one in seven of ten servers, with ten in one of a hundred.
 const CLIENT_COUNT: usize = 4096;
@@ -55,16 +55,16 @@ impl Default for ClientCounters {
 
 impl ClientCounters {
     /// Adds `bytes` to what `client` holds; returns what it holds then.
-    pub fn add(&self, client: Client, bytes: u64) -> u64 {
+    pub fn add(&self, client: ClientId, bytes: u64) -> u64 {
         self.of(client).fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     /// Takes off what was added.
-    pub fn sub(&self, client: Client, bytes: u64) {
+    pub fn sub(&self, client: ClientId, bytes: u64) {
         self.of(client).fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn of(&self, Client(index): Client) -> &AtomicU64 {
+    fn of(&self, ClientId(index): ClientId) -> &AtomicU64 {
         self.0
             .get(index)
             .expect("made by the remainder of a division by their count")
@@ -95,22 +95,22 @@ impl Budget {
     }
 
     /// What `holder` charges on behalf of `client`.
-    pub fn share(&self, holder: &Arc<Holder>, client: Client) -> Arc<Budget> {
+    pub fn share(&self, holder: &Arc<Holder>, client: ClientId) -> Arc<Budget> {
         Arc::new(Budget {
             total: Arc::clone(&self.total),
-            share: Some(Share::new(holder, client)),
+            share: Some(ClientShare::new(holder, client)),
         })
     }
 
     /// The client of this name: an address, or what a request says of its tenant.
-    pub fn client(&self, name: &[u8]) -> Client {
+    pub fn client(&self, name: &[u8]) -> ClientId {
         // The remainder is below the count, whatever the width of a pointer.
-        Client((self.total.hasher.hash_one(name) % CLIENT_COUNT as u64) as usize)
+        ClientId((self.total.hasher.hash_one(name) % CLIENT_COUNT as u64) as usize)
     }
 
     /// On whose behalf it is charged. None: the budget of the process.
-    pub fn charged_client(&self) -> Option<Client> {
-        self.share.as_ref().map(Share::client)
+    pub fn charged_client(&self) -> Option<ClientId> {
+        self.share.as_ref().map(ClientShare::client)
     }
 
     /// Bytes charged in the process, and what shares keep ready.
@@ -160,7 +160,7 @@ impl Budget {
         }
     }
 
-    fn reserve(&self, bytes: u64) -> Result<(), Exhausted> {
+    fn reserve(&self, bytes: u64) -> Result<(), BudgetExhausted> {
         match &self.share {
             Some(share) => share.reserve(&self.total, bytes),
             None => self.total.take(bytes, self.total.limit_bytes).map(|_| ()),
@@ -175,7 +175,7 @@ impl Budget {
     }
 
     fn holder(&self) -> Option<&Holder> {
-        self.share.as_ref().map(Share::holder)
+        self.share.as_ref().map(ClientShare::holder)
     }
 }
 
@@ -208,7 +208,7 @@ impl Total {
     }
 
     /// Takes `bytes` if no more than `ceiling_bytes` are used then; returns how many are.
-    fn take(&self, bytes: u64, ceiling_bytes: u64) -> Result<u64, Exhausted> {
+    fn take(&self, bytes: u64, ceiling_bytes: u64) -> Result<u64, BudgetExhausted> {
         let taken = self
             .used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -224,8 +224,8 @@ impl Total {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn refusal(&self, asked_bytes: u64) -> Exhausted {
-        Exhausted {
+    pub(crate) fn refusal(&self, asked_bytes: u64) -> BudgetExhausted {
+        BudgetExhausted {
             asked_bytes,
             limit_bytes: self.limit_bytes,
         }
@@ -240,9 +240,9 @@ impl Total {
     pub(crate) fn fund(
         &self,
         holder: &Holder,
-        client: Client,
+        client: ClientId,
         bytes: u64,
-    ) -> Result<(), Exhausted> {
+    ) -> Result<(), BudgetExhausted> {
         let held_bytes = holder.add_held(bytes);
         let client_bytes = self.clients.add(client, bytes);
         let is_small = held_bytes <= self.small_bytes;
@@ -272,7 +272,7 @@ impl Total {
     }
 
     /// Gives back what [`Total::fund`] took.
-    pub(crate) fn unfund(&self, holder: &Holder, client: Client, bytes: u64) {
+    pub(crate) fn unfund(&self, holder: &Holder, client: ClientId, bytes: u64) {
         self.return_bytes(bytes);
         self.clients.sub(client, bytes);
         holder.sub_held(bytes);
@@ -316,8 +316,8 @@ impl Charge {
     /// Makes the charge cover at least `bytes` in all; never shrinks it.
     ///
     /// # Errors
-    /// [`Exhausted`] if the budget has no room; the charge is then unchanged.
-    pub fn cover(&mut self, bytes: u64) -> Result<(), Exhausted> {
+    /// [`BudgetExhausted`] if the budget has no room; the charge is then unchanged.
+    pub fn cover(&mut self, bytes: u64) -> Result<(), BudgetExhausted> {
         if bytes <= self.reserved_bytes {
             return Ok(());
         }

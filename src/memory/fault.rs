@@ -21,7 +21,7 @@ use libc::{c_int, c_void, siginfo_t};
 const RANGES_MAX: usize = 16 << 10;
 
 /// One range of addresses. A sequence lock: only the owner writes, and the handler must never wait.
-struct Slot {
+struct WatchSlot {
     /// Odd while the bounds change.
     turn: AtomicUsize,
     base: AtomicUsize,
@@ -29,9 +29,9 @@ struct Slot {
     is_lost: AtomicBool,
 }
 
-impl Slot {
-    const fn empty() -> Slot {
-        Slot {
+impl WatchSlot {
+    const fn empty() -> WatchSlot {
+        WatchSlot {
             turn: AtomicUsize::new(0),
             base: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
@@ -62,7 +62,7 @@ impl Slot {
     }
 }
 
-static SLOTS: [Slot; RANGES_MAX] = [const { Slot::empty() }; RANGES_MAX];
+static SLOTS: [WatchSlot; RANGES_MAX] = [const { WatchSlot::empty() }; RANGES_MAX];
 /// Slots from here on were never used.
 static USED_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Used slots that are free again. Not for the handler.
@@ -110,13 +110,13 @@ pub(crate) fn page_bytes() -> usize {
 
 /// A range of addresses under watch until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct AddressWatch {
     index: usize,
 }
 
-impl Watch {
+impl AddressWatch {
     /// Watches the pages of `base..end`; both lie on page boundaries. None if too many ranges are watched.
-    pub(crate) fn over(base: usize, end: usize) -> Option<Watch> {
+    pub(crate) fn over(base: usize, end: usize) -> Option<AddressWatch> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match free.pop() {
             Some(index) => index,
@@ -130,13 +130,13 @@ impl Watch {
             }
         };
         drop(free);
-        let watch = Watch { index };
+        let watch = AddressWatch { index };
         watch.slot().is_lost.store(false, Ordering::Relaxed);
         watch.slot().set(base, end);
         Some(watch)
     }
 
-    fn slot(&self) -> &'static Slot {
+    fn slot(&self) -> &'static WatchSlot {
         // Only made with an index below the bound.
         &SLOTS[self.index]
     }
@@ -147,7 +147,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for AddressWatch {
     fn drop(&mut self) {
         self.slot().set(0, 0);
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
 use std::process::Command;
 
 use super::*;
-use crate::View;
+use crate::ByteView;
 use crate::shared::tests::Object;
 
-fn read(view: &View) -> Vec<u8> {
+fn read(view: &ByteView) -> Vec<u8> {
     view.try_to_private().unwrap().as_slice().unwrap().to_vec()
 }
 
@@ -163,12 +163,12 @@ fn a_signal_that_was_sent_ends_the_process_if_it_did_before() {
 #[test]
 fn ranges_are_bounded_and_reused() {
     let Some(code) = apart("ranges_are_bounded_and_reused") else {
-        let mut watches: Vec<Watch> = (0..RANGES_MAX)
-            .map(|number| Watch::over((number + 1) << 12, (number + 2) << 12).unwrap())
+        let mut watches: Vec<AddressWatch> = (0..RANGES_MAX)
+            .map(|number| AddressWatch::over((number + 1) << 12, (number + 2) << 12).unwrap())
             .collect();
-        assert!(Watch::over(1 << 12, 2 << 12).is_none());
+        assert!(AddressWatch::over(1 << 12, 2 << 12).is_none());
         let freed = watches.swap_remove(77).index;
-        assert_eq!(Watch::over(1 << 12, 2 << 12).unwrap().index, freed);
+        assert_eq!(AddressWatch::over(1 << 12, 2 << 12).unwrap().index, freed);
         return;
     };
     assert_eq!(code, 0);

@@ -1,12 +1,12 @@
 //! Buffers and where they live.
 //!
-//! [`Block`] is an owned, 64-byte-aligned piece of memory; [`View`] a cheap shared window onto a frozen block or onto foreign memory;
+//! [`Block`] is an owned, 64-byte-aligned piece of memory; [`ByteView`] a cheap shared window onto a frozen block or onto foreign memory;
 //! [`Pool`] recycles blocks by size class; [`Budget`] is the process-wide bound on bytes that requests may hold, with a share for each
-//! connection; [`Sparse`] is an allocator that saves memory on buffers that are not used, and [`Reserve`] one for when the system has
-//! none; [`OutOfMemory`] is what everything else says then. [`Shared`] maps memory of other processes, and [`fault`] keeps what they do
+//! connection; [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`] one for when the system has
+//! none; [`OutOfMemory`] is what everything else says then. [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do
 //! to it from ending this one.
 //! All are usable from every thread; nothing here blocks or does I/O. GPU memory enters through `cuda` in later work: until then a
-//! [`Place`] of kind GPU can be described but not allocated.
+//! [`MemoryPlace`] of kind GPU can be described but not allocated.
 
 mod arena;
 mod block;
@@ -25,15 +25,15 @@ mod sparse;
 mod view;
 
 pub use block::Block;
-pub use budget::{Budget, CLIENT_FACTOR, Charge, Client, ClientCounters, Exhausted};
-pub use place::{Kind, Place};
+pub use budget::{Budget, BudgetExhausted, CLIENT_FACTOR, Charge, ClientCounters, ClientId};
+pub use place::{MemoryKind, MemoryPlace};
 pub use pool::{Owner, Pool};
 pub use reserve::Reserve;
 pub use scarcity::{OutOfMemory, fallible, is_scarce, try_extend, try_push, try_reserve, try_text};
 pub use share::Holder;
-pub use shared::{MapError, Owners, Shared};
-pub use sparse::Sparse;
-pub use view::View;
+pub use shared::{AllowedOwners, MapError, SharedMapping};
+pub use sparse::SparseArray;
+pub use view::ByteView;
 
 /// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of today's runtimes.
 pub const ALIGNMENT_BYTES: usize = 64;

@@ -2,7 +2,7 @@
 
 /// The kind of memory, numbered as in Triton's C API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MemoryKind {
     #[default]
     Cpu = 0,
     CpuPinned = 1,
@@ -11,20 +11,20 @@ pub enum Kind {
 
 /// Kind and id of the memory that holds a buffer. The id is the GPU's ordinal, 0 for host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
-    pub kind: Kind,
+pub struct MemoryPlace {
+    pub kind: MemoryKind,
     pub id: i64,
 }
 
-impl Place {
+impl MemoryPlace {
     /// Ordinary host memory.
-    pub const CPU: Place = Place {
-        kind: Kind::Cpu,
+    pub const CPU: MemoryPlace = MemoryPlace {
+        kind: MemoryKind::Cpu,
         id: 0,
     };
 
     /// Whether the CPU can read the bytes directly.
     pub const fn is_host(self) -> bool {
-        !matches!(self.kind, Kind::Gpu)
+        !matches!(self.kind, MemoryKind::Gpu)
     }
 }

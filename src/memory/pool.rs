@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crossbeam_queue::ArrayQueue;
 
 use crate::OutOfMemory;
-use crate::block::{Block, Memory};
+use crate::block::{AlignedMemory, Block};
 
 const SMALLEST_CLASS_BYTES: usize = 4 << 10;
 const LARGEST_CLASS_BYTES: usize = 16 << 20;
@@ -41,8 +41,8 @@ impl Owner {
 
 /// A recycler of [`Block`]s. Cheap to share; a block returns to its pool when dropped, on whatever thread.
 pub struct Pool {
-    classes: Vec<ArrayQueue<Memory>>,
-    owned: Vec<ArrayQueue<(Owner, Memory)>>,
+    classes: Vec<ArrayQueue<AlignedMemory>>,
+    owned: Vec<ArrayQueue<(Owner, AlignedMemory)>>,
     retained_bytes: AtomicUsize,
     retain_bytes_max: usize,
 }
@@ -79,7 +79,7 @@ impl Pool {
                     .fetch_sub(memory.capacity(), Ordering::Relaxed);
                 memory
             }
-            None => self.or_release(|| Memory::try_zeroed(class_bytes))?,
+            None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
         };
         Ok(Block::pooled(memory, Arc::clone(self), None))
     }
@@ -103,7 +103,7 @@ impl Pool {
                 }
                 memory
             }
-            None => self.or_release(|| Memory::try_zeroed(class_bytes))?,
+            None => self.or_release(|| AlignedMemory::try_zeroed(class_bytes))?,
         };
         Ok(Block::pooled(memory, Arc::clone(self), Some(owner)))
     }
@@ -133,7 +133,7 @@ impl Pool {
     #[cold]
     pub(crate) fn release(&self) -> bool {
         let mut has_released = false;
-        let mut released = |memory: Memory| {
+        let mut released = |memory: AlignedMemory| {
             self.retained_bytes
                 .fetch_sub(memory.capacity(), Ordering::Relaxed);
             has_released = true;
@@ -153,7 +153,7 @@ impl Pool {
     }
 
     /// A free block of `owner`, or another's.
-    fn find(&self, class: usize, owner: Owner) -> Option<(Owner, Memory)> {
+    fn find(&self, class: usize, owner: Owner) -> Option<(Owner, AlignedMemory)> {
         let queue = self.owned.get(class)?;
         let mut found = queue.pop()?;
         for _ in 1..SEARCH_MAX {
@@ -176,7 +176,7 @@ impl Pool {
         self.retained_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn give_back(&self, memory: Memory, owner: Option<Owner>) {
+    pub(crate) fn give_back(&self, memory: AlignedMemory, owner: Option<Owner>) {
         let bytes = memory.capacity();
         let Some((class, _)) = class_of(bytes) else {
             return;
@@ -189,7 +189,7 @@ impl Pool {
         }
     }
 
-    fn keep(&self, class: usize, memory: Memory, owner: Option<Owner>) -> bool {
+    fn keep(&self, class: usize, memory: AlignedMemory, owner: Option<Owner>) -> bool {
         let kept = match owner {
             None => self
                 .classes

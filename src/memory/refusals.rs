@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// What the test writes: little-endian on the machines that there are tests for.
 #[repr(C)]
-struct Wish {
+struct RefusalRequest {
     permille: AtomicU64,
     seed: AtomicU64,
 }
 
-static WISH: AtomicPtr<Wish> = AtomicPtr::new(std::ptr::null_mut());
+static WISH: AtomicPtr<RefusalRequest> = AtomicPtr::new(std::ptr::null_mut());
 /// Requests since refusals began.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -23,14 +23,14 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 pub fn follow(path: &str) -> std::io::Result<()> {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path)?;
-    if file.metadata()?.len() < size_of::<Wish>() as u64 {
+    if file.metadata()?.len() < size_of::<RefusalRequest>() as u64 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     // SAFETY: a shared mapping of a file touches no existing memory.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            size_of::<Wish>(),
+            size_of::<RefusalRequest>(),
             libc::PROT_READ,
             libc::MAP_SHARED,
             file.as_raw_fd(),

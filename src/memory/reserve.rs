@@ -28,21 +28,21 @@ const ATTEMPTS_MAX: usize = 5000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[repr(C, align(4096))]
-struct Region(UnsafeCell<[u8; RESERVE_BYTES]>);
+struct ReserveRegion(UnsafeCell<[u8; RESERVE_BYTES]>);
 
 // SAFETY: parts of it are handed out under a lock, each to one owner; this value itself never reads or writes it.
-unsafe impl Sync for Region {}
+unsafe impl Sync for ReserveRegion {}
 
-static REGION: Region = Region(UnsafeCell::new([0; RESERVE_BYTES]));
+static REGION: ReserveRegion = ReserveRegion(UnsafeCell::new([0; RESERVE_BYTES]));
 
-struct State {
+struct ReserveState {
     taken: [u64; runs::word_count(UNIT_COUNT)],
     taken_count: usize,
     /// There is no free unit before this.
     first_free: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<ReserveState> = Mutex::new(ReserveState {
     taken: [0; runs::word_count(UNIT_COUNT)],
     taken_count: 0,
     first_free: 0,
@@ -62,7 +62,7 @@ fn is_here(place: *mut u8) -> bool {
 }
 
 /// The standard library's lock allocates nothing on Linux.
-fn lock() -> MutexGuard<'static, State> {
+fn lock() -> MutexGuard<'static, ReserveState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::budget::{Charge, Client, Exhausted, Total};
+use crate::budget::{BudgetExhausted, Charge, ClientId, Total};
 
 /// A small request and its response.
 const READY_STEPS: u64 = 2;
@@ -61,9 +61,9 @@ impl Holder {
 
 /// What a connection holds on behalf of one client.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct ClientShare {
     holder: Arc<Holder>,
-    client: Client,
+    client: ClientId,
     /// Steps in use (low half), and taken from the process (high half): never fewer.
     steps: AtomicU64,
 }
@@ -76,9 +76,9 @@ fn join(used: u64, taken: u64) -> u64 {
     taken << TAKEN_SHIFT | used
 }
 
-impl Share {
-    pub(crate) fn new(holder: &Arc<Holder>, client: Client) -> Share {
-        Share {
+impl ClientShare {
+    pub(crate) fn new(holder: &Arc<Holder>, client: ClientId) -> ClientShare {
+        ClientShare {
             holder: Arc::clone(holder),
             client,
             steps: AtomicU64::new(0),
@@ -89,12 +89,12 @@ impl Share {
         &self.holder
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> ClientId {
         self.client
     }
 
     /// `bytes` is a whole number of steps.
-    pub(crate) fn reserve(&self, total: &Total, bytes: u64) -> Result<(), Exhausted> {
+    pub(crate) fn reserve(&self, total: &Total, bytes: u64) -> Result<(), BudgetExhausted> {
         let count = bytes / Charge::STEP_BYTES;
         let ready = self
             .steps

@@ -1,8 +1,8 @@
 //! Memory shared with other processes: a named POSIX shared memory object, mapped.
 //!
 //! Its bytes may change at any moment, whatever anybody here does. Rust's references promise that this does not happen, so none is ever
-//! made into such memory: it is handed to backends by address, as C does, and code of ours copies out of it (or into it) by [`Shared::read`]
-//! and [`Shared::write`], and looks at the copy. A copy made while the other process writes may hold any mixture; whoever checks
+//! made into such memory: it is handed to backends by address, as C does, and code of ours copies out of it (or into it) by [`SharedMapping::read`]
+//! and [`SharedMapping::write`], and looks at the copy. A copy made while the other process writes may hold any mixture; whoever checks
 //! it uses the same copy afterwards.
 
 use std::any::Any;
@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::fault::{Watch, page_bytes};
-use crate::{Block, Place, View};
+use crate::fault::{AddressWatch, page_bytes};
+use crate::{Block, ByteView, MemoryPlace};
 
 /// Why an object could not be mapped.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub enum MapError {
 
 /// Whose objects may be mapped. Who may only talk to this process over a network shall not borrow its right to other users' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Owners {
+pub enum AllowedOwners {
     /// Those of the user that this process runs as; of all users if that is root, whom nothing would be kept from anyway.
     #[default]
     Own,
@@ -42,36 +42,36 @@ pub enum Owners {
     Only(Vec<u32>),
 }
 
-impl Owners {
+impl AllowedOwners {
     fn include(&self, owner: u32) -> bool {
         match self {
-            Owners::Own => {
+            AllowedOwners::Own => {
                 // SAFETY: no arguments, cannot fail.
                 let own = unsafe { libc::geteuid() };
                 own == 0 || own == owner
             }
-            Owners::All => true,
-            Owners::Only(users) => users.contains(&owner),
+            AllowedOwners::All => true,
+            AllowedOwners::Only(users) => users.contains(&owner),
         }
     }
 }
 
 /// A mapped part of a shared memory object together with what its user keeps beside it.
-pub struct Shared<T> {
+pub struct SharedMapping<T> {
     base: NonNull<u8>,
     len: usize,
     /// Before the mapping goes: what is mapped at the same place afterwards is none of the watch's business.
-    watch: Option<Watch>,
+    watch: Option<AddressWatch>,
     pub facts: T,
 }
 
 // SAFETY: the mapping belongs to this value and has no thread affinity.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedMapping<T> {}
 // SAFETY: through a shared reference bytes are only copied, or their address handed on; other processes change them at any time anyway, and
 // nobody relies on their staying the same (see the module).
-unsafe impl<T: Sync> Sync for Shared<T> {}
+unsafe impl<T: Sync> Sync for SharedMapping<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedMapping<T> {
     /// Maps `len` bytes from `offset` on of the object called `key`, which must belong to one of `owners`. Blocks as long as the kernel does.
     ///
     /// # Errors
@@ -80,9 +80,9 @@ impl<T> Shared<T> {
         key: &CStr,
         offset: u64,
         len: u64,
-        owners: &Owners,
+        owners: &AllowedOwners,
         facts: T,
-    ) -> Result<Shared<T>, MapError> {
+    ) -> Result<SharedMapping<T>, MapError> {
         // SAFETY: `key` ends with NUL. The C library refuses names that lead out of its directory, does not follow links and sets CLOEXEC.
         let raw = unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR, 0) };
         if raw < 0 {
@@ -115,7 +115,7 @@ impl<T> Shared<T> {
         if base == libc::MAP_FAILED {
             return Err(MapError::Map(io::Error::last_os_error()));
         }
-        let mut shared = Shared {
+        let mut shared = SharedMapping {
             base: NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED"),
             len,
             watch: None,
@@ -124,7 +124,7 @@ impl<T> Shared<T> {
         let start = shared.base.as_ptr().addr();
         // The kernel maps whole pages, so the end of the last one is an address.
         let end = start + len.next_multiple_of(page_bytes());
-        shared.watch = Some(Watch::over(start, end).ok_or(MapError::TooMany)?);
+        shared.watch = Some(AddressWatch::over(start, end).ok_or(MapError::TooMany)?);
         Ok(shared)
     }
 
@@ -139,11 +139,11 @@ impl<T> Shared<T> {
     /// Whether the object shrank, or the system had no memory for it, and somebody stumbled over that: since then here are zeros, which
     /// nobody else sees.
     pub fn is_lost(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_lost)
+        self.watch.as_ref().is_some_and(AddressWatch::is_lost)
     }
 }
 
-impl<T: Send + Sync + 'static> Shared<T> {
+impl<T: Send + Sync + 'static> SharedMapping<T> {
     /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the view, after it has let go of the mapping. None
     /// if they do not lie inside.
     pub fn view<K: Any + Send + Sync>(
@@ -151,18 +151,18 @@ impl<T: Send + Sync + 'static> Shared<T> {
         start: usize,
         len: usize,
         keeper: K,
-    ) -> Option<View> {
+    ) -> Option<ByteView> {
         start.checked_add(len).filter(|end| *end <= self.len)?;
         // SAFETY: `start` lies inside the mapping or at its end.
         let base = unsafe { self.base.add(start) };
         // In this order: a keeper with a reference of its own decides where the last one is dropped.
         let owner = Arc::new((Arc::clone(self), keeper));
         // SAFETY: the mapping stays at its place, readable and writable, for as long as the owner lives.
-        Some(unsafe { View::shared(base, len, Place::CPU, owner) })
+        Some(unsafe { ByteView::shared(base, len, MemoryPlace::CPU, owner) })
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedMapping<T> {
     fn drop(&mut self) {
         drop(self.watch.take());
         // SAFETY: base and length describe a mapping that this value owns; views keep the value alive.
@@ -171,7 +171,7 @@ impl<T> Drop for Shared<T> {
 }
 
 /// Copies out of and into views of shared memory. Each copies the bytes once, in no particular order.
-impl View {
+impl ByteView {
     /// Appends the bytes from `start` on to `target`, as many as it has room for.
     pub fn read(&self, start: usize, target: &mut Block) {
         let spare = target.spare_mut();
@@ -200,7 +200,7 @@ impl View {
     }
 }
 
-impl<T> std::fmt::Debug for Shared<T> {
+impl<T> std::fmt::Debug for SharedMapping<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("len", &self.len)

@@ -31,8 +31,8 @@ impl Object {
         assert_eq!(code, 0);
     }
 
-    pub(crate) fn open(&self, offset: u64, len: u64) -> Result<Arc<Shared<()>>, MapError> {
-        Shared::open(&self.key, offset, len, &Owners::Own, ()).map(Arc::new)
+    pub(crate) fn open(&self, offset: u64, len: u64) -> Result<Arc<SharedMapping<()>>, MapError> {
+        SharedMapping::open(&self.key, offset, len, &AllowedOwners::Own, ()).map(Arc::new)
     }
 }
 
@@ -43,7 +43,7 @@ impl Drop for Object {
     }
 }
 
-fn bytes_of(view: &View) -> Vec<u8> {
+fn bytes_of(view: &ByteView) -> Vec<u8> {
     view.try_to_private().unwrap().as_slice().unwrap().to_vec()
 }
 
@@ -67,7 +67,7 @@ fn what_one_mapping_writes_another_reads() {
     assert_eq!(block.as_slice(), b"cd\0");
     view.read(2, &mut block);
     assert_eq!(block.len(), 3, "full");
-    let own = View::copy_of(b"own");
+    let own = ByteView::copy_of(b"own");
     assert!(!own.is_shared() && !own.write(b"x"));
 }
 
@@ -111,7 +111,7 @@ fn windows_lie_inside() {
 #[test]
 fn what_cannot_be_mapped_says_why() {
     let object = Object::new(100);
-    let kind = |outcome: Result<Arc<Shared<()>>, MapError>| match outcome {
+    let kind = |outcome: Result<Arc<SharedMapping<()>>, MapError>| match outcome {
         Ok(_) => "mapped",
         Err(MapError::Open(_)) => "open",
         Err(MapError::Unusable) => "unusable",
@@ -134,7 +134,7 @@ fn what_cannot_be_mapped_says_why() {
     for key in ["/conch_test_nobody", "/a/b", "/..", "/."] {
         let key = CString::new(key).unwrap();
         assert_eq!(
-            kind(Shared::open(&key, 0, 1, &Owners::Own, ()).map(Arc::new)),
+            kind(SharedMapping::open(&key, 0, 1, &AllowedOwners::Own, ()).map(Arc::new)),
             "open",
             "{key:?}"
         );
@@ -146,15 +146,22 @@ fn objects_are_mapped_whose_owners_may_be() {
     // SAFETY: no arguments, cannot fail.
     let own = unsafe { libc::geteuid() };
     let object = Object::new(100);
-    let open = |owners: &Owners| match Shared::open(&object.key, 0, 100, owners, ()) {
+    let open = |owners: &AllowedOwners| match SharedMapping::open(&object.key, 0, 100, owners, ()) {
         Ok(_) => None,
         Err(MapError::Foreign(owner)) => Some(owner),
         Err(other) => panic!("{other:?}"),
     };
-    for owners in [Owners::Own, Owners::All, Owners::Only(vec![own])] {
+    for owners in [
+        AllowedOwners::Own,
+        AllowedOwners::All,
+        AllowedOwners::Only(vec![own]),
+    ] {
         assert_eq!(open(&owners), None, "{owners:?}");
     }
-    for owners in [Owners::Only(vec![]), Owners::Only(vec![own + 1])] {
+    for owners in [
+        AllowedOwners::Only(vec![]),
+        AllowedOwners::Only(vec![own + 1]),
+    ] {
         assert_eq!(open(&owners), Some(own), "{owners:?}");
     }
     if own != 0 {
@@ -164,7 +171,7 @@ fn objects_are_mapped_whose_owners_may_be() {
     // SAFETY: the descriptor is open.
     let code = unsafe { libc::fchown(object.file.as_raw_fd(), 1234, 1234) };
     assert_eq!(code, 0);
-    assert_eq!(open(&Owners::Own), None, "root maps what it likes");
-    assert_eq!(open(&Owners::Only(vec![0])), Some(1234));
-    assert_eq!(open(&Owners::Only(vec![0, 1234])), None);
+    assert_eq!(open(&AllowedOwners::Own), None, "root maps what it likes");
+    assert_eq!(open(&AllowedOwners::Only(vec![0])), Some(1234));
+    assert_eq!(open(&AllowedOwners::Only(vec![0, 1234])), None);
 }

@@ -19,7 +19,7 @@ const REGION_BYTES: usize = WORD_COUNT * WORD_PAGES * PAGE_BYTES;
 const KEPT_WORD_COUNT: usize = 16;
 
 /// See the module. To be a static: its pages are never unmapped.
-pub struct Sparse<A> {
+pub struct SparseArray<A> {
     inner: A,
     /// Of the pages; null until the first is wanted.
     base: AtomicPtr<u8>,
@@ -33,10 +33,10 @@ fn is_page(layout: Layout) -> bool {
     layout.size() == PAGE_BYTES && layout.align() == 1
 }
 
-impl<A> Sparse<A> {
+impl<A> SparseArray<A> {
     /// All other layouts go to `inner`.
-    pub const fn new(inner: A) -> Sparse<A> {
-        Sparse {
+    pub const fn new(inner: A) -> SparseArray<A> {
+        SparseArray {
             inner,
             base: AtomicPtr::new(std::ptr::null_mut()),
             taken: [const { AtomicU64::new(0) }; WORD_COUNT],
@@ -152,7 +152,7 @@ impl<A> Sparse<A> {
 
 // SAFETY: a page is handed out by setting its bit and is nobody else's until the bit is cleared, which only its owner's `dealloc` or
 // `realloc` does; a page has the size that its layout asks for. Everything else is the inner allocator's, told apart by the address.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Sparse<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_page(layout)
             && let Some(page) = self.take()
@@ -214,7 +214,7 @@ mod tests {
         Err(_) => unreachable!(),
     };
 
-    fn resident(allocator: &Sparse<System>) -> usize {
+    fn resident(allocator: &SparseArray<System>) -> usize {
         let base = allocator.base.load(Ordering::Relaxed);
         let mut pages = vec![0; WORD_COUNT * WORD_PAGES];
         // SAFETY: the vector has a byte per page of the mapping.
@@ -223,13 +223,13 @@ mod tests {
         pages.iter().filter(|page| **page & 1 != 0).count()
     }
 
-    fn allocate(allocator: &Sparse<System>, count: usize) -> Vec<*mut u8> {
+    fn allocate(allocator: &SparseArray<System>, count: usize) -> Vec<*mut u8> {
         // SAFETY: the layout has a size.
         let places = (0..count).map(|_| unsafe { allocator.alloc(PAGE) });
         places.inspect(|place| assert!(!place.is_null())).collect()
     }
 
-    fn free(allocator: &Sparse<System>, places: &[*mut u8]) {
+    fn free(allocator: &SparseArray<System>, places: &[*mut u8]) {
         for place in places {
             // SAFETY: allocated with this layout, and freed once.
             unsafe { allocator.dealloc(*place, PAGE) };
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_what_is_written_is_resident() {
-        static ALLOCATOR: Sparse<System> = Sparse::new(System);
+        static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let places = allocate(&ALLOCATOR, 1000);
         assert_eq!(resident(&ALLOCATOR), 0);
         for place in &places[..10] {
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn free_pages_are_found_again_and_go_back_to_the_kernel() {
-        static ALLOCATOR: Sparse<System> = Sparse::new(System);
+        static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let count = (KEPT_WORD_COUNT + 2) * WORD_PAGES;
         let places = allocate(&ALLOCATOR, count);
         for place in &places {
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_comes_from_the_other_allocator() {
-        static ALLOCATOR: Sparse<System> = Sparse::new(System);
+        static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let places = allocate(&ALLOCATOR, WORD_COUNT * WORD_PAGES + 2);
         let (own, others) = places.split_at(WORD_COUNT * WORD_PAGES);
         assert!(own.iter().all(|place| ALLOCATOR.page_of(*place).is_some()));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn content_survives_growing_and_shrinking_through_a_page() {
-        static ALLOCATOR: Sparse<System> = Sparse::new(System);
+        static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let sizes = [100, PAGE_BYTES, 9000, PAGE_BYTES, PAGE_BYTES, 50];
         let layout = |size| Layout::from_size_align(size, 1).unwrap();
         // SAFETY: each call names the layout that the block has at that time; the first 50 bytes are within all of them.
@@ -313,7 +313,7 @@ mod tests {
     /// Threads that take, fill, check and free pages across the border from which on pages go back to the kernel.
     #[test]
     fn no_page_has_two_owners() {
-        static ALLOCATOR: Sparse<System> = Sparse::new(System);
+        static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let kept = allocate(&ALLOCATOR, KEPT_WORD_COUNT * WORD_PAGES);
         std::thread::scope(|scope| {
             for mark in 1..=4_u8 {

@@ -7,14 +7,14 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Block, Charge, OutOfMemory, Place};
+use crate::{Block, Charge, MemoryPlace, OutOfMemory};
 
 /// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no bytes are copied.
 #[derive(Clone)]
-pub struct View {
+pub struct ByteView {
     base: NonNull<u8>,
     len: usize,
-    place: Place,
+    place: MemoryPlace,
     /// Other processes may write there.
     is_shared: bool,
     owner: Option<Arc<dyn Any + Send + Sync>>,
@@ -22,17 +22,17 @@ pub struct View {
 
 // SAFETY: the owner keeps the bytes alive and (unless they are shared, when none are borrowed) unchanged on whatever thread: contract of
 // the constructors.
-unsafe impl Send for View {}
+unsafe impl Send for ByteView {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl Sync for ByteView {}
 
-impl View {
+impl ByteView {
     /// No bytes.
-    pub fn empty() -> View {
-        View {
+    pub fn empty() -> ByteView {
+        ByteView {
             base: NonNull::dangling(),
             len: 0,
-            place: Place::CPU,
+            place: MemoryPlace::CPU,
             is_shared: false,
             owner: None,
         }
@@ -42,28 +42,28 @@ impl View {
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
-    pub fn try_copy_of(bytes: &[u8]) -> Result<View, OutOfMemory> {
+    pub fn try_copy_of(bytes: &[u8]) -> Result<ByteView, OutOfMemory> {
         if bytes.is_empty() {
-            return Ok(View::empty());
+            return Ok(ByteView::empty());
         }
-        Ok(View::from(Block::try_copy_of(bytes)?))
+        Ok(ByteView::from(Block::try_copy_of(bytes)?))
     }
 
-    /// As [`View::try_copy_of`], for few bytes; ends the process if the system has no memory.
-    pub fn copy_of(bytes: &[u8]) -> View {
+    /// As [`ByteView::try_copy_of`], for few bytes; ends the process if the system has no memory.
+    pub fn copy_of(bytes: &[u8]) -> ByteView {
         if bytes.is_empty() {
-            View::empty()
+            ByteView::empty()
         } else {
-            View::from(Block::copy_of(bytes))
+            ByteView::from(Block::copy_of(bytes))
         }
     }
 
     /// Bytes that outlive the program, such as a constant.
-    pub fn from_static(bytes: &'static [u8]) -> View {
-        View {
+    pub fn from_static(bytes: &'static [u8]) -> ByteView {
+        ByteView {
             base: NonNull::from(bytes).cast(),
             len: bytes.len(),
-            place: Place::CPU,
+            place: MemoryPlace::CPU,
             is_shared: false,
             owner: None,
         }
@@ -77,11 +77,11 @@ impl View {
     pub unsafe fn foreign(
         base: *const u8,
         len: usize,
-        place: Place,
+        place: MemoryPlace,
         owner: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> View {
+    ) -> ByteView {
         let base = NonNull::new(base.cast_mut()).unwrap_or(NonNull::dangling());
-        View {
+        ByteView {
             base,
             len,
             place,
@@ -97,10 +97,10 @@ impl View {
     pub(crate) unsafe fn shared(
         base: NonNull<u8>,
         len: usize,
-        place: Place,
+        place: MemoryPlace,
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> View {
-        View {
+    ) -> ByteView {
+        ByteView {
             base,
             len,
             place,
@@ -118,20 +118,20 @@ impl View {
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
-    pub fn try_to_private(&self) -> Result<View, OutOfMemory> {
+    pub fn try_to_private(&self) -> Result<ByteView, OutOfMemory> {
         if !self.is_shared {
             return Ok(self.clone());
         }
         let mut block = Block::try_with_capacity(self.len)?;
         self.read(0, &mut block);
-        Ok(View::from(block))
+        Ok(ByteView::from(block))
     }
 
     /// The bytes of all of `parts` in one piece of memory of its own; those that the CPU cannot read are left out.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
-    pub fn try_join(parts: &[View]) -> Result<View, OutOfMemory> {
+    pub fn try_join(parts: &[ByteView]) -> Result<ByteView, OutOfMemory> {
         let total = parts
             .iter()
             .try_fold(0usize, |total, part| total.checked_add(part.len()));
@@ -139,11 +139,11 @@ impl View {
         for part in parts {
             part.read(0, &mut block);
         }
-        Ok(View::from(block))
+        Ok(ByteView::from(block))
     }
 
     /// The same bytes; `charge` is held for as long as they are used.
-    pub fn with_charge(mut self, charge: Charge) -> View {
+    pub fn with_charge(mut self, charge: Charge) -> ByteView {
         self.owner = Some(Arc::new((self.owner.take(), charge)));
         self
     }
@@ -174,7 +174,7 @@ impl View {
         self.len == 0
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MemoryPlace {
         self.place
     }
 
@@ -193,13 +193,13 @@ impl View {
     }
 
     /// The part `start..end`; none if it does not lie inside.
-    pub fn slice(&self, start: usize, end: usize) -> Option<View> {
+    pub fn slice(&self, start: usize, end: usize) -> Option<ByteView> {
         if start > end || end > self.len {
             return None;
         }
         // SAFETY: `start <= len`, so the address stays inside (or one past) the same memory.
         let base = unsafe { self.base.add(start) };
-        Some(View {
+        Some(ByteView {
             base,
             len: end - start,
             place: self.place,
@@ -209,34 +209,34 @@ impl View {
     }
 }
 
-impl From<Block> for View {
+impl From<Block> for ByteView {
     /// Freezes a block: its readable bytes become shared.
-    fn from(block: Block) -> View {
-        View::from(Arc::new(block))
+    fn from(block: Block) -> ByteView {
+        ByteView::from(Arc::new(block))
     }
 }
 
-impl From<Arc<Block>> for View {
-    fn from(block: Arc<Block>) -> View {
+impl From<Arc<Block>> for ByteView {
+    fn from(block: Arc<Block>) -> ByteView {
         let base = NonNull::new(block.as_ptr().cast_mut()).expect("blocks are never null");
-        View {
+        ByteView {
             base,
             len: block.len(),
-            place: Place::CPU,
+            place: MemoryPlace::CPU,
             is_shared: false,
             owner: Some(block),
         }
     }
 }
 
-impl AsRef<[u8]> for View {
+impl AsRef<[u8]> for ByteView {
     /// The bytes; empty for GPU memory and for memory shared with other processes, which have none to show.
     fn as_ref(&self) -> &[u8] {
         self.as_slice().unwrap_or(&[])
     }
 }
 
-impl std::fmt::Debug for View {
+impl std::fmt::Debug for ByteView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("View")
             .field("len", &self.len)
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn slices_share_and_refuse_what_lies_outside() {
-        let view = View::copy_of(b"abcdef");
+        let view = ByteView::copy_of(b"abcdef");
         let middle = view.slice(2, 5).unwrap();
         drop(view);
         assert_eq!(middle.as_ref(), b"cde");
@@ -262,9 +262,9 @@ mod tests {
 
     #[test]
     fn parts_are_joined() {
-        let parts = [b"abc".as_slice(), b"", b"de"].map(View::copy_of);
-        assert_eq!(View::try_join(&parts).unwrap().as_ref(), b"abcde");
-        assert!(View::try_join(&[]).unwrap().is_empty());
+        let parts = [b"abc".as_slice(), b"", b"de"].map(ByteView::copy_of);
+        assert_eq!(ByteView::try_join(&parts).unwrap().as_ref(), b"abcde");
+        assert!(ByteView::try_join(&[]).unwrap().is_empty());
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         let budget = crate::Budget::new(1 << 20);
         let mut charge = Charge::empty(&budget);
         charge.cover(1).unwrap();
-        let view = View::copy_of(b"abc").with_charge(charge);
+        let view = ByteView::copy_of(b"abc").with_charge(charge);
         let part = view.slice(1, 2).unwrap();
         drop(view);
         assert_eq!(

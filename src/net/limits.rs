@@ -4,18 +4,18 @@ use std::io;
 
 /// Soft and hard value of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct ProcessLimit {
     pub soft: u64,
     pub hard: u64,
 }
 
 /// Raises the number of files that may be open towards `wanted`, as far as the hard limit allows. Returns the limit now in force.
-pub fn raise_open_files(wanted: u64) -> io::Result<Limit> {
+pub fn raise_open_files(wanted: u64) -> io::Result<ProcessLimit> {
     raise(libc::RLIMIT_NOFILE, wanted)
 }
 
 /// Raises the bytes that may be locked in memory towards `wanted`, as far as the hard limit allows. Returns the limit now in force.
-pub fn raise_locked_memory(wanted: u64) -> io::Result<Limit> {
+pub fn raise_locked_memory(wanted: u64) -> io::Result<ProcessLimit> {
     raise(libc::RLIMIT_MEMLOCK, wanted)
 }
 
@@ -34,7 +34,7 @@ pub fn save_address_space() {
     }
 }
 
-fn raise(resource: libc::__rlimit_resource_t, wanted: u64) -> io::Result<Limit> {
+fn raise(resource: libc::__rlimit_resource_t, wanted: u64) -> io::Result<ProcessLimit> {
     let mut system = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -53,7 +53,7 @@ fn raise(resource: libc::__rlimit_resource_t, wanted: u64) -> io::Result<Limit> 
             system = raised;
         }
     }
-    Ok(Limit {
+    Ok(ProcessLimit {
         soft: system.rlim_cur,
         hard: system.rlim_max,
     })

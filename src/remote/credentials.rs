@@ -15,14 +15,14 @@ use conch_engine::Error;
 use conch_log as log;
 use serde_json::{Map, Value};
 
-use crate::uri::Kind;
+use crate::uri::UriKind;
 
 /// What an environment variable is set to.
-pub(crate) type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
+pub(crate) type CloudEnvironment = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// One entry.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Credential {
+pub(crate) enum CloudCredential {
     S3(S3Credential),
     /// Path of a file of Google's; none for what the machine has.
     Gs(Option<PathBuf>),
@@ -48,13 +48,13 @@ pub(crate) struct AsCredential {
     pub(crate) client_id: String,
 }
 
-impl fmt::Debug for Credential {
+impl fmt::Debug for CloudCredential {
     /// Says nothing of the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Credential::S3(_) => "S3",
-            Credential::Gs(_) => "Gs",
-            Credential::As(_) => "As",
+            CloudCredential::S3(_) => "S3",
+            CloudCredential::Gs(_) => "Gs",
+            CloudCredential::As(_) => "As",
         })
     }
 }
@@ -62,18 +62,18 @@ impl fmt::Debug for Credential {
 /// All entries, by kind: those of longer names first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
-    s3: Entries,
-    gs: Entries,
-    az: Entries,
+    s3: CredentialEntries,
+    gs: CredentialEntries,
+    az: CredentialEntries,
 }
 
 /// Names and what they stand for.
-type Entries = Vec<(String, Credential)>;
-type Reading<'r> = dyn Fn(&Value) -> Result<Credential, String> + 'r;
+type CredentialEntries = Vec<(String, CloudCredential)>;
+type CredentialReader<'r> = dyn Fn(&Value) -> Result<CloudCredential, String> + 'r;
 
 impl Credentials {
     /// The entries of the environment: one of each kind, for all places.
-    pub(crate) fn from_environment(environment: &Environment) -> Credentials {
+    pub(crate) fn from_environment(environment: &CloudEnvironment) -> Credentials {
         let text = |name: &str| environment(name).unwrap_or_default();
         let s3 = S3Credential {
             key_id: text("AWS_ACCESS_KEY_ID"),
@@ -91,9 +91,9 @@ impl Credentials {
         };
         let everywhere = |credential| vec![(String::new(), credential)];
         Credentials {
-            s3: everywhere(Credential::S3(s3)),
-            gs: everywhere(Credential::Gs(gs.map(PathBuf::from))),
-            az: everywhere(Credential::As(az)),
+            s3: everywhere(CloudCredential::S3(s3)),
+            gs: everywhere(CloudCredential::Gs(gs.map(PathBuf::from))),
+            az: everywhere(CloudCredential::As(az)),
         }
     }
 
@@ -113,7 +113,7 @@ impl Credentials {
                 log::warning!("cloud credentials: '{name}' is no kind of store and is ignored");
             }
         }
-        let entries = |kind: &str, read: &Reading| -> Result<Entries, Error> {
+        let entries = |kind: &str, read: &CredentialReader| -> Result<CredentialEntries, Error> {
             let Some(value) = root.get(kind) else {
                 return Ok(Vec::new());
             };
@@ -132,7 +132,7 @@ impl Credentials {
         Ok(Credentials {
             s3: entries("s3", &|value| {
                 let fields = fields(value)?;
-                Ok(Credential::S3(S3Credential {
+                Ok(CloudCredential::S3(S3Credential {
                     key_id: text(fields, "key_id")?,
                     secret_key: text(fields, "secret_key")?,
                     session_token: text(fields, "session_token")?,
@@ -143,11 +143,11 @@ impl Credentials {
             gs: entries("gs", &|value| {
                 let path = value.as_str().ok_or("it is no path")?;
                 let path = Some(path).filter(|path| !path.is_empty());
-                Ok(Credential::Gs(path.map(PathBuf::from)))
+                Ok(CloudCredential::Gs(path.map(PathBuf::from)))
             })?,
             az: entries("as", &|value| {
                 let fields = fields(value)?;
-                Ok(Credential::As(AsCredential {
+                Ok(CloudCredential::As(AsCredential {
                     account: text(fields, "account_str")?,
                     key: text(fields, "account_key")?,
                     auth_type: text(fields, "auth_type")?,
@@ -161,11 +161,11 @@ impl Credentials {
     ///
     /// # Errors
     /// NOT_FOUND, in upstream's words.
-    pub(crate) fn find(&self, kind: Kind, uri: &str) -> Result<(&str, &Credential), Error> {
+    pub(crate) fn find(&self, kind: UriKind, uri: &str) -> Result<(&str, &CloudCredential), Error> {
         let entries = match kind {
-            Kind::S3 => &self.s3,
-            Kind::Gs => &self.gs,
-            Kind::As => &self.az,
+            UriKind::S3 => &self.s3,
+            UriKind::Gs => &self.gs,
+            UriKind::As => &self.az,
         };
         entries
             .iter()
@@ -213,39 +213,39 @@ mod tests {
     #[test]
     fn the_longest_name_wins() {
         let credentials = Credentials::from_json(FILE.as_bytes()).unwrap();
-        let table: [(Kind, &str, Option<&str>); 12] = [
-            (Kind::S3, "s3://other/models", Some("")),
-            (Kind::S3, "s3://bucket", Some("s3://bucket")),
-            (Kind::S3, "s3://bucket/deep", Some("s3://bucket")),
+        let table: [(UriKind, &str, Option<&str>); 12] = [
+            (UriKind::S3, "s3://other/models", Some("")),
+            (UriKind::S3, "s3://bucket", Some("s3://bucket")),
+            (UriKind::S3, "s3://bucket/deep", Some("s3://bucket")),
             (
-                Kind::S3,
+                UriKind::S3,
                 "s3://bucket/deep/er/m",
                 Some("s3://bucket/deep/er"),
             ),
             // By text, as upstream.
-            (Kind::S3, "s3://bucket-two", Some("s3://bucket")),
+            (UriKind::S3, "s3://bucket-two", Some("s3://bucket")),
             (
-                Kind::S3,
+                UriKind::S3,
                 "s3://https://host:1/b/m",
                 Some("s3://https://host:1/b"),
             ),
-            (Kind::Gs, "gs://mine/m", Some("gs://mine")),
-            (Kind::Gs, "gs://machine", Some("gs://machine")),
-            (Kind::Gs, "gs://theirs", None),
-            (Kind::As, "as://one/c", Some("as://one")),
-            (Kind::As, "as://two/c", Some("")),
-            (Kind::As, "as://", Some("")),
+            (UriKind::Gs, "gs://mine/m", Some("gs://mine")),
+            (UriKind::Gs, "gs://machine", Some("gs://machine")),
+            (UriKind::Gs, "gs://theirs", None),
+            (UriKind::As, "as://one/c", Some("as://one")),
+            (UriKind::As, "as://two/c", Some("")),
+            (UriKind::As, "as://", Some("")),
         ];
         for (kind, uri, expected) in table {
             let found = credentials.find(kind, uri);
             assert_eq!(found.ok().map(|(name, _)| name), expected, "{uri}");
         }
-        let error = credentials.find(Kind::Gs, "gs://theirs").unwrap_err();
+        let error = credentials.find(UriKind::Gs, "gs://theirs").unwrap_err();
         assert_eq!(
             error.message,
             "Cannot match credential for path  gs://theirs"
         );
-        let (_, found) = credentials.find(Kind::S3, "s3://bucket").unwrap();
+        let (_, found) = credentials.find(UriKind::S3, "s3://bucket").unwrap();
         let expected = S3Credential {
             key_id: "bucket".to_owned(),
             secret_key: "s".to_owned(),
@@ -253,9 +253,9 @@ mod tests {
             region: "r".to_owned(),
             profile: String::new(),
         };
-        assert!(*found == Credential::S3(expected));
-        let (_, found) = credentials.find(Kind::Gs, "gs://machine").unwrap();
-        assert!(*found == Credential::Gs(None));
+        assert!(*found == CloudCredential::S3(expected));
+        let (_, found) = credentials.find(UriKind::Gs, "gs://machine").unwrap();
+        assert!(*found == CloudCredential::Gs(None));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         }
         // What is not there at all is no mistake until it is needed.
         let none = Credentials::from_json(b"{}").unwrap();
-        assert!(none.find(Kind::S3, "s3://b").is_err());
+        assert!(none.find(UriKind::S3, "s3://b").is_err());
     }
 
     #[test]
@@ -288,9 +288,9 @@ mod tests {
         let environment = |name: &str| Some(format!("<{name}>"));
         let credentials = Credentials::from_environment(&environment);
         let value = |name: &str| format!("<{name}>");
-        let (_, s3) = credentials.find(Kind::S3, "s3://any").unwrap();
+        let (_, s3) = credentials.find(UriKind::S3, "s3://any").unwrap();
         assert!(
-            *s3 == Credential::S3(S3Credential {
+            *s3 == CloudCredential::S3(S3Credential {
                 key_id: value("AWS_ACCESS_KEY_ID"),
                 secret_key: value("AWS_SECRET_ACCESS_KEY"),
                 session_token: value("AWS_SESSION_TOKEN"),
@@ -298,12 +298,12 @@ mod tests {
                 profile: value("AWS_PROFILE"),
             })
         );
-        let (_, gs) = credentials.find(Kind::Gs, "gs://any").unwrap();
+        let (_, gs) = credentials.find(UriKind::Gs, "gs://any").unwrap();
         let path = PathBuf::from("<GOOGLE_APPLICATION_CREDENTIALS>");
-        assert!(*gs == Credential::Gs(Some(path)));
-        let (_, az) = credentials.find(Kind::As, "as://any/c").unwrap();
+        assert!(*gs == CloudCredential::Gs(Some(path)));
+        let (_, az) = credentials.find(UriKind::As, "as://any/c").unwrap();
         assert!(
-            *az == Credential::As(AsCredential {
+            *az == CloudCredential::As(AsCredential {
                 account: value("AZURE_STORAGE_ACCOUNT"),
                 key: value("AZURE_STORAGE_KEY"),
                 auth_type: value("AZURE_STORAGE_AUTH_TYPE"),
@@ -311,6 +311,6 @@ mod tests {
             })
         );
         let none = Credentials::from_environment(&|_| None);
-        assert!(*none.find(Kind::Gs, "gs://b").unwrap().1 == Credential::Gs(None));
+        assert!(*none.find(UriKind::Gs, "gs://b").unwrap().1 == CloudCredential::Gs(None));
     }
 }

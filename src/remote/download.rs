@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use conch_engine::remote::{Object, Progress, Wanted, Watch};
+use conch_engine::remote::{DownloadObserver, DownloadProgress, DownloadSpec, RemoteObject};
 use conch_engine::{Code, Error};
 use conch_log as log;
 use futures_util::future::{Either, select};
@@ -18,18 +18,18 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectStore};
 use tokio::time::sleep;
 
-use crate::failure::Failure;
+use crate::failure::RemoteFailure;
 use crate::listing;
-use crate::uri::Place;
+use crate::uri::UriLocation;
 
 /// Writes all that is wanted of `place`.
 pub(crate) async fn download(
     store: &dyn ObjectStore,
-    place: &Place,
-    wanted: &Wanted<'_>,
-    watch: &Watch<'_>,
-) -> Result<(), Failure> {
-    let Wanted {
+    place: &UriLocation,
+    wanted: &DownloadSpec<'_>,
+    watch: &DownloadObserver<'_>,
+) -> Result<(), RemoteFailure> {
+    let DownloadSpec {
         directory: uri,
         listing,
         target,
@@ -38,14 +38,14 @@ pub(crate) async fn download(
     let free = free_bytes(target);
     if free.is_some_and(|free| free < needed) {
         let free = free.unwrap_or_default();
-        return Err(Failure::Final(Error::internal(format!(
+        return Err(RemoteFailure::Final(Error::internal(format!(
             "there is not enough space for '{uri}' in '{}': it has {needed} bytes, {free} are free",
             target.display()
         ))));
     }
     // A first attempt with other credentials may have left something.
     clear(target)?;
-    let course = Course {
+    let course = DownloadState {
         store,
         place,
         progress: Cell::default(),
@@ -62,7 +62,7 @@ pub(crate) async fn download(
         // What is empty has one part, too: it may turn out to be the mark of a directory.
         loop {
             let end = object.bytes.min(start.saturating_add(PART_BYTES));
-            parts.push(Part {
+            parts.push(DownloadPart {
                 object,
                 path: path.clone(),
                 start,
@@ -88,28 +88,28 @@ pub(crate) async fn download(
     };
     match select(pin!(fetching), pin!(ticking)).await {
         Either::Left((outcome, _)) => outcome,
-        Either::Right((error, _)) => Err(Failure::Final(error)),
+        Either::Right((error, _)) => Err(RemoteFailure::Final(error)),
     }
 }
 
 /// A piece of an object, and where it goes.
-struct Part<'l> {
-    object: &'l Object,
+struct DownloadPart<'l> {
+    object: &'l RemoteObject,
     path: PathBuf,
     start: u64,
     end: u64,
 }
 
-struct Course<'d> {
+struct DownloadState<'d> {
     store: &'d dyn ObjectStore,
-    place: &'d Place,
-    progress: Cell<Progress>,
-    watch: &'d Watch<'d>,
+    place: &'d UriLocation,
+    progress: Cell<DownloadProgress>,
+    watch: &'d DownloadObserver<'d>,
 }
 
-impl Course<'_> {
+impl DownloadState<'_> {
     /// Fetches one part, going on where a broken connection left it.
-    async fn fetch(&self, part: &Part<'_>) -> Result<(), Failure> {
+    async fn fetch(&self, part: &DownloadPart<'_>) -> Result<(), RemoteFailure> {
         let mut position = part.start;
         let mut attempts_left = RESUMES_MAX;
         let mut pause = PAUSE_MIN;
@@ -118,7 +118,7 @@ impl Course<'_> {
                 Ok(()) => break,
                 Err(failure) if failure.is_passing() && attempts_left > 0 => {
                     attempts_left -= 1;
-                    let Part { object, end, .. } = part;
+                    let DownloadPart { object, end, .. } = part;
                     let name = &object.name;
                     log::warning!(
                         "download of '{name}' broke at byte {position} of {end}, going on from there: {failure}"
@@ -135,7 +135,11 @@ impl Course<'_> {
     }
 
     /// Writes what arrives at `position` and moves it on.
-    async fn stream(&self, part: &Part<'_>, position: &mut u64) -> Result<(), Failure> {
+    async fn stream(
+        &self,
+        part: &DownloadPart<'_>,
+        position: &mut u64,
+    ) -> Result<(), RemoteFailure> {
         let object = part.object;
         let key = match self.place.key.as_str() {
             "" => object.name.clone(),
@@ -153,7 +157,7 @@ impl Course<'_> {
                 return Ok(turn_into_directory(&part.path)?);
             }
             Err(object_store::Error::NotFound { .. }) => return Err(changed(object)),
-            Err(error) => return Err(Failure::Store(error)),
+            Err(error) => return Err(RemoteFailure::Store(error)),
         };
         let tag = listing::tag(&reply.meta);
         let has_other_tag = !tag.is_empty() && !object.tag.is_empty() && tag != object.tag;
@@ -168,7 +172,7 @@ impl Course<'_> {
         while let Some(bytes) = body.try_next().await? {
             let count = bytes.len() as u64;
             if part.end - *position < count {
-                return Err(Failure::Final(Error::internal(format!(
+                return Err(RemoteFailure::Final(Error::internal(format!(
                     "the store sent more of '{}' than it has",
                     object.name
                 ))));
@@ -179,7 +183,7 @@ impl Course<'_> {
             self.advance(count, 0)?;
         }
         if *position < part.end {
-            return Err(Failure::Store(object_store::Error::Generic {
+            return Err(RemoteFailure::Store(object_store::Error::Generic {
                 store: "remote",
                 source: format!("the reply ended at byte {position} of {}", part.end).into(),
             }));
@@ -254,16 +258,16 @@ fn both(path: &Path) -> Error {
     ))
 }
 
-fn disk(path: &Path, cause: &io::Error) -> Failure {
-    Failure::Final(disk_error(path, cause))
+fn disk(path: &Path, cause: &io::Error) -> RemoteFailure {
+    RemoteFailure::Final(disk_error(path, cause))
 }
 
 fn disk_error(path: &Path, cause: &io::Error) -> Error {
     Error::internal(format!("failed to write '{}': {cause}", path.display()))
 }
 
-fn changed(object: &Object) -> Failure {
-    Failure::Final(Error::new(
+fn changed(object: &RemoteObject) -> RemoteFailure {
+    RemoteFailure::Final(Error::new(
         Code::Unavailable,
         format!("'{}' changed while it was downloaded", object.name),
     ))

@@ -6,71 +6,73 @@ use conch_engine::Error;
 use object_store::Error as StoreError;
 
 use crate::profile::NoCredentials;
-use crate::uri::Kind;
+use crate::uri::UriKind;
 
 /// Why an attempt failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RemoteFailure {
     /// The store's, or the network's.
     Store(StoreError),
     /// Ours, the disk's, or the end of patience: another attempt is of no use.
     Final(Error),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RemoteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Store(error) => error.fmt(f),
-            Failure::Final(error) => f.write_str(&error.message),
+            RemoteFailure::Store(error) => error.fmt(f),
+            RemoteFailure::Final(error) => f.write_str(&error.message),
         }
     }
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
-        Failure::Store(error)
+impl From<StoreError> for RemoteFailure {
+    fn from(error: StoreError) -> RemoteFailure {
+        RemoteFailure::Store(error)
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Final(error)
+impl From<Error> for RemoteFailure {
+    fn from(error: Error) -> RemoteFailure {
+        RemoteFailure::Final(error)
     }
 }
 
-impl Failure {
+impl RemoteFailure {
     /// Whether the same request may succeed later.
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, Failure::Store(StoreError::Generic { .. }))
+        matches!(self, RemoteFailure::Store(StoreError::Generic { .. }))
     }
 
     /// Whether other credentials might help.
     pub(crate) fn is_about_access(&self) -> bool {
         match self {
-            Failure::Store(StoreError::NotFound { .. } | StoreError::Precondition { .. }) => false,
-            Failure::Store(_) => true,
-            Failure::Final(_) => false,
+            RemoteFailure::Store(StoreError::NotFound { .. } | StoreError::Precondition { .. }) => {
+                false
+            }
+            RemoteFailure::Store(_) => true,
+            RemoteFailure::Final(_) => false,
         }
     }
 
-    pub(crate) fn of_listing(self, kind: Kind, uri: &str) -> Error {
+    pub(crate) fn of_listing(self, kind: UriKind, uri: &str) -> Error {
         self.told(kind, |kind| match kind {
-            Kind::S3 | Kind::Gs => format!("Could not list contents of directory at {uri}"),
-            Kind::As => format!("Failed to get contents of directory {uri}"),
+            UriKind::S3 | UriKind::Gs => format!("Could not list contents of directory at {uri}"),
+            UriKind::As => format!("Failed to get contents of directory {uri}"),
         })
     }
 
-    pub(crate) fn of_object(self, kind: Kind, uri: &str) -> Error {
+    pub(crate) fn of_object(self, kind: UriKind, uri: &str) -> Error {
         self.told(kind, |kind| match kind {
-            Kind::S3 | Kind::Gs => format!("Failed to get object at {uri}"),
-            Kind::As => format!("Failed to download file at {uri}"),
+            UriKind::S3 | UriKind::Gs => format!("Failed to get object at {uri}"),
+            UriKind::As => format!("Failed to download file at {uri}"),
         })
     }
 
-    fn told(self, kind: Kind, head: impl Fn(Kind) -> String) -> Error {
+    fn told(self, kind: UriKind, head: impl Fn(UriKind) -> String) -> Error {
         let error = match self {
-            Failure::Final(error) => return error,
-            Failure::Store(error) => error,
+            RemoteFailure::Final(error) => return error,
+            RemoteFailure::Store(error) => error,
         };
         let head = head(kind);
         let text = match no_credentials(&error) {
@@ -82,9 +84,9 @@ impl Failure {
             (None, _) => (name(&error), text.as_str()),
         };
         Error::internal(match kind {
-            Kind::S3 => format!("{head} due to exception: {name}, error message: {message}"),
-            Kind::Gs => format!("{head} : {name}: {message}"),
-            Kind::As => format!("{head}:{name}: {message}"),
+            UriKind::S3 => format!("{head} due to exception: {name}, error message: {message}"),
+            UriKind::Gs => format!("{head} : {name}: {message}"),
+            UriKind::As => format!("{head}:{name}: {message}"),
         })
     }
 }
@@ -122,8 +124,8 @@ fn name(error: &StoreError) -> &'static str {
 mod tests {
     use super::*;
 
-    fn generic(text: &str) -> Failure {
-        Failure::Store(StoreError::Generic {
+    fn generic(text: &str) -> RemoteFailure {
+        RemoteFailure::Store(StoreError::Generic {
             store: "S3",
             source: text.to_owned().into(),
         })
@@ -134,47 +136,47 @@ mod tests {
         let document = "400 Bad Request: <Error><Code>InvalidToken</Code><Message>It is malformed.</Message></Error>";
         for (kind, text, expected) in [
             (
-                Kind::S3,
+                UriKind::S3,
                 document,
                 "Could not list contents of directory at U due to exception: InvalidToken, error message: It is malformed.",
             ),
             (
-                Kind::Gs,
+                UriKind::Gs,
                 document,
                 "Could not list contents of directory at U : InvalidToken: It is malformed.",
             ),
             (
-                Kind::As,
+                UriKind::As,
                 document,
                 "Failed to get contents of directory U:InvalidToken: It is malformed.",
             ),
             (
-                Kind::S3,
+                UriKind::S3,
                 "connection refused",
                 "Could not list contents of directory at U due to exception: RequestFailed, error message: Generic S3 error: connection refused",
             ),
         ] {
             assert_eq!(generic(text).of_listing(kind, "U").message, expected);
         }
-        let denied = Failure::Store(StoreError::PermissionDenied {
+        let denied = RemoteFailure::Store(StoreError::PermissionDenied {
             path: "a".to_owned(),
             source: "403".into(),
         });
         assert!(denied.is_about_access() && !denied.is_passing());
-        let message = denied.of_object(Kind::S3, "U").message;
+        let message = denied.of_object(UriKind::S3, "U").message;
         assert!(
             message.starts_with("Failed to get object at U due to exception: AccessDenied, "),
             "{message}"
         );
-        let profile = Failure::from(StoreError::from(NoCredentials::new("p", "no answer")));
+        let profile = RemoteFailure::from(StoreError::from(NoCredentials::new("p", "no answer")));
         assert!(profile.is_about_access() && !profile.is_passing());
         assert_eq!(
-            profile.of_listing(Kind::S3, "U").message,
+            profile.of_listing(UriKind::S3, "U").message,
             "Could not list contents of directory at U due to exception: NoCredentials, error message: \
              the AWS profile 'p' gives no credentials: no answer"
         );
-        let ours = Failure::Final(Error::unavailable("stop"));
+        let ours = RemoteFailure::Final(Error::unavailable("stop"));
         assert!(!ours.is_about_access() && !ours.is_passing());
-        assert_eq!(ours.of_object(Kind::As, "U"), Error::unavailable("stop"));
+        assert_eq!(ours.of_object(UriKind::As, "U"), Error::unavailable("stop"));
     }
 }

@@ -29,17 +29,17 @@ use tokio_rustls::TlsConnector;
 
 /// Makes the clients of all stores; what they have in common.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Connector(Arc<Idle>);
+pub(crate) struct Connector(Arc<IdleConnections>);
 
 /// Connections that nobody uses, by protocol and authority.
 #[derive(Default)]
-struct Idle(Mutex<HashMap<String, Vec<Sender>>>);
+struct IdleConnections(Mutex<HashMap<String, Vec<RequestSender>>>);
 
-type Sender = http1::SendRequest<HttpRequestBody>;
+type RequestSender = http1::SendRequest<HttpRequestBody>;
 
 #[derive(Debug)]
-struct Client {
-    idle: Arc<Idle>,
+struct PooledClient {
+    idle: Arc<IdleConnections>,
     allows_http: bool,
 }
 
@@ -48,7 +48,7 @@ impl HttpConnector for Connector {
         let allows_http = options
             .get_config_value(&ClientConfigKey::AllowHttp)
             .is_some_and(|value| value == "true");
-        Ok(HttpClient::new(Client {
+        Ok(HttpClient::new(PooledClient {
             idle: Arc::clone(&self.0),
             allows_http,
         }))
@@ -56,7 +56,7 @@ impl HttpConnector for Connector {
 }
 
 // What the attribute of the `async-trait` crate makes of `async fn call`.
-impl HttpService for Client {
+impl HttpService for PooledClient {
     fn call<'s, 'a>(
         &'s self,
         request: HttpRequest,
@@ -69,9 +69,9 @@ impl HttpService for Client {
     }
 }
 
-impl Client {
+impl PooledClient {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let target = Target::of(&request, self.allows_http)?;
+        let target = HttpTarget::of(&request, self.allows_http)?;
         // One that was idle may just have ended.
         while let Some(sender) = self.idle.take(&target.key()) {
             match self.send(sender, &target, request.clone()).await {
@@ -97,8 +97,8 @@ impl Client {
 
     async fn send(
         &self,
-        mut sender: Sender,
-        target: &Target,
+        mut sender: RequestSender,
+        target: &HttpTarget,
         request: HttpRequest,
     ) -> Result<HttpResponse, HttpError> {
         let request = target.address(request)?;
@@ -111,7 +111,7 @@ impl Client {
             Ok(reply) => reply.map_err(broken)?.into_parts(),
             Err(_) => return Err(silence(HttpErrorKind::Timeout)),
         };
-        let body = Reply {
+        let body = HttpReply {
             body,
             bytes_left: REPLY_BYTES_MAX,
             patience: Box::pin(sleep(READ_TIMEOUT)),
@@ -125,7 +125,7 @@ impl Client {
 }
 
 /// Where a request goes.
-struct Target {
+struct HttpTarget {
     is_tls: bool,
     host: String,
     port: u16,
@@ -133,8 +133,8 @@ struct Target {
     authority: String,
 }
 
-impl Target {
-    fn of(request: &HttpRequest, allows_http: bool) -> Result<Target, HttpError> {
+impl HttpTarget {
+    fn of(request: &HttpRequest, allows_http: bool) -> Result<HttpTarget, HttpError> {
         let uri = request.uri();
         let wrong = |why: &str| {
             let error = io::Error::new(io::ErrorKind::InvalidInput, format!("{uri}: {why}"));
@@ -150,7 +150,7 @@ impl Target {
         let host = authority.host();
         // An IPv6 address has brackets in a URI only.
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        Ok(Target {
+        Ok(HttpTarget {
             is_tls,
             host: host.to_owned(),
             port: authority
@@ -190,10 +190,10 @@ impl Target {
         Ok(request)
     }
 
-    async fn connect(&self) -> io::Result<Sender> {
+    async fn connect(&self) -> io::Result<RequestSender> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
         socket.set_nodelay(true)?;
-        let stream: Box<dyn Stream> = if self.is_tls {
+        let stream: Box<dyn HttpStream> = if self.is_tls {
             let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
             Box::new(TlsConnector::from(tls()?).connect(name, socket).await?)
         } else {
@@ -212,18 +212,18 @@ impl Target {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
-impl Idle {
-    fn take(&self, key: &str) -> Option<Sender> {
+impl IdleConnections {
+    fn take(&self, key: &str) -> Option<RequestSender> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let senders = idle.get_mut(key)?;
         senders.retain(|sender| !sender.is_closed());
         senders.pop()
     }
 
-    fn put(&self, key: &str, sender: Sender) {
+    fn put(&self, key: &str, sender: RequestSender) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let senders = idle.entry(key.to_owned()).or_default();
         senders.retain(|sender| !sender.is_closed());
@@ -233,26 +233,26 @@ impl Idle {
     }
 }
 
-impl fmt::Debug for Idle {
+impl fmt::Debug for IdleConnections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Idle")
     }
 }
 
 /// A reply's body. Its connection is idle again when it ends.
-struct Reply {
+struct HttpReply {
     body: Incoming,
     /// How many may still come.
     bytes_left: usize,
     /// Runs from the moment at which nothing was there: how long the reader takes does not count.
     patience: Pin<Box<Sleep>>,
     is_waiting: bool,
-    sender: Option<Sender>,
-    idle: Arc<Idle>,
+    sender: Option<RequestSender>,
+    idle: Arc<IdleConnections>,
     key: String,
 }
 
-impl Body for Reply {
+impl Body for HttpReply {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -292,7 +292,7 @@ impl Body for Reply {
     }
 }
 
-impl Reply {
+impl HttpReply {
     fn take(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, HttpError> {
         let count = frame.data_ref().map_or(0, Bytes::len);
         match self.bytes_left.checked_sub(count) {

@@ -21,14 +21,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_engine::remote::{Listing, Remote, Wanted, Watch};
+use conch_engine::remote::{DownloadObserver, DownloadSpec, RemoteListing, RemoteRepositories};
 use futures_util::stream::{self, StreamExt};
 
-use credentials::Environment;
-use failure::Failure;
-use listing::Allowance;
+use credentials::CloudEnvironment;
+use failure::RemoteFailure;
+use listing::ListingBudget;
 use store::{Store, Stores};
-use uri::{Kind, Place};
+use uri::{UriKind, UriLocation};
 
 /// All remote repositories.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Cloud {
         Cloud::with_environment(Arc::new(|name: &str| std::env::var(name).ok()))
     }
 
-    fn with_environment(environment: Arc<Environment>) -> Cloud {
+    fn with_environment(environment: Arc<CloudEnvironment>) -> Cloud {
         Cloud {
             stores: Stores::new(environment),
         }
@@ -52,10 +52,10 @@ impl Cloud {
     async fn attempt<T>(
         &self,
         uri: &str,
-        work: impl AsyncFn(&Store, &Place) -> Result<T, Failure>,
-        told: impl Fn(Failure, Kind) -> Error,
+        work: impl AsyncFn(&Store, &UriLocation) -> Result<T, RemoteFailure>,
+        told: impl Fn(RemoteFailure, UriKind) -> Error,
     ) -> Result<T, Error> {
-        let place = Place::parse(uri)?;
+        let place = UriLocation::parse(uri)?;
         let store = self.stores.open(&place, uri)?;
         let failure = match work(&store, &place).await {
             Ok(done) => return Ok(done),
@@ -73,13 +73,13 @@ impl Cloud {
     async fn looking<T>(
         &self,
         uri: &str,
-        work: impl AsyncFn(&Store, &Place) -> Result<T, Failure>,
+        work: impl AsyncFn(&Store, &UriLocation) -> Result<T, RemoteFailure>,
     ) -> Result<T, Error> {
-        let told = |failure: Failure, kind| failure.of_listing(kind, uri);
+        let told = |failure: RemoteFailure, kind| failure.of_listing(kind, uri);
         self.attempt(uri, work, told).await
     }
 
-    async fn list_one(&self, uri: &str, allowance: &Allowance) -> Result<Listing, Error> {
+    async fn list_one(&self, uri: &str, allowance: &ListingBudget) -> Result<RemoteListing, Error> {
         self.looking(uri, async |store, place| {
             listing::contents(&*store.pages, place, allowance).await
         })
@@ -93,7 +93,7 @@ impl Default for Cloud {
     }
 }
 
-impl Remote for Cloud {
+impl RemoteRepositories for Cloud {
     fn models(&self, repository: &str) -> Result<Vec<String>, Error> {
         let names = block_on(self.looking(repository, async |store, place| {
             listing::directories(&*store.pages, place).await
@@ -107,8 +107,8 @@ impl Remote for Cloud {
         }))?
     }
 
-    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>> {
-        let allowance = Allowance::new();
+    fn list(&self, directories: &[&str]) -> Vec<Result<RemoteListing, Error>> {
+        let allowance = ListingBudget::new();
         let listing = stream::iter(directories)
             .map(|directory| self.list_one(directory, &allowance))
             .buffered(LISTINGS_AT_ONCE)
@@ -119,8 +119,12 @@ impl Remote for Cloud {
         }
     }
 
-    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error> {
-        let work = async |store: &Store, place: &Place| {
+    fn download(
+        &self,
+        wanted: &DownloadSpec<'_>,
+        watch: &DownloadObserver<'_>,
+    ) -> Result<(), Error> {
+        let work = async |store: &Store, place: &UriLocation| {
             download::download(&*store.objects, place, wanted, watch).await
         };
         let uri = wanted.directory;
@@ -128,10 +132,10 @@ impl Remote for Cloud {
     }
 
     fn mount_directory(&self, directory: &str) -> Option<PathBuf> {
-        let variable = match Place::parse(directory).ok()?.kind {
-            Kind::S3 => "TRITON_AWS_MOUNT_DIRECTORY",
-            Kind::Gs => "TRITON_GCS_MOUNT_DIRECTORY",
-            Kind::As => "TRITON_AZURE_MOUNT_DIRECTORY",
+        let variable = match UriLocation::parse(directory).ok()?.kind {
+            UriKind::S3 => "TRITON_AWS_MOUNT_DIRECTORY",
+            UriKind::Gs => "TRITON_GCS_MOUNT_DIRECTORY",
+            UriKind::As => "TRITON_AZURE_MOUNT_DIRECTORY",
         };
         let path = (self.stores.environment())(variable)?;
         Some(path)

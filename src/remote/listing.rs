@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use conch_engine::Error;
-use conch_engine::remote::{Listing, Object};
+use conch_engine::remote::{RemoteListing, RemoteObject};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta};
 
-use crate::failure::Failure;
-use crate::uri::Place;
+use crate::failure::RemoteFailure;
+use crate::uri::UriLocation;
 
 /// How many objects one operation may still hold, whatever directories they lie in.
 #[derive(Debug)]
-pub(crate) struct Allowance(Cell<usize>);
+pub(crate) struct ListingBudget(Cell<usize>);
 
-impl Allowance {
-    pub(crate) fn new() -> Allowance {
-        Allowance(Cell::new(TOGETHER_MAX))
+impl ListingBudget {
+    pub(crate) fn new() -> ListingBudget {
+        ListingBudget(Cell::new(TOGETHER_MAX))
     }
 
-    fn take(&self) -> Result<(), Failure> {
+    fn take(&self) -> Result<(), RemoteFailure> {
         let left = self.0.get().checked_sub(1).ok_or_else(|| {
             refusal(format!(
                 "there are more than {TOGETHER_MAX} objects in the models that are looked at together"
@@ -40,8 +40,8 @@ impl Allowance {
 /// INVALID_ARG for more than [`ENTRIES_MAX`], or if there is no end to what lies between them.
 pub(crate) async fn directories(
     store: &dyn PaginatedListStore,
-    place: &Place,
-) -> Result<BTreeSet<String>, Failure> {
+    place: &UriLocation,
+) -> Result<BTreeSet<String>, RemoteFailure> {
     let mut names = BTreeSet::new();
     let take = |page: ListResult| {
         let found = page.common_prefixes.iter().filter_map(Path::filename);
@@ -58,7 +58,10 @@ pub(crate) async fn directories(
 }
 
 /// Whether anything lies below `place`; a whole bucket is there if it can be listed.
-pub(crate) async fn exists(store: &dyn PaginatedListStore, place: &Place) -> Result<bool, Failure> {
+pub(crate) async fn exists(
+    store: &dyn PaginatedListStore,
+    place: &UriLocation,
+) -> Result<bool, RemoteFailure> {
     let mut is_there = place.key.is_empty();
     let take = |page: ListResult| {
         is_there |= !page.objects.is_empty();
@@ -77,9 +80,9 @@ pub(crate) async fn exists(store: &dyn PaginatedListStore, place: &Place) -> Res
 /// INVALID_ARG for more than [`ENTRIES_MAX`] objects, or more than `allowance` has left.
 pub(crate) async fn contents(
     store: &dyn PaginatedListStore,
-    place: &Place,
-    allowance: &Allowance,
-) -> Result<Listing, Failure> {
+    place: &UriLocation,
+    allowance: &ListingBudget,
+) -> Result<RemoteListing, RemoteFailure> {
     let mut found = BTreeMap::new();
     let take = |page: ListResult| {
         for meta in page.objects {
@@ -115,7 +118,7 @@ pub(crate) async fn contents(
         found.remove(&mark);
     }
     let objects = found.into_iter();
-    Ok(Listing {
+    Ok(RemoteListing {
         objects: objects.map(|(name, meta)| object(name, meta)).collect(),
     })
 }
@@ -123,10 +126,10 @@ pub(crate) async fn contents(
 /// Shows `take` all pages of the listing of `place`, until it has seen enough.
 async fn walk(
     store: &dyn PaginatedListStore,
-    place: &Place,
+    place: &UriLocation,
     delimiter: Option<&'static str>,
-    mut take: impl FnMut(ListResult) -> Result<ControlFlow<()>, Failure>,
-) -> Result<(), Failure> {
+    mut take: impl FnMut(ListResult) -> Result<ControlFlow<()>, RemoteFailure>,
+) -> Result<(), RemoteFailure> {
     let prefix = match path(&place.key)?.as_ref() {
         "" => None,
         key => Some(format!("{key}/")),
@@ -149,15 +152,15 @@ async fn walk(
     )))
 }
 
-fn refusal(message: String) -> Failure {
-    Failure::Final(Error::invalid(message))
+fn refusal(message: String) -> RemoteFailure {
+    RemoteFailure::Final(Error::invalid(message))
 }
 
 /// The path of an object of a place's bucket.
 ///
 /// # Errors
 /// INVALID_ARG for what no store can have.
-pub(crate) fn path(key: &str) -> Result<Path, Failure> {
+pub(crate) fn path(key: &str) -> Result<Path, RemoteFailure> {
     Path::parse(key).map_err(|error| refusal(format!("'{key}' is no path: {error}")))
 }
 
@@ -167,8 +170,8 @@ pub(crate) fn tag(meta: &ObjectMeta) -> &str {
     tag.trim_start_matches("W/").trim_matches('"')
 }
 
-pub(crate) fn object(name: String, meta: ObjectMeta) -> Object {
-    Object {
+pub(crate) fn object(name: String, meta: ObjectMeta) -> RemoteObject {
+    RemoteObject {
         name,
         bytes: meta.size,
         tag: tag(&meta).to_owned(),

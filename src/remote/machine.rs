@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
 
-use crate::credentials::Environment;
+use crate::credentials::CloudEnvironment;
 use crate::http::Connector;
 use crate::store::retries;
 
 /// Without keys: what the environment of the process or the machine may ask for, else nobody.
 pub(crate) fn with_own_identity(
     builder: AmazonS3Builder,
-    environment: &Environment,
+    environment: &CloudEnvironment,
 ) -> AmazonS3Builder {
     let sources = [&WEB_IDENTITY[..], &RELATIVE, &FULL];
     if let Some(builder) = with_source(&builder, &sources, environment) {
@@ -31,7 +31,7 @@ pub(crate) fn with_own_identity(
 /// # Errors
 /// If this is none.
 pub(crate) fn container(
-    environment: &Environment,
+    environment: &CloudEnvironment,
     connector: &Connector,
 ) -> Result<AwsCredentialProvider, String> {
     let sources = [&RELATIVE[..], &FULL];
@@ -47,7 +47,7 @@ pub(crate) fn container(
 /// # Errors
 /// If nobody can be asked for it.
 pub(crate) fn instance(
-    environment: &Environment,
+    environment: &CloudEnvironment,
     connector: &Connector,
 ) -> Result<AwsCredentialProvider, String> {
     let mut builder = AmazonS3Builder::new();
@@ -74,8 +74,8 @@ fn provider(
 /// With the first of the sources of which all variables are set.
 fn with_source(
     builder: &AmazonS3Builder,
-    sources: &[&Source],
-    environment: &Environment,
+    sources: &[&IdentitySource],
+    environment: &CloudEnvironment,
 ) -> Option<AmazonS3Builder> {
     let values = sources.iter().find_map(|source| {
         let values = source
@@ -96,7 +96,7 @@ fn with_source(
     }))
 }
 
-fn set(environment: &Environment, name: &str) -> Option<String> {
+fn set(environment: &CloudEnvironment, name: &str) -> Option<String> {
     environment(name).filter(|value| !value.is_empty())
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn is_in_a_cloud() -> bool {
 }
 
 /// Variables that are set together, and what they are called in a store's configuration.
-type Source = [(&'static str, AmazonS3ConfigKey)];
+type IdentitySource = [(&'static str, AmazonS3ConfigKey)];
 
 const WEB_IDENTITY: [(&str, AmazonS3ConfigKey); 2] = [
     (

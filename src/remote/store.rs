@@ -14,12 +14,12 @@ use object_store::list::PaginatedListStore;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use crate::credentials::{
-    AsCredential, Credential, Credentials, Environment, S3Credential, is_sendable,
+    AsCredential, CloudCredential, CloudEnvironment, Credentials, S3Credential, is_sendable,
 };
 use crate::http::Connector;
 use crate::machine::{self, is_in_a_cloud};
 use crate::profile::{self, ProfileProvider};
-use crate::uri::{Kind, Place};
+use crate::uri::{UriKind, UriLocation};
 
 /// One bucket or container.
 #[derive(Clone)]
@@ -40,23 +40,23 @@ impl Store {
 
 /// All stores of this process.
 pub(crate) struct Stores {
-    environment: Arc<Environment>,
+    environment: Arc<CloudEnvironment>,
     connector: Connector,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StoreState {
     /// None until the first place is opened.
     credentials: Option<Arc<Credentials>>,
     /// The credential file as it was read.
     text: Vec<u8>,
-    open: HashMap<Key, Store>,
+    open: HashMap<StoreKey, Store>,
 }
 
 /// Endpoint, account and bucket, and the name of the credential.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key(Kind, Option<String>, String, String, String);
+struct StoreKey(UriKind, Option<String>, String, String, String);
 
 impl fmt::Debug for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,7 +65,7 @@ impl fmt::Debug for Stores {
 }
 
 impl Stores {
-    pub(crate) fn new(environment: Arc<Environment>) -> Stores {
+    pub(crate) fn new(environment: Arc<CloudEnvironment>) -> Stores {
         Stores {
             environment,
             connector: Connector::default(),
@@ -73,7 +73,7 @@ impl Stores {
         }
     }
 
-    pub(crate) fn environment(&self) -> &Environment {
+    pub(crate) fn environment(&self) -> &CloudEnvironment {
         &*self.environment
     }
 
@@ -81,7 +81,7 @@ impl Stores {
     ///
     /// # Errors
     /// NOT_FOUND if no credential is for it; INVALID_ARG or INTERNAL if the credentials are no good.
-    pub(crate) fn open(&self, place: &Place, uri: &str) -> Result<Store, Error> {
+    pub(crate) fn open(&self, place: &UriLocation, uri: &str) -> Result<Store, Error> {
         let credentials = self.credentials()?;
         let found = credentials.find(place.kind, uri);
         let (name, credential) = match found {
@@ -93,7 +93,7 @@ impl Stores {
                 };
             }
         };
-        let key = Key(
+        let key = StoreKey(
             place.kind,
             place.endpoint.clone(),
             place.account.clone(),
@@ -105,9 +105,9 @@ impl Stores {
         }
         log::verbose!(1, "Using credential  {name}  for path  {uri}");
         let store = match credential {
-            Credential::S3(credential) => self.open_s3(place, credential.clone())?,
-            Credential::Gs(path) => self.open_gs(place, path.as_deref())?,
-            Credential::As(credential) => self.open_as(place, credential)?,
+            CloudCredential::S3(credential) => self.open_s3(place, credential.clone())?,
+            CloudCredential::Gs(path) => self.open_gs(place, path.as_deref())?,
+            CloudCredential::As(credential) => self.open_as(place, credential)?,
         };
         let mut state = self.lock();
         // Unless they were read anew meanwhile.
@@ -135,7 +135,7 @@ impl Stores {
         }
         let credentials = Arc::new(Credentials::from_json(&text)?);
         log::info!("cloud credentials have changed, using those that are in '{path}' now");
-        *self.lock() = State {
+        *self.lock() = StoreState {
             credentials: Some(credentials),
             text,
             open: HashMap::new(),
@@ -165,7 +165,7 @@ impl Stores {
         (self.environment)("TRITON_CLOUD_CREDENTIAL_PATH")
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         // Replaced whole, or one entry added.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,7 +179,7 @@ impl Stores {
         ClientOptions::new().with_allow_http(is_plain)
     }
 
-    fn open_s3(&self, place: &Place, mut credential: S3Credential) -> Result<Store, Error> {
+    fn open_s3(&self, place: &UriLocation, mut credential: S3Credential) -> Result<Store, Error> {
         let has_keys = |credential: &S3Credential| {
             !credential.key_id.is_empty() && !credential.secret_key.is_empty()
         };
@@ -236,7 +236,7 @@ impl Stores {
         Ok(Store::of(store))
     }
 
-    fn open_gs(&self, place: &Place, path: Option<&std::path::Path>) -> Result<Store, Error> {
+    fn open_gs(&self, place: &UriLocation, path: Option<&std::path::Path>) -> Result<Store, Error> {
         let endpoint = place.endpoint.clone();
         let endpoint = endpoint.or_else(|| {
             let host = self
@@ -271,7 +271,7 @@ impl Stores {
         Ok(Store::of(store))
     }
 
-    fn open_as(&self, place: &Place, credential: &AsCredential) -> Result<Store, Error> {
+    fn open_as(&self, place: &UriLocation, credential: &AsCredential) -> Result<Store, Error> {
         let account = match credential.account.as_str() {
             "" => &place.account,
             account => account,

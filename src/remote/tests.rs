@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conch_engine::remote::{Listing, Object, Progress, Remote, Wanted};
+use conch_engine::remote::{
+    DownloadProgress, DownloadSpec, RemoteListing, RemoteObject, RemoteRepositories,
+};
 use conch_engine::{Code, Error};
 use futures_util::TryStreamExt;
 use object_store::memory::InMemory;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 
-use crate::failure::Failure;
-use crate::uri::{Kind, Place};
+use crate::failure::RemoteFailure;
+use crate::uri::{UriKind, UriLocation};
 use crate::{Cloud, block_on, download};
 
 /// A directory that goes away with the value.
@@ -54,9 +56,9 @@ impl Drop for Folder {
     }
 }
 
-pub(crate) fn place(key: &str) -> Place {
-    Place {
-        kind: Kind::S3,
+pub(crate) fn place(key: &str) -> UriLocation {
+    UriLocation {
+        kind: UriKind::S3,
         endpoint: None,
         account: String::new(),
         bucket: "bucket".to_owned(),
@@ -75,12 +77,12 @@ pub(crate) fn store(objects: &[(&str, &[u8])]) -> InMemory {
 }
 
 /// What lies below `key`.
-fn listed(store: &InMemory, key: &str) -> Listing {
+fn listed(store: &InMemory, key: &str) -> RemoteListing {
     let prefix = object_store::path::Path::from(key);
     let found: Vec<ObjectMeta> = block_on(store.list(Some(&prefix)).try_collect())
         .unwrap()
         .unwrap();
-    let mut objects: Vec<Object> = found
+    let mut objects: Vec<RemoteObject> = found
         .into_iter()
         .map(|meta| {
             let name = meta.location.as_ref()[key.len() + 1..].to_owned();
@@ -88,22 +90,22 @@ fn listed(store: &InMemory, key: &str) -> Listing {
         })
         .collect();
     objects.sort_by(|one, other| one.name.cmp(&other.name));
-    Listing { objects }
+    RemoteListing { objects }
 }
 
 fn fetch(
     store: &dyn ObjectStore,
     key: &str,
-    listing: &Listing,
+    listing: &RemoteListing,
     target: &Path,
-) -> Result<Vec<Progress>, Error> {
+) -> Result<Vec<DownloadProgress>, Error> {
     let seen = Mutex::new(Vec::new());
     let watch = |progress| {
         seen.lock().unwrap().push(progress);
         Ok(())
     };
     let place = place(key);
-    let wanted = Wanted {
+    let wanted = DownloadSpec {
         directory: "uri",
         listing,
         target,
@@ -111,7 +113,7 @@ fn fetch(
     let work = download::download(store, &place, &wanted, &watch);
     block_on(work)
         .unwrap()
-        .map_err(|failure| failure.of_object(Kind::S3, "uri"))?;
+        .map_err(|failure| failure.of_object(UriKind::S3, "uri"))?;
     Ok(seen.into_inner().unwrap())
 }
 
@@ -135,7 +137,7 @@ fn everything_arrives_in_parts() {
     assert_eq!(files.len(), 3);
     assert_eq!(files["config.pbtxt"], b"text");
     assert!(files["1/large"] == large && files["1/empty"].is_empty());
-    let last = Progress {
+    let last = DownloadProgress {
         bytes: 40_000_005,
         files: 3,
     };
@@ -147,7 +149,7 @@ fn everything_arrives_in_parts() {
 fn what_is_not_as_it_was_listed_is_refused() {
     let store = store(&[("m/a", b"aaaa"), ("m/b", b"bbbb")]);
     let listing = listed(&store, "m");
-    type Change = fn(&mut Vec<Object>);
+    type Change = fn(&mut Vec<RemoteObject>);
     let changes: [(&str, Change, Result<(), Code>); 8] = [
         ("nothing", |_| {}, Ok(())),
         ("no tag", |objects| objects[0].tag.clear(), Ok(())),
@@ -194,26 +196,26 @@ fn what_is_not_as_it_was_listed_is_refused() {
         );
     }
     // What is empty and is not there is a directory: its name ends with a slash, of which listings do not tell.
-    let mark = Object {
+    let mark = RemoteObject {
         name: "1/deep".to_owned(),
         bytes: 0,
         ..listing.objects[0].clone()
     };
-    let marked = Listing {
+    let marked = RemoteListing {
         objects: vec![mark, listing.objects[1].clone()],
     };
     let folder = Folder::new();
     let progress = fetch(&store, "m", &marked, &folder.0).unwrap();
     assert!(folder.0.join("1/deep").is_dir());
-    let last = Progress { bytes: 4, files: 2 };
+    let last = DownloadProgress { bytes: 4, files: 2 };
     assert_eq!(progress.last(), Some(&last));
     // A name that is a file's and a directory's.
-    let object = |name: &str| Object {
+    let object = |name: &str| RemoteObject {
         name: name.to_owned(),
         ..listing.objects[0].clone()
     };
     for names in [["a", "a/b"], ["a/b", "a"]] {
-        let listing = Listing {
+        let listing = RemoteListing {
             objects: names.map(object).to_vec(),
         };
         let folder = Folder::new();
@@ -232,14 +234,14 @@ fn who_watches_may_end_it() {
     let listing = listed(&store, "m");
     let folder = Folder::new();
     let watch = |_| Err(Error::unavailable("enough"));
-    let wanted = Wanted {
+    let wanted = DownloadSpec {
         directory: "uri",
         listing: &listing,
         target: &folder.0,
     };
     let work = download::download(&store, &place, &wanted, &watch);
     let failure = block_on(work).unwrap().unwrap_err();
-    assert!(matches!(&failure, Failure::Final(error) if error.message == "enough"));
+    assert!(matches!(&failure, RemoteFailure::Final(error) if error.message == "enough"));
     assert!(!failure.is_passing());
 }
 
@@ -257,7 +259,7 @@ fn credentials_are_read_again_only_if_they_changed() {
         (name == "TRITON_CLOUD_CREDENTIAL_PATH").then(|| path.clone())
     }));
     let open = |uri: &str| {
-        let place = Place::parse(uri).unwrap();
+        let place = UriLocation::parse(uri).unwrap();
         cloud.stores.open(&place, uri).map(|store| store.objects)
     };
     let first = open("s3://a/models").unwrap();

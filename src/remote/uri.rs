@@ -13,7 +13,7 @@ use conch_engine::Error;
 
 /// Which store's protocol a place speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum UriKind {
     S3,
     Gs,
     As,
@@ -21,8 +21,8 @@ pub(crate) enum Kind {
 
 /// A directory or object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) kind: Kind,
+pub(crate) struct UriLocation {
+    pub(crate) kind: UriKind,
     /// `http://host:port` or `https://host:port`, where the URI names one.
     pub(crate) endpoint: Option<String>,
     /// Of Azure; empty for the others.
@@ -33,34 +33,36 @@ pub(crate) struct Place {
     pub(crate) key: String,
 }
 
-impl Place {
+impl UriLocation {
     /// # Errors
     /// In upstream's words: INVALID_ARG for what is empty, INTERNAL for what lacks a bucket or is no path of Azure's.
-    pub(crate) fn parse(uri: &str) -> Result<Place, Error> {
+    pub(crate) fn parse(uri: &str) -> Result<UriLocation, Error> {
         let kinds = [
-            ("s3://", Kind::S3),
-            ("gs://", Kind::Gs),
-            ("as://", Kind::As),
+            ("s3://", UriKind::S3),
+            ("gs://", UriKind::Gs),
+            ("as://", UriKind::As),
         ];
         let found = kinds
             .iter()
             .find_map(|(scheme, kind)| Some((*kind, uri.strip_prefix(scheme)?)));
         let (kind, rest) = found.ok_or_else(|| Error::invalid(format!("no remote path: {uri}")))?;
         let missing = || match kind {
-            Kind::As => Error::internal(format!("Invalid azure storage path: {uri}")),
-            Kind::S3 | Kind::Gs => Error::internal(format!("No bucket name found in path: {uri}")),
+            UriKind::As => Error::internal(format!("Invalid azure storage path: {uri}")),
+            UriKind::S3 | UriKind::Gs => {
+                Error::internal(format!("No bucket name found in path: {uri}"))
+            }
         };
-        if kind == Kind::As && rest.contains('?') {
+        if kind == UriKind::As && rest.contains('?') {
             return Err(missing());
         }
         let (mut endpoint, rest) = split_endpoint(rest);
-        if kind == Kind::S3 && rest.trim_matches('/').is_empty() {
+        if kind == UriKind::S3 && rest.trim_matches('/').is_empty() {
             return Err(Error::invalid(format!("Invalid bucket name: '{rest}'")));
         }
         // As upstream's, slashes more than needed mean nothing.
         let mut parts = rest.split('/').filter(|part| !part.is_empty()).peekable();
         if endpoint.is_empty()
-            && kind == Kind::S3
+            && kind == UriKind::S3
             && let Some(host) = parts.next_if(|part| is_host_and_port(part))
         {
             endpoint = format!("http://{host}");
@@ -68,11 +70,11 @@ impl Place {
             endpoint += parts.next().ok_or_else(missing)?;
         }
         let account = match kind {
-            Kind::As => account(parts.next().ok_or_else(missing)?),
-            Kind::S3 | Kind::Gs => String::new(),
+            UriKind::As => account(parts.next().ok_or_else(missing)?),
+            UriKind::S3 | UriKind::Gs => String::new(),
         };
         let bucket = parts.next().ok_or_else(missing)?.to_owned();
-        Ok(Place {
+        Ok(UriLocation {
             kind,
             endpoint: Some(endpoint).filter(|endpoint| !endpoint.is_empty()),
             account,
@@ -83,7 +85,7 @@ impl Place {
 }
 
 /// Bucket and key.
-impl fmt::Display for Place {
+impl fmt::Display for UriLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slash = if self.key.is_empty() { "" } else { "/" };
         write!(f, "{}{slash}{}", self.bucket, self.key)
@@ -205,7 +207,7 @@ mod tests {
             ("", Err("no remote path: ")),
         ];
         for (uri, expected) in table {
-            let got = Place::parse(uri);
+            let got = UriLocation::parse(uri);
             let shown = got.as_ref().map(|place| {
                 let endpoint = place.endpoint.as_deref().unwrap_or_default();
                 (endpoint, &*place.account, &*place.bucket, &*place.key)

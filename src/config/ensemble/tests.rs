@@ -199,9 +199,9 @@ fn ensembles_fit_their_models_or_say_why_not() {
     ];
     for (head, steps, expected) in table {
         let (mut config, models) = ensemble(head, steps);
-        let composing: Vec<Composing> = models
+        let composing: Vec<ComposingModels> = models
             .iter()
-            .map(|config| Composing {
+            .map(|config| ComposingModels {
                 namespace: "there",
                 label: &config.name,
                 config,

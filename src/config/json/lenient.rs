@@ -5,7 +5,7 @@
 
 /// `text` in strict JSON. What is no JSON in any reading stays as it is, for the parser to refuse.
 pub(super) fn strict_form(text: &str) -> String {
-    let mut form = Form {
+    let mut form = JsonForm {
         text: text.as_bytes(),
         at: 0,
         out: Vec::with_capacity(text.len() + 16),
@@ -18,7 +18,7 @@ pub(super) fn strict_form(text: &str) -> String {
     String::from_utf8(form.out).unwrap_or_default()
 }
 
-struct Form<'t> {
+struct JsonForm<'t> {
     text: &'t [u8],
     at: usize,
     out: Vec<u8>,
@@ -32,7 +32,7 @@ struct Form<'t> {
 /// A string, a word, a number, or the end of a list or an object.
 const VALUE: u8 = b'"';
 
-impl Form<'_> {
+impl JsonForm<'_> {
     fn run(&mut self) {
         while let Some(byte) = self.text.get(self.at).copied() {
             match byte {

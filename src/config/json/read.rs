@@ -12,13 +12,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 use super::lenient;
 use crate::schema::{self, DEPTH_MAX};
-use crate::{Error, schema::model_config};
+use crate::{ConfigError, schema::model_config};
 
 /// Reads a configuration from its JSON form.
 ///
 /// # Errors
 /// `InvalidArg`: `<field>: <what> at line <line> column <column>`.
-pub fn from_json(json: &str) -> Result<ModelConfig, Error> {
+pub fn from_json(json: &str) -> Result<ModelConfig, ConfigError> {
     read(json, model_config())
         .or_else(|refusal| {
             let strict = lenient::strict_form(json);
@@ -28,7 +28,7 @@ pub fn from_json(json: &str) -> Result<ModelConfig, Error> {
             }
         })
         .map(|message| schema::to_typed(&message))
-        .map_err(Error::invalid)
+        .map_err(ConfigError::invalid)
 }
 
 fn read(json: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, String> {
@@ -54,12 +54,12 @@ fn read(json: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, Str
 }
 
 /// Names of the fields around the current place.
-type Path = RefCell<Vec<String>>;
+type FieldPath = RefCell<Vec<String>>;
 
 #[derive(Clone)]
 struct MessageSeed<'p> {
     descriptor: MessageDescriptor,
-    path: &'p Path,
+    path: &'p FieldPath,
 }
 
 impl<'de> DeserializeSeed<'de> for MessageSeed<'_> {
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
 /// The whole value of a field: one, a list or a map. None for `null`.
 struct FieldSeed<'p> {
     field: &'p FieldDescriptor,
-    path: &'p Path,
+    path: &'p FieldPath,
 }
 
 impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
 /// it were not there.
 struct ListVisitor<'v> {
     kind: &'v Kind,
-    path: &'v Path,
+    path: &'v FieldPath,
     list: &'v mut Vec<Value>,
 }
 
@@ -275,7 +275,7 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
 
 struct MapVisitor<'p> {
     entry: MessageDescriptor,
-    path: &'p Path,
+    path: &'p FieldPath,
 }
 
 impl<'de> Visitor<'de> for MapVisitor<'_> {
@@ -314,7 +314,7 @@ impl<'de> Visitor<'de> for MapVisitor<'_> {
 /// One value: a message or a scalar.
 struct ValueSeed<'p> {
     kind: &'p Kind,
-    path: &'p Path,
+    path: &'p FieldPath,
 }
 
 impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {

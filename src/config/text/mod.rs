@@ -13,16 +13,16 @@ use std::path::Path;
 
 use conch_proto::inference::ModelConfig;
 
-use crate::{Error, expand, files, from_json, schema};
+use crate::{ConfigError, expand, files, from_json, schema};
 
 /// Reads a configuration file: the text format, or JSON if that is the end of its name. With `expands` its `${NAME}` are the values of
 /// environment variables. Blocks.
 ///
 /// # Errors
 /// `Internal` in upstream's words, with line, column and field behind them; `InvalidArg` for JSON and for variables that are not set.
-pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
+pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, ConfigError> {
     let unreadable = |error: std::io::Error| {
-        Error::internal(format!(
+        ConfigError::internal(format!(
             "failed to open text file for read {}: {error}",
             path.display()
         ))
@@ -33,7 +33,7 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
         .read_to_end(&mut text)
         .map_err(unreadable)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::internal(format!(
+        return Err(ConfigError::internal(format!(
             "failed to read text proto from {}: more than {FILE_BYTES_MAX} bytes",
             path.display()
         )));
@@ -46,7 +46,7 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
         return parse_text(&name, text);
     }
     let text = String::from_utf8(text)
-        .map_err(|_| Error::invalid(format!("{name} is not text in UTF-8")))?;
+        .map_err(|_| ConfigError::invalid(format!("{name} is not text in UTF-8")))?;
     let text = if expands {
         let bytes_max = usize::try_from(FILE_BYTES_MAX).unwrap_or(usize::MAX);
         expand(&name, &text, bytes_max, |variable| {
@@ -56,8 +56,9 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
         text
     };
     if is_json {
-        return from_json(&text)
-            .map_err(|error| Error::invalid(format!("failed to read {name}: {}", error.message)));
+        return from_json(&text).map_err(|error| {
+            ConfigError::invalid(format!("failed to read {name}: {}", error.message))
+        });
     }
     parse_text(&name, text)
 }
@@ -66,9 +67,9 @@ pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, Error> {
 ///
 /// # Errors
 /// `Internal`: `failed to read text proto from <file>: <line>:<column>: <field>: <what>`.
-pub fn parse_text(file_name: &str, text: impl AsRef<[u8]>) -> Result<ModelConfig, Error> {
+pub fn parse_text(file_name: &str, text: impl AsRef<[u8]>) -> Result<ModelConfig, ConfigError> {
     let message = parse::parse(text.as_ref(), schema::model_config()).map_err(|fault| {
-        Error::internal(format!(
+        ConfigError::internal(format!(
             "failed to read text proto from {file_name}: {}:{}: {}",
             fault.at.line, fault.at.column, fault.message
         ))

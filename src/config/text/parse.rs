@@ -5,12 +5,15 @@ use prost_reflect::{
     ReflectMessage, Value,
 };
 
-use super::token::{Fault, Token, TokenKind, Tokens};
+use super::token::{TextFault, TextToken, TokenKind, Tokens};
 use super::value;
 use crate::schema::DEPTH_MAX;
 
 /// Reads a whole source as one message.
-pub(super) fn parse(source: &[u8], descriptor: MessageDescriptor) -> Result<DynamicMessage, Fault> {
+pub(super) fn parse(
+    source: &[u8],
+    descriptor: MessageDescriptor,
+) -> Result<DynamicMessage, TextFault> {
     let mut tokens = Tokens::new(source);
     let current = tokens.next()?;
     let mut parser = Parser {
@@ -27,13 +30,13 @@ pub(super) fn parse(source: &[u8], descriptor: MessageDescriptor) -> Result<Dyna
 struct Parser<'a> {
     tokens: Tokens<'a>,
     /// Looked at, not yet taken.
-    current: Token<'a>,
+    current: TextToken<'a>,
     /// The fields that lead to the current one.
     path: Vec<String>,
 }
 
 impl<'a> Parser<'a> {
-    fn parse_all(&mut self, message: &mut DynamicMessage) -> Result<(), Fault> {
+    fn parse_all(&mut self, message: &mut DynamicMessage) -> Result<(), TextFault> {
         while self.current.kind != TokenKind::End {
             self.field(message)?;
         }
@@ -41,26 +44,26 @@ impl<'a> Parser<'a> {
     }
 
     /// Puts the field in front of what is wrong with it.
-    fn with_path(&self, fault: Fault) -> Fault {
+    fn with_path(&self, fault: TextFault) -> TextFault {
         if self.path.is_empty() {
             return fault;
         }
-        Fault {
+        TextFault {
             message: format!("{}: {}", self.path.join("."), fault.message),
             ..fault
         }
     }
 
-    fn fault<T>(&self, message: impl Into<String>) -> Result<T, Fault> {
-        Err(Fault::new(self.current.at, message))
+    fn fault<T>(&self, message: impl Into<String>) -> Result<T, TextFault> {
+        Err(TextFault::new(self.current.at, message))
     }
 
-    fn take(&mut self) -> Result<Token<'a>, Fault> {
+    fn take(&mut self) -> Result<TextToken<'a>, TextFault> {
         let next = self.tokens.next()?;
         Ok(std::mem::replace(&mut self.current, next))
     }
 
-    fn try_take(&mut self, symbol: u8) -> Result<bool, Fault> {
+    fn try_take(&mut self, symbol: u8) -> Result<bool, TextFault> {
         let is_there = self.current.is_symbol(symbol);
         if is_there {
             self.take()?;
@@ -68,7 +71,7 @@ impl<'a> Parser<'a> {
         Ok(is_there)
     }
 
-    fn expect(&mut self, symbol: u8) -> Result<(), Fault> {
+    fn expect(&mut self, symbol: u8) -> Result<(), TextFault> {
         if self.try_take(symbol)? {
             return Ok(());
         }
@@ -80,7 +83,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One `name: value`, `name { … }` or `name [ … ]`, with the separator that may follow.
-    fn field(&mut self, message: &mut DynamicMessage) -> Result<(), Fault> {
+    fn field(&mut self, message: &mut DynamicMessage) -> Result<(), TextFault> {
         let descriptor = message.descriptor();
         if self.current.is_symbol(b'[') {
             return self.fault(format!(
@@ -104,7 +107,7 @@ impl<'a> Parser<'a> {
         self.path.push(name.into_owned());
         let at = self.current.at;
         let is_message = field.kind().as_message().is_some();
-        check_single(message, &field).map_err(|text| Fault::new(at, text))?;
+        check_single(message, &field).map_err(|text| TextFault::new(at, text))?;
         self.take()?;
         if is_message {
             // The colon is a matter of taste here.
@@ -137,7 +140,7 @@ impl<'a> Parser<'a> {
         &mut self,
         message: &mut DynamicMessage,
         field: &FieldDescriptor,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TextFault> {
         let value = match field.kind() {
             Kind::Message(descriptor) => Value::Message(self.message(descriptor)?),
             _ => self.scalar(field)?,
@@ -161,7 +164,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn message(&mut self, descriptor: MessageDescriptor) -> Result<DynamicMessage, Fault> {
+    fn message(&mut self, descriptor: MessageDescriptor) -> Result<DynamicMessage, TextFault> {
         if self.path.len() > DEPTH_MAX {
             return self.fault(format!("Message is too deep, the limit is {DEPTH_MAX}."));
         }
@@ -182,7 +185,7 @@ impl<'a> Parser<'a> {
         Ok(message)
     }
 
-    fn scalar(&mut self, field: &FieldDescriptor) -> Result<Value, Fault> {
+    fn scalar(&mut self, field: &FieldDescriptor) -> Result<Value, TextFault> {
         Ok(match &field.kind() {
             Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(
                 i32::try_from(self.signed(i32::MAX as u64)?).expect("bounded by the line before"),
@@ -204,7 +207,7 @@ impl<'a> Parser<'a> {
                 let at = self.current.at;
                 let bytes = self.string()?;
                 let text = String::from_utf8(bytes);
-                Value::String(text.map_err(|_| Fault::new(at, "String is not valid UTF-8."))?)
+                Value::String(text.map_err(|_| TextFault::new(at, "String is not valid UTF-8."))?)
             }
             Kind::Bytes => Value::Bytes(self.string()?.into()),
             Kind::Enum(descriptor) => self.enumerator(descriptor, field.name())?,
@@ -212,7 +215,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn unsigned(&mut self, max: u64) -> Result<u64, Fault> {
+    fn unsigned(&mut self, max: u64) -> Result<u64, TextFault> {
         if self.current.kind != TokenKind::Integer {
             return self.fault(format!("Expected integer, got: {}", self.current.shown()));
         }
@@ -222,7 +225,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An integer with a sign, from `-max - 1` to `max`.
-    fn signed(&mut self, max: u64) -> Result<i64, Fault> {
+    fn signed(&mut self, max: u64) -> Result<i64, TextFault> {
         let is_negative = self.try_take(b'-')?;
         let magnitude = self.unsigned(max + u64::from(is_negative))?;
         Ok(if is_negative {
@@ -232,7 +235,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn double(&mut self) -> Result<f64, Fault> {
+    fn double(&mut self) -> Result<f64, TextFault> {
         let is_negative = self.try_take(b'-')?;
         let magnitude = match self.current.kind {
             TokenKind::Integer | TokenKind::Float => value::float(&self.current)?,
@@ -247,7 +250,7 @@ impl<'a> Parser<'a> {
         Ok(if is_negative { -magnitude } else { magnitude })
     }
 
-    fn boolean(&mut self, field: &str) -> Result<bool, Fault> {
+    fn boolean(&mut self, field: &str) -> Result<bool, TextFault> {
         let value = match (self.current.kind, self.current.text) {
             (TokenKind::Integer, _) => value::integer(&self.current, 1)? == 1,
             (TokenKind::Identifier, b"true" | b"True" | b"t") => true,
@@ -264,7 +267,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One or more string tokens in a row.
-    fn string(&mut self) -> Result<Vec<u8>, Fault> {
+    fn string(&mut self) -> Result<Vec<u8>, TextFault> {
         if self.current.kind != TokenKind::String {
             return self.fault(format!("Expected string, got: {}", self.current.shown()));
         }
@@ -276,7 +279,7 @@ impl<'a> Parser<'a> {
         Ok(bytes)
     }
 
-    fn enumerator(&mut self, descriptor: &EnumDescriptor, field: &str) -> Result<Value, Fault> {
+    fn enumerator(&mut self, descriptor: &EnumDescriptor, field: &str) -> Result<Value, TextFault> {
         let first = self.current;
         let number = match first.kind {
             TokenKind::Identifier => descriptor

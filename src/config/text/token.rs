@@ -2,7 +2,7 @@
 
 /// Where something begins, both counted from 1. Columns count bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct TextPosition {
     pub line: usize,
     pub column: usize,
 }
@@ -22,13 +22,13 @@ pub(super) enum TokenKind {
 
 /// One token of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token<'a> {
+pub(super) struct TextToken<'a> {
     pub kind: TokenKind,
     pub text: &'a [u8],
-    pub at: Position,
+    pub at: TextPosition,
 }
 
-impl<'a> Token<'a> {
+impl<'a> TextToken<'a> {
     pub fn is_symbol(&self, symbol: u8) -> bool {
         self.kind == TokenKind::Symbol && self.text == [symbol]
     }
@@ -45,14 +45,14 @@ impl<'a> Token<'a> {
 
 /// What is wrong at a place of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub at: Position,
+pub(super) struct TextFault {
+    pub at: TextPosition,
     pub message: String,
 }
 
-impl Fault {
-    pub fn new(at: Position, message: impl Into<String>) -> Fault {
-        Fault {
+impl TextFault {
+    pub fn new(at: TextPosition, message: impl Into<String>) -> TextFault {
+        TextFault {
             at,
             message: message.into(),
         }
@@ -62,7 +62,7 @@ impl Fault {
 /// Cuts a source into tokens, one at a time.
 pub(super) struct Tokens<'a> {
     rest: &'a [u8],
-    at: Position,
+    at: TextPosition,
 }
 
 impl<'a> Tokens<'a> {
@@ -71,12 +71,12 @@ impl<'a> Tokens<'a> {
         let rest = source.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(source);
         Tokens {
             rest,
-            at: Position { line: 1, column: 1 },
+            at: TextPosition { line: 1, column: 1 },
         }
     }
 
     /// The next token; `End` once the source is used up, again and again.
-    pub fn next(&mut self) -> Result<Token<'a>, Fault> {
+    pub fn next(&mut self) -> Result<TextToken<'a>, TextFault> {
         self.skip_blank();
         let at = self.at;
         let (kind, length) = match self.rest {
@@ -88,14 +88,14 @@ impl<'a> Tokens<'a> {
             [b'.', b'0'..=b'9', ..] => self.number()?,
             [quote @ (b'"' | b'\''), ..] => (TokenKind::String, self.string(*quote)?),
             [0..=0x1F | 0x7F, ..] => {
-                return Err(Fault::new(
+                return Err(TextFault::new(
                     at,
                     "Invalid control characters encountered in text.",
                 ));
             }
             // Fine in strings and comments, where this is not reached.
             [byte @ 0x80..=0xFF, ..] => {
-                return Err(Fault::new(
+                return Err(TextFault::new(
                     at,
                     format!("Interpreting non ascii codepoint {byte}."),
                 ));
@@ -106,14 +106,14 @@ impl<'a> Tokens<'a> {
         self.rest = rest;
         // No token spans lines.
         self.at.column += length;
-        Ok(Token { kind, text, at })
+        Ok(TextToken { kind, text, at })
     }
 
     fn skip_blank(&mut self) {
         while let Some((first, rest)) = self.rest.split_first() {
             match first {
                 b'\n' => {
-                    self.at = Position {
+                    self.at = TextPosition {
                         line: self.at.line + 1,
                         column: 1,
                     }
@@ -144,13 +144,13 @@ impl<'a> Tokens<'a> {
     }
 
     /// A number at the front: its kind and length.
-    fn number(&self) -> Result<(TokenKind, usize), Fault> {
+    fn number(&self) -> Result<(TokenKind, usize), TextFault> {
         let fault = |index: usize, message: &str| {
-            let at = Position {
+            let at = TextPosition {
                 line: self.at.line,
                 column: self.at.column + index,
             };
-            Fault::new(at, message)
+            TextFault::new(at, message)
         };
         let is_digit = |byte: u8| byte.is_ascii_digit();
         let mut is_float = false;
@@ -216,10 +216,10 @@ impl<'a> Tokens<'a> {
     }
 
     /// The length of the string at the front, quotes included. Escapes are judged when it is read.
-    fn string(&self, quote: u8) -> Result<usize, Fault> {
+    fn string(&self, quote: u8) -> Result<usize, TextFault> {
         let fault = |index: usize, message: &str| {
-            Fault::new(
-                Position {
+            TextFault::new(
+                TextPosition {
                     line: self.at.line,
                     column: self.at.column + index,
                 },
@@ -257,7 +257,7 @@ mod tests {
         let mut found = Vec::new();
         loop {
             match tokens.next() {
-                Ok(Token {
+                Ok(TextToken {
                     kind: TokenKind::End,
                     ..
                 }) => return Ok(found),

@@ -1,9 +1,9 @@
 //! Values of the protobuf text format, once their token is known.
 
-use super::token::{Fault, Token};
+use super::token::{TextFault, TextToken};
 
 /// Reads an integer token of at most `max`: decimal, hexadecimal or octal.
-pub(super) fn integer(token: &Token<'_>, max: u64) -> Result<u64, Fault> {
+pub(super) fn integer(token: &TextToken<'_>, max: u64) -> Result<u64, TextFault> {
     let text = token.shown();
     let (digits, radix) = match text.as_bytes() {
         [b'0', b'x' | b'X', ..] => (text.get(2..).unwrap_or_default(), 16),
@@ -13,11 +13,11 @@ pub(super) fn integer(token: &Token<'_>, max: u64) -> Result<u64, Fault> {
     u64::from_str_radix(digits, radix)
         .ok()
         .filter(|value| *value <= max)
-        .ok_or_else(|| Fault::new(token.at, format!("Integer out of range ({text})")))
+        .ok_or_else(|| TextFault::new(token.at, format!("Integer out of range ({text})")))
 }
 
 /// Reads a decimal integer or float token. A number too large becomes infinite.
-pub(super) fn float(token: &Token<'_>) -> Result<f64, Fault> {
+pub(super) fn float(token: &TextToken<'_>) -> Result<f64, TextFault> {
     let text = token.shown();
     if text.len() > 1
         && text.starts_with('0')
@@ -28,7 +28,7 @@ pub(super) fn float(token: &Token<'_>) -> Result<f64, Fault> {
             .nth(1)
             .is_some_and(|byte| matches!(byte, b'e' | b'E' | b'f' | b'F'));
         if !is_exponent {
-            return Err(Fault::new(
+            return Err(TextFault::new(
                 token.at,
                 format!("Expect a decimal number, got: {text}"),
             ));
@@ -37,16 +37,16 @@ pub(super) fn float(token: &Token<'_>) -> Result<f64, Fault> {
     let digits = text.strip_suffix(['f', 'F']).unwrap_or(&text);
     digits
         .parse()
-        .map_err(|_| Fault::new(token.at, format!("Expect a decimal number, got: {text}")))
+        .map_err(|_| TextFault::new(token.at, format!("Expect a decimal number, got: {text}")))
 }
 
 /// Appends what a string token stands for, escapes resolved.
-pub(super) fn append_string(token: &Token<'_>, value: &mut Vec<u8>) -> Result<(), Fault> {
+pub(super) fn append_string(token: &TextToken<'_>, value: &mut Vec<u8>) -> Result<(), TextFault> {
     let quoted = token.text;
     let mut rest = quoted
         .get(1..quoted.len().saturating_sub(1))
         .unwrap_or_default();
-    let fault = |message: &str| Fault::new(token.at, message);
+    let fault = |message: &str| TextFault::new(token.at, message);
     while let Some((first, after)) = rest.split_first() {
         rest = after;
         if *first != b'\\' {

@@ -5,48 +5,51 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use conch_proto::inference::{ModelConfig, ModelEnsembling};
 
 use super::PLATFORM_ENSEMBLE;
-use crate::Error;
+use crate::ConfigError;
 
-pub(super) fn validate(config: &ModelConfig, ensembling: &ModelEnsembling) -> Result<(), Error> {
+pub(super) fn validate(
+    config: &ModelConfig,
+    ensembling: &ModelEnsembling,
+) -> Result<(), ConfigError> {
     let name = &config.name;
     if config.platform != PLATFORM_ENSEMBLE {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "ensemble scheduling cannot be set for model '{name}' whose platform is not {PLATFORM_ENSEMBLE}"
         )));
     }
     if !config.instance_group.is_empty() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "instance group should not be specified for ensemble '{name}'"
         )));
     }
     if config.optimization.is_some() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "optimization should not be specified for ensemble '{name}'"
         )));
     }
     if !config.model_warmup.is_empty() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "model_warmup can not be specified for ensemble '{name}'"
         )));
     }
     if ensembling.step.is_empty() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "must specify 'step' for ensemble '{name}'"
         )));
     }
-    let mut graph = Graph::build(name, ensembling)?;
+    let mut graph = ValidationGraph::build(name, ensembling)?;
     graph.flow(config)?;
     graph.check_outputs(config)?;
     graph.check_unused(config)
 }
 
 /// The tensors of an ensemble by name, and which come from which.
-struct Graph<'a> {
-    nodes: BTreeMap<&'a str, Node<'a>>,
+struct ValidationGraph<'a> {
+    nodes: BTreeMap<&'a str, ValidationNode<'a>>,
 }
 
 #[derive(Default)]
-struct Node<'a> {
+struct ValidationNode<'a> {
     /// Some step produces it.
     is_output: bool,
     /// All it depends on is there.
@@ -55,12 +58,15 @@ struct Node<'a> {
     targets: Vec<&'a str>,
 }
 
-impl<'a> Graph<'a> {
-    fn build(name: &str, ensembling: &'a ModelEnsembling) -> Result<Graph<'a>, Error> {
-        let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
+impl<'a> ValidationGraph<'a> {
+    fn build(
+        name: &str,
+        ensembling: &'a ModelEnsembling,
+    ) -> Result<ValidationGraph<'a>, ConfigError> {
+        let mut nodes: BTreeMap<&str, ValidationNode> = BTreeMap::new();
         for (index, step) in ensembling.step.iter().enumerate() {
             let must = |field: &str| {
-                Error::invalid(format!(
+                ConfigError::invalid(format!(
                     "must specify '{field}' in step {index} of ensemble '{name}'"
                 ))
             };
@@ -76,7 +82,7 @@ impl<'a> Graph<'a> {
             for output in step.output_map.values() {
                 let node = nodes.entry(output).or_default();
                 if node.is_output {
-                    return Err(Error::invalid(format!(
+                    return Err(ConfigError::invalid(format!(
                         "ensemble tensor '{output}' can appear in an output map only once for ensemble '{name}' step {index}"
                     )));
                 }
@@ -95,15 +101,15 @@ impl<'a> Graph<'a> {
                 nodes.entry(output).or_default().sources.extend(&inputs);
             }
         }
-        Ok(Graph { nodes })
+        Ok(ValidationGraph { nodes })
     }
 
     /// Marks every tensor that the ensemble's inputs lead to.
-    fn flow(&mut self, config: &'a ModelConfig) -> Result<(), Error> {
+    fn flow(&mut self, config: &'a ModelConfig) -> Result<(), ConfigError> {
         let mut queue = VecDeque::new();
         for input in &config.input {
             let Some(node) = self.nodes.get_mut(input.name.as_str()) else {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "ensemble input '{}' for ensemble {}' is not used",
                     input.name, config.name
                 )));
@@ -132,10 +138,10 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    fn check_outputs(&self, config: &ModelConfig) -> Result<(), Error> {
+    fn check_outputs(&self, config: &ModelConfig) -> Result<(), ConfigError> {
         for output in &config.output {
             let Some(node) = self.nodes.get(output.name.as_str()) else {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "ensemble output '{}' for ensemble {}' is not used",
                     output.name, config.name
                 )));
@@ -152,7 +158,7 @@ impl<'a> Graph<'a> {
                 message.push_str(culprit);
                 message.push_str("', is not connected");
             }
-            return Err(Error::invalid(message));
+            return Err(ConfigError::invalid(message));
         }
         Ok(())
     }
@@ -179,7 +185,7 @@ impl<'a> Graph<'a> {
         last.filter(|name| *name != output)
     }
 
-    fn check_unused(&self, config: &ModelConfig) -> Result<(), Error> {
+    fn check_unused(&self, config: &ModelConfig) -> Result<(), ConfigError> {
         let outputs: BTreeSet<&str> = config
             .output
             .iter()
@@ -187,7 +193,7 @@ impl<'a> Graph<'a> {
             .collect();
         for (name, node) in &self.nodes {
             if !outputs.contains(name) && (!node.is_ready || node.targets.is_empty()) {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "ensemble tensor '{name}' is unused in ensemble '{}'",
                     config.name
                 )));

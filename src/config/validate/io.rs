@@ -7,22 +7,22 @@ use conch_proto::inference::{BatchInput, BatchOutput, DataType, ModelConfig, Mod
 use conch_proto::inference::{batch_input, batch_output};
 
 use super::PLATFORM_TENSORRT;
-use crate::Error;
+use crate::ConfigError;
 
 /// Checks inputs, outputs, batch inputs and batch outputs: what a backend may complete before this must hold.
 ///
 /// # Errors
 /// `InvalidArg`, naming tensor and model.
-pub fn validate_io(config: &ModelConfig) -> Result<(), Error> {
-    check(config).map_err(|error| Error {
+pub fn validate_io(config: &ModelConfig) -> Result<(), ConfigError> {
+    check(config).map_err(|error| ConfigError {
         message: format!("{} for {}", error.message, config.name),
         ..error
     })
 }
 
-fn check(config: &ModelConfig) -> Result<(), Error> {
+fn check(config: &ModelConfig) -> Result<(), ConfigError> {
     for input in &config.input {
-        let tensor = Tensor {
+        let tensor = TensorView {
             direction: "input",
             name: &input.name,
             data_type: input.data_type,
@@ -31,7 +31,7 @@ fn check(config: &ModelConfig) -> Result<(), Error> {
         };
         tensor.check_shape(config.max_batch_size)?;
         if input.format() != Format::None && input.dims.len() != 3 {
-            return Err(Error::invalid("model input NHWC/NCHW require 3 dims"));
+            return Err(ConfigError::invalid("model input NHWC/NCHW require 3 dims"));
         }
         tensor.check_special(
             &config.platform,
@@ -40,7 +40,7 @@ fn check(config: &ModelConfig) -> Result<(), Error> {
         )?;
     }
     for output in &config.output {
-        let tensor = Tensor {
+        let tensor = TensorView {
             direction: "output",
             name: &output.name,
             data_type: output.data_type,
@@ -75,7 +75,7 @@ fn check(config: &ModelConfig) -> Result<(), Error> {
 }
 
 /// What inputs and outputs have in common.
-struct Tensor<'a> {
+struct TensorView<'a> {
     direction: &'static str,
     name: &'a str,
     data_type: i32,
@@ -83,14 +83,14 @@ struct Tensor<'a> {
     reshape: Option<&'a ModelTensorReshape>,
 }
 
-impl Tensor<'_> {
-    fn error(&self, what: &str) -> Error {
-        Error::invalid(format!("model {} '{}' {what}", self.direction, self.name))
+impl TensorView<'_> {
+    fn error(&self, what: &str) -> ConfigError {
+        ConfigError::invalid(format!("model {} '{}' {what}", self.direction, self.name))
     }
 
-    fn check_shape(&self, max_batch_size: i32) -> Result<(), Error> {
+    fn check_shape(&self, max_batch_size: i32) -> Result<(), ConfigError> {
         if self.name.is_empty() {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "model {} must specify 'name'",
                 self.direction
             )));
@@ -115,7 +115,7 @@ impl Tensor<'_> {
             .map_or(Ok(()), |reshape| self.check_reshape(&reshape.shape))
     }
 
-    fn check_reshape(&self, shape: &[i64]) -> Result<(), Error> {
+    fn check_reshape(&self, shape: &[i64]) -> Result<(), ConfigError> {
         if !shape.iter().all(is_dim) {
             return Err(self.error(
                 "reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension",
@@ -153,20 +153,20 @@ impl Tensor<'_> {
         platform: &str,
         is_shape_tensor: bool,
         is_non_linear: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ConfigError> {
         if is_shape_tensor && platform != PLATFORM_TENSORRT {
-            return Err(Error::invalid(
+            return Err(ConfigError::invalid(
                 "shape tensors are only supported for TensorRT platform",
             ));
         }
         if is_non_linear {
             if platform != PLATFORM_TENSORRT {
-                return Err(Error::invalid(
+                return Err(ConfigError::invalid(
                     "Non-linear IO format is only supported for the TensorRT platform",
                 ));
             }
             if self.dims.len() != 3 {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "Non-linear IO format {} requires 3 dims",
                     self.direction
                 )));
@@ -181,7 +181,7 @@ fn is_dim(dim: &i64) -> bool {
 }
 
 /// Elements of a shape of valid dims; none if one is variable. An empty shape counts 0, as upstream.
-fn element_count(dims: &[i64], name: &str, role: &str) -> Result<Option<i64>, Error> {
+fn element_count(dims: &[i64], name: &str, role: &str) -> Result<Option<i64>, ConfigError> {
     if dims.is_empty() {
         return Ok(Some(0));
     }
@@ -192,27 +192,27 @@ fn element_count(dims: &[i64], name: &str, role: &str) -> Result<Option<i64>, Er
 }
 
 /// The product of fixed dims; 1 if there are none.
-fn run_count(dims: &[i64], name: &str, role: &str) -> Result<i64, Error> {
+fn run_count(dims: &[i64], name: &str, role: &str) -> Result<i64, ConfigError> {
     dims.iter()
         .try_fold(1i64, |count, dim| count.checked_mul(*dim))
         .ok_or_else(|| {
-            Error::invalid(format!(
+            ConfigError::invalid(format!(
                 "element count for tensor '{name} {role}' exceeds maximum size of {}",
                 i64::MAX
             ))
         })
 }
 
-fn check_batch_input(batch: &BatchInput, inputs: &HashSet<&str>) -> Result<(), Error> {
+fn check_batch_input(batch: &BatchInput, inputs: &HashSet<&str>) -> Result<(), ConfigError> {
     let Ok(kind) = batch_input::Kind::try_from(batch.kind) else {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "unknown batch input kind '{}'",
             batch.kind
         )));
     };
     check_source("input", kind.as_str_name(), &batch.source_input)?;
     if !matches!(batch.data_type(), DataType::TypeInt32 | DataType::TypeFp32) {
-        return Err(Error::invalid(
+        return Err(ConfigError::invalid(
             "batch input data type must be TYPE_INT32 or TYPE_FP32",
         ));
     }
@@ -223,9 +223,9 @@ fn check_batch_output(
     batch: &BatchOutput,
     inputs: &HashSet<&str>,
     outputs: &HashSet<&str>,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let Ok(kind) = batch_output::Kind::try_from(batch.kind) else {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "unknown batch output kind '{}'",
             batch.kind
         )));
@@ -235,12 +235,12 @@ fn check_batch_output(
     let mut seen = HashSet::new();
     for target in &batch.target_name {
         if !outputs.contains(target.as_str()) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "unknown target output name '{target}'"
             )));
         }
         if !seen.insert(target) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "target output name '{target}' can only be specified once"
             )));
         }
@@ -249,22 +249,22 @@ fn check_batch_output(
 }
 
 /// Every kind there is takes exactly one source.
-fn check_source(direction: &str, kind: &str, sources: &[String]) -> Result<(), Error> {
+fn check_source(direction: &str, kind: &str, sources: &[String]) -> Result<(), ConfigError> {
     if sources.len() == 1 {
         return Ok(());
     }
-    Err(Error::invalid(format!(
+    Err(ConfigError::invalid(format!(
         "batch {direction} kind '{kind}' expects 1 source input, got {}",
         sources.len()
     )))
 }
 
-fn check_source_names(sources: &[String], inputs: &HashSet<&str>) -> Result<(), Error> {
+fn check_source_names(sources: &[String], inputs: &HashSet<&str>) -> Result<(), ConfigError> {
     match sources
         .iter()
         .find(|source| !inputs.contains(source.as_str()))
     {
-        Some(unknown) => Err(Error::invalid(format!(
+        Some(unknown) => Err(ConfigError::invalid(format!(
             "unknown source input name '{unknown}'"
         ))),
         None => Ok(()),

@@ -12,7 +12,7 @@ use conch_proto::inference::model_metrics::metric_control::MetricOptions;
 use conch_proto::inference::model_queue_policy::TimeoutAction;
 use conch_proto::inference::{ModelConfig, ModelDynamicBatching, ModelMetrics, ModelQueuePolicy};
 
-use crate::Error;
+use crate::ConfigError;
 
 pub use io::validate_io;
 
@@ -20,19 +20,21 @@ pub use io::validate_io;
 ///
 /// # Errors
 /// `InvalidArg`, naming the model.
-pub fn validate(config: &ModelConfig) -> Result<(), Error> {
+pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
     let name = &config.name;
     if name.is_empty() {
-        return Err(Error::invalid("model configuration must specify 'name'"));
+        return Err(ConfigError::invalid(
+            "model configuration must specify 'name'",
+        ));
     }
     validate_platform(config)?;
     if config.max_batch_size < 0 {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "'max_batch_size' must be non-negative value for {name}"
         )));
     }
     if config.version_policy.is_none() {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "must specify 'version policy' for {name}"
         )));
     }
@@ -44,7 +46,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), Error> {
         Some(SchedulingChoice::DynamicBatching(batching)) => validate_dynamic(config, batching)?,
         Some(SchedulingChoice::SequenceBatching(batching)) => {
             if has_cache {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "Response Cache does not currently support model {name} with sequence batching scheduler. Please disable the response cache."
                 )));
             }
@@ -60,7 +62,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), Error> {
         Some(SchedulingChoice::EnsembleScheduling(_))
     );
     if !is_ensemble && config.platform == PLATFORM_ENSEMBLE {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "ensemble scheduling must be set for ensemble {name} whose platform is {PLATFORM_ENSEMBLE}"
         )));
     }
@@ -70,7 +72,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), Error> {
             .as_ref()
             .is_some_and(|policy| policy.decoupled)
     {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "Response Cache does not currently support model {name} with 'decoupled' transaction policy. Please disable the response cache."
         )));
     }
@@ -84,17 +86,17 @@ pub fn validate(config: &ModelConfig) -> Result<(), Error> {
 ///
 /// # Errors
 /// `InvalidArg` with both names.
-pub fn validate_name(config: &ModelConfig, directory_name: &str) -> Result<(), Error> {
+pub fn validate_name(config: &ModelConfig, directory_name: &str) -> Result<(), ConfigError> {
     if config.name == directory_name {
         return Ok(());
     }
-    Err(Error::invalid(format!(
+    Err(ConfigError::invalid(format!(
         "unexpected directory name '{directory_name}' for model '{}', directory name must equal model name",
         config.name
     )))
 }
 
-fn validate_platform(config: &ModelConfig) -> Result<(), Error> {
+fn validate_platform(config: &ModelConfig) -> Result<(), ConfigError> {
     let ModelConfig {
         name,
         platform,
@@ -103,12 +105,12 @@ fn validate_platform(config: &ModelConfig) -> Result<(), Error> {
     } = config;
     if backend.is_empty() {
         if platform != PLATFORM_ENSEMBLE {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "unexpected platform type '{platform}' for {name}"
             )));
         }
     } else if platform == PLATFORM_ENSEMBLE {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "Ensemble model '{name}' must have platform type '{platform}' and empty backend type"
         )));
     }
@@ -124,21 +126,24 @@ fn validate_platform(config: &ModelConfig) -> Result<(), Error> {
     if allowed.contains(&platform.as_str()) {
         return Ok(());
     }
-    Err(Error::invalid(format!(
+    Err(ConfigError::invalid(format!(
         "unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
     )))
 }
 
-fn validate_dynamic(config: &ModelConfig, batching: &ModelDynamicBatching) -> Result<(), Error> {
+fn validate_dynamic(
+    config: &ModelConfig,
+    batching: &ModelDynamicBatching,
+) -> Result<(), ConfigError> {
     let name = &config.name;
     for size in &batching.preferred_batch_size {
         if *size <= 0 {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "dynamic batching preferred size must be positive for {name}"
             )));
         }
         if *size > config.max_batch_size {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "dynamic batching preferred size must be <= max batch size for {name}"
             )));
         }
@@ -146,7 +151,7 @@ fn validate_dynamic(config: &ModelConfig, batching: &ModelDynamicBatching) -> Re
     let levels = batching.priority_levels;
     if levels != 0 {
         if !(1..=levels).contains(&batching.default_priority_level) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "default priority level must be in range [1, {levels}] for {name}"
             )));
         }
@@ -155,14 +160,14 @@ fn validate_dynamic(config: &ModelConfig, batching: &ModelDynamicBatching) -> Re
             .keys()
             .any(|level| !(1..=levels).contains(level))
         {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "priority queue policy must have priority level in range [1, {levels}] for {name}"
             )));
         }
     }
     if batching.preserve_ordering {
         if levels > 1 {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "Only one priority level is allowed when 'preserve_ordering' is true for {name}"
             )));
         }
@@ -175,7 +180,7 @@ fn validate_dynamic(config: &ModelConfig, batching: &ModelDynamicBatching) -> Re
                 && policy.timeout_action() == TimeoutAction::Delay
         };
         if policies.any(delays) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
             )));
         }
@@ -183,25 +188,25 @@ fn validate_dynamic(config: &ModelConfig, batching: &ModelDynamicBatching) -> Re
     Ok(())
 }
 
-fn validate_metrics(metrics: &ModelMetrics) -> Result<(), Error> {
+fn validate_metrics(metrics: &ModelMetrics) -> Result<(), ConfigError> {
     for control in &metrics.metric_control {
         let Some(identifier) = &control.metric_identifier else {
-            return Err(Error::invalid(
+            return Err(ConfigError::invalid(
                 "metric control must specify 'metric_identifier'",
             ));
         };
         if identifier.family.is_empty() {
-            return Err(Error::invalid(
+            return Err(ConfigError::invalid(
                 "metric identifier must specify non-empty 'family'",
             ));
         }
         let Some(MetricOptions::HistogramOptions(options)) = &control.metric_options else {
-            return Err(Error::invalid(
+            return Err(ConfigError::invalid(
                 "metric control must specify 'histogram_options'",
             ));
         };
         if options.buckets.is_empty() {
-            return Err(Error::invalid(
+            return Err(ConfigError::invalid(
                 "histogram options must specify non-empty 'buckets'",
             ));
         }

@@ -6,12 +6,12 @@ use conch_proto::inference::model_sequence_batching::StrategyChoice;
 use conch_proto::inference::model_sequence_batching::control::Kind;
 use conch_proto::inference::{DataType, ModelConfig, ModelSequenceBatching};
 
-use crate::Error;
+use crate::ConfigError;
 
 pub(super) fn validate(
     config: &ModelConfig,
     batching: &ModelSequenceBatching,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let name = &config.name;
     for kind in [
         Kind::ControlSequenceStart,
@@ -25,12 +25,12 @@ pub(super) fn validate(
         Some(StrategyChoice::Oldest(oldest)) => {
             for size in &oldest.preferred_batch_size {
                 if *size <= 0 {
-                    return Err(Error::invalid(format!(
+                    return Err(ConfigError::invalid(format!(
                         "sequence batching preferred batch size must be positive for {name}"
                     )));
                 }
                 if *size > config.max_batch_size {
-                    return Err(Error::invalid(format!(
+                    return Err(ConfigError::invalid(format!(
                         "sequence batching preferred batch size must be <= max batch size for {name}"
                     )));
                 }
@@ -40,7 +40,7 @@ pub(super) fn validate(
         Some(StrategyChoice::Direct(direct))
             if !(0.0..=1.0).contains(&direct.minimum_slot_utilization) =>
         {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
             )));
         }
@@ -54,17 +54,17 @@ fn find_control<'a>(
     batching: &'a ModelSequenceBatching,
     model: &str,
     kind: Kind,
-) -> Result<Option<&'a conch_proto::inference::model_sequence_batching::Control>, Error> {
+) -> Result<Option<&'a conch_proto::inference::model_sequence_batching::Control>, ConfigError> {
     let mut names = HashSet::new();
     let mut found = None;
     for input in &batching.control_input {
         if input.name.is_empty() {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "sequence batching control tensor must have a name for {model}"
             )));
         }
         if !names.insert(&input.name) {
-            return Err(Error::invalid(format!(
+            return Err(ConfigError::invalid(format!(
                 "sequence batching control tensor '{}' is specified for multiple control kinds for {model}",
                 input.name
             )));
@@ -75,7 +75,7 @@ fn find_control<'a>(
             .filter(|control| control.kind == kind as i32)
         {
             if found.replace(control).is_some() {
-                return Err(Error::invalid(format!(
+                return Err(ConfigError::invalid(format!(
                     "sequence batching specifies multiple {} tensors for {model}",
                     kind.as_str_name()
                 )));
@@ -89,7 +89,7 @@ fn check_boolean_control(
     batching: &ModelSequenceBatching,
     model: &str,
     kind: Kind,
-) -> Result<(), Error> {
+) -> Result<(), ConfigError> {
     let Some(control) = find_control(batching, model, kind)? else {
         return Ok(());
     };
@@ -101,20 +101,23 @@ fn check_boolean_control(
     ];
     let mut given = counts.into_iter().filter(|(_, count)| *count > 0);
     match (given.next(), given.next()) {
-        (None, _) => Err(Error::invalid(format!(
+        (None, _) => Err(ConfigError::invalid(format!(
             "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind} for {model}"
         ))),
-        (Some(_), Some(_)) => Err(Error::invalid(format!(
+        (Some(_), Some(_)) => Err(ConfigError::invalid(format!(
             "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' for {kind} for {model}"
         ))),
         (Some((_, 2)), None) => Ok(()),
-        (Some((field, _)), None) => Err(Error::invalid(format!(
+        (Some((field, _)), None) => Err(ConfigError::invalid(format!(
             "sequence batching control '{field}' must have exactly 2 entries for {kind} for {model}"
         ))),
     }
 }
 
-fn check_correlation_control(batching: &ModelSequenceBatching, model: &str) -> Result<(), Error> {
+fn check_correlation_control(
+    batching: &ModelSequenceBatching,
+    model: &str,
+) -> Result<(), ConfigError> {
     let Some(control) = find_control(batching, model, Kind::ControlSequenceCorrid)? else {
         return Ok(());
     };
@@ -123,7 +126,7 @@ fn check_correlation_control(batching: &ModelSequenceBatching, model: &str) -> R
         && control.fp32_false_true.is_empty()
         && control.bool_false_true.is_empty())
     {
-        return Err(Error::invalid(format!(
+        return Err(ConfigError::invalid(format!(
             "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind} for {model}"
         )));
     }
@@ -133,7 +136,7 @@ fn check_correlation_control(batching: &ModelSequenceBatching, model: &str) -> R
         | DataType::TypeUint32
         | DataType::TypeInt32
         | DataType::TypeString => Ok(()),
-        _ => Err(Error::invalid(format!(
+        _ => Err(ConfigError::invalid(format!(
             "unexpected data type for control {kind} for {model}. Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
         ))),
     }

@@ -27,7 +27,7 @@ fn a_model_is_named_as_its_directory() {
     assert_eq!(validate_name(&config, "other"), Ok(()));
     assert_eq!(
         validate_name(&config, "m").unwrap_err(),
-        Error::invalid(
+        ConfigError::invalid(
             "unexpected directory name 'm' for model 'other', directory name must equal model name"
         )
     );

@@ -12,24 +12,26 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use conch_config::{Model, Scheduling};
+use conch_config::{ResolvedConfig, Scheduling};
 use conch_memory::try_text;
 use conch_sync::{Claim, NEVER_NS};
 use smallvec::SmallVec;
 
-use crate::asker::Hold;
+use crate::asker::ReleaseGuard;
 use crate::clock::monotonic_ns;
-use crate::ensemble::StepHold;
-use crate::model::{NoPlace, Reservation};
-use crate::order::Turn;
-use crate::queue::Place;
-use crate::regions::Landing;
-use crate::request::{CorrelationId, Draft, DraftInput, Input, Origin, Request, Stamps, Ticket};
-use crate::scheduler::Facts;
-use crate::trace::Activity;
+use crate::ensemble::StepGuard;
+use crate::model::{InFlightPermit, Rejected};
+use crate::order::OrderedCompletion;
+use crate::queue::PendingPermit;
+use crate::regions::ShmCompletion;
+use crate::request::{
+    CorrelationId, Draft, DraftInput, Input, Request, RequestContext, RequestHandle, Timestamps,
+};
+use crate::scheduler::SchedulingParams;
+use crate::trace::TraceActivity;
 use crate::{Completion, Error, ModelVersion, gate, request_log, sequence, truncated};
 
-pub(crate) use plan::Plan;
+pub(crate) use plan::AdmissionPlan;
 pub(crate) use tensor::byte_count;
 pub use tensor::is_content_checked;
 
@@ -55,9 +57,9 @@ pub fn admit(
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Stamps,
-) -> Result<Ticket, Error> {
-    let reservation = Reservation::new(model).map_err(|why| refuse(model, &draft, why))?;
+    stamps: Timestamps,
+) -> Result<RequestHandle, Error> {
+    let reservation = InFlightPermit::new(model).map_err(|why| refuse(model, &draft, why))?;
     admit_reserved(reservation, draft, completion, slot, stamps)
 }
 
@@ -66,12 +68,12 @@ pub fn admit(
 /// # Errors
 /// As [`admit`].
 pub fn admit_reserved(
-    reservation: Reservation,
+    reservation: InFlightPermit,
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Stamps,
-) -> Result<Ticket, Error> {
+    stamps: Timestamps,
+) -> Result<RequestHandle, Error> {
     enter(reservation, draft, completion, slot, stamps, None)
 }
 
@@ -80,24 +82,24 @@ pub fn admit_reserved(
 /// # Errors
 /// As [`admit`].
 pub(crate) fn admit_step(
-    reservation: Reservation,
+    reservation: InFlightPermit,
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Stamps,
-    hold: StepHold,
-) -> Result<Ticket, Error> {
+    stamps: Timestamps,
+    hold: StepGuard,
+) -> Result<RequestHandle, Error> {
     enter(reservation, draft, completion, slot, stamps, Some(hold))
 }
 
 fn enter(
-    reservation: Reservation,
+    reservation: InFlightPermit,
     mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    mut stamps: Stamps,
-    step: Option<StepHold>,
-) -> Result<Ticket, Error> {
+    mut stamps: Timestamps,
+    step: Option<StepGuard>,
+) -> Result<RequestHandle, Error> {
     let model: &Arc<ModelVersion> = &reservation;
     let config = &*model.config;
     let Examined {
@@ -110,7 +112,7 @@ fn enter(
     let membership = sequence::check(model, &mut draft, batch_size)?;
     let level = level(config, draft.priority);
     stamps.queue_start_ns = monotonic_ns();
-    let facts = Facts {
+    let facts = SchedulingParams {
         batch_count: batch_size.max(1),
         level,
         queued_ns: stamps.queue_start_ns,
@@ -131,12 +133,12 @@ fn enter(
         .filter(|_| draft.usage.is_none() && !inputs.iter().any(Input::is_shared));
     let place = match member {
         Some(_) => None,
-        None => Some(Place::enter(model, draft.id, level)?),
+        None => Some(PendingPermit::enter(model, draft.id, level)?),
     };
     let turn = model
         .order
         .as_ref()
-        .map(|order| Turn::new(order, completion));
+        .map(|order| OrderedCompletion::new(order, completion));
     let mut completion = match &turn {
         Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
         None => Arc::clone(completion),
@@ -146,14 +148,14 @@ fn enter(
         completion = Arc::clone(deposit) as Arc<dyn Completion>;
     }
     if let Some(usage) = &draft.usage {
-        completion = Arc::new(Landing::new(&completion, usage));
+        completion = Arc::new(ShmCompletion::new(&completion, usage));
     }
     // An ensemble's is its steps' models' to interpret.
     let priority = match &config.scheduling {
         Scheduling::Ensemble => draft.priority,
         _ => level,
     };
-    let origin = Origin {
+    let origin = RequestContext {
         model: reservation,
         id: try_text(draft.id)?,
         completion,
@@ -183,13 +185,13 @@ fn enter(
         leash: None,
         place,
         step,
-        hold: Hold::new(draft.asker),
+        hold: ReleaseGuard::new(draft.asker),
     };
     request_log::note_prepared(&origin, &request);
     if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {
-        trace.reach(Activity::RequestStart, stamps.request_start_ns);
-        trace.reach(Activity::QueueStart, stamps.queue_start_ns);
-        trace.show_inputs(Activity::TensorQueueInput, &request.inputs);
+        trace.reach(TraceActivity::RequestStart, stamps.request_start_ns);
+        trace.reach(TraceActivity::QueueStart, stamps.queue_start_ns);
+        trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs);
     }
     Ok(Claim::new(origin, request))
 }
@@ -212,7 +214,7 @@ pub(crate) struct Examined {
 #[inline]
 pub(crate) fn examine(model: &Arc<ModelVersion>, draft: &mut Draft<'_>) -> Result<Examined, Error> {
     let config = &*model.config;
-    let request = Subject {
+    let request = ModelName {
         model: &model.name,
         id: draft.id,
     };
@@ -249,22 +251,22 @@ pub(crate) fn examine(model: &Arc<ModelVersion>, draft: &mut Draft<'_>) -> Resul
 }
 
 /// What messages name: the model and the request.
-pub(crate) struct Subject<'a> {
+pub(crate) struct ModelName<'a> {
     model: &'a str,
     id: &'a str,
 }
 
-impl Subject<'_> {
+impl ModelName<'_> {
     /// INVALID_ARG, with the request's id in front.
     fn invalid(&self, message: impl fmt::Display) -> Error {
-        Error::invalid(format!("{}{message}", Prefix(self.id)))
+        Error::invalid(format!("{}{message}", RequestIdPrefix(self.id)))
     }
 }
 
 /// The words with which upstream begins messages that name a request.
-pub struct Prefix<'a>(pub &'a str);
+pub struct RequestIdPrefix<'a>(pub &'a str);
 
-impl fmt::Display for Prefix<'_> {
+impl fmt::Display for RequestIdPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = if self.0.is_empty() {
             "<id_unknown>"
@@ -293,14 +295,14 @@ impl fmt::Display for Dims<'_> {
 }
 
 /// Why no place was to be had, for the client. The model counts who was one too many.
-pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
+pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: Rejected) -> Error {
     match why {
-        NoPlace::Full => full(draft.id),
-        NoPlace::Crowded => {
+        Rejected::Full => full(draft.id),
+        Rejected::Crowded => {
             let who = format_args!("model '{}'", model.name);
             gate::refusal(model, draft.id, &who, model.crowd_max())
         }
-        NoPlace::Retired => Error::unavailable(format!(
+        Rejected::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",
             model.name, model.version
         )),
@@ -309,16 +311,16 @@ pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: NoPlace) -> Error {
 
 /// The refusal of request `id` for want of a place. Not counted as a failure, as upstream counts none that was never queued.
 pub(crate) fn full(id: &str) -> Error {
-    Error::unavailable(format!("{}Exceeds maximum queue size", Prefix(id)))
+    Error::unavailable(format!("{}Exceeds maximum queue size", RequestIdPrefix(id)))
 }
 
 /// A set of small numbers.
 #[derive(Default)]
-struct Seen(SmallVec<[u64; 2]>);
+struct SeenInputs(SmallVec<[u64; 2]>);
 
-impl Seen {
-    fn with_capacity(count: usize) -> Seen {
-        Seen(SmallVec::from_elem(0, count.div_ceil(64)))
+impl SeenInputs {
+    fn with_capacity(count: usize) -> SeenInputs {
+        SeenInputs(SmallVec::from_elem(0, count.div_ceil(64)))
     }
 
     /// False if it was there already.
@@ -343,21 +345,21 @@ impl Seen {
 struct MatchedInputs {
     /// As long as the draft's inputs, unless one is unknown.
     indices: SmallVec<[usize; 4]>,
-    seen: Seen,
+    seen: SeenInputs,
     unknown: SmallVec<[usize; 4]>,
 }
 
 /// # Errors
 /// Duplicates; what else is wrong is kept for [`MatchedInputs::check`], which upstream does later.
 fn match_inputs(
-    request: &Subject<'_>,
+    request: &ModelName<'_>,
     model: &ModelVersion,
     draft: &Draft<'_>,
 ) -> Result<MatchedInputs, Error> {
     let config = &*model.config;
     let mut matched = MatchedInputs {
         indices: SmallVec::new(),
-        seen: Seen::with_capacity(config.inputs.len()),
+        seen: SeenInputs::with_capacity(config.inputs.len()),
         unknown: SmallVec::new(),
     };
     if draft.is_raw {
@@ -399,7 +401,7 @@ impl MatchedInputs {
     /// A wrong count, then an unknown input.
     fn check(
         &self,
-        request: &Subject<'_>,
+        request: &ModelName<'_>,
         model: &ModelVersion,
         draft: &Draft<'_>,
     ) -> Result<(), Error> {
@@ -425,8 +427,8 @@ impl MatchedInputs {
 
     fn wrong_count(
         &self,
-        request: &Subject<'_>,
-        config: &Model,
+        request: &ModelName<'_>,
+        config: &ResolvedConfig,
         draft: &Draft<'_>,
         required: usize,
     ) -> String {
@@ -475,7 +477,7 @@ struct MatchedOutputs<'a> {
 /// # Errors
 /// Duplicates; unknown ones are kept for [`MatchedOutputs::check`].
 fn match_outputs<'a>(
-    request: &Subject<'_>,
+    request: &ModelName<'_>,
     model: &ModelVersion,
     draft: &Draft<'a>,
 ) -> Result<MatchedOutputs<'a>, Error> {
@@ -484,7 +486,7 @@ fn match_outputs<'a>(
         indices: SmallVec::new(),
         unknown: SmallVec::new(),
     };
-    let mut seen = Seen::with_capacity(if draft.requested_outputs.is_empty() {
+    let mut seen = SeenInputs::with_capacity(if draft.requested_outputs.is_empty() {
         0
     } else {
         config.outputs.len()
@@ -522,7 +524,7 @@ fn match_outputs<'a>(
 }
 
 impl MatchedOutputs<'_> {
-    fn check(&self, request: &Subject<'_>) -> Result<(), Error> {
+    fn check(&self, request: &ModelName<'_>) -> Result<(), Error> {
         match self.unknown.first() {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
@@ -536,8 +538,8 @@ impl MatchedOutputs<'_> {
 
 /// The leading dimension that all inputs of a batching model share; 0 without batching.
 fn batch_size(
-    request: &Subject<'_>,
-    config: &Model,
+    request: &ModelName<'_>,
+    config: &ResolvedConfig,
     matched: &MatchedInputs,
     inputs: &[DraftInput<'_>],
 ) -> Result<u32, Error> {
@@ -576,7 +578,7 @@ fn batch_size(
 }
 
 /// The level that a request's priority means.
-fn level(config: &Model, priority: u64) -> u64 {
+fn level(config: &ResolvedConfig, priority: u64) -> u64 {
     match &config.scheduling {
         Scheduling::Dynamic(settings) if settings.priority_levels > 0 => {
             if (1..=settings.priority_levels).contains(&priority) {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conch_config::{Model, Scheduling, TensorSpec};
-use conch_memory::{OutOfMemory, View, try_reserve};
+use conch_config::{ResolvedConfig, Scheduling, TensorSpec};
+use conch_memory::{ByteView, OutOfMemory, try_reserve};
 
 use crate::request::Input;
 use crate::scheduler::Signature;
@@ -14,7 +14,7 @@ const LINEAR_MAX: usize = 12;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct AdmissionPlan {
     pub(crate) required_count: usize,
     /// Empty for models with few tensors.
     inputs: HashMap<Arc<str>, usize>,
@@ -24,8 +24,8 @@ pub(crate) struct Plan {
     has_optional: bool,
 }
 
-impl Plan {
-    pub(crate) fn new(config: &Model) -> Plan {
+impl AdmissionPlan {
+    pub(crate) fn new(config: &ResolvedConfig) -> AdmissionPlan {
         let has_optional = config.inputs.iter().any(|spec| spec.is_optional);
         // The default scheduler puts no requests together.
         let batches = config.is_batching()
@@ -33,7 +33,7 @@ impl Plan {
                 config.scheduling,
                 Scheduling::Dynamic(_) | Scheduling::Sequence(_)
             );
-        Plan {
+        AdmissionPlan {
             required_count: config
                 .inputs
                 .iter()
@@ -46,11 +46,11 @@ impl Plan {
         }
     }
 
-    pub(crate) fn input_index(&self, config: &Model, name: &str) -> Option<usize> {
+    pub(crate) fn input_index(&self, config: &ResolvedConfig, name: &str) -> Option<usize> {
         find(&self.inputs, &config.inputs, name)
     }
 
-    pub(crate) fn output_index(&self, config: &Model, name: &str) -> Option<usize> {
+    pub(crate) fn output_index(&self, config: &ResolvedConfig, name: &str) -> Option<usize> {
         find(&self.outputs, &config.outputs, name)
     }
 
@@ -61,7 +61,7 @@ impl Plan {
     /// Without memory for the content, which is as large as the client likes.
     pub(crate) fn signature(
         &self,
-        config: &Model,
+        config: &ResolvedConfig,
         indices: &[usize],
         inputs: &[Input],
         has_batch_dim: bool,
@@ -97,7 +97,7 @@ fn is_compared(spec: &TensorSpec) -> bool {
     !spec.allow_ragged_batch && (spec.has_variable_dims() || spec.is_shape_tensor)
 }
 
-fn append_content(signature: &mut Signature, chunks: &[View]) -> Result<(), OutOfMemory> {
+fn append_content(signature: &mut Signature, chunks: &[ByteView]) -> Result<(), OutOfMemory> {
     let byte_count = chunks
         .iter()
         .map(|chunk| chunk.as_ref().len())

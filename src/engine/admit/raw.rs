@@ -1,10 +1,10 @@
 //! Raw requests: the whole body is the one input, whose name, type and shape the model's configuration gives.
 
-use conch_config::{DataType, Model};
-use conch_memory::View;
+use conch_config::{DataType, ResolvedConfig};
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
-use super::Subject;
+use super::ModelName;
 use crate::Error;
 use crate::request::{DraftInput, Shape};
 
@@ -16,8 +16,8 @@ pub(super) const LABEL: &str = "raw_input";
 /// # Errors
 /// INVALID_ARG if the configuration does not determine them.
 pub(super) fn deduce(
-    request: &Subject<'_>,
-    config: &Model,
+    request: &ModelName<'_>,
+    config: &ResolvedConfig,
     inputs: &mut SmallVec<[DraftInput<'_>; 4]>,
 ) -> Result<(), Error> {
     let ([spec], [input]) = (&config.inputs[..], &mut inputs[..]) else {
@@ -59,7 +59,9 @@ pub(super) fn deduce(
             }
             // A body beyond 4 GiB has no length in this format; it then fails the check of its elements.
             let length = u32::try_from(byte_count).unwrap_or(u32::MAX);
-            input.chunks.insert(0, View::copy_of(&length.to_le_bytes()));
+            input
+                .chunks
+                .insert(0, ByteView::copy_of(&length.to_le_bytes()));
         }
         (Some(element_bytes), Some(axis)) => {
             let unit = element_count.and_then(|count| count.checked_mul(element_bytes as u64));
@@ -78,6 +80,6 @@ pub(super) fn deduce(
     Ok(())
 }
 
-fn inputs_bytes(chunks: &[View]) -> u64 {
+fn inputs_bytes(chunks: &[ByteView]) -> u64 {
     chunks.iter().map(|chunk| chunk.len() as u64).sum()
 }

@@ -1,9 +1,9 @@
 //! One input against its configuration: type, shape, reshape, bytes.
 
-use conch_config::{DataType, Model, TensorSpec};
-use conch_memory::View;
+use conch_config::{DataType, ResolvedConfig, TensorSpec};
+use conch_memory::ByteView;
 
-use super::{Dims, Subject};
+use super::{Dims, ModelName};
 use crate::Error;
 use crate::request::{DraftInput, Input, Shape};
 
@@ -17,8 +17,8 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
 
 /// Checks one input and gives it the shape that the backend sees. `label` is its name in messages.
 pub(super) fn check(
-    request: &Subject<'_>,
-    config: &Model,
+    request: &ModelName<'_>,
+    config: &ResolvedConfig,
     spec: &TensorSpec,
     label: &str,
     batch_size: u32,
@@ -101,8 +101,8 @@ pub fn is_content_checked(data_type: DataType, is_shape_tensor: bool) -> bool {
 }
 
 fn check_dims(
-    request: &Subject<'_>,
-    config: &Model,
+    request: &ModelName<'_>,
+    config: &ResolvedConfig,
     spec: &TensorSpec,
     label: &str,
     dims: &[i64],
@@ -180,7 +180,7 @@ pub(crate) fn byte_count(label: &str, shape: &[i64], element_bytes: usize) -> Re
         })
 }
 
-fn sum_bytes(chunks: &[View]) -> u64 {
+fn sum_bytes(chunks: &[ByteView]) -> u64 {
     chunks.iter().map(|chunk| chunk.len() as u64).sum()
 }
 
@@ -190,10 +190,10 @@ fn sum_bytes(chunks: &[View]) -> u64 {
 /// # Errors
 /// INVALID_ARG as soon as there is one element too many, a length is cut off, or at the end one is missing.
 fn check_elements(
-    request: &Subject<'_>,
+    request: &ModelName<'_>,
     label: &str,
     shape: &[i64],
-    chunks: &[View],
+    chunks: &[ByteView],
 ) -> Result<(), Error> {
     let model = request.model;
     let expected = element_count(

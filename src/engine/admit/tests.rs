@@ -6,7 +6,7 @@ use conch_config::DataType::{self, Bytes, Fp32, Int32, Int64};
 
 use super::admit;
 use crate::fixture::{Recorder, draft, input, model, model_with};
-use crate::{Code, CorrelationId, Draft, Error, ModelVersion, Stamps, Ticket, withdraw};
+use crate::{Code, CorrelationId, Draft, Error, ModelVersion, RequestHandle, Timestamps, withdraw};
 
 const PLAIN: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] \
                      output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }, { name: 'y' data_type: TYPE_INT32 dims: [ 1 ] } ]";
@@ -16,9 +16,9 @@ const TEXT: &str = "input [ { name: 's' data_type: TYPE_STRING dims: [ -1 ] } ] 
 const OPTIONAL: &str = "max_batch_size: 4 dynamic_batching { } input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] }, { name: 'b' \
                         data_type: TYPE_INT32 dims: [ 1 ] optional: true } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
-fn try_admit(model: &Arc<ModelVersion>, draft: Draft<'_>) -> Result<Ticket, Error> {
+fn try_admit(model: &Arc<ModelVersion>, draft: Draft<'_>) -> Result<RequestHandle, Error> {
     let completion: Arc<dyn crate::Completion> = Arc::new(Recorder::default());
-    admit(model, draft, &completion, 7, Stamps::default())
+    admit(model, draft, &completion, 7, Timestamps::default())
 }
 
 fn bytes(count: usize) -> Vec<u8> {

@@ -7,25 +7,32 @@ use std::sync::{Arc, OnceLock};
 
 use conch_sync::ClaimReason;
 
-use super::threads::Job;
-use super::{Caching, Kept, Key, Member, key};
+use super::threads::CacheJob;
+use super::{CacheKey, CacheService, CachedResponse, ModelCache, key};
 use crate::clock::monotonic_ns;
-use crate::queue::{Place, Refusal, refuse};
+use crate::queue::{PendingPermit, SubmitRefusal, refuse};
 use crate::request_log::{self, RequestState};
-use crate::stats::Failure;
-use crate::trace::Activity;
-use crate::{Code, Completion, Delivery, Departures, Error, Live, ModelVersion, Response, Ticket};
+use crate::stats::FailureReason;
+use crate::trace::TraceActivity;
+use crate::{
+    Code, Completion, Delivery, Error, ModelVersion, OwnedRequest, PendingResponses, RequestHandle,
+    Response,
+};
 
 /// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a twentieth of what a turn of a shard
 /// may take.
 const HASHED_HERE_BYTES_MAX: usize = 256 << 10;
 
-impl Member {
+impl ModelCache {
     /// Answers the request from the cache or puts it into its model's queue, now or on a thread of the cache. Does not block.
     ///
     /// # Errors
     /// The queue's; a request that goes to a thread of the cache is answered with them instead.
-    pub(crate) fn submit(&self, version: &ModelVersion, ticket: Ticket) -> Result<(), Refusal> {
+    pub(crate) fn submit(
+        &self,
+        version: &ModelVersion,
+        ticket: RequestHandle,
+    ) -> Result<(), SubmitRefusal> {
         // A model that stops answers nothing more, though it could.
         let claimed = (!version.is_closed()).then(|| ticket.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
@@ -38,7 +45,7 @@ impl Member {
             };
             let start_ns = monotonic_ns();
             if let Some(outcome) = caching.cache.try_lookup(key) {
-                let lookup = Lookup::ended(key, start_ns);
+                let lookup = CacheLookup::ended(key, start_ns);
                 return self.settle(live, lookup, outcome);
             }
         }
@@ -55,10 +62,10 @@ impl Member {
 
     fn settle(
         &self,
-        live: Live,
-        lookup: Lookup,
-        outcome: Result<Option<Arc<Kept>>, Error>,
-    ) -> Result<(), Refusal> {
+        live: OwnedRequest,
+        lookup: CacheLookup,
+        outcome: Result<Option<Arc<CachedResponse>>, Error>,
+    ) -> Result<(), SubmitRefusal> {
         match outcome {
             Ok(Some(kept)) => {
                 answer(live, &lookup, &kept);
@@ -81,8 +88,8 @@ impl Member {
     }
 
     /// A completion that keeps the response of a request which the cache did not know, and then passes it on to `inner`.
-    pub(crate) fn deposit(&self, inner: &Arc<dyn Completion>) -> Arc<Deposit> {
-        Arc::new(Deposit {
+    pub(crate) fn deposit(&self, inner: &Arc<dyn Completion>) -> Arc<CacheInsert> {
+        Arc::new(CacheInsert {
             inner: Arc::clone(inner),
             caching: Arc::clone(&self.caching),
             lookup: OnceLock::new(),
@@ -90,8 +97,8 @@ impl Member {
     }
 }
 
-/// The rest of [`Member::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
-fn look(ticket: &Ticket) {
+/// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
+fn look(ticket: &RequestHandle) {
     let Some(live) = ticket.claim(ClaimReason::Execute, None) else {
         return;
     };
@@ -109,28 +116,28 @@ fn look(ticket: &Ticket) {
     let start_ns = monotonic_ns();
     let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
         .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
-    let lookup = Lookup::ended(key, start_ns);
+    let lookup = CacheLookup::ended(key, start_ns);
     if let Some(live) = ticket.claim(ClaimReason::Execute, None) {
         answer_refusal(&ticket, member.settle(live, lookup, outcome));
     }
 }
 
-fn answer_refusal(ticket: &Ticket, outcome: Result<(), Refusal>) {
-    if let Err(Refusal { error, live }) = outcome {
+fn answer_refusal(ticket: &RequestHandle, outcome: Result<(), SubmitRefusal>) {
+    if let Err(SubmitRefusal { error, live }) = outcome {
         drop(live);
         deliver(ticket, Err(error));
     }
 }
 
 /// Puts the request into its model's queue, as any request of a model without a cache.
-fn enter(mut live: Live) -> Result<(), Refusal> {
+fn enter(mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
     let version = Arc::clone(&live.shared().model);
-    let place = Place::enter(&version, &live.shared().id, live.shared().facts.level);
+    let place = PendingPermit::enter(&version, &live.shared().id, live.shared().facts.level);
     match place {
         Ok(place) => live.place = Some(place),
         Err(error) => {
             let live = Some(live);
-            return Err(Refusal { error, live });
+            return Err(SubmitRefusal { error, live });
         }
     }
     match lay_down(live) {
@@ -140,21 +147,21 @@ fn enter(mut live: Live) -> Result<(), Refusal> {
 }
 
 /// Lets go of the request, so that it may be withdrawn or executed. None if it was cancelled meanwhile: it has its answer.
-fn lay_down(live: Live) -> Option<Ticket> {
+fn lay_down(live: OwnedRequest) -> Option<RequestHandle> {
     let ticket = Arc::clone(live.ticket());
     let Some(live) = live.put_back() else {
         return Some(ticket);
     };
     // Whoever cancelled was told that it is too late to withdraw it, and waits.
-    let mut departures = Departures::default();
+    let mut departures = PendingResponses::default();
     let error = Error::new(Code::Cancelled, "");
-    refuse(live, Failure::Canceled, error, &mut departures);
+    refuse(live, FailureReason::Canceled, error, &mut departures);
     departures.flush();
     None
 }
 
 /// Answers with a response that is kept.
-fn answer(live: Live, lookup: &Lookup, kept: &Kept) {
+fn answer(live: OwnedRequest, lookup: &CacheLookup, kept: &CachedResponse) {
     let ticket = Arc::clone(live.ticket());
     let origin = ticket.shared();
     origin
@@ -169,14 +176,14 @@ fn answer(live: Live, lookup: &Lookup, kept: &Kept) {
     let response = kept.to_response(&origin.model);
     if let Some(trace) = live.asker().and_then(|asker| asker.trace()) {
         // In a trace a kept answer shows as the one that a backend makes, as upstream has it.
-        trace.show_outputs(Activity::TensorBackendOutput, &response.outputs);
+        trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
     }
     // Its inputs and its places are free before the client can send another.
     drop(live);
     deliver(&ticket, Ok(response));
 }
 
-fn deliver(ticket: &Ticket, outcome: Result<Response, Error>) {
+fn deliver(ticket: &RequestHandle, outcome: Result<Response, Error>) {
     let origin = ticket.shared();
     origin.completion.deliver(Delivery {
         slot: origin.slot,
@@ -188,15 +195,15 @@ fn deliver(ticket: &Ticket, outcome: Result<Response, Error>) {
 
 /// A lookup that was made.
 #[derive(Clone, Copy, Debug)]
-struct Lookup {
-    key: Key,
+struct CacheLookup {
+    key: CacheKey,
     start_ns: u64,
     duration_ns: u64,
 }
 
-impl Lookup {
-    fn ended(key: Key, start_ns: u64) -> Lookup {
-        Lookup {
+impl CacheLookup {
+    fn ended(key: CacheKey, start_ns: u64) -> CacheLookup {
+        CacheLookup {
             key,
             start_ns,
             duration_ns: monotonic_ns().saturating_sub(start_ns),
@@ -204,16 +211,16 @@ impl Lookup {
     }
 }
 
-/// See [`Member::deposit`].
+/// See [`ModelCache::deposit`].
 #[derive(Debug)]
-pub(crate) struct Deposit {
+pub(crate) struct CacheInsert {
     inner: Arc<dyn Completion>,
-    caching: Arc<Caching>,
+    caching: Arc<CacheService>,
     /// The lookup that missed. A response of the cache, or of a request that was not looked up, passes through.
-    lookup: OnceLock<Lookup>,
+    lookup: OnceLock<CacheLookup>,
 }
 
-impl Completion for Deposit {
+impl Completion for CacheInsert {
     fn deliver(&self, delivery: Delivery) {
         let (Some(lookup), Some(Ok(_)), true) =
             (self.lookup.get(), &delivery.outcome, delivery.is_final)
@@ -227,11 +234,11 @@ impl Completion for Deposit {
         // A core must not wait for a plug-in. The client does: its next request shall find this response.
         let (inner, caching, lookup) =
             (Arc::clone(&self.inner), Arc::clone(&self.caching), *lookup);
-        let parcel = Parcel {
+        let parcel = PendingDelivery {
             inner,
             delivery: Some(delivery),
         };
-        let job: Job = Box::new(move || {
+        let job: CacheJob = Box::new(move || {
             if let Some(delivery) = &parcel.delivery {
                 keep(&caching, &lookup, delivery);
             }
@@ -247,12 +254,12 @@ impl Completion for Deposit {
 }
 
 /// A delivery that is made whatever becomes of the job that holds it.
-struct Parcel {
+struct PendingDelivery {
     inner: Arc<dyn Completion>,
     delivery: Option<Delivery>,
 }
 
-impl Drop for Parcel {
+impl Drop for PendingDelivery {
     fn drop(&mut self) {
         if let Some(delivery) = self.delivery.take() {
             self.inner.deliver(delivery);
@@ -262,7 +269,7 @@ impl Drop for Parcel {
 }
 
 /// Keeps a response and counts the miss that it was.
-fn keep(caching: &Caching, lookup: &Lookup, delivery: &Delivery) {
+fn keep(caching: &CacheService, lookup: &CacheLookup, delivery: &Delivery) {
     let Some(Ok(response)) = &delivery.outcome else {
         return;
     };

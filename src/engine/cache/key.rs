@@ -14,10 +14,10 @@ use crate::{CorrelationId, Input, Parameter, ParameterValue, Request};
 
 /// The key of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key(pub u128);
+pub struct CacheKey(pub u128);
 
 /// 32 hexadecimal digits.
-impl fmt::Display for Key {
+impl fmt::Display for CacheKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -30,7 +30,7 @@ pub(super) fn random_seed() -> u64 {
 
 /// The beginning of all keys of a version, in its `load`-th life.
 pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: u64) -> Xxh3 {
-    let mut digest = Digest(Xxh3::with_seed(seed));
+    let mut digest = FieldHasher(Xxh3::with_seed(seed));
     digest.number(FORMAT);
     digest.bytes(namespace.as_bytes());
     digest.bytes(name.as_bytes());
@@ -41,11 +41,11 @@ pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: 
 
 /// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see is there. Takes time in proportion to
 /// the inputs' bytes.
-pub(super) fn of(start: &Xxh3, request: &Request) -> Option<Key> {
+pub(super) fn of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
     if request.asker().is_some_and(|asker| asker.has_more_inputs()) {
         return None;
     }
-    let mut digest = Digest(start.clone());
+    let mut digest = FieldHasher(start.clone());
     let mut inputs: SmallVec<[&Input; 8]> = request.inputs.iter().collect();
     // Clients list inputs and parameters as they like.
     inputs.sort_by(|left, right| left.name.cmp(&right.name));
@@ -85,7 +85,7 @@ pub(super) fn of(start: &Xxh3, request: &Request) -> Option<Key> {
         CorrelationId::Text(id) => digest.tagged(1).bytes(id.as_bytes()),
     }
     digest.number(u64::from(request.sequence_flags));
-    Some(Key(digest.0.digest128()))
+    Some(CacheKey(digest.0.digest128()))
 }
 
 /// How many bytes [`of`] reads, about.
@@ -101,9 +101,9 @@ pub(super) fn byte_count(request: &Request) -> usize {
 const FORMAT: u64 = 1;
 
 /// A hash of fields, each of fixed length or with its length in front.
-struct Digest(Xxh3);
+struct FieldHasher(Xxh3);
 
-impl Digest {
+impl FieldHasher {
     fn number(&mut self, number: u64) {
         self.0.update(&number.to_le_bytes());
     }
@@ -112,7 +112,7 @@ impl Digest {
         self.number(count as u64);
     }
 
-    fn tagged(&mut self, tag: u64) -> &mut Digest {
+    fn tagged(&mut self, tag: u64) -> &mut FieldHasher {
         self.number(tag);
         self
     }
@@ -129,18 +129,18 @@ mod tests {
     use std::sync::Arc;
 
     use conch_config::DataType;
-    use conch_memory::View;
+    use conch_memory::ByteView;
     use conch_sync::ClaimReason;
 
     use super::*;
     use crate::fixture::{Recorder, draft, input, model};
-    use crate::{Completion, Draft, Live, Shape, Stamps, admit};
+    use crate::{Completion, Draft, OwnedRequest, Shape, Timestamps, admit};
 
     const CONFIG: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: \
                           TYPE_INT32 dims: [ 1 ] } ]";
 
     /// A request whose parts the cases below change.
-    fn request() -> Live {
+    fn request() -> OwnedRequest {
         let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
         let parameter = |name: &str, value| Parameter {
             name: name.into(),
@@ -156,12 +156,18 @@ mod tests {
                 input("b", DataType::Int32, &[1, 1], &[&[2; 4]]),
             ])
         };
-        let ticket =
-            admit::admit(&model(CONFIG), drafted, &completion, 1, Stamps::default()).unwrap();
+        let ticket = admit::admit(
+            &model(CONFIG),
+            drafted,
+            &completion,
+            1,
+            Timestamps::default(),
+        )
+        .unwrap();
         ticket.claim(ClaimReason::Execute, None).unwrap()
     }
 
-    fn key(change: impl FnOnce(&mut Request)) -> Key {
+    fn key(change: impl FnOnce(&mut Request)) -> CacheKey {
         let mut request = request();
         change(&mut request);
         of(&start(7, "", "m", 1, 0), &request).unwrap()
@@ -173,7 +179,7 @@ mod tests {
         let cases: [(&str, Change); 21] = [
             ("nothing", |_| {}),
             ("a byte", |r| {
-                r.inputs[0].chunks[0] = View::copy_of(&[1, 1, 1, 1, 1, 1, 1, 0])
+                r.inputs[0].chunks[0] = ByteView::copy_of(&[1, 1, 1, 1, 1, 1, 1, 0])
             }),
             ("shape", |r| r.inputs[0].shape = Shape::from_slice(&[2, 1])),
             ("rank", |r| {
@@ -187,8 +193,8 @@ mod tests {
             }),
             ("an input less", |r| drop(r.inputs.pop())),
             ("a byte moved to the other input", |r| {
-                r.inputs[0].chunks[0] = View::copy_of(&[1; 7]);
-                r.inputs[1].chunks[0] = View::copy_of(&[1, 2, 2, 2, 2]);
+                r.inputs[0].chunks[0] = ByteView::copy_of(&[1; 7]);
+                r.inputs[1].chunks[0] = ByteView::copy_of(&[1, 2, 2, 2, 2]);
             }),
             ("an output", |r| r.requested_outputs.push(0)),
             ("another output", |r| r.requested_outputs.push(1)),
@@ -242,7 +248,7 @@ mod tests {
             ("pieces", |r| {
                 r.inputs[0].chunks = [&[1_u8; 3][..], &[], &[1; 5]]
                     .into_iter()
-                    .map(View::copy_of)
+                    .map(ByteView::copy_of)
                     .collect();
             }),
             ("priority", |r| r.priority = 3),
@@ -255,6 +261,6 @@ mod tests {
 
     #[test]
     fn keys_are_written_with_all_their_digits() {
-        assert_eq!(Key(0xa1).to_string(), format!("{}a1", "0".repeat(30)));
+        assert_eq!(CacheKey(0xa1).to_string(), format!("{}a1", "0".repeat(30)));
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::segment::{Figures, Segment};
-use super::{Gauge, Kept, Key, ResponseCache};
+use super::segment::{CacheCounts, Segment};
+use super::{CacheGauge, CacheKey, CachedResponse, ResponseCache};
 use crate::clock::monotonic_ns;
 use crate::{Code, Error, Response};
 
@@ -17,13 +17,13 @@ pub struct LocalCache {
     size_bytes: u64,
     /// What the entries take up. Held while an entry is inserted.
     used_bytes: Mutex<u64>,
-    slots: Box<[Slot]>,
+    slots: Box<[PaddedSegment]>,
 }
 
 /// Aligned so that two segments never share a (paired) cache line.
 #[repr(align(128))]
 #[derive(Default)]
-struct Slot {
+struct PaddedSegment {
     segment: Mutex<Segment>,
     /// [`Segment::oldest_ns`] as of the last change.
     oldest_ns: AtomicU64,
@@ -32,9 +32,9 @@ struct Slot {
 impl LocalCache {
     /// An empty cache for `size_bytes`, book-keeping included.
     pub fn new(size_bytes: u64) -> LocalCache {
-        let slot = |_| Slot {
+        let slot = |_| PaddedSegment {
             oldest_ns: AtomicU64::new(u64::MAX),
-            ..Slot::default()
+            ..PaddedSegment::default()
         };
         LocalCache {
             size_bytes,
@@ -52,12 +52,12 @@ impl LocalCache {
         *lock(&self.used_bytes)
     }
 
-    fn slot(&self, key: Key) -> &Slot {
+    fn slot(&self, key: CacheKey) -> &PaddedSegment {
         let bits = (key.0 >> 64) as usize;
         &self.slots[bits % self.slots.len()]
     }
 
-    fn keep(&self, key: Key, kept: Kept, start_ns: u64) -> Result<(), Error> {
+    fn keep(&self, key: CacheKey, kept: CachedResponse, start_ns: u64) -> Result<(), Error> {
         let bytes = kept.byte_size();
         if bytes > self.size_bytes {
             return Err(Error::internal(format!(
@@ -92,9 +92,9 @@ impl LocalCache {
     }
 
     /// Removes the least recently used entry of all.
-    fn evict(&self) -> Option<(Arc<Kept>, u64)> {
+    fn evict(&self) -> Option<(Arc<CachedResponse>, u64)> {
         loop {
-            let age = |slot: &&Slot| slot.oldest_ns.load(Ordering::Relaxed);
+            let age = |slot: &&PaddedSegment| slot.oldest_ns.load(Ordering::Relaxed);
             let slot = self.slots.iter().min_by_key(age)?;
             if age(&slot) == u64::MAX {
                 return None;
@@ -110,8 +110,12 @@ impl LocalCache {
     }
 }
 
-impl Slot {
-    fn find(&self, mut segment: MutexGuard<'_, Segment>, key: Key) -> Option<Arc<Kept>> {
+impl PaddedSegment {
+    fn find(
+        &self,
+        mut segment: MutexGuard<'_, Segment>,
+        key: CacheKey,
+    ) -> Option<Arc<CachedResponse>> {
         let start_ns = monotonic_ns();
         let found = segment.find(key, start_ns);
         self.note(&segment);
@@ -130,7 +134,7 @@ impl ResponseCache for LocalCache {
         true
     }
 
-    fn try_lookup(&self, key: Key) -> Option<Result<Option<Arc<Kept>>, Error>> {
+    fn try_lookup(&self, key: CacheKey) -> Option<Result<Option<Arc<CachedResponse>>, Error>> {
         let slot = self.slot(key);
         let segment = match slot.segment.try_lock() {
             Ok(segment) => segment,
@@ -140,19 +144,19 @@ impl ResponseCache for LocalCache {
         Some(Ok(slot.find(segment, key)))
     }
 
-    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error> {
+    fn lookup(&self, key: CacheKey) -> Result<Option<Arc<CachedResponse>>, Error> {
         let slot = self.slot(key);
         Ok(slot.find(lock(&slot.segment), key))
     }
 
-    fn insert(&self, key: Key, response: &Response) -> Result<(), Error> {
+    fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error> {
         let start_ns = monotonic_ns();
-        self.keep(key, Kept::copy_of(response)?, start_ns)
+        self.keep(key, CachedResponse::copy_of(response)?, start_ns)
     }
 
-    fn gauges(&self) -> Vec<Gauge> {
+    fn gauges(&self) -> Vec<CacheGauge> {
         let used_bytes = self.used_bytes();
-        let mut figures = Figures::default();
+        let mut figures = CacheCounts::default();
         let mut entry_count = 0;
         for slot in &self.slots {
             let segment = lock(&slot.segment);

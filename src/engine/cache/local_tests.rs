@@ -1,10 +1,10 @@
 use std::sync::Barrier;
 
 use conch_config::DataType;
-use conch_memory::View;
+use conch_memory::ByteView;
 
 use super::*;
-use crate::cache::Gauge;
+use crate::cache::CacheGauge;
 use crate::{ModelVersion, Output, Parameter, ParameterValue, Shape, fixture};
 
 fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
@@ -12,7 +12,7 @@ fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
         name: "x".into(),
         data_type: DataType::Uint8,
         shape: Shape::from_slice(&[1, i64::try_from(size).unwrap()]),
-        data: View::copy_of(&vec![byte; size]),
+        data: ByteView::copy_of(&vec![byte; size]),
     };
     Response {
         model: Arc::clone(model),
@@ -30,14 +30,14 @@ fn model() -> Arc<ModelVersion> {
 
 /// What an entry of `size` bytes takes up.
 fn entry_bytes(size: usize) -> u64 {
-    Kept::copy_of(&response(&model(), 0, size))
+    CachedResponse::copy_of(&response(&model(), 0, size))
         .unwrap()
         .byte_size()
 }
 
 /// A key of any segment.
-fn key(number: u128) -> Key {
-    Key(number << 64 | number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+fn key(number: u128) -> CacheKey {
+    CacheKey(number << 64 | number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn find(cache: &LocalCache, number: u128) -> Option<u8> {
@@ -46,7 +46,7 @@ fn find(cache: &LocalCache, number: u128) -> Option<u8> {
 }
 
 fn gauge(cache: &LocalCache, name: &str) -> f64 {
-    let is_it = |gauge: &Gauge| gauge.name == name;
+    let is_it = |gauge: &CacheGauge| gauge.name == name;
     cache.gauges().into_iter().find(is_it).unwrap().value
 }
 

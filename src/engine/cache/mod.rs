@@ -20,16 +20,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::Scheduling;
-use conch_memory::{ALIGNMENT_BYTES, View};
+use conch_memory::{ALIGNMENT_BYTES, ByteView};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::topology::Placement;
 use crate::{Error, LogLimiter, ModelVersion, Output, Parameter, ParameterValue, Response};
 
-pub(crate) use course::Deposit;
-pub use key::Key;
+pub(crate) use course::CacheInsert;
+pub use key::CacheKey;
 pub use local::LocalCache;
-use threads::Threads;
+use threads::CacheThreads;
 
 /// Keeps responses. Called from many threads at once.
 pub trait ResponseCache: Send + Sync {
@@ -39,7 +39,7 @@ pub trait ResponseCache: Send + Sync {
     }
 
     /// Looks `key` up if that takes no more than microseconds; none if it would have to wait, now or always.
-    fn try_lookup(&self, _key: Key) -> Option<Result<Option<Arc<Kept>>, Error>> {
+    fn try_lookup(&self, _key: CacheKey) -> Option<Result<Option<Arc<CachedResponse>>, Error>> {
         None
     }
 
@@ -47,23 +47,23 @@ pub trait ResponseCache: Send + Sync {
     ///
     /// # Errors
     /// Whatever keeps it from telling; the request executes then.
-    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error>;
+    fn lookup(&self, key: CacheKey) -> Result<Option<Arc<CachedResponse>>, Error>;
 
     /// Keeps a copy of `response`. May block.
     ///
     /// # Errors
     /// ALREADY_EXISTS if the key is taken, else whatever keeps it from keeping.
-    fn insert(&self, key: Key, response: &Response) -> Result<(), Error>;
+    fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error>;
 
     /// The figures that the cache itself publishes, by family.
-    fn gauges(&self) -> Vec<Gauge> {
+    fn gauges(&self) -> Vec<CacheGauge> {
         Vec::new()
     }
 }
 
 /// A figure of a cache, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gauge {
+pub struct CacheGauge {
     pub name: &'static str,
     pub help: &'static str,
     pub value: f64,
@@ -71,27 +71,27 @@ pub struct Gauge {
 
 /// A response without the model that gave it: a cache must not keep a model alive.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct CachedResponse {
     pub outputs: Box<[Output]>,
     pub parameters: Box<[Parameter]>,
 }
 
-impl Kept {
+impl CachedResponse {
     /// A copy of `response` in memory of its own. The copy keeps buffers out of the cache that belong to someone else, are charged to
     /// the requests' budget, or are larger than what lies in them; it costs a miss one pass over its outputs.
     ///
     /// # Errors
     /// INVALID_ARG if the CPU cannot read an output; without memory for the copy.
-    pub fn copy_of(response: &Response) -> Result<Kept, Error> {
+    pub fn copy_of(response: &Response) -> Result<CachedResponse, Error> {
         let mut outputs = Vec::with_capacity(response.outputs.len());
         for output in &response.outputs {
             let bytes = output.data.as_slice().ok_or_else(not_readable)?;
             outputs.push(Output {
-                data: View::try_copy_of(bytes)?,
+                data: ByteView::try_copy_of(bytes)?,
                 ..output.clone()
             });
         }
-        Ok(Kept {
+        Ok(CachedResponse {
             outputs: outputs.into(),
             parameters: response.parameters.clone().into(),
         })
@@ -136,16 +136,16 @@ pub(crate) fn not_readable() -> Error {
 type VersionId = (Arc<str>, Arc<str>, i64);
 
 /// A server's cache with its threads.
-pub(crate) struct Caching {
+pub(crate) struct CacheService {
     cache: Arc<dyn ResponseCache>,
-    threads: Arc<Threads>,
+    threads: Arc<CacheThreads>,
     seed: u64,
     /// How often each version was loaded.
     load_counts: Mutex<HashMap<VersionId, u64>>,
     complaints: LogLimiter,
 }
 
-impl Caching {
+impl CacheService {
     /// Starts the cache's threads.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Caching {
     pub(crate) fn start(
         cache: Arc<dyn ResponseCache>,
         placement: &Placement,
-    ) -> Result<Arc<Caching>, Error> {
+    ) -> Result<Arc<CacheService>, Error> {
         let seed = if cache.is_instant() {
             // Keys stay in this process, so strangers shall not know how to make two requests of one key.
             key::random_seed()
@@ -161,8 +161,8 @@ impl Caching {
             // Servers may share what is behind a plug-in.
             0
         };
-        Ok(Arc::new(Caching {
-            threads: Threads::start(placement)?,
+        Ok(Arc::new(CacheService {
+            threads: CacheThreads::start(placement)?,
             cache,
             seed,
             load_counts: Mutex::default(),
@@ -183,7 +183,7 @@ impl Caching {
         }
     }
 
-    fn member(self: &Arc<Self>, model: &ModelVersion) -> Member {
+    fn member(self: &Arc<Self>, model: &ModelVersion) -> ModelCache {
         let (namespace, name, version) = (&model.namespace, &model.name, model.version);
         let mut counts = self
             .load_counts
@@ -194,7 +194,7 @@ impl Caching {
         // What a version answered before it was loaded anew may not be its answer any more. Upstream goes on giving it.
         let start = key::start(self.seed, namespace, name, version, *count);
         *count += 1;
-        Member {
+        ModelCache {
             caching: Arc::clone(self),
             start,
         }
@@ -210,21 +210,21 @@ impl Caching {
     }
 }
 
-impl Drop for Caching {
+impl Drop for CacheService {
     fn drop(&mut self) {
         self.threads.stop();
     }
 }
 
-impl std::fmt::Debug for Caching {
+impl std::fmt::Debug for CacheService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Caching").finish_non_exhaustive()
     }
 }
 
 /// What a model version with a cache holds.
-pub(crate) struct Member {
-    caching: Arc<Caching>,
+pub(crate) struct ModelCache {
+    caching: Arc<CacheService>,
     /// The hash of the version's identity, which the keys of its requests go on from.
     start: Xxh3,
 }

@@ -4,23 +4,23 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::{Gauge, Kept, Key};
+use super::{CacheGauge, CacheKey, CachedResponse};
 
 /// See the module. Times are monotonic ns.
 #[derive(Default)]
 pub(super) struct Segment {
-    places: HashMap<Key, usize, BuildHasherDefault<KeyHasher>>,
+    places: HashMap<CacheKey, usize, BuildHasherDefault<KeyHasher>>,
     /// The entries, linked from the most to the least recently used.
-    nodes: Vec<Node>,
+    nodes: Vec<CacheNode>,
     free: Vec<usize>,
     newest: Option<usize>,
     oldest: Option<usize>,
-    pub(super) figures: Figures,
+    pub(super) figures: CacheCounts,
 }
 
-struct Node {
-    key: Key,
-    kept: Option<Arc<Kept>>,
+struct CacheNode {
+    key: CacheKey,
+    kept: Option<Arc<CachedResponse>>,
     bytes: u64,
     used_ns: u64,
     newer: Option<usize>,
@@ -29,7 +29,7 @@ struct Node {
 
 /// What the cache counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct CacheCounts {
     pub(super) lookup_count: u64,
     pub(super) hit_count: u64,
     pub(super) eviction_count: u64,
@@ -42,7 +42,7 @@ impl Segment {
         self.places.len()
     }
 
-    pub(super) fn contains(&self, key: Key) -> bool {
+    pub(super) fn contains(&self, key: CacheKey) -> bool {
         self.places.contains_key(&key)
     }
 
@@ -54,7 +54,7 @@ impl Segment {
     }
 
     /// Finds an entry and makes it the most recently used.
-    pub(super) fn find(&mut self, key: Key, now_ns: u64) -> Option<Arc<Kept>> {
+    pub(super) fn find(&mut self, key: CacheKey, now_ns: u64) -> Option<Arc<CachedResponse>> {
         self.figures.lookup_count += 1;
         let place = *self.places.get(&key)?;
         self.unlink(place);
@@ -64,8 +64,14 @@ impl Segment {
     }
 
     /// Adds an entry under a key that is not there.
-    pub(super) fn add(&mut self, key: Key, kept: Arc<Kept>, bytes: u64, now_ns: u64) {
-        let node = Node {
+    pub(super) fn add(
+        &mut self,
+        key: CacheKey,
+        kept: Arc<CachedResponse>,
+        bytes: u64,
+        now_ns: u64,
+    ) {
+        let node = CacheNode {
             key,
             kept: Some(kept),
             bytes,
@@ -89,7 +95,7 @@ impl Segment {
     }
 
     /// Removes the least recently used entry: it and its bytes.
-    pub(super) fn evict(&mut self) -> Option<(Arc<Kept>, u64)> {
+    pub(super) fn evict(&mut self) -> Option<(Arc<CachedResponse>, u64)> {
         let place = self.oldest?;
         self.unlink(place);
         let node = &mut self.nodes[place];
@@ -124,8 +130,8 @@ impl Segment {
     }
 }
 
-impl Figures {
-    pub(super) fn add(&mut self, other: &Figures) {
+impl CacheCounts {
+    pub(super) fn add(&mut self, other: &CacheCounts) {
         self.lookup_count += other.lookup_count;
         self.hit_count += other.hit_count;
         self.eviction_count += other.eviction_count;
@@ -134,9 +140,9 @@ impl Figures {
     }
 
     /// In upstream's names and words; those of its local cache.
-    pub(super) fn gauges(&self, entry_count: usize, utilization: f64) -> Vec<Gauge> {
+    pub(super) fn gauges(&self, entry_count: usize, utilization: f64) -> Vec<CacheGauge> {
         let miss_count = self.lookup_count - self.hit_count;
-        let row = |name, help, value| Gauge { name, help, value };
+        let row = |name, help, value| CacheGauge { name, help, value };
         vec![
             row(
                 "nv_cache_num_entries",

@@ -7,15 +7,15 @@ use std::time::Duration;
 use conch_config::{DataType, InstanceKind};
 
 use super::*;
-use crate::core::{Cores, Lineup, start_cores};
+use crate::core::{Cores, InstancePlan, start_cores};
 use crate::fixture::{Recorder, draft, input, model};
 use crate::stats::{ExecutionSpan, InferenceStatistics};
-use crate::timekeeper::Timekeeper;
+use crate::timekeeper::TimerThread;
 use crate::topology::Topology;
 use crate::warm_up::WarmUp;
 use crate::{
-    Batch, Code, Completion, Delivery, Departures, Draft, ExecutionPolicy, Instance, InstanceSpec,
-    Stamps, Ticket, admit, backend, withdraw,
+    Batch, Code, Completion, Delivery, Draft, ExecutionPolicy, Instance, InstanceSpec,
+    PendingResponses, RequestHandle, Timestamps, admit, backend, withdraw,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -52,7 +52,7 @@ impl Echo {
 struct EchoInstance(Arc<Echo>);
 
 impl backend::Model for Echo {
-    fn config(&self) -> Arc<conch_config::Model> {
+    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
         unreachable!("the tests bring their configuration")
     }
 
@@ -64,7 +64,7 @@ impl backend::Model for Echo {
 }
 
 impl Instance for EchoInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
         self.0.execution_count.fetch_add(1, Ordering::SeqCst);
         let passes = self.0.passes.lock().unwrap();
         let mut passes = self
@@ -107,13 +107,13 @@ impl Instance for EchoInstance {
 }
 
 fn placement() -> Placement {
-    let timekeeper = Arc::new(Timekeeper::default());
+    let timekeeper = Arc::new(TimerThread::default());
     Placement::new(&Topology::detect(), &[], true, timekeeper)
 }
 
 struct Bed {
     version: Arc<ModelVersion>,
-    caching: Arc<Caching>,
+    caching: Arc<CacheService>,
     echo: Arc<Echo>,
     recorder: Arc<Recorder>,
     cores: Option<Cores>,
@@ -122,11 +122,11 @@ struct Bed {
 impl Bed {
     /// Instances pass `passes` executions (none: all) until [`Echo::let_go`].
     fn new(config: &str, cache: Arc<dyn ResponseCache>, passes: Option<usize>) -> Bed {
-        let caching = Caching::start(cache, &placement()).unwrap();
+        let caching = CacheService::start(cache, &placement()).unwrap();
         Bed::with(config, caching, passes)
     }
 
-    fn with(config: &str, caching: Arc<Caching>, passes: Option<usize>) -> Bed {
+    fn with(config: &str, caching: Arc<CacheService>, passes: Option<usize>) -> Bed {
         let version = model(config);
         caching.enroll(&version);
         let echo = Arc::new(Echo {
@@ -144,7 +144,7 @@ impl Bed {
             secondary_devices: Vec::new(),
             rate_limit: Default::default(),
         };
-        let lineup = Lineup {
+        let lineup = InstancePlan {
             specs: vec![spec],
             policy: ExecutionPolicy::Blocking,
             is_parallel: false,
@@ -166,20 +166,20 @@ impl Bed {
         Arc::new(LocalCache::new(64 << 20))
     }
 
-    fn try_send(&self, slot: u64, data: &[u8]) -> Result<Ticket, Error> {
+    fn try_send(&self, slot: u64, data: &[u8]) -> Result<RequestHandle, Error> {
         let completion: Arc<dyn Completion> = self.recorder.clone();
         let shape = [1, i64::try_from(data.len()).unwrap()];
         let drafted: Draft<'_> = draft(vec![input("a", DataType::Uint8, &shape, &[data])]);
-        let stamps = Stamps {
+        let stamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
-            ..Stamps::default()
+            ..Timestamps::default()
         };
         let ticket = admit::admit(&self.version, drafted, &completion, slot, stamps)?;
         self.version.submit(Arc::clone(&ticket))?;
         Ok(ticket)
     }
 
-    fn send(&self, slot: u64, data: &[u8]) -> Ticket {
+    fn send(&self, slot: u64, data: &[u8]) -> RequestHandle {
         self.try_send(slot, data).unwrap()
     }
 
@@ -306,7 +306,7 @@ fn a_version_that_is_loaded_anew_answers_for_itself() {
 
 #[test]
 fn models_that_do_not_ask_for_it_have_no_cache() {
-    let caching = Caching::start(Bed::local(), &placement()).unwrap();
+    let caching = CacheService::start(Bed::local(), &placement()).unwrap();
     for config in [
         "",
         "response_cache { enable: false }",
@@ -355,7 +355,7 @@ fn a_model_that_stops_answers_nothing_more() {
 /// Remembers on which threads it was called; its lookups and insertions take 20 ms, or wait at a gate.
 #[derive(Default)]
 struct Slow {
-    kept: Mutex<HashMap<Key, Arc<Kept>>>,
+    kept: Mutex<HashMap<CacheKey, Arc<CachedResponse>>>,
     threads: Mutex<Vec<String>>,
     gate: Mutex<bool>,
     waiting: AtomicUsize,
@@ -404,16 +404,16 @@ impl ResponseCache for Slow {
         self.is_instant
     }
 
-    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error> {
+    fn lookup(&self, key: CacheKey) -> Result<Option<Arc<CachedResponse>>, Error> {
         self.enter("lookup");
         self.failure()?;
         Ok(self.kept.lock().unwrap().get(&key).cloned())
     }
 
-    fn insert(&self, key: Key, response: &Response) -> Result<(), Error> {
+    fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error> {
         self.enter("insert");
         self.failure()?;
-        let kept = Arc::new(Kept::copy_of(response)?);
+        let kept = Arc::new(CachedResponse::copy_of(response)?);
         match self.kept.lock().unwrap().insert(key, kept) {
             None => Ok(()),
             Some(_) => Err(Error::new(Code::AlreadyExists, "there")),
@@ -536,17 +536,17 @@ impl ResponseCache for Watched {
         true
     }
 
-    fn try_lookup(&self, key: Key) -> Option<Result<Option<Arc<Kept>>, Error>> {
+    fn try_lookup(&self, key: CacheKey) -> Option<Result<Option<Arc<CachedResponse>>, Error>> {
         self.note("try");
         self.inner.try_lookup(key)
     }
 
-    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error> {
+    fn lookup(&self, key: CacheKey) -> Result<Option<Arc<CachedResponse>>, Error> {
         self.note("lookup");
         self.inner.lookup(key)
     }
 
-    fn insert(&self, key: Key, response: &Response) -> Result<(), Error> {
+    fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error> {
         self.inner.insert(key, response)
     }
 }

@@ -14,20 +14,20 @@ use crate::topology::Placement;
 use crate::{Error, log};
 
 /// What a cache thread does.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type CacheJob = Box<dyn FnOnce() + Send>;
 
-pub(super) struct Threads {
-    pool: WorkerPool<Box<Node<Job>>, VecDeque<Job>>,
+pub(super) struct CacheThreads {
+    pool: WorkerPool<Box<Node<CacheJob>>, VecDeque<CacheJob>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Threads {
+impl CacheThreads {
     /// Starts them where cores run, but without giving way: a hit shall not wait for somebody's execution.
     ///
     /// # Errors
     /// INTERNAL if the system has no thread left.
-    pub(super) fn start(placement: &Placement) -> Result<Arc<Threads>, Error> {
-        let threads = Arc::new(Threads {
+    pub(super) fn start(placement: &Placement) -> Result<Arc<CacheThreads>, Error> {
+        let threads = Arc::new(CacheThreads {
             pool: WorkerPool::new(VecDeque::new(), THREAD_COUNT),
             handles: Mutex::default(),
         });
@@ -60,7 +60,7 @@ impl Threads {
     ///
     /// # Errors
     /// The job, once they are stopped.
-    pub(super) fn post(&self, job: Job) -> Result<(), Job> {
+    pub(super) fn post(&self, job: CacheJob) -> Result<(), CacheJob> {
         self.pool
             .submit(Node::new(job))
             .map_err(|refused| match refused {

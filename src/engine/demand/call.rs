@@ -6,39 +6,42 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::Demand;
-use crate::{Error, Reservation};
+use super::OnDemand;
+use crate::{Error, InFlightPermit};
 
 /// A lease, or none if the loaded model has no place for the request.
-pub(super) type Outcome = Result<Option<Reservation>, Error>;
+pub(super) type LeaseOutcome = Result<Option<InFlightPermit>, Error>;
 
 /// Yields a lease of the model once it is loaded, or why it is not. Dropping it ends the waiting, not the load.
-pub struct Call {
-    demand: Arc<Demand>,
-    shared: Arc<Shared>,
+pub struct LoadFuture {
+    demand: Arc<OnDemand>,
+    shared: Arc<LoadShared>,
 }
 
 /// What the thread that loads has of it.
-pub(super) struct Shared {
+pub(super) struct LoadShared {
     pub(super) version: Option<i64>,
-    state: Mutex<State>,
+    state: Mutex<LoadState>,
 }
 
 #[derive(Default)]
-struct State {
-    outcome: Option<Outcome>,
+struct LoadState {
+    outcome: Option<LeaseOutcome>,
     waker: Option<Waker>,
     /// Nobody waits any more.
     is_over: bool,
 }
 
-impl Call {
-    pub(super) fn new(demand: &Arc<Demand>, version: Option<i64>) -> (Call, Arc<Shared>) {
-        let shared = Arc::new(Shared {
+impl LoadFuture {
+    pub(super) fn new(
+        demand: &Arc<OnDemand>,
+        version: Option<i64>,
+    ) -> (LoadFuture, Arc<LoadShared>) {
+        let shared = Arc::new(LoadShared {
             version,
             state: Mutex::default(),
         });
-        let call = Call {
+        let call = LoadFuture {
             demand: Arc::clone(demand),
             shared: Arc::clone(&shared),
         };
@@ -46,10 +49,10 @@ impl Call {
     }
 }
 
-impl Future for Call {
-    type Output = Outcome;
+impl Future for LoadFuture {
+    type Output = LeaseOutcome;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LeaseOutcome> {
         let mut state = self.shared.lock();
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
@@ -59,7 +62,7 @@ impl Future for Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for LoadFuture {
     fn drop(&mut self) {
         // A lease that nobody took goes with it.
         let unread = {
@@ -72,13 +75,13 @@ impl Drop for Call {
     }
 }
 
-impl Shared {
+impl LoadShared {
     /// Whether somebody still waits.
     pub(super) fn is_awaited(&self) -> bool {
         !self.lock().is_over
     }
 
-    pub(super) fn settle(&self, outcome: Outcome) {
+    pub(super) fn settle(&self, outcome: LeaseOutcome) {
         let waker = {
             let mut state = self.lock();
             if state.is_over {
@@ -92,12 +95,12 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for LoadFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call").finish_non_exhaustive()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// A model that takes memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resident {
+pub(crate) struct ResidentModel {
     pub(crate) name: Arc<str>,
     pub(crate) bytes: u64,
     /// When it was used last, or loaded: greater is later.
@@ -16,7 +16,7 @@ pub(crate) struct Resident {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum EvictionStep {
     /// There is room.
     Enter,
     /// This one has to go.
@@ -29,15 +29,15 @@ pub(super) enum Step {
 
 /// How `wanted_bytes` come into a budget of which `reserved_bytes` are promised to others.
 pub(super) fn next_step(
-    residents: &[Resident],
+    residents: &[ResidentModel],
     reserved_bytes: u64,
     wanted_bytes: u64,
     budget_bytes: u64,
-) -> Step {
+) -> EvictionStep {
     if wanted_bytes > budget_bytes {
-        return Step::Refuse;
+        return EvictionStep::Refuse;
     }
-    let sum = |is_counted: fn(&Resident) -> bool| {
+    let sum = |is_counted: fn(&ResidentModel) -> bool| {
         let counted = residents.iter().filter(|resident| is_counted(resident));
         counted.fold(
             reserved_bytes.saturating_add(wanted_bytes),
@@ -45,16 +45,18 @@ pub(super) fn next_step(
         )
     };
     if sum(|_| true) <= budget_bytes {
-        return Step::Enter;
+        return EvictionStep::Enter;
     }
     if sum(|resident| !resident.is_leaving) <= budget_bytes {
-        return Step::Wait;
+        return EvictionStep::Wait;
     }
     residents
         .iter()
         .filter(|resident| !resident.is_leaving && !resident.is_needed && resident.bytes > 0)
         .min_by_key(|resident| (resident.used, &resident.name))
-        .map_or(Step::Wait, |oldest| Step::Evict(Arc::clone(&oldest.name)))
+        .map_or(EvictionStep::Wait, |oldest| {
+            EvictionStep::Evict(Arc::clone(&oldest.name))
+        })
 }
 
 #[cfg(test)]
@@ -63,21 +65,21 @@ mod tests {
 
     #[test]
     fn room_is_made_by_who_was_used_least_lately() {
-        let resident = |name: &str, bytes, used, marks: &str| Resident {
+        let resident = |name: &str, bytes, used, marks: &str| ResidentModel {
             name: Arc::from(name),
             bytes,
             used,
             is_needed: marks.contains('n'),
             is_leaving: marks.contains('l'),
         };
-        let evict = |name: &str| Step::Evict(Arc::from(name));
+        let evict = |name: &str| EvictionStep::Evict(Arc::from(name));
         let (a, b) = (resident("a", 40, 7, ""), resident("b", 30, 5, ""));
         // Residents, reserved and wanted bytes of a budget of 100.
         let table = [
-            (vec![], 0, 100, Step::Enter),
-            (vec![], 0, 101, Step::Refuse),
-            (vec![], 1, 100, Step::Wait),
-            (vec![a.clone(), b.clone()], 0, 30, Step::Enter),
+            (vec![], 0, 100, EvictionStep::Enter),
+            (vec![], 0, 101, EvictionStep::Refuse),
+            (vec![], 1, 100, EvictionStep::Wait),
+            (vec![a.clone(), b.clone()], 0, 30, EvictionStep::Enter),
             (vec![a.clone(), b.clone()], 0, 31, evict("b")),
             (vec![a.clone(), b.clone()], 1, 30, evict("b")),
             (
@@ -90,14 +92,14 @@ mod tests {
                 vec![resident("a", 40, 7, "n"), resident("b", 30, 5, "n")],
                 0,
                 31,
-                Step::Wait,
+                EvictionStep::Wait,
             ),
             // What leaves still counts; nobody else goes if it is enough.
             (
                 vec![a.clone(), resident("b", 30, 5, "l")],
                 0,
                 60,
-                Step::Wait,
+                EvictionStep::Wait,
             ),
             (
                 vec![a.clone(), resident("b", 30, 5, "l")],

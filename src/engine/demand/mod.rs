@@ -15,15 +15,15 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::NoPlace;
-use crate::{Code, ControlMode, Error, Reservation, Server, truncated};
+use crate::model::Rejected;
+use crate::{Code, ControlMode, Error, InFlightPermit, Server, truncated};
 
-pub use call::Call;
-pub(crate) use choice::Resident;
+pub use call::LoadFuture;
+pub(crate) use choice::ResidentModel;
 
 /// How models come and go. The defaults are those of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct OnDemandSettings {
     /// Bytes that models may take.
     pub budget_bytes: u64,
     /// How long a request waits for its model, and a model for room.
@@ -33,18 +33,18 @@ pub struct Settings {
 }
 
 /// See the module.
-pub struct Demand {
-    settings: Settings,
+pub struct OnDemand {
+    settings: OnDemandSettings,
     thread_count_max: usize,
-    state: Mutex<State>,
+    state: Mutex<OnDemandState>,
     /// A model has come, or has gone.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct OnDemandState {
     /// Who waits for each model that is to be loaded, or is being loaded.
-    awaited: HashMap<Arc<str>, Vec<Arc<call::Shared>>>,
+    awaited: HashMap<Arc<str>, Vec<Arc<call::LoadShared>>>,
     /// Those of them that no thread has taken on.
     line: VecDeque<Arc<str>>,
     thread_count: usize,
@@ -58,11 +58,11 @@ struct State {
 }
 
 /// What becomes of a request for a model.
-pub enum Summons {
+pub enum LoadOutcome {
     /// It is there; the reservation keeps it. None if the model has no place for the request, or not the version: admission says so.
-    Here(Option<Reservation>),
+    Here(Option<InFlightPermit>),
     /// It is on its way.
-    Coming(Call),
+    Coming(LoadFuture),
 }
 
 /// A model that could not be loaded is not tried again before: each try may read gigabytes.
@@ -70,10 +70,13 @@ const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// Failures that are kept.
 const FAILURES_MAX: usize = 1024;
 
-impl Demand {
+impl OnDemand {
     /// # Errors
     /// INVALID_ARG where models come otherwise, or their names mean several.
-    pub(crate) fn new(settings: Settings, options: &crate::Options) -> Result<Arc<Demand>, Error> {
+    pub(crate) fn new(
+        settings: OnDemandSettings,
+        options: &crate::EngineOptions,
+    ) -> Result<Arc<OnDemand>, Error> {
         if options.model_control_mode != ControlMode::Explicit {
             return Err(Error::invalid(
                 "a budget for the memory of models needs --model-control-mode=explicit",
@@ -84,7 +87,7 @@ impl Demand {
                 "a budget for the memory of models excludes --model-namespacing",
             ));
         }
-        Ok(Arc::new(Demand {
+        Ok(Arc::new(OnDemand {
             settings,
             thread_count_max: options.model_load_thread_count.max(1),
             state: Mutex::default(),
@@ -92,7 +95,7 @@ impl Demand {
         }))
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &OnDemandSettings {
         &self.settings
     }
 
@@ -105,9 +108,9 @@ impl Demand {
         server: &Arc<Server>,
         name: &str,
         version: Option<i64>,
-    ) -> Result<Summons, Error> {
+    ) -> Result<LoadOutcome, Error> {
         if let Some(here) = find(server, name, version) {
-            return Ok(Summons::Here(here));
+            return Ok(LoadOutcome::Here(here));
         }
         server.check_serving()?;
         let mut state = self.lock();
@@ -123,7 +126,7 @@ impl Demand {
                 self.settings.waiting_max
             )));
         }
-        let (call, shared) = Call::new(self, version);
+        let (call, shared) = LoadFuture::new(self, version);
         state.waiting_count += 1;
         match state.awaited.get_mut(name) {
             Some(calls) => calls.push(shared),
@@ -138,7 +141,7 @@ impl Demand {
                 }
             }
         }
-        Ok(Summons::Coming(call))
+        Ok(LoadOutcome::Coming(call))
     }
 
     /// What a caller is told that cannot wait.
@@ -158,21 +161,21 @@ impl Demand {
         ))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OnDemandState> {
         // Each change is one insertion or removal, so a panic elsewhere leaves it sound.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that version).
-fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<Reservation>> {
+fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
     let snapshot = server.registry().snapshot();
     match snapshot.find(name, version) {
-        Ok(model) => match Reservation::new(model) {
+        Ok(model) => match InFlightPermit::new(model) {
             Ok(lease) => Some(Some(lease)),
-            Err(NoPlace::Full | NoPlace::Crowded) => Some(None),
+            Err(Rejected::Full | Rejected::Crowded) => Some(None),
             // It has just gone.
-            Err(NoPlace::Retired) => None,
+            Err(Rejected::Retired) => None,
         },
         // Another version is there: a load would not bring this one.
         Err(_) => match snapshot.ready_versions(name) {
@@ -182,7 +185,7 @@ fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<Rese
     }
 }
 
-impl State {
+impl OnDemandState {
     fn note_failure(&mut self, name: &Arc<str>, error: &Error) {
         if self.failures.len() >= FAILURES_MAX {
             self.failures
@@ -196,7 +199,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for Demand {
+impl fmt::Debug for OnDemand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Demand")
             .field("settings", &self.settings)

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::choice::{Step, next_step};
-use super::{Demand, State, call, find};
+use super::choice::{EvictionStep, next_step};
+use super::{OnDemand, OnDemandState, call, find};
 use crate::{Code, Error, Overrides, Server, log, truncated};
 
 /// How often a thread that waits for room looks whether a model has become idle; who leaves wakes it.
 const LOOK: Duration = Duration::from_millis(5);
 
-impl Demand {
+impl OnDemand {
     pub(super) fn start_thread(self: &Arc<Self>, server: &Arc<Server>) {
         let (demand, server) = (Arc::clone(self), Arc::clone(server));
         let work = move || demand.work(&server);
@@ -133,23 +133,23 @@ impl Demand {
         let mut state = self.lock();
         loop {
             match self.step(server, &state, bytes) {
-                Step::Enter => {
+                EvictionStep::Enter => {
                     state.reserved.insert(Arc::clone(name), bytes);
                     return Ok(());
                 }
-                Step::Refuse => {
+                EvictionStep::Refuse => {
                     return Err(Error::unavailable(format!(
                         "model '{name}' takes {bytes} bytes, and all models together may take {budget_bytes} (--model-memory-budget-bytes)",
                         name = truncated(&name)
                     )));
                 }
-                Step::Evict(oldest) => {
+                EvictionStep::Evict(oldest) => {
                     if server.lifecycle().evict_idle(&oldest) {
                         log::info!("unloading '{oldest}' to make room for '{name}'");
                         continue;
                     }
                 }
-                Step::Wait => {}
+                EvictionStep::Wait => {}
             }
             if Instant::now() >= deadline || server.is_stopping() {
                 return Err(Error::unavailable(format!(
@@ -163,7 +163,7 @@ impl Demand {
         }
     }
 
-    fn step(&self, server: &Server, state: &State, bytes: u64) -> Step {
+    fn step(&self, server: &Server, state: &OnDemandState, bytes: u64) -> EvictionStep {
         let is_busy = |name: &str| state.awaited.contains_key(name);
         // One that has just come is not measured yet.
         let size_of = |name: &str| {
@@ -223,7 +223,7 @@ impl Demand {
     pub(crate) fn trim(&self, server: &Server) {
         self.learn(server);
         let state = self.lock();
-        while let Step::Evict(oldest) = self.step(server, &state, 0) {
+        while let EvictionStep::Evict(oldest) = self.step(server, &state, 0) {
             if !server.lifecycle().evict_idle(&oldest) {
                 return;
             }
@@ -263,9 +263,9 @@ fn measured(server: &Server, name: &str) -> Option<u64> {
 fn lease(
     server: &Server,
     name: &str,
-    call: &call::Shared,
+    call: &call::LoadShared,
     outcome: &Result<(), Error>,
-) -> call::Outcome {
+) -> call::LeaseOutcome {
     if !call.is_awaited() {
         return Ok(None);
     }

@@ -9,16 +9,16 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::run::Run;
+use super::run::Execution;
 
 thread_local! {
     /// None: this thread is not at it. A thread-local because the way from one run to the next leads through interfaces that know of
     /// neither: queues, completions, caches.
-    static CHORES: RefCell<Option<VecDeque<Arc<Run>>>> = const { RefCell::new(None) };
+    static CHORES: RefCell<Option<VecDeque<Arc<Execution>>>> = const { RefCell::new(None) };
 }
 
 /// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is doing.
-pub(super) fn attend(run: Arc<Run>) {
+pub(super) fn attend(run: Arc<Execution>) {
     let first = CHORES.with_borrow_mut(|chores| match chores {
         Some(chores) => {
             chores.push_back(run);

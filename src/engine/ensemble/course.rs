@@ -13,9 +13,9 @@ use super::graph::Graph;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Course<T> {
+pub(crate) struct Dataflow<T> {
     /// By tensor.
-    cells: Box<[Cells<T>]>,
+    cells: Box<[TensorValues<T>]>,
     /// By step; none: all are needed.
     superfluous: Option<Box<[bool]>>,
     /// Outputs that are answered with, in this order.
@@ -30,7 +30,7 @@ pub(crate) struct Course<T> {
 
 /// A step that is to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Start<T> {
+pub(crate) struct StepStart<T> {
     pub(crate) step: usize,
     pub(crate) iteration: u64,
     /// As the step's inputs.
@@ -39,43 +39,45 @@ pub(crate) struct Start<T> {
 
 /// What follows from an event.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Progress<T> {
-    pub(crate) starts: SmallVec<[Start<T>; 1]>,
+pub(crate) struct DataflowProgress<T> {
+    pub(crate) starts: SmallVec<[StepStart<T>; 1]>,
     /// Each with the wanted outputs.
     pub(crate) answers: SmallVec<[SmallVec<[T; 2]>; 1]>,
 }
 
 /// The tensors of one name, by iteration. Nearly always there is one.
 #[derive(Debug)]
-struct Cells<T> {
-    first: Option<Cell<T>>,
+struct TensorValues<T> {
+    first: Option<TensorValue<T>>,
     /// Ascending.
-    more: VecDeque<Cell<T>>,
+    more: VecDeque<TensorValue<T>>,
 }
 
 #[derive(Debug)]
-struct Cell<T> {
+struct TensorValue<T> {
     iteration: u64,
     value: T,
     /// Steps, and the answer, that have not had it yet.
     readers_left: usize,
 }
 
-impl<T> Default for Progress<T> {
-    fn default() -> Progress<T> {
-        Progress {
+impl<T> Default for DataflowProgress<T> {
+    fn default() -> DataflowProgress<T> {
+        DataflowProgress {
             starts: SmallVec::new(),
             answers: SmallVec::new(),
         }
     }
 }
 
-impl<T: Clone> Course<T> {
+impl<T: Clone> Dataflow<T> {
     /// The course of a request that wants these outputs, by number.
-    pub(crate) fn new(graph: &Graph, wanted: SmallVec<[usize; 4]>) -> Course<T> {
+    pub(crate) fn new(graph: &Graph, wanted: SmallVec<[usize; 4]>) -> Dataflow<T> {
         let is_partial = wanted.len() < graph.outputs.len();
-        Course {
-            cells: (0..graph.tensor_count()).map(|_| Cells::new()).collect(),
+        Dataflow {
+            cells: (0..graph.tensor_count())
+                .map(|_| TensorValues::new())
+                .collect(),
             superfluous: is_partial.then(|| graph.superfluous(&wanted)),
             wanted,
             response_counts: Vec::new(),
@@ -90,12 +92,12 @@ impl<T: Clone> Course<T> {
         &mut self,
         graph: &Graph,
         inputs: impl IntoIterator<Item = T>,
-    ) -> Progress<T> {
+    ) -> DataflowProgress<T> {
         let fresh = graph.inputs.iter().copied().zip(inputs).collect();
         self.advance(graph, fresh, 0)
     }
 
-    /// A run has answered: with a value for each of its step's outputs. The run is over only with [`Course::end_run`].
+    /// A run has answered: with a value for each of its step's outputs. The run is over only with [`Dataflow::end_run`].
     pub(crate) fn respond(
         &mut self,
         graph: &Graph,
@@ -103,9 +105,9 @@ impl<T: Clone> Course<T> {
         iteration: u64,
         is_decoupled: bool,
         outputs: impl IntoIterator<Item = T>,
-    ) -> Progress<T> {
+    ) -> DataflowProgress<T> {
         if self.is_failed {
-            return Progress::default();
+            return DataflowProgress::default();
         }
         let iteration = if is_decoupled {
             self.count_response(graph, step)
@@ -148,7 +150,7 @@ impl<T: Clone> Course<T> {
     /// Answers that wait for their turn, or for an output that another step makes.
     pub(crate) fn held_count(&self, graph: &Graph) -> usize {
         let outputs = self.wanted.iter().map(|output| graph.outputs[*output]);
-        let counts = outputs.filter_map(|tensor| self.cells.get(tensor).map(Cells::len));
+        let counts = outputs.filter_map(|tensor| self.cells.get(tensor).map(TensorValues::len));
         counts.max().unwrap_or(0)
     }
 
@@ -167,8 +169,8 @@ impl<T: Clone> Course<T> {
         graph: &Graph,
         fresh: SmallVec<[(usize, T); 2]>,
         iteration: u64,
-    ) -> Progress<T> {
-        let mut progress = Progress::default();
+    ) -> DataflowProgress<T> {
+        let mut progress = DataflowProgress::default();
         let mut candidates: SmallVec<[usize; 4]> = SmallVec::new();
         let mut may_answer = false;
         for (tensor, value) in fresh {
@@ -186,7 +188,7 @@ impl<T: Clone> Course<T> {
             may_answer |= is_wanted;
             readers_left += usize::from(is_wanted);
             if readers_left > 0 {
-                self.cells[tensor].insert(Cell {
+                self.cells[tensor].insert(TensorValue {
                     iteration,
                     value,
                     readers_left,
@@ -201,7 +203,7 @@ impl<T: Clone> Course<T> {
             if tensors.iter().all(is_ready) {
                 let tensors: SmallVec<[usize; 2]> =
                     tensors.iter().map(|(_, tensor)| *tensor).collect();
-                progress.starts.push(Start {
+                progress.starts.push(StepStart {
                     step,
                     iteration,
                     inputs: self.read(&tensors, iteration),
@@ -221,7 +223,7 @@ impl<T: Clone> Course<T> {
     }
 
     /// Answers as far as the order of iterations allows.
-    fn answer(&mut self, graph: &Graph, progress: &mut Progress<T>) {
+    fn answer(&mut self, graph: &Graph, progress: &mut DataflowProgress<T>) {
         let tensors: SmallVec<[usize; 2]> = self
             .wanted
             .iter()
@@ -254,9 +256,9 @@ impl<T: Clone> Course<T> {
     }
 }
 
-impl<T> Cells<T> {
-    fn new() -> Cells<T> {
-        Cells {
+impl<T> TensorValues<T> {
+    fn new() -> TensorValues<T> {
+        TensorValues {
             first: None,
             more: VecDeque::new(),
         }
@@ -266,7 +268,7 @@ impl<T> Cells<T> {
         usize::from(self.first.is_some()) + self.more.len()
     }
 
-    fn insert(&mut self, cell: Cell<T>) {
+    fn insert(&mut self, cell: TensorValue<T>) {
         if self.first.is_none() && self.more.is_empty() {
             self.first = Some(cell);
             return;
@@ -275,8 +277,8 @@ impl<T> Cells<T> {
         self.more.insert(place, cell);
     }
 
-    fn get(&self, iteration: u64) -> Option<&Cell<T>> {
-        let is_it = |cell: &&Cell<T>| cell.iteration == iteration;
+    fn get(&self, iteration: u64) -> Option<&TensorValue<T>> {
+        let is_it = |cell: &&TensorValue<T>| cell.iteration == iteration;
         let found = self.first.as_ref().filter(is_it);
         found.or_else(|| self.more.get(self.place(iteration)).filter(is_it))
     }

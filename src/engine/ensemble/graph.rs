@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Graph {
-    pub(crate) steps: Box<[Step]>,
-    tensors: Box<[Tensor]>,
+    pub(crate) steps: Box<[GraphStep]>,
+    tensors: Box<[GraphTensor]>,
     /// The tensors of the ensemble's inputs and outputs, as they are configured.
     pub(crate) inputs: Box<[usize]>,
     pub(crate) outputs: Box<[usize]>,
@@ -18,13 +18,13 @@ pub(crate) struct Graph {
 
 /// The tensors of one step's model, by their names there.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct GraphStep {
     pub(crate) inputs: Box<[(Arc<str>, usize)]>,
     pub(crate) outputs: Box<[(Arc<str>, usize)]>,
 }
 
 #[derive(Debug, Default)]
-struct Tensor {
+struct GraphTensor {
     producer: Option<usize>,
     /// Ascending, each once.
     readers: SmallVec<[usize; 2]>,
@@ -38,10 +38,10 @@ impl Graph {
         outputs: impl IntoIterator<Item = &'a str>,
     ) -> Graph {
         let mut numbers: HashMap<String, usize> = HashMap::new();
-        let mut tensors: Vec<Tensor> = Vec::new();
-        let mut number = |name: &str, tensors: &mut Vec<Tensor>| {
+        let mut tensors: Vec<GraphTensor> = Vec::new();
+        let mut number = |name: &str, tensors: &mut Vec<GraphTensor>| {
             *numbers.entry(name.to_owned()).or_insert_with(|| {
-                tensors.push(Tensor::default());
+                tensors.push(GraphTensor::default());
                 tensors.len() - 1
             })
         };
@@ -51,13 +51,13 @@ impl Graph {
             .collect();
         let mut steps = Vec::with_capacity(ensembling.steps.len());
         for (index, step) in ensembling.steps.iter().enumerate() {
-            let mut named = |pairs: &[(String, String)], tensors: &mut Vec<Tensor>| {
+            let mut named = |pairs: &[(String, String)], tensors: &mut Vec<GraphTensor>| {
                 pairs
                     .iter()
                     .map(|(name, tensor)| (Arc::from(name.as_str()), number(tensor, tensors)))
                     .collect::<Box<[(Arc<str>, usize)]>>()
             };
-            let step = Step {
+            let step = GraphStep {
                 inputs: named(&step.inputs, &mut tensors),
                 outputs: named(&step.outputs, &mut tensors),
             };

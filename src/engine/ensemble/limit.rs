@@ -5,34 +5,34 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::run::Run;
+use super::run::Execution;
 
 /// The places of one step. The line keeps those alive that wait in it: nobody else does.
 #[derive(Debug)]
-pub(super) struct Limit<W = Arc<Run>> {
+pub(super) struct StepLimit<W = Arc<Execution>> {
     place_count: u32,
-    state: Mutex<State<W>>,
+    state: Mutex<StepLimitState<W>>,
 }
 
 #[derive(Debug)]
-struct State<W> {
+struct StepLimitState<W> {
     taken_count: u32,
     /// Who waits, and its name for what waits there. As long as the requests in flight, which admission bounds.
     line: VecDeque<(W, u64)>,
 }
 
-impl<W> Limit<W> {
-    pub(super) fn new(place_count: u32) -> Limit<W> {
-        Limit {
+impl<W> StepLimit<W> {
+    pub(super) fn new(place_count: u32) -> StepLimit<W> {
+        StepLimit {
             place_count,
-            state: Mutex::new(State {
+            state: Mutex::new(StepLimitState {
                 taken_count: 0,
                 line: VecDeque::new(),
             }),
         }
     }
 
-    /// Takes a place, or gets in line: then the place comes by [`Limit::give_back`].
+    /// Takes a place, or gets in line: then the place comes by [`StepLimit::give_back`].
     pub(super) fn enter(&self, waiter: impl FnOnce() -> W, name: u64) -> bool {
         let mut state = self.state();
         if state.taken_count < self.place_count {
@@ -60,7 +60,7 @@ impl<W> Limit<W> {
         (state.taken_count, self.place_count, state.line.len())
     }
 
-    fn state(&self) -> MutexGuard<'_, State<W>> {
+    fn state(&self) -> MutexGuard<'_, StepLimitState<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn places_go_round_in_order() {
-        let limit: Limit<char> = Limit::new(2);
+        let limit: StepLimit<char> = StepLimit::new(2);
         assert!(limit.enter(|| 'a', 0) && limit.enter(|| 'b', 1));
         assert!(!limit.enter(|| 'c', 2) && !limit.enter(|| 'd', 3));
         assert_eq!(limit.give_back(), Some(('c', 2)));

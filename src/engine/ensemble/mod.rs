@@ -18,21 +18,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use conch_config::{Ensembling, Model};
+use conch_config::{Ensembling, ResolvedConfig};
 
-use crate::model::{NoPlace, Pin};
-use crate::queue::Refusal;
+use crate::model::{Pin, Rejected};
+use crate::queue::SubmitRefusal;
 use crate::registry::{Registry, Snapshot};
-use crate::timekeeper::Timekeeper;
-use crate::{Error, ModelVersion, Ticket, admit};
+use crate::timekeeper::TimerThread;
+use crate::{Error, ModelVersion, RequestHandle, admit};
 #[cfg(test)]
 pub(crate) use chores::TURN_MAX;
 use graph::Graph;
-use limit::Limit;
-pub(crate) use pace::Pace;
+use limit::StepLimit;
+pub(crate) use pace::FlowControl;
 #[cfg(test)]
 pub(crate) use run::NESTING_MAX;
-pub(crate) use run::{Run, StepHold};
+pub(crate) use run::{Execution, StepGuard};
 
 /// What a version of an ensemble holds.
 #[derive(Debug)]
@@ -41,9 +41,9 @@ pub(crate) struct Ensemble {
     /// The models of the steps.
     models: Box<[StepModel]>,
     registry: Arc<Registry>,
-    timekeeper: Arc<Timekeeper>,
+    timekeeper: Arc<TimerThread>,
     /// By step; empty unless the configuration bounds what is in flight.
-    limits: Box<[Limit]>,
+    limits: Box<[StepLimit]>,
     inflight_max: u32,
     is_closed: AtomicBool,
 }
@@ -60,10 +60,10 @@ struct StepModel {
 impl Ensemble {
     /// The ensemble that `config` describes, of which [`conch_config::compose`] has made sure that it fits its models.
     pub(crate) fn new(
-        config: &Model,
+        config: &ResolvedConfig,
         ensembling: &Ensembling,
         registry: &Arc<Registry>,
-        timekeeper: &Arc<Timekeeper>,
+        timekeeper: &Arc<TimerThread>,
     ) -> Arc<Ensemble> {
         let models = ensembling.steps.iter().map(|step| StepModel {
             namespace: step.namespace.as_str().into(),
@@ -81,7 +81,11 @@ impl Ensemble {
             timekeeper: Arc::clone(timekeeper),
             limits: match ensembling.inflight_max {
                 0 => Box::default(),
-                max => ensembling.steps.iter().map(|_| Limit::new(max)).collect(),
+                max => ensembling
+                    .steps
+                    .iter()
+                    .map(|_| StepLimit::new(max))
+                    .collect(),
             },
             inflight_max: ensembling.inflight_max,
             is_closed: AtomicBool::new(false),
@@ -92,11 +96,11 @@ impl Ensemble {
     ///
     /// # Errors
     /// UNAVAILABLE once closed: the request is gone.
-    pub(crate) fn begin(self: &Arc<Self>, ticket: Ticket) -> Result<(), Refusal> {
+    pub(crate) fn begin(self: &Arc<Self>, ticket: RequestHandle) -> Result<(), SubmitRefusal> {
         if self.is_closed() {
             return Err(crate::queue::stopping(&ticket));
         }
-        Run::begin(self, ticket);
+        Execution::begin(self, ticket);
         Ok(())
     }
 
@@ -128,7 +132,7 @@ impl Ensemble {
     /// By step that is bounded: places taken, places in all, and how many wait for one.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<(u32, u32, usize)> {
-        self.limits.iter().map(Limit::counts).collect()
+        self.limits.iter().map(StepLimit::counts).collect()
     }
 
     /// The version that a step wants; none: the highest that is ready.
@@ -152,7 +156,7 @@ impl Ensemble {
             match pins? {
                 Ok(pins) => return Ok(pins),
                 // Replaced since the snapshot: there is another by now.
-                Err((NoPlace::Retired, _)) if attempts_left > 0 => attempts_left -= 1,
+                Err((Rejected::Retired, _)) if attempts_left > 0 => attempts_left -= 1,
                 Err((why, model)) => {
                     let draft = crate::Draft {
                         id,
@@ -172,7 +176,7 @@ impl StepModel {
 }
 
 /// All models, or why one takes no more.
-type Pins = Result<Box<[Pin]>, (NoPlace, Arc<ModelVersion>)>;
+type Pins = Result<Box<[Pin]>, (Rejected, Arc<ModelVersion>)>;
 
 /// As many as a client may have on their way that reads none.
 const WINDOW: u64 = crate::credits::COUNT_MAX;

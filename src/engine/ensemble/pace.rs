@@ -12,8 +12,8 @@ use crate::credits::{Credits, Payment};
 
 /// The pace of one decoupled step in one request.
 #[derive(Debug)]
-pub(crate) struct Pace {
-    state: Mutex<State>,
+pub(crate) struct FlowControl {
+    state: Mutex<FlowState>,
     changed: Condvar,
     patience: Duration,
     /// Of the ensemble's request, if its client has them.
@@ -21,17 +21,21 @@ pub(crate) struct Pace {
 }
 
 #[derive(Debug)]
-struct State {
+struct FlowState {
     sent_count: u64,
     /// How many may have been sent by now.
     allowed_count: u64,
     is_closed: bool,
 }
 
-impl Pace {
-    pub(super) fn new(window: u64, patience: Duration, reader: Option<Arc<Credits>>) -> Arc<Pace> {
-        Arc::new(Pace {
-            state: Mutex::new(State {
+impl FlowControl {
+    pub(super) fn new(
+        window: u64,
+        patience: Duration,
+        reader: Option<Arc<Credits>>,
+    ) -> Arc<FlowControl> {
+        Arc::new(FlowControl {
+            state: Mutex::new(FlowState {
                 sent_count: 0,
                 allowed_count: window,
                 is_closed: false,
@@ -97,7 +101,7 @@ impl Pace {
         self.changed.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_sender_waits_for_those_behind_it() {
-        let pace = Pace::new(2, LONG, None);
+        let pace = FlowControl::new(2, LONG, None);
         assert_eq!([pace.pay(), pace.pay()], [Payment::Made; 2]);
         let waiting = {
             let pace = Arc::clone(&pace);
@@ -123,7 +127,7 @@ mod tests {
 
     #[test]
     fn who_is_not_wanted_does_not_wait() {
-        let pace = Pace::new(0, LONG, None);
+        let pace = FlowControl::new(0, LONG, None);
         let waiting = {
             let pace = Arc::clone(&pace);
             std::thread::spawn(move || pace.pay())
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn without_progress_a_response_is_let_through() {
-        let pace = Pace::new(0, Duration::from_millis(1), None);
+        let pace = FlowControl::new(0, Duration::from_millis(1), None);
         assert_eq!(pace.pay(), Payment::Made);
         assert_eq!(pace.pay(), Payment::Made);
     }
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn the_client_sets_the_pace_too() {
         let reader = Arc::new(Credits::default());
-        let pace = Pace::new(u64::MAX, LONG, Some(Arc::clone(&reader)));
+        let pace = FlowControl::new(u64::MAX, LONG, Some(Arc::clone(&reader)));
         for _ in 0..crate::credits::COUNT_MAX {
             assert_eq!(pace.pay(), Payment::Made);
             reader.charge(1);

@@ -18,27 +18,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
-use super::course::{Course, Progress, Start};
-use super::tensor::{self, Sequence, Value};
-use super::{Ensemble, Pace, chores};
-use crate::admit::Prefix;
+use super::course::{Dataflow, DataflowProgress, StepStart};
+use super::tensor::{self, StepSequence, TensorData};
+use super::{Ensemble, FlowControl, chores};
+use crate::admit::RequestIdPrefix;
 use crate::clock::monotonic_ns;
 use crate::model::Pin;
-use crate::queue::{Cancelled, mark_cancelled, refuse};
-use crate::request::{Live, Ticket, WeakTicket};
+use crate::queue::{CancelOutcome, mark_cancelled, refuse};
+use crate::request::{OwnedRequest, RequestHandle, WeakRequestHandle};
 use crate::request_log::{self, RequestState};
-use crate::stats::{ExecutionSpan, Failure};
-use crate::trace::Activity;
-use crate::{Code, Completion, Delivery, Departures, Error, Response, log};
+use crate::stats::{ExecutionSpan, FailureReason};
+use crate::trace::TraceActivity;
+use crate::{Code, Completion, Delivery, Error, PendingResponses, Response, log};
 
 /// See the module.
-pub(crate) struct Run {
+pub(crate) struct Execution {
     pub(super) ensemble: Arc<Ensemble>,
-    pub(super) ticket: Ticket,
-    own: Weak<Run>,
-    outbox: Mutex<Outbox>,
+    pub(super) ticket: RequestHandle,
+    own: Weak<Execution>,
+    outbox: Mutex<ResponseOutbox>,
     /// Locked by the thread that attends, and at the end: uncontended.
-    state: Mutex<State>,
+    state: Mutex<ExecutionState>,
     /// Reasons why the request cannot be given up yet: the course, and each step's request.
     open_count: AtomicU32,
     /// What the steps' executions took: input, inference, output.
@@ -46,17 +46,17 @@ pub(crate) struct Run {
 }
 
 #[derive(Default)]
-struct Outbox {
-    arrivals: VecDeque<Arrival>,
+struct ResponseOutbox {
+    arrivals: VecDeque<StepEvent>,
     is_attended: bool,
 }
 
 // As large as what it nearly always is.
 #[expect(clippy::large_enum_variant)]
-pub(super) enum Arrival {
+pub(super) enum StepEvent {
     Begin,
     /// Steps that may start and were too many for one turn.
-    Starts(Vec<Start<Value>>),
+    Starts(Vec<StepStart<TensorData>>),
     /// From a step; the slot tells which.
     Delivery(Delivery),
     /// A place for a step that waited for one.
@@ -69,35 +69,35 @@ pub(super) enum Arrival {
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) live: Option<Live>,
+pub(super) struct ExecutionState {
+    pub(super) live: Option<OwnedRequest>,
     /// Ensembles that it is inside of.
     depth: u32,
     started_ns: u64,
     /// None until it begins, and once it is over.
-    pub(super) course: Option<Course<Value>>,
+    pub(super) course: Option<Dataflow<TensorData>>,
     pub(super) pins: Box<[Pin]>,
-    pub(super) sequence: Sequence,
+    pub(super) sequence: StepSequence,
     steps: Vec<Option<StepRun>>,
     free_slots: Vec<u32>,
     /// Requests in flight or waiting, by step; empty unless a step is decoupled.
     pub(super) counts: Vec<u64>,
     /// Steps that wait for a place, by names of their own.
-    pub(super) waiting: Vec<(u64, Start<Value>)>,
+    pub(super) waiting: Vec<(u64, StepStart<TensorData>)>,
     pub(super) waiting_count: u64,
     /// Of decoupled steps that run, or did.
-    pub(super) paces: Vec<Paced>,
+    pub(super) paces: Vec<DecoupledStep>,
     pub(super) failure: Option<Error>,
     /// Steps' requests that are not wanted any more, until they are told so.
-    withdrawn: Vec<Ticket>,
+    withdrawn: Vec<RequestHandle>,
 }
 
 /// A decoupled step and who sets its pace.
-pub(super) struct Paced {
+pub(super) struct DecoupledStep {
     pub(super) step: usize,
     /// The steps that wait for it; none if one of them runs the same model, as that must not wait for itself.
     pub(super) followers: Vec<usize>,
-    pub(super) pace: Arc<Pace>,
+    pub(super) pace: Arc<FlowControl>,
 }
 
 /// A step's request that is under way.
@@ -106,14 +106,14 @@ pub(super) struct StepRun {
     pub(super) iteration: u64,
     pub(super) is_decoupled: bool,
     pub(super) batch_size: u32,
-    pub(super) sequence: Sequence,
-    pub(super) ticket: WeakTicket,
+    pub(super) sequence: StepSequence,
+    pub(super) ticket: WeakRequestHandle,
 }
 
-impl Run {
+impl Execution {
     /// Runs the request behind `ticket`, unless somebody has claimed it.
-    pub(super) fn begin(ensemble: &Arc<Ensemble>, ticket: Ticket) {
-        let run = Arc::new_cyclic(|own| Run {
+    pub(super) fn begin(ensemble: &Arc<Ensemble>, ticket: RequestHandle) {
+        let run = Arc::new_cyclic(|own| Execution {
             ensemble: Arc::clone(ensemble),
             ticket,
             own: Weak::clone(own),
@@ -131,19 +131,19 @@ impl Run {
         // It waits for nothing of its own.
         live.place = None;
         request_log::note(&origin.id, RequestState::Pending, RequestState::Executing);
-        let depth = live.step.as_ref().map_or(0, StepHold::depth_inside);
+        let depth = live.step.as_ref().map_or(0, StepGuard::depth_inside);
         {
             let mut state = run.state();
             state.depth = depth;
             state.live = Some(live);
         }
-        run.arrive(Arrival::Begin);
+        run.arrive(StepEvent::Begin);
         chores::attend(run);
     }
 
     /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing executes.
     pub(crate) fn cancel(&self) {
-        self.arrive(Arrival::Cancel);
+        self.arrive(StepEvent::Cancel);
         self.wake();
     }
 
@@ -185,17 +185,17 @@ impl Run {
     }
 
     /// Starts at most so many steps; returns how many.
-    fn take(&self, arrival: Arrival, starts_max: usize) -> usize {
-        let mut progress = Progress::default();
+    fn take(&self, arrival: StepEvent, starts_max: usize) -> usize {
+        let mut progress = DataflowProgress::default();
         let mut state = self.state();
         match arrival {
-            Arrival::Begin => match self.set_out(&mut state) {
+            StepEvent::Begin => match self.set_out(&mut state) {
                 Ok(first) => progress = first,
                 Err(error) => self.fail(&mut state, error),
             },
-            Arrival::Starts(starts) => progress.starts = starts.into(),
-            Arrival::Delivery(delivery) => progress = self.book(&mut state, delivery),
-            Arrival::Place { step, name } => {
+            StepEvent::Starts(starts) => progress.starts = starts.into(),
+            StepEvent::Delivery(delivery) => progress = self.book(&mut state, delivery),
+            StepEvent::Place { step, name } => {
                 let known = state.waiting.iter().position(|(known, _)| *known == name);
                 match known {
                     Some(place) => {
@@ -212,7 +212,7 @@ impl Run {
                 self.go_on(progress);
                 return 1;
             }
-            Arrival::Cancel => {
+            StepEvent::Cancel => {
                 if state.course.is_some() {
                     self.fail(&mut state, Error::new(Code::Cancelled, ""));
                 }
@@ -228,7 +228,7 @@ impl Run {
         drop(state);
         if progress.starts.len() > starts_max {
             let rest = progress.starts.drain(starts_max..).collect();
-            self.outbox().arrivals.push_front(Arrival::Starts(rest));
+            self.outbox().arrivals.push_front(StepEvent::Starts(rest));
         }
         let started_count = progress.starts.len();
         self.go_on(progress);
@@ -236,9 +236,9 @@ impl Run {
     }
 
     /// Makes the course of the request and takes its first steps.
-    fn set_out(&self, state: &mut State) -> Result<Progress<Value>, Error> {
+    fn set_out(&self, state: &mut ExecutionState) -> Result<DataflowProgress<TensorData>, Error> {
         let Some(live) = &state.live else {
-            return Ok(Progress::default());
+            return Ok(DataflowProgress::default());
         };
         let graph = &self.ensemble.graph;
         let origin = self.ticket.shared();
@@ -246,17 +246,17 @@ impl Run {
             [] => (0..graph.outputs.len()).collect(),
             some => some.iter().map(|index| usize::from(*index)).collect(),
         };
-        state.sequence = Sequence {
+        state.sequence = StepSequence {
             id: live.correlation_id.clone(),
             flags: live.sequence_flags,
         };
         state.started_ns = monotonic_ns();
         let inputs = tensor::of_request(live, &origin.model.config);
-        let course = state.course.insert(Course::new(graph, wanted));
+        let course = state.course.insert(Dataflow::new(graph, wanted));
         if state.depth >= NESTING_MAX {
             return Err(Error::invalid(format!(
                 "{}ensembles are nested more than {NESTING_MAX} deep",
-                Prefix(&origin.id)
+                RequestIdPrefix(&origin.id)
             )));
         }
         state.pins = self.ensemble.pin(&origin.id)?;
@@ -269,13 +269,13 @@ impl Run {
     }
 
     /// Notes what a step has delivered.
-    fn book(&self, state: &mut State, delivery: Delivery) -> Progress<Value> {
+    fn book(&self, state: &mut ExecutionState, delivery: Delivery) -> DataflowProgress<TensorData> {
         let Delivery {
             slot,
             outcome,
             is_final,
         } = delivery;
-        let mut progress = Progress::default();
+        let mut progress = DataflowProgress::default();
         let place = usize::try_from(slot).unwrap_or(usize::MAX);
         let known = state.steps.get_mut(place).and_then(Option::take);
         let Some(step_run) = known else {
@@ -304,12 +304,12 @@ impl Run {
 
     fn pass_on(
         &self,
-        state: &mut State,
+        state: &mut ExecutionState,
         step_run: &StepRun,
         response: Response,
-    ) -> Result<Progress<Value>, Error> {
+    ) -> Result<DataflowProgress<TensorData>, Error> {
         let Some(course) = state.course.as_mut().filter(|course| !course.is_failed()) else {
-            return Ok(Progress::default());
+            return Ok(DataflowProgress::default());
         };
         let graph = &self.ensemble.graph;
         let StepRun {
@@ -326,7 +326,7 @@ impl Run {
     }
 
     /// The first error is the answer, once nothing is in flight.
-    pub(super) fn fail(&self, state: &mut State, error: Error) {
+    pub(super) fn fail(&self, state: &mut ExecutionState, error: Error) {
         if state.failure.is_some() {
             return;
         }
@@ -349,8 +349,8 @@ impl Run {
     }
 
     /// Answers, starts what is to start, and ends if that was all.
-    fn go_on(&self, progress: Progress<Value>) {
-        let Progress { starts, answers } = progress;
+    fn go_on(&self, progress: DataflowProgress<TensorData>) {
+        let DataflowProgress { starts, answers } = progress;
         let mut answers: SmallVec<[Result<Response, Error>; 1]> = answers
             .into_iter()
             .map(|answer| self.response(answer))
@@ -413,7 +413,7 @@ impl Run {
         Error::invalid(format!(
             "in ensemble '{}', {}unexpected deadlock, at least one output is not set while no more ensemble steps can be made",
             origin.model.name,
-            Prefix(&origin.id)
+            RequestIdPrefix(&origin.id)
         ))
     }
 
@@ -433,7 +433,7 @@ impl Run {
     ///
     /// # Errors
     /// Without memory for what has to be copied.
-    fn response(&self, values: SmallVec<[Value; 2]>) -> Result<Response, Error> {
+    fn response(&self, values: SmallVec<[TensorData; 2]>) -> Result<Response, Error> {
         let model = &self.ticket.shared().model;
         let config = &model.config;
         let state = self.state();
@@ -463,7 +463,7 @@ impl Run {
         }
         drop(state);
         if let Some(trace) = trace {
-            trace.show_outputs(Activity::TensorBackendOutput, &outputs);
+            trace.show_outputs(TraceActivity::TensorBackendOutput, &outputs);
         }
         Ok(Response {
             model: Arc::clone(model),
@@ -490,11 +490,11 @@ impl Run {
         if let Some(error) = failure {
             let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
             if error.code == Code::Cancelled && self.ticket.was_cancelled() {
-                statistics.report_failure(Failure::Canceled, duration_ns);
+                statistics.report_failure(FailureReason::Canceled, duration_ns);
             } else {
                 // Upstream counts the ensemble's request and once more its failed step, both for the ensemble (L0_model_queue).
-                statistics.report_failure(Failure::Other, duration_ns);
-                statistics.report_failure(Failure::Other, duration_ns);
+                statistics.report_failure(FailureReason::Other, duration_ns);
+                statistics.report_failure(FailureReason::Other, duration_ns);
             }
         } else {
             let [input_ns, infer_ns, output_ns] =
@@ -517,19 +517,19 @@ impl Run {
     }
 
     /// Itself; whoever calls it has it by such a reference.
-    pub(super) fn own(&self) -> Arc<Run> {
+    pub(super) fn own(&self) -> Arc<Execution> {
         self.own.upgrade().expect("it is in use")
     }
 
-    pub(super) fn arrive(&self, arrival: Arrival) {
+    pub(super) fn arrive(&self, arrival: StepEvent) {
         self.outbox().arrivals.push_back(arrival);
     }
 
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+    fn outbox(&self) -> MutexGuard<'_, ResponseOutbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ExecutionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -545,20 +545,20 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
 pub(crate) const NESTING_MAX: u32 = 512;
 
 /// Takes a step's request out of its queue, or marks it if it executes.
-fn withdraw_step(ticket: &Ticket) {
+fn withdraw_step(ticket: &RequestHandle) {
     match mark_cancelled(ticket) {
-        Cancelled::Taken(live) => {
-            let mut departures = Departures::default();
+        CancelOutcome::Taken(live) => {
+            let mut departures = PendingResponses::default();
             let error = Error::new(Code::Cancelled, "");
-            refuse(live, Failure::Canceled, error, &mut departures);
+            refuse(live, FailureReason::Canceled, error, &mut departures);
             departures.flush();
         }
-        Cancelled::Running(inner) => inner.cancel(),
-        Cancelled::Marked => {}
+        CancelOutcome::Running(inner) => inner.cancel(),
+        CancelOutcome::Marked => {}
     }
 }
 
-impl State {
+impl ExecutionState {
     pub(super) fn reserve(&mut self) -> u64 {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.steps.push(None);
@@ -585,7 +585,7 @@ impl State {
         }
     }
 
-    fn count(&mut self, progress: &Progress<Value>) {
+    fn count(&mut self, progress: &DataflowProgress<TensorData>) {
         for start in &progress.starts {
             if let Some(count) = self.counts.get_mut(start.step) {
                 *count += 1;
@@ -603,9 +603,9 @@ impl State {
     }
 }
 
-impl Completion for Run {
+impl Completion for Execution {
     fn deliver(&self, delivery: Delivery) {
-        self.arrive(Arrival::Delivery(delivery));
+        self.arrive(StepEvent::Delivery(delivery));
     }
 
     fn wake(&self) {
@@ -613,7 +613,7 @@ impl Completion for Run {
     }
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").finish_non_exhaustive()
     }
@@ -621,13 +621,13 @@ impl fmt::Debug for Run {
 
 /// Held by a step's request: while there is one, the ensemble's request is not given up.
 #[derive(Debug)]
-pub(crate) struct StepHold(Arc<Run>);
+pub(crate) struct StepGuard(Arc<Execution>);
 
-impl StepHold {
-    pub(super) fn new(run: Arc<Run>) -> StepHold {
+impl StepGuard {
+    pub(super) fn new(run: Arc<Execution>) -> StepGuard {
         // Relaxed: the caller holds a reason already.
         run.open_count.fetch_add(1, Ordering::Relaxed);
-        StepHold(run)
+        StepGuard(run)
     }
 
     /// How deep an ensemble is that runs as this step.
@@ -645,7 +645,7 @@ impl StepHold {
     }
 }
 
-impl Drop for StepHold {
+impl Drop for StepGuard {
     fn drop(&mut self) {
         if self.0.close_one() {
             self.0.ticket.shared().model.free();

@@ -3,20 +3,20 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::chores;
-use super::course::Start;
-use super::pace::Pace;
-use super::run::{Arrival, Paced, Run, State, StepHold, StepRun};
-use super::tensor::{Sequence, Value};
-use crate::admit::{self, Prefix};
+use super::course::StepStart;
+use super::pace::FlowControl;
+use super::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun};
+use super::tensor::{StepSequence, TensorData};
+use crate::admit::{self, RequestIdPrefix};
 use crate::clock::monotonic_ns;
-use crate::model::{Pin, Reservation};
-use crate::request::{Draft, DraftInput, Stamps, Ticket};
+use crate::model::{InFlightPermit, Pin};
+use crate::request::{Draft, DraftInput, RequestHandle, Timestamps};
 use crate::trace::Trace;
-use crate::{Asker, Completion, Credits, Error};
+use crate::{Completion, Credits, Error, RequestObserver};
 
-impl Run {
+impl Execution {
     /// Starts a step, or lets it wait for its place.
-    pub(super) fn start(&self, start: Start<Value>) {
+    pub(super) fn start(&self, start: StepStart<TensorData>) {
         let mut state = self.state();
         if state.failure.is_some() {
             state.end_run(start.step);
@@ -40,13 +40,13 @@ impl Run {
             return;
         };
         if let Some((next, name)) = limit.give_back() {
-            next.arrive(Arrival::Place { step, name });
+            next.arrive(StepEvent::Place { step, name });
             chores::attend(next);
         }
     }
 
     /// Admits and submits a step's request. What keeps it from that fails the ensemble.
-    pub(super) fn start_in_place(&self, start: Start<Value>) {
+    pub(super) fn start_in_place(&self, start: StepStart<TensorData>) {
         let step = start.step;
         let submitted = self.admit(start).and_then(|ticket| {
             let slot = ticket.shared().slot;
@@ -65,8 +65,8 @@ impl Run {
     }
 
     /// The pace of a decoupled step in this request.
-    fn pace(&self, state: &mut State, step: usize) -> Arc<Pace> {
-        let State { paces, pins, .. } = state;
+    fn pace(&self, state: &mut ExecutionState, step: usize) -> Arc<FlowControl> {
+        let ExecutionState { paces, pins, .. } = state;
         if let Some(known) = paces.iter().find(|known| known.step == step) {
             return Arc::clone(&known.pace);
         }
@@ -84,8 +84,8 @@ impl Run {
             window = u64::MAX;
         }
         let reader = self.ticket.shared().credits.clone();
-        let pace = Pace::new(window, patience, reader);
-        paces.push(Paced {
+        let pace = FlowControl::new(window, patience, reader);
+        paces.push(DecoupledStep {
             step,
             followers,
             pace: Arc::clone(&pace),
@@ -94,7 +94,7 @@ impl Run {
     }
 
     /// Lets decoupled steps answer as far as the steps behind them have come.
-    pub(super) fn set_paces(&self, state: &State) {
+    pub(super) fn set_paces(&self, state: &ExecutionState) {
         let Some(course) = state.course.as_ref().filter(|course| !course.is_failed()) else {
             return;
         };
@@ -116,8 +116,8 @@ impl Run {
     }
 
     /// Makes the step's request. Outside of the lock, as askers are told of it.
-    fn admit(&self, start: Start<Value>) -> Result<Ticket, Error> {
-        let Start {
+    fn admit(&self, start: StepStart<TensorData>) -> Result<RequestHandle, Error> {
+        let StepStart {
             step,
             iteration,
             inputs: values,
@@ -170,15 +170,17 @@ impl Run {
         draft.asker = asker
             .and_then(|asker| asker.trace())
             .and_then(|trace| trace.sink().spawn(&reservation, &origin.id))
-            .map(|trace| Arc::new(Traced(Mutex::new(Some(trace)))) as Arc<dyn Asker>);
-        let stamps = Stamps {
+            .map(|trace| {
+                Arc::new(StepTraceObserver(Mutex::new(Some(trace)))) as Arc<dyn RequestObserver>
+            });
+        let stamps = Timestamps {
             request_start_ns: monotonic_ns(),
             queue_start_ns: 0,
             deadline_ns,
         };
         let own = self.own();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
-        let hold = StepHold::new(own);
+        let hold = StepGuard::new(own);
         let admitted = admit::admit_step(reservation, draft, &completion, slot, stamps, hold);
         let mut state = self.state();
         match &admitted {
@@ -202,9 +204,14 @@ impl Run {
     }
 
     /// A place among the live requests of a step's model, or of where its sequence goes on.
-    fn place(&self, pin: &Pin, step: usize, sequence: &Sequence) -> Result<Reservation, Error> {
+    fn place(
+        &self,
+        pin: &Pin,
+        step: usize,
+        sequence: &StepSequence,
+    ) -> Result<InFlightPermit, Error> {
         let version = self.ensemble.version_of(step);
-        let of_elder = Reservation::of_elder(pin, version, &sequence.id, sequence.flags);
+        let of_elder = InFlightPermit::of_elder(pin, version, &sequence.id, sequence.flags);
         of_elder.unwrap_or_else(|| pin.reserve()).map_err(|why| {
             let draft = Draft {
                 id: &self.ticket.shared().id,
@@ -215,7 +222,7 @@ impl Run {
     }
 
     /// The sequence that a step's request is part of: that of the runs that made its inputs, else the ensemble's own.
-    fn sequence_of(&self, values: &[Value], own: &Sequence, model: &str) -> Sequence {
+    fn sequence_of(&self, values: &[TensorData], own: &StepSequence, model: &str) -> StepSequence {
         let mut told = values.iter().filter_map(|value| value.sequence.as_ref());
         let Some(first) = told.next() else {
             return own.clone();
@@ -224,7 +231,7 @@ impl Run {
             // In upstream's words.
             crate::log::error!(
                 "{}Different set of response parameters are set for '{model}'. Parameter correlation ID {:?}, flags {} is used.",
-                Prefix(&self.ticket.shared().id),
+                RequestIdPrefix(&self.ticket.shared().id),
                 first.id,
                 first.flags
             );
@@ -234,9 +241,9 @@ impl Run {
 }
 
 /// The asker of a step whose request is traced.
-struct Traced(Mutex<Option<Trace>>);
+struct StepTraceObserver(Mutex<Option<Trace>>);
 
-impl Asker for Traced {
+impl RequestObserver for StepTraceObserver {
     fn trace(&self) -> Option<Trace> {
         self.0
             .lock()

@@ -1,7 +1,7 @@
 //! What travels between steps: tensors, as views that are never copied, and the sequence that they belong to.
 
-use conch_config::{DataType, Model, TensorSpec, dims_agree};
-use conch_memory::{OutOfMemory, View};
+use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
+use conch_memory::{ByteView, OutOfMemory};
 use smallvec::SmallVec;
 
 use crate::request::{CorrelationId, Request, Shape};
@@ -9,26 +9,26 @@ use crate::{Error, Output, Parameter, ParameterValue, Response};
 
 /// The value of one of the ensemble's tensors.
 #[derive(Clone, Debug)]
-pub(crate) struct Value {
+pub(crate) struct TensorData {
     /// None: an optional input that the request lacks, or an output that a step did not make.
-    pub(crate) tensor: Option<Tensor>,
+    pub(crate) tensor: Option<StepTensor>,
     /// Of the run that made it; none for the ensemble's own inputs.
-    pub(crate) sequence: Option<Sequence>,
+    pub(crate) sequence: Option<StepSequence>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Tensor {
+pub(crate) struct StepTensor {
     pub(crate) data_type: DataType,
     /// With the batch dimension, if whoever made it has one.
     pub(crate) shape: Shape,
-    pub(crate) chunks: SmallVec<[View; 1]>,
+    pub(crate) chunks: SmallVec<[ByteView; 1]>,
     /// Of the request that made it; 0 without batching.
     pub(crate) batch_size: u32,
 }
 
 /// The sequence that a step's request is part of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sequence {
+pub(crate) struct StepSequence {
     pub(crate) id: CorrelationId,
     /// Bits as in a request.
     pub(crate) flags: u32,
@@ -38,10 +38,10 @@ const START: u32 = 1;
 const END: u32 = 2;
 
 /// The value of each of the ensemble's inputs in a request.
-pub(crate) fn of_request(request: &Request, config: &Model) -> SmallVec<[Value; 4]> {
+pub(crate) fn of_request(request: &Request, config: &ResolvedConfig) -> SmallVec<[TensorData; 4]> {
     let value = |spec: &TensorSpec| {
         let input = request.inputs.iter().find(|input| input.name == spec.name);
-        let tensor = input.map(|input| Tensor {
+        let tensor = input.map(|input| StepTensor {
             data_type: input.data_type,
             shape: match input.shape.get(1..) {
                 // It has no batch dimension of its own.
@@ -53,7 +53,7 @@ pub(crate) fn of_request(request: &Request, config: &Model) -> SmallVec<[Value; 
             chunks: input.chunks.clone(),
             batch_size: request.batch_size,
         });
-        Value {
+        TensorData {
             tensor,
             sequence: None,
         }
@@ -66,8 +66,8 @@ pub(crate) fn of_response<'n>(
     response: Response,
     names: impl Iterator<Item = &'n str>,
     batch_size: u32,
-    own: &Sequence,
-) -> Result<SmallVec<[Value; 2]>, Error> {
+    own: &StepSequence,
+) -> Result<SmallVec<[TensorData; 2]>, Error> {
     let told = told_sequence(&response.parameters, own)?;
     let sequence = told.clone().unwrap_or_else(|| own.clone());
     let mut outputs: SmallVec<[Option<Output>; 2]> =
@@ -76,7 +76,7 @@ pub(crate) fn of_response<'n>(
         let found = outputs
             .iter_mut()
             .find(|output| output.as_ref().is_some_and(|output| *output.name == *name));
-        let tensor = found.and_then(Option::take).map(|output| Tensor {
+        let tensor = found.and_then(Option::take).map(|output| StepTensor {
             data_type: output.data_type,
             shape: output.shape,
             chunks: SmallVec::from_buf([output.data]),
@@ -84,13 +84,13 @@ pub(crate) fn of_response<'n>(
         });
         // What was not made starts and ends nothing, unless the response said so.
         let sequence = match (&tensor, &told) {
-            (None, None) => Sequence {
+            (None, None) => StepSequence {
                 flags: 0,
                 ..own.clone()
             },
             _ => sequence.clone(),
         };
-        Value {
+        TensorData {
             tensor,
             sequence: Some(sequence),
         }
@@ -99,8 +99,11 @@ pub(crate) fn of_response<'n>(
 }
 
 /// The sequence that a response's parameters name, if they do.
-fn told_sequence(parameters: &[Parameter], own: &Sequence) -> Result<Option<Sequence>, Error> {
-    let mut told: Option<Sequence> = None;
+fn told_sequence(
+    parameters: &[Parameter],
+    own: &StepSequence,
+) -> Result<Option<StepSequence>, Error> {
+    let mut told: Option<StepSequence> = None;
     for parameter in parameters {
         let bit = match &*parameter.name {
             "sequence_id" => {
@@ -130,9 +133,9 @@ fn told_sequence(parameters: &[Parameter], own: &Sequence) -> Result<Option<Sequ
 
 const ID_TYPE: &str = "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING";
 
-impl Sequence {
-    fn without_flags(&self) -> Sequence {
-        Sequence {
+impl StepSequence {
+    fn without_flags(&self) -> StepSequence {
+        StepSequence {
             id: self.id.clone(),
             flags: 0,
         }
@@ -159,7 +162,7 @@ impl Sequence {
     }
 }
 
-impl Tensor {
+impl StepTensor {
     /// Its shape for a reader whose configured dimensions are `dims`, which has a batch dimension or not. Where only one side has one, a
     /// batch of one is added or taken away, if the dimensions agree then.
     pub(crate) fn shape_for(&self, dims: &[i64], is_batching: bool) -> Shape {
@@ -218,12 +221,12 @@ fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) 
 }
 
 /// One piece: an input of the ensemble that is its output, too, may come in several.
-fn joined(chunks: &[View]) -> Result<View, OutOfMemory> {
+fn joined(chunks: &[ByteView]) -> Result<ByteView, OutOfMemory> {
     match chunks {
-        [] => Ok(View::empty()),
+        [] => Ok(ByteView::empty()),
         // What a client may still write to is no answer.
         [only] => only.try_to_private(),
-        chunks => View::try_join(chunks),
+        chunks => ByteView::try_join(chunks),
     }
 }
 
@@ -251,7 +254,7 @@ mod tests {
             (&[4], false, 2, &[2, 4], &[2, 4]),
         ];
         for (dims, is_batching, batch_size, shape, expected) in table {
-            let tensor = Tensor {
+            let tensor = StepTensor {
                 data_type: DataType::Fp32,
                 shape: Shape::from_slice(shape),
                 chunks: SmallVec::new(),
@@ -275,11 +278,11 @@ mod tests {
     #[test]
     fn a_response_may_name_another_sequence() {
         use ParameterValue::{Bool, Int, Text};
-        let own = Sequence {
+        let own = StepSequence {
             id: CorrelationId::Unsigned(5),
             flags: START | END,
         };
-        let sequence = |id, flags| Ok(Some(Sequence { id, flags }));
+        let sequence = |id, flags| Ok(Some(StepSequence { id, flags }));
         let five = || CorrelationId::Unsigned(5);
         let table = [
             (vec![], Ok(None)),
@@ -337,7 +340,7 @@ mod tests {
             name: name.into(),
             data_type: DataType::Uint8,
             shape: Shape::from_slice(&[1]),
-            data: View::copy_of(&[byte]),
+            data: ByteView::copy_of(&[byte]),
         };
         let response = Response {
             model: Arc::clone(&model),
@@ -346,7 +349,7 @@ mod tests {
                 .collect(),
             parameters: vec![parameter("sequence_id", ParameterValue::Int(8))],
         };
-        let own = Sequence {
+        let own = StepSequence {
             id: CorrelationId::Unsigned(1),
             flags: END,
         };
@@ -383,10 +386,10 @@ mod tests {
             ));
             model.config.outputs[0].clone()
         };
-        let made = |shape: &[i64]| Tensor {
+        let made = |shape: &[i64]| StepTensor {
             data_type: DataType::Int32,
             shape: Shape::from_slice(shape),
-            chunks: [View::copy_of(&[1, 2]), View::copy_of(&[3])]
+            chunks: [ByteView::copy_of(&[1, 2]), ByteView::copy_of(&[3])]
                 .into_iter()
                 .collect(),
             batch_size: 0,

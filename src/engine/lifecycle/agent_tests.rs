@@ -7,7 +7,7 @@ use super::fake::{Directory, Host, fault};
 use super::tests::options;
 use crate::{
     AgentAction, AgentContext, AgentHost, AgentModel, Backend, BackendHost, BackendSpec,
-    ControlMode, Error, Options, Overrides, Server,
+    ControlMode, EngineOptions, Error, Overrides, Server,
 };
 
 /// Agents that write down what they hear. What a parameter says, they do: `refuse` an action, `move` the model.
@@ -102,7 +102,7 @@ impl Bed {
         directory.folder("r");
         fill(&directory);
         let host = Arc::new(WithAgents::default());
-        let options = Options {
+        let options = EngineOptions {
             model_control_mode: ControlMode::Explicit,
             ..options(&directory, &["r"])
         };

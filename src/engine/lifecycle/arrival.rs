@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use super::Lifecycle;
 use crate::fingerprint::Fingerprint;
 use crate::registry::ModelId;
-use crate::remote::{self, Listing, Progress};
-use crate::{ControlMode, Error, Scratch, log};
+use crate::remote::{self, DownloadProgress, RemoteListing};
+use crate::{ControlMode, Error, ScratchDirectory, log};
 
 /// A model that lies where it can be read.
-pub(super) struct Arrival {
+pub(super) struct LocalModel {
     /// Its place in the repository.
     pub(super) path: PathBuf,
     /// How that looked before anything was read, so that a change meanwhile shows next time.
@@ -27,7 +27,7 @@ pub(super) struct Arrival {
     pub(super) copy: Option<Arc<RemoteCopy>>,
 }
 
-impl Arrival {
+impl LocalModel {
     /// Where the files are.
     pub(super) fn directory(&self) -> &Path {
         self.copy.as_ref().map_or(&self.path, |copy| &copy.path)
@@ -39,22 +39,22 @@ impl Arrival {
 pub(super) struct RemoteCopy {
     path: PathBuf,
     looks: Fingerprint,
-    _scratch: Scratch,
+    _scratch: ScratchDirectory,
 }
 
 /// The copies that there are.
 #[derive(Default)]
-pub(super) struct Copies(Mutex<Known>);
+pub(super) struct RemoteCopies(Mutex<KnownCopy>);
 
 #[derive(Default)]
-struct Known {
+struct KnownCopy {
     /// The latest of each place.
     latest: BTreeMap<PathBuf, Weak<RemoteCopy>>,
     /// Of loads that failed: the next poll does not download the same again.
     spares: BTreeMap<ModelId, Arc<RemoteCopy>>,
 }
 
-impl Copies {
+impl RemoteCopies {
     fn keep(&self, id: &ModelId, copy: &Arc<RemoteCopy>) {
         let replaced = self.lock().spares.insert(id.clone(), Arc::clone(copy));
         // Directories are removed without the lock.
@@ -89,14 +89,14 @@ impl Copies {
         known.latest.insert(path.to_owned(), Arc::downgrade(copy));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownCopy> {
         // Each change is one insertion or removal, so a panic elsewhere leaves them sound.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A model, the listing of its directory, and how that looks.
-type Missing<'m> = (usize, &'m (ModelId, PathBuf), Listing, Fingerprint);
+type MissingCopy<'m> = (usize, &'m (ModelId, PathBuf), RemoteListing, Fingerprint);
 
 impl Lifecycle {
     /// Looks at models in their repositories and brings those here that are remote, several at a time. In the order of `models`; none
@@ -108,7 +108,7 @@ impl Lifecycle {
         &self,
         models: &[(ModelId, PathBuf)],
         is_forced: bool,
-    ) -> Vec<Result<Option<Arrival>, Error>> {
+    ) -> Vec<Result<Option<LocalModel>, Error>> {
         let late = Mutex::new(Vec::new());
         let mut outcomes = self.arrive_each(models, is_forced, |index, outcome| {
             let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,8 +126,8 @@ impl Lifecycle {
         &self,
         models: &[(ModelId, PathBuf)],
         is_forced: bool,
-        on_download: impl Fn(usize, Result<Arrival, Error>) + Sync,
-    ) -> Vec<Result<Option<Arrival>, Error>> {
+        on_download: impl Fn(usize, Result<LocalModel, Error>) + Sync,
+    ) -> Vec<Result<Option<LocalModel>, Error>> {
         let uris: Vec<&str> = models
             .iter()
             .filter_map(|(_, path)| remote::uri(path))
@@ -138,7 +138,7 @@ impl Lifecycle {
         }
         .into_iter();
         let mut outcomes = Vec::with_capacity(models.len());
-        let mut wanted: Vec<Missing<'_>> = Vec::new();
+        let mut wanted: Vec<MissingCopy<'_>> = Vec::new();
         for (index, model) in models.iter().enumerate() {
             let (id, path) = model;
             let (looks, listing) = match remote::uri(path) {
@@ -168,7 +168,7 @@ impl Lifecycle {
                     outcomes.push(Ok(None));
                     wanted.push((index, model, listing, looks));
                 }
-                _ => outcomes.push(Ok(Some(Arrival {
+                _ => outcomes.push(Ok(Some(LocalModel {
                     path: path.clone(),
                     looks,
                     copy,
@@ -194,8 +194,8 @@ impl Lifecycle {
 
     fn download_all(
         &self,
-        wanted: &[Missing<'_>],
-        on_download: impl Fn(usize, Result<Arrival, Error>) + Sync,
+        wanted: &[MissingCopy<'_>],
+        on_download: impl Fn(usize, Result<LocalModel, Error>) + Sync,
     ) {
         let next = AtomicUsize::new(0);
         let work = || {
@@ -224,14 +224,14 @@ impl Lifecycle {
         &self,
         id: &ModelId,
         path: &Path,
-        listing: &Listing,
+        listing: &RemoteListing,
         looks: &Fingerprint,
-    ) -> Result<Arrival, Error> {
+    ) -> Result<LocalModel, Error> {
         let _shown = self.board.show_arriving(id);
         let uri = remote::uri(path).unwrap_or_default();
         let scratch = match self.options.remote.mount_directory(uri) {
-            Some(parent) => Scratch::below(&parent)?,
-            None => Scratch::new()?,
+            Some(parent) => ScratchDirectory::below(&parent)?,
+            None => ScratchDirectory::new()?,
         };
         let incoming = scratch.path().join(INCOMING);
         let target = scratch.path().join(&*id.name);
@@ -242,14 +242,14 @@ impl Lifecycle {
             ))
         };
         fs::create_dir(&incoming).map_err(|cause| failed(&cause))?;
-        let whole = Size {
+        let whole = ByteCount {
             files: listing.objects.len(),
             bytes: listing.total_bytes(),
         };
         log::info!("downloading '{id}' from {uri}: {whole}");
         let started = Instant::now();
-        let reporter = Reporter::new(self, id, whole);
-        let wanted = remote::Wanted {
+        let reporter = DownloadReporter::new(self, id, whole);
+        let wanted = remote::DownloadSpec {
             directory: uri,
             listing,
             target: &incoming,
@@ -265,7 +265,7 @@ impl Lifecycle {
             _scratch: scratch,
         });
         self.copies.add(path, &copy);
-        Ok(Arrival {
+        Ok(LocalModel {
             path: path.to_owned(),
             looks: looks.clone(),
             copy: Some(copy),
@@ -278,18 +278,18 @@ fn nothing_at(uri: &str) -> Error {
 }
 
 /// Tells log and index how far a download is.
-struct Reporter<'l> {
+struct DownloadReporter<'l> {
     lifecycle: &'l Lifecycle,
     id: &'l ModelId,
-    whole: Size,
+    whole: ByteCount,
     /// When index and log are next told.
     next: std::cell::Cell<(Instant, Instant)>,
 }
 
-impl<'l> Reporter<'l> {
-    fn new(lifecycle: &'l Lifecycle, id: &'l ModelId, whole: Size) -> Reporter<'l> {
+impl<'l> DownloadReporter<'l> {
+    fn new(lifecycle: &'l Lifecycle, id: &'l ModelId, whole: ByteCount) -> DownloadReporter<'l> {
         let now = Instant::now();
-        Reporter {
+        DownloadReporter {
             lifecycle,
             id,
             whole,
@@ -299,7 +299,7 @@ impl<'l> Reporter<'l> {
 
     /// # Errors
     /// UNAVAILABLE if the server is stopping.
-    fn report(&self, progress: Progress) -> Result<(), Error> {
+    fn report(&self, progress: DownloadProgress) -> Result<(), Error> {
         let now = Instant::now();
         let (mut index_at, mut log_at) = self.next.get();
         if now < index_at {
@@ -308,12 +308,12 @@ impl<'l> Reporter<'l> {
         if self.lifecycle.is_ending() {
             return Err(super::change::stopping());
         }
-        let Reporter { id, whole, .. } = self;
+        let DownloadReporter { id, whole, .. } = self;
         let words = format!(
             "downloading: {} of {} files, {}",
             progress.files,
             whole.files,
-            Share(progress.bytes, whole.bytes)
+            DownloadedShare(progress.bytes, whole.bytes)
         );
         index_at = now + INDEX_PERIOD;
         if now >= log_at {
@@ -327,12 +327,12 @@ impl<'l> Reporter<'l> {
 }
 
 #[derive(Clone, Copy)]
-struct Size {
+struct ByteCount {
     files: usize,
     bytes: u64,
 }
 
-impl std::fmt::Display for Size {
+impl std::fmt::Display for ByteCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.bytes {
             bytes @ ..MB => write!(f, "{} files, {bytes} bytes", self.files),
@@ -342,13 +342,13 @@ impl std::fmt::Display for Size {
 }
 
 /// A part of a number of bytes, in units of the whole.
-struct Share(u64, u64);
+struct DownloadedShare(u64, u64);
 
-impl std::fmt::Display for Share {
+impl std::fmt::Display for DownloadedShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
-            Share(part, whole @ ..MB) => write!(f, "{part} of {whole} bytes"),
-            Share(part, whole) => write!(f, "{} of {} MB", Tenths(part), Tenths(whole)),
+            DownloadedShare(part, whole @ ..MB) => write!(f, "{part} of {whole} bytes"),
+            DownloadedShare(part, whole) => write!(f, "{} of {} MB", Tenths(part), Tenths(whole)),
         }
     }
 }

@@ -9,32 +9,32 @@ use std::time::Duration;
 
 use super::UNLOADED;
 use super::loaded::Loaded;
-use super::plan::Plan;
-use super::source::Source;
-use crate::progress::Progress;
-use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry, Versions};
-use crate::sequence::Elder;
+use super::plan::LoadPlan;
+use super::source::ModelSource;
+use crate::progress::LoadProgress;
+use crate::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use crate::sequence::DrainingVersion;
 use crate::{Error, ModelVersion};
 
-pub(super) type Models = BTreeMap<ModelId, Entry>;
+pub(super) type ModelEntries = BTreeMap<ModelId, ModelEntry>;
 
 /// What is known of one model.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct ModelEntry {
     /// Why it has no version that could be loaded, as last looked.
-    pub(super) trouble: Option<Trouble>,
+    pub(super) trouble: Option<LoadFailure>,
     /// All that were ever to be loaded.
-    pub(super) versions: BTreeMap<i64, Slot>,
+    pub(super) versions: BTreeMap<i64, VersionSlot>,
     /// What its versions were made of; none unless the model is to be loaded.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<ModelSource>,
     /// What it is to be put together by whenever its models change, if it is an ensemble.
-    pub(super) blueprint: Option<Box<Plan>>,
+    pub(super) blueprint: Option<Box<LoadPlan>>,
     /// How far its files are on their way from a remote repository, while they are.
     pub(super) arriving: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
+pub(super) enum LoadFailure {
     /// The name appears in several repositories.
     Duplicate,
     /// Its configuration is no good. Upstream's index shows such a model by name only.
@@ -46,12 +46,12 @@ pub(super) enum Trouble {
 }
 
 /// One version.
-pub(super) struct Slot {
-    pub(super) state: State,
+pub(super) struct VersionSlot {
+    pub(super) state: VersionState,
     /// Present from READY until it is taken down.
     pub(super) loaded: Option<Loaded>,
     /// Present while LOADING: how far that is.
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<LoadProgress>>,
     /// Tells a slot that was filled anew from the one that an unloading thread left.
     serial: u64,
     /// While UNLOADING: another version is there for its requests, and it only stays for its sequences.
@@ -59,19 +59,19 @@ pub(super) struct Slot {
 }
 
 /// A version on its way out of service.
-pub(super) struct Departing {
+pub(super) struct Unloading {
     loaded: Loaded,
     /// The slot that still shows it; none if another version took its place.
     slot: Option<(ModelId, i64, u64)>,
     /// That version.
     successor: Option<Arc<ModelVersion>>,
     /// What it is for its sequences, if they go on in it.
-    elder: Option<Arc<Elder>>,
+    elder: Option<Arc<DrainingVersion>>,
 }
 
 /// See the module.
-pub(super) struct Board {
-    models: Mutex<Models>,
+pub(super) struct ModelTable {
+    models: Mutex<ModelEntries>,
     registry: Arc<Registry>,
     has_namespaces: bool,
     /// Models come and go as they are needed: one on its way does not make the server unfit.
@@ -83,13 +83,13 @@ pub(super) struct Board {
     departed: Condvar,
 }
 
-/// See [`Board::show_arriving`].
-pub(super) struct Arriving<'b> {
-    board: &'b Board,
+/// See [`ModelTable::show_arriving`].
+pub(super) struct Downloading<'b> {
+    board: &'b ModelTable,
     id: ModelId,
 }
 
-impl Drop for Arriving<'_> {
+impl Drop for Downloading<'_> {
     fn drop(&mut self) {
         let mut models = self.board.lock();
         if let Some(entry) = models.get_mut(&self.id) {
@@ -102,10 +102,10 @@ impl Drop for Arriving<'_> {
     }
 }
 
-impl Slot {
-    pub(super) fn loading(progress: &Arc<Progress>) -> Slot {
-        Slot {
-            state: State::Loading,
+impl VersionSlot {
+    pub(super) fn loading(progress: &Arc<LoadProgress>) -> VersionSlot {
+        VersionSlot {
+            state: VersionState::Loading,
             loaded: None,
             progress: Some(Arc::clone(progress)),
             serial: 0,
@@ -113,9 +113,9 @@ impl Slot {
         }
     }
 
-    pub(super) fn ready(loaded: Loaded) -> Slot {
-        Slot {
-            state: State::Ready,
+    pub(super) fn ready(loaded: Loaded) -> VersionSlot {
+        VersionSlot {
+            state: VersionState::Ready,
             loaded: Some(loaded),
             progress: None,
             serial: 0,
@@ -123,9 +123,9 @@ impl Slot {
         }
     }
 
-    pub(super) fn unavailable(reason: String) -> Slot {
-        Slot {
-            state: State::Unavailable(reason),
+    pub(super) fn unavailable(reason: String) -> VersionSlot {
+        VersionSlot {
+            state: VersionState::Unavailable(reason),
             loaded: None,
             progress: None,
             serial: 0,
@@ -134,7 +134,7 @@ impl Slot {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.state == State::Ready
+        self.state == VersionState::Ready
     }
 
     /// What the index says beside the state.
@@ -146,15 +146,15 @@ impl Slot {
     }
 }
 
-impl Entry {
+impl ModelEntry {
     /// Takes the loaded version of this number out of service, if there is one.
-    pub(super) fn take_down(&mut self, id: &ModelId, version: i64) -> Option<Departing> {
+    pub(super) fn take_down(&mut self, id: &ModelId, version: i64) -> Option<Unloading> {
         let slot = self.versions.get_mut(&version)?;
         let loaded = slot.loaded.take()?;
         let serial = loaded.serial();
-        slot.state = State::Unloading;
+        slot.state = VersionState::Unloading;
         slot.serial = serial;
-        Some(Departing {
+        Some(Unloading {
             loaded,
             slot: Some((id.clone(), version, serial)),
             successor: None,
@@ -163,11 +163,14 @@ impl Entry {
     }
 
     /// Puts a new version into the place of the old one.
-    pub(super) fn replace(&mut self, version: i64, loaded: Loaded) -> Option<Departing> {
+    pub(super) fn replace(&mut self, version: i64, loaded: Loaded) -> Option<Unloading> {
         let successor = Arc::clone(loaded.version());
-        let old = self.versions.insert(version, Slot::ready(loaded))?.loaded?;
+        let old = self
+            .versions
+            .insert(version, VersionSlot::ready(loaded))?
+            .loaded?;
         successor.succeed(old.version());
-        Some(Departing {
+        Some(Unloading {
             loaded: old,
             slot: None,
             successor: Some(successor),
@@ -176,7 +179,7 @@ impl Entry {
     }
 
     /// A version on its way out goes on as the one of `elders` that it is, if any.
-    pub(super) fn accompany(&mut self, departing: &mut Departing, elders: &[Arc<Elder>]) {
+    pub(super) fn accompany(&mut self, departing: &mut Unloading, elders: &[Arc<DrainingVersion>]) {
         let version = departing.loaded.version();
         departing.elder = elders.iter().find(|elder| elder.is(version)).cloned();
         if departing.elder.is_some()
@@ -188,7 +191,7 @@ impl Entry {
     }
 
     /// Takes all its versions out of service.
-    pub(super) fn take_all_down(&mut self, id: &ModelId) -> Vec<Departing> {
+    pub(super) fn take_all_down(&mut self, id: &ModelId) -> Vec<Unloading> {
         let versions: Vec<i64> = self.versions.keys().copied().collect();
         versions
             .into_iter()
@@ -198,7 +201,7 @@ impl Entry {
 
     /// What the data plane sees of it; none if it is not to be found.
     fn shown(&self) -> Option<Versions> {
-        if self.versions.is_empty() && !matches!(self.trouble, Some(Trouble::Versionless)) {
+        if self.versions.is_empty() && !matches!(self.trouble, Some(LoadFailure::Versionless)) {
             return None;
         }
         let entries = self.versions.iter().map(|(version, slot)| {
@@ -211,7 +214,7 @@ impl Entry {
     }
 
     pub(super) fn has_ready(&self) -> bool {
-        self.versions.values().any(Slot::is_ready)
+        self.versions.values().any(VersionSlot::is_ready)
     }
 
     /// Neither is anything known of it, nor is anything wanted.
@@ -224,13 +227,13 @@ impl Entry {
     }
 }
 
-impl Board {
+impl ModelTable {
     pub(super) fn new(
         registry: Arc<Registry>,
         has_namespaces: bool,
         is_on_demand: bool,
-    ) -> Arc<Board> {
-        Arc::new(Board {
+    ) -> Arc<ModelTable> {
+        Arc::new(ModelTable {
             models: Mutex::default(),
             registry,
             has_namespaces,
@@ -245,7 +248,7 @@ impl Board {
         &self.registry
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Models> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ModelEntries> {
         // Entries are replaced whole, so a panic elsewhere leaves them sound.
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -257,7 +260,7 @@ impl Board {
     }
 
     /// Shows the data plane what `models` holds now.
-    pub(super) fn publish(&self, models: &Models) {
+    pub(super) fn publish(&self, models: &ModelEntries) {
         let shown = models
             .iter()
             .filter_map(|(id, entry)| Some((id.clone(), entry.shown()?)));
@@ -266,39 +269,39 @@ impl Board {
         self.note_readiness(models);
     }
 
-    /// [`Board::publish`] after a change of one model.
-    pub(super) fn publish_one(&self, models: &Models, id: &ModelId) {
+    /// [`ModelTable::publish`] after a change of one model.
+    pub(super) fn publish_one(&self, models: &ModelEntries, id: &ModelId) {
         if self.has_namespaces {
             // Others may have its name.
             return self.publish(models);
         }
         let mut snapshot = (*self.registry.snapshot()).clone();
-        snapshot.replace(&id.name, models.get(id).and_then(Entry::shown));
+        snapshot.replace(&id.name, models.get(id).and_then(ModelEntry::shown));
         self.registry.publish(snapshot);
         self.note_readiness(models);
     }
 
-    fn note_readiness(&self, models: &Models) {
+    fn note_readiness(&self, models: &ModelEntries) {
         let is_all_ready = models.values().all(|entry| {
-            !matches!(entry.trouble, Some(Trouble::Versionless))
+            !matches!(entry.trouble, Some(LoadFailure::Versionless))
                 && (entry.arriving.is_none() || entry.has_ready() || self.is_on_demand)
                 && entry.versions.values().all(|slot| match slot.state {
-                    State::Ready => true,
-                    State::Loading => self.is_on_demand,
-                    State::Unloading => slot.has_heir || self.is_on_demand,
-                    State::Unavailable(ref reason) => reason == UNLOADED,
+                    VersionState::Ready => true,
+                    VersionState::Loading => self.is_on_demand,
+                    VersionState::Unloading => slot.has_heir || self.is_on_demand,
+                    VersionState::Unavailable(ref reason) => reason == UNLOADED,
                 })
         });
         self.is_all_ready.store(is_all_ready, Ordering::Release);
     }
 
     /// Shows that files of a model are on their way, until the value is dropped.
-    pub(super) fn show_arriving(&self, id: &ModelId) -> Arriving<'_> {
+    pub(super) fn show_arriving(&self, id: &ModelId) -> Downloading<'_> {
         let mut models = self.lock();
         models.entry(id.clone()).or_default().arriving = Some(String::new());
         // Requests do not see it, but whether the server is ready.
         self.note_readiness(&models);
-        Arriving {
+        Downloading {
             board: self,
             id: id.clone(),
         }
@@ -315,7 +318,7 @@ impl Board {
 
     /// Drains and unloads versions that were taken out of the registry, each on a thread of its own, because a backend may take for
     /// ever. Returns at once.
-    pub(super) fn send_off(self: &Arc<Self>, departing: Vec<Departing>) {
+    pub(super) fn send_off(self: &Arc<Self>, departing: Vec<Unloading>) {
         for one in &departing {
             one.loaded.retire();
             if one.elder.is_none() {
@@ -350,7 +353,7 @@ impl Board {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn see_off(&self, departing: Departing) {
+    fn see_off(&self, departing: Unloading) {
         let version = Arc::clone(departing.loaded.version());
         // A panicking backend must not make a stop wait for it.
         let unloading = std::panic::AssertUnwindSafe(|| {
@@ -370,10 +373,10 @@ impl Board {
                 .get_mut(&id)
                 .and_then(|entry| entry.versions.get_mut(&number));
             if let Some(slot) = slot
-                && slot.state == State::Unloading
+                && slot.state == VersionState::Unloading
                 && slot.serial == serial
             {
-                slot.state = State::Unavailable(UNLOADED.to_owned());
+                slot.state = VersionState::Unavailable(UNLOADED.to_owned());
                 self.publish_one(&models, &id);
             }
         }

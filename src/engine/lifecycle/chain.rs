@@ -17,12 +17,12 @@ use crate::repository::read_config;
 use crate::{AgentAction, AgentContext, AgentHost, AgentModel, Error, log};
 
 /// Dropped when the model is gone.
-pub(super) struct Chain {
+pub(super) struct AgentChain {
     agents: Vec<Arc<dyn AgentModel>>,
     last: Mutex<AgentAction>,
 }
 
-impl Chain {
+impl AgentChain {
     /// Attaches the agents that `config` names and tells each to load; none if it names none. Each sees the location that its
     /// predecessor left, and the configuration there.
     ///
@@ -34,11 +34,11 @@ impl Chain {
         path: &Path,
         config_name: &str,
         expands: bool,
-    ) -> Result<Option<Chain>, Error> {
+    ) -> Result<Option<AgentChain>, Error> {
         let Some(wanted) = &config.model_repository_agents else {
             return Ok(None);
         };
-        let mut chain = Chain {
+        let mut chain = AgentChain {
             agents: Vec::with_capacity(wanted.agents.len()),
             last: Mutex::new(AgentAction::Load),
         };
@@ -97,7 +97,7 @@ impl Chain {
     }
 }
 
-impl Drop for Chain {
+impl Drop for AgentChain {
     fn drop(&mut self) {
         // Each does nothing unless it is the next step.
         self.advance(AgentAction::Load, AgentAction::LoadFail);

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::board::Trouble;
+use super::board::LoadFailure;
 use super::files::OverrideFiles;
-use super::plan::Plan;
-use super::turns::TurnsClosed;
+use super::plan::LoadPlan;
+use super::turns::LocksClosed;
 use super::{Lifecycle, source};
-use crate::registry::{ModelId, NOT_READY, State};
-use crate::repositories::Scan;
+use crate::registry::{ModelId, NOT_READY, VersionState};
+use crate::repositories::RepositoryScan;
 use crate::{Code, ControlMode, Error, Overrides, log, misplaced, truncated};
 
 /// Stands for all models in the list of startup models.
@@ -88,7 +88,7 @@ impl Lifecycle {
         let summary = self.summary();
         let mut failures: Vec<String> = summary
             .iter()
-            .filter(|[_, _, status]| status != State::Ready.name())
+            .filter(|[_, _, status]| status != VersionState::Ready.name())
             .map(|[name, version, status]| {
                 let reason = status.strip_prefix("UNAVAILABLE: ").unwrap_or(status);
                 match version.as_str() {
@@ -130,7 +130,7 @@ impl Lifecycle {
                 let _turn = self
                     .turns
                     .take(names.clone())
-                    .map_err(|TurnsClosed| stopping())?;
+                    .map_err(|LocksClosed| stopping())?;
                 self.plan_from_request(name, overrides)
             };
             match planned {
@@ -172,7 +172,7 @@ impl Lifecycle {
             let turn = self
                 .turns
                 .take(names.clone())
-                .map_err(|TurnsClosed| stopping())?;
+                .map_err(|LocksClosed| stopping())?;
             let going = self.unloaded_with(name, with_dependents);
             let dormant = self.dependents(&going);
             // Others may have to go as well; all of them are ours before any goes.
@@ -195,7 +195,7 @@ impl Lifecycle {
 
     /// See [`crate::Server::poll_repositories`].
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        let _turn = self.turns.take_all().map_err(|TurnsClosed| stopping())?;
+        let _turn = self.turns.take_all().map_err(|LocksClosed| stopping())?;
         self.synchronize();
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Lifecycle {
                 log::error!(
                     "failed to poll model '{id}': not unique across all model repositories"
                 );
-                self.note_trouble(id, Trouble::Duplicate);
+                self.note_trouble(id, LoadFailure::Duplicate);
                 going.push(id.clone());
                 is_sound.store(false, Ordering::Relaxed);
                 continue;
@@ -254,18 +254,18 @@ impl Lifecycle {
             }
             Err(error) => {
                 log_poll_failure(&id.to_string(), &error);
-                self.note_trouble(id, Trouble::Refused(error));
+                self.note_trouble(id, LoadFailure::Refused(error));
                 is_sound.store(false, Ordering::Relaxed);
                 None
             }
         };
         let plans = Mutex::new(BTreeMap::new());
-        let postpone = |plan: Plan| {
+        let postpone = |plan: LoadPlan| {
             let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
             plans.insert(plan.id.clone(), plan);
         };
         // An ensemble is not to meet its models as they are now for as long as others are on their way.
-        let stands_alone = |plan: &Plan| {
+        let stands_alone = |plan: &LoadPlan| {
             let name = BTreeSet::from([plan.id.name.to_string()]);
             plan.source.needs.is_empty() && self.dependents(&name).is_empty()
         };
@@ -287,7 +287,7 @@ impl Lifecycle {
     }
 
     /// The models that were to be loaded and lie nowhere any more.
-    fn gone(&self, scan: &Scan) -> Vec<ModelId> {
+    fn gone(&self, scan: &RepositoryScan) -> Vec<ModelId> {
         let models = self.board.lock();
         let gone = models.iter().filter(|(id, entry)| {
             // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
@@ -318,7 +318,7 @@ impl Lifecycle {
             let turn = self
                 .turns
                 .take(names.clone())
-                .map_err(|TurnsClosed| stopping())?;
+                .map_err(|LocksClosed| stopping())?;
             let (plans, is_polled) = self.plan_named(asked);
             let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
             let dependents = self.dependents(&changed);
@@ -341,7 +341,7 @@ impl Lifecycle {
     fn load_planned(
         &self,
         mut names: BTreeSet<String>,
-        described: Vec<Plan>,
+        described: Vec<LoadPlan>,
     ) -> Result<Vec<(ModelId, Error)>, Error> {
         let needs: BTreeSet<String> = described
             .iter()
@@ -351,7 +351,7 @@ impl Lifecycle {
             let turn = self
                 .turns
                 .take(names.clone())
-                .map_err(|TurnsClosed| stopping())?;
+                .map_err(|LocksClosed| stopping())?;
             // What cannot be read is missed when the ensemble is put together.
             let (mut plans, _) = self.plan_all(&BTreeSet::new(), &needs);
             plans.extend(described.iter().map(|plan| (plan.id.clone(), plan.clone())));
@@ -368,7 +368,7 @@ impl Lifecycle {
     }
 
     /// What has to be loaded for `asked`, and whether all of it could be read.
-    fn plan_named(&self, asked: &BTreeSet<String>) -> (BTreeMap<ModelId, Plan>, bool) {
+    fn plan_named(&self, asked: &BTreeSet<String>) -> (BTreeMap<ModelId, LoadPlan>, bool) {
         self.plan_all(asked, asked)
     }
 
@@ -377,7 +377,7 @@ impl Lifecycle {
         &self,
         asked: &BTreeSet<String>,
         wanted: &BTreeSet<String>,
-    ) -> (BTreeMap<ModelId, Plan>, bool) {
+    ) -> (BTreeMap<ModelId, LoadPlan>, bool) {
         let mut plans = BTreeMap::new();
         let mut is_polled = true;
         let mut seen = wanted.clone();
@@ -427,7 +427,7 @@ impl Lifecycle {
     /// Loads each model after those that it needs, and puts together anew what needs one of `changed`.
     fn bring_up_in_order(
         &self,
-        plans: BTreeMap<ModelId, Plan>,
+        plans: BTreeMap<ModelId, LoadPlan>,
         changed: BTreeSet<String>,
     ) -> Vec<(ModelId, Error)> {
         let planned = plans.keys().cloned().collect();
@@ -443,7 +443,7 @@ impl Lifecycle {
         &self,
         name: &str,
         overrides: Overrides,
-    ) -> Result<Vec<Plan>, Error> {
+    ) -> Result<Vec<LoadPlan>, Error> {
         if overrides.files.is_empty() {
             let repositories = self.repositories().clone();
             let located = repositories.locate(name)?;
@@ -485,7 +485,7 @@ impl Lifecycle {
     }
 
     /// For the log's table. A model that serves goes on, whatever its directory looks like now.
-    fn note_trouble(&self, id: &ModelId, trouble: Trouble) {
+    fn note_trouble(&self, id: &ModelId, trouble: LoadFailure) {
         let mut models = self.board.lock();
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {

@@ -3,7 +3,7 @@
 use super::control_tests::{explicit, plain, shown, wait_for};
 use super::fake::{Directory, fault};
 use super::tests::start;
-use crate::Options;
+use crate::EngineOptions;
 
 const TENSORS: &str = r#""input":[{"name":"IN","data_type":"TYPE_INT32","dims":[1]}],"output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]}]"#;
 
@@ -50,7 +50,7 @@ fn variables_of_the_environment_are_put_in_on_request() {
         "metric_tags { key: 'a' value: '${CONCH_NO_SUCH}' }",
     );
     let tags = |expands_config| {
-        let (_, server) = start(Options {
+        let (_, server) = start(EngineOptions {
             expands_config,
             ..explicit(&directory, &["r"])
         });
@@ -74,7 +74,7 @@ fn the_index_says_how_far_a_load_is() {
     for name in ["one", "two"] {
         directory.model("r", name, &["1"], &fault("meet"));
     }
-    let (_, server) = start(Options {
+    let (_, server) = start(EngineOptions {
         model_load_thread_count: 2,
         ..explicit(&directory, &["r"])
     });
@@ -88,7 +88,7 @@ fn the_index_says_how_far_a_load_is() {
         second.join().unwrap().unwrap();
     });
     assert_eq!(shown(&server), ["one:1 READY", "two:1 READY"]);
-    let progress = crate::progress::Progress::default();
+    let progress = crate::progress::LoadProgress::default();
     progress.reach("one");
     assert_eq!(progress.text(), "one");
     progress.begin_attempt(2, 3);

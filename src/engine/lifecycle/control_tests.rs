@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use super::fake::{Directory, Host, fault};
 use super::tests::{Count, options, row, start, submit};
 use crate::server::IndexRow;
-use crate::{Code, ControlMode, Error, Options, Overrides, Server};
+use crate::{Code, ControlMode, EngineOptions, Error, Overrides, Server};
 
-pub(super) fn explicit(directory: &Directory, repositories: &[&str]) -> Options {
-    Options {
+pub(super) fn explicit(directory: &Directory, repositories: &[&str]) -> EngineOptions {
+    EngineOptions {
         model_control_mode: ControlMode::Explicit,
         ..options(directory, repositories)
     }
 }
 
-pub(super) fn polling(directory: &Directory, repositories: &[&str]) -> Options {
-    Options {
+pub(super) fn polling(directory: &Directory, repositories: &[&str]) -> EngineOptions {
+    EngineOptions {
         model_control_mode: ControlMode::Poll,
         ..options(directory, repositories)
     }
@@ -92,7 +92,7 @@ fn the_mode_decides_what_is_allowed() {
         (ControlMode::Poll, false, true),
         (ControlMode::Explicit, true, false),
     ] {
-        let (_, server) = start(Options {
+        let (_, server) = start(EngineOptions {
             model_control_mode: mode,
             ..options(&directory, &["r"])
         });
@@ -146,7 +146,7 @@ fn startup_models() {
     for (startup, expected) in table {
         let host = Arc::new(Host::default());
         let started = Server::start(
-            Options {
+            EngineOptions {
                 startup_models: startup.iter().map(|name| (*name).to_owned()).collect(),
                 exit_on_error: true,
                 ..explicit(&directory, &["r"])
@@ -164,7 +164,7 @@ fn startup_models() {
             (started, _) => panic!("{startup:?}: {:?}", started.map(|_| ())),
         }
     }
-    let (_, server) = start(Options {
+    let (_, server) = start(EngineOptions {
         startup_models: vec!["*".to_owned()],
         ..explicit(&directory, &["r"])
     });
@@ -332,7 +332,7 @@ fn namespaces_tell_models_apart() {
         directory.model(repository, "same", versions, "");
     }
     directory.model("s", "own", &["1"], "");
-    let (_, server) = start(Options {
+    let (_, server) = start(EngineOptions {
         namespacing: true,
         ..options(&directory, &["r", "s"])
     });
@@ -483,7 +483,7 @@ fn a_load_that_takes_too_long_is_given_up() {
     let directory = Directory::new();
     directory.model("r", "stuck", &["1"], &fault("stuck"));
     directory.model("r", "a", &["1"], "");
-    let options = Options {
+    let options = EngineOptions {
         model_load_timeout: Some(Duration::from_secs(2)),
         model_load_thread_count: 1,
         model_load_retry_count: 3,
@@ -525,7 +525,7 @@ fn a_start_that_is_not_wanted_any_more_loads_nothing_more() {
     for name in ["a", "b", "c"] {
         directory.model("r", name, &["1"], &fault("stuck"));
     }
-    let options = Options {
+    let options = EngineOptions {
         model_load_thread_count: 1,
         exit_on_error: false,
         ..options(&directory, &["r"])

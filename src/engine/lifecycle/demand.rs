@@ -8,8 +8,8 @@ use std::sync::Arc;
 use conch_config::Scheduling;
 
 use super::Lifecycle;
-use super::board::{Entry, Slot};
-use crate::demand::Resident;
+use super::board::{ModelEntry, VersionSlot};
+use crate::demand::ResidentModel;
 use crate::registry::ModelId;
 use crate::{ModelVersion, remote};
 
@@ -55,7 +55,7 @@ impl Lifecycle {
         &self,
         size_of: &dyn Fn(&str) -> Option<u64>,
         is_busy: &dyn Fn(&str) -> bool,
-    ) -> Vec<Resident> {
+    ) -> Vec<ResidentModel> {
         let models = self.board.lock();
         let mut residents = Vec::new();
         let needed: BTreeSet<&str> = models
@@ -70,7 +70,7 @@ impl Lifecycle {
             }
             let used = loaded.iter().map(|version| version.last_used_ms()).max();
             let is_plain = entry.source.as_ref().is_some_and(|source| source.is_plain);
-            residents.push(Resident {
+            residents.push(ResidentModel {
                 name: Arc::clone(&id.name),
                 bytes: size_of(&id.name).unwrap_or(0),
                 used: used.unwrap_or(0),
@@ -89,7 +89,7 @@ impl Lifecycle {
             .map(|version| (Arc::clone(&version.name), ()))
             .collect();
         for name in departing.into_keys() {
-            residents.push(Resident {
+            residents.push(ResidentModel {
                 bytes: size_of(&name).unwrap_or(0),
                 name,
                 used: 0,
@@ -126,11 +126,11 @@ impl Lifecycle {
     }
 }
 
-fn versions(entry: &Entry) -> impl Iterator<Item = &Arc<ModelVersion>> {
+fn versions(entry: &ModelEntry) -> impl Iterator<Item = &Arc<ModelVersion>> {
     let loaded = entry
         .versions
         .values()
-        .filter_map(|slot: &Slot| slot.loaded.as_ref());
+        .filter_map(|slot: &VersionSlot| slot.loaded.as_ref());
     loaded.map(|loaded| loaded.version())
 }
 

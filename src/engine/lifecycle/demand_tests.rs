@@ -9,13 +9,15 @@ use std::time::Duration;
 use super::control_tests::{explicit, plain, shown, wait_for};
 use super::fake::{Directory, fault};
 use super::tests::{Count, start};
-use crate::demand::{Call, Settings, Summons};
-use crate::{Code, Completion, Draft, DraftInput, Error, Options, Reservation, Server, Stamps};
+use crate::demand::{LoadFuture, LoadOutcome, OnDemandSettings};
+use crate::{
+    Code, Completion, Draft, DraftInput, EngineOptions, Error, InFlightPermit, Server, Timestamps,
+};
 
 /// Room for `count` models of [`model`].
-fn on_demand(directory: &Directory, count: u64, patience_ms: u64) -> Options {
-    Options {
-        demand: Some(Settings {
+fn on_demand(directory: &Directory, count: u64, patience_ms: u64) -> EngineOptions {
+    EngineOptions {
+        demand: Some(OnDemandSettings {
             budget_bytes: count * MODEL_BYTES + MODEL_BYTES / 2,
             patience: Duration::from_millis(patience_ms),
             waiting_max: 4,
@@ -43,7 +45,7 @@ impl Wake for Bell {
 }
 
 /// Waits on this thread.
-fn wait(call: Call) -> Result<Option<Reservation>, Error> {
+fn wait(call: LoadFuture) -> Result<Option<InFlightPermit>, Error> {
     let waker = Waker::from(Arc::new(Bell(std::thread::current())));
     let mut call = std::pin::pin!(call);
     loop {
@@ -54,14 +56,14 @@ fn wait(call: Call) -> Result<Option<Reservation>, Error> {
     }
 }
 
-fn lease(server: &Arc<Server>, name: &str) -> Result<Option<Reservation>, Error> {
+fn lease(server: &Arc<Server>, name: &str) -> Result<Option<InFlightPermit>, Error> {
     match server.demand().unwrap().summon(server, name, None)? {
-        Summons::Here(lease) => Ok(lease),
-        Summons::Coming(call) => wait(call),
+        LoadOutcome::Here(lease) => Ok(lease),
+        LoadOutcome::Coming(call) => wait(call),
     }
 }
 
-fn message(outcome: Result<Option<Reservation>, Error>) -> (Code, String) {
+fn message(outcome: Result<Option<InFlightPermit>, Error>) -> (Code, String) {
     let error = outcome.map(|lease| lease.is_some()).unwrap_err();
     (error.code, error.message.into_owned())
 }
@@ -74,14 +76,14 @@ fn infer(server: &Arc<Server>, name: &str, count: &Arc<Count>) -> Result<(), Err
         name: "IN",
         data_type: conch_config::DataType::Int32,
         shape: [1, 1].into_iter().collect(),
-        chunks: [conch_memory::View::copy_of(&[1, 0, 0, 0])]
+        chunks: [conch_memory::ByteView::copy_of(&[1, 0, 0, 0])]
             .into_iter()
             .collect(),
     });
     let completion = Arc::clone(count) as Arc<dyn Completion>;
-    let stamps = Stamps {
+    let stamps = Timestamps {
         request_start_ns: crate::clock::monotonic_ns(),
-        ..Stamps::default()
+        ..Timestamps::default()
     };
     let ticket = crate::admit::admit_reserved(reservation, draft, &completion, 0, stamps)?;
     let model = Arc::clone(&ticket.shared().model);
@@ -107,7 +109,7 @@ fn a_model_comes_when_it_is_asked_for_and_the_one_used_least_lately_goes() {
     drop(b);
     // A version that nobody has does not come by loading what is there.
     let summoned = server.demand().unwrap().summon(&server, "b", Some(7));
-    assert!(matches!(summoned, Ok(Summons::Here(None))));
+    assert!(matches!(summoned, Ok(LoadOutcome::Here(None))));
     // A client's own load makes room, too.
     plain(&server, "a").unwrap();
     assert_eq!(shown(&server).len(), 3);
@@ -191,9 +193,9 @@ fn so_many_wait_and_who_leaves_makes_room() {
     model(&directory, "n", &fault("meet"));
     let (host, server) = start(on_demand(&directory, 2, LONG_MS));
     let summon = |name| server.demand().unwrap().summon(&server, name, None);
-    let mut calls: Vec<Call> = (0..4)
+    let mut calls: Vec<LoadFuture> = (0..4)
         .map(|_| match summon("m") {
-            Ok(Summons::Coming(call)) => call,
+            Ok(LoadOutcome::Coming(call)) => call,
             _ => panic!("its load waits for the other's"),
         })
         .collect();
@@ -204,7 +206,7 @@ fn so_many_wait_and_who_leaves_makes_room() {
         "as many requests wait for models as may (4), try again later"
     );
     calls.pop();
-    let Ok(Summons::Coming(call)) = summon("n") else {
+    let Ok(LoadOutcome::Coming(call)) = summon("n") else {
         panic!("there is room for one")
     };
     assert!(wait(call).unwrap().is_some());
@@ -221,7 +223,7 @@ fn the_start_keeps_to_the_budget_and_wants_explicit_mode() {
     for name in ["a", "b", "c"] {
         model(&directory, name, "");
     }
-    let options = Options {
+    let options = EngineOptions {
         startup_models: vec!["*".to_owned()],
         ..on_demand(&directory, 2, LONG_MS)
     };
@@ -232,11 +234,11 @@ fn the_start_keeps_to_the_budget_and_wants_explicit_mode() {
     });
     server.stop().unwrap();
     for options in [
-        Options {
+        EngineOptions {
             model_control_mode: crate::ControlMode::None,
             ..on_demand(&directory, 2, LONG_MS)
         },
-        Options {
+        EngineOptions {
             namespacing: true,
             ..on_demand(&directory, 2, LONG_MS)
         },

@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use conch_config::{Composing, Ensembling, ModelConfig, Scheduling};
+use conch_config::{ComposingModels, Ensembling, ModelConfig, Scheduling};
 
-use super::board::{Entry, Models, Trouble};
+use super::board::{LoadFailure, ModelEntries, ModelEntry};
 use super::loaded::Loaded;
-use super::plan::Plan;
+use super::plan::LoadPlan;
 use super::step_graph::{StepGraph, locate};
 use super::{Lifecycle, UNLOADED, source};
 use crate::ensemble::Ensemble;
-use crate::registry::{ModelId, State};
+use crate::registry::{ModelId, VersionState};
 use crate::{Error, ModelVersion, log};
 
-impl Plan {
+impl LoadPlan {
     pub(super) fn is_ensemble(&self) -> bool {
         self.candidate.scheduling == Scheduling::Ensemble
     }
@@ -30,7 +30,7 @@ const RUNS_MAX: u64 = 1 << 16;
 impl Lifecycle {
     /// Completes the plans of ensembles by what their models are now. Those that do not fit are taken down; returned is what is left, and
     /// what is wrong with the others.
-    pub(super) fn assemble(&self, plans: Vec<Plan>) -> (Vec<Plan>, Vec<(ModelId, Error)>) {
+    pub(super) fn assemble(&self, plans: Vec<LoadPlan>) -> (Vec<LoadPlan>, Vec<(ModelId, Error)>) {
         let mut failures = Vec::new();
         let planned: BTreeMap<ModelId, ModelConfig> = plans
             .iter()
@@ -67,7 +67,7 @@ impl Lifecycle {
                     .board
                     .lock()
                     .get(&plan.id)
-                    .is_some_and(Entry::has_ready);
+                    .is_some_and(ModelEntry::has_ready);
                 if !serves {
                     self.lay_dormant(blueprint, &error);
                 }
@@ -96,7 +96,7 @@ impl Lifecycle {
     /// INVALID_ARG in upstream's words for a circle, through whatever is planned, serves or lies dormant.
     fn claim_steps(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         planned: &BTreeMap<ModelId, ModelConfig>,
     ) -> Result<(), Error> {
         let mut models = self.board.lock();
@@ -113,7 +113,7 @@ impl Lifecycle {
     ///
     /// # Errors
     /// INVALID_ARG in upstream's words for a model that is not there, or that it does not fit.
-    fn composed(&self, plan: &Plan) -> Result<ModelConfig, Error> {
+    fn composed(&self, plan: &LoadPlan) -> Result<ModelConfig, Error> {
         let id = &plan.id;
         let mut config = plan.candidate.config.clone();
         let ensembling = conch_config::ensembling(&config)
@@ -136,14 +136,14 @@ impl Lifecycle {
                 missing.join(", ")
             )));
         }
-        let mut parts: Vec<(String, &ModelId, Arc<conch_config::Model>)> = Vec::new();
+        let mut parts: Vec<(String, &ModelId, Arc<conch_config::ResolvedConfig>)> = Vec::new();
         for (step, of_step) in ensembling.steps.iter().zip(found) {
             let version = ready_version(&models, id, of_step, step.version)?;
             parts.push((of_step.to_string(), of_step, Arc::clone(&version.config)));
         }
-        let composing: Vec<Composing<'_>> = parts
+        let composing: Vec<ComposingModels<'_>> = parts
             .iter()
-            .map(|(label, id, config)| Composing {
+            .map(|(label, id, config)| ComposingModels {
                 namespace: &id.namespace,
                 label,
                 config: &config.message,
@@ -154,13 +154,13 @@ impl Lifecycle {
     }
 
     /// Takes an ensemble down that cannot be without what is gone; it comes back with it.
-    fn lay_dormant(&self, blueprint: Plan, error: &Error) {
+    fn lay_dormant(&self, blueprint: LoadPlan, error: &Error) {
         let id = blueprint.id.clone();
         let mut departing = Vec::new();
         {
             let mut models = self.board.lock();
             let entry = models.entry(id.clone()).or_default();
-            entry.trouble = Some(Trouble::Invalid(error.clone()));
+            entry.trouble = Some(LoadFailure::Invalid(error.clone()));
             entry.source = Some(blueprint.source.clone().following(entry.source.as_ref()));
             entry.blueprint = Some(Box::new(blueprint));
             departing.extend(entry.take_all_down(&id));
@@ -172,12 +172,14 @@ impl Lifecycle {
     /// Makes one version of an ensemble whose plan is complete.
     pub(super) fn load_ensemble(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         version: i64,
         started: Instant,
     ) -> Result<Loaded, Error> {
-        let Plan { id, candidate, .. } = plan;
-        let config = Arc::new(conch_config::Model::from_message(candidate.config.clone())?);
+        let LoadPlan { id, candidate, .. } = plan;
+        let config = Arc::new(conch_config::ResolvedConfig::from_message(
+            candidate.config.clone(),
+        )?);
         let ensembling = conch_config::ensembling(&config.message)
             .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
         let entry = ModelVersion::new(
@@ -215,7 +217,7 @@ impl Lifecycle {
     /// Outputs without labels have those of the outputs that they are.
     fn borrow_labels(
         &self,
-        config: &conch_config::Model,
+        config: &conch_config::ResolvedConfig,
         ensembling: &Ensembling,
         labels: &mut crate::labels::Labels,
     ) {
@@ -238,7 +240,7 @@ impl Lifecycle {
     }
 
     /// The plan of an ensemble that is to be loaded but lacks something, or did when it was last put together.
-    pub(super) fn dormant(&self, id: &ModelId) -> Option<Plan> {
+    pub(super) fn dormant(&self, id: &ModelId) -> Option<LoadPlan> {
         let models = self.board.lock();
         let entry = models.get(id).filter(|entry| !entry.has_ready())?;
         entry.blueprint.as_ref().map(|plan| (**plan).clone())
@@ -257,7 +259,7 @@ impl Lifecycle {
     /// Puts the ensembles together anew that need one of `changed`, but for those that were `planned` themselves.
     pub(super) fn follow_up(&self, changed: &BTreeSet<String>, planned: &BTreeSet<ModelId>) {
         let names = self.dependents(changed);
-        let plans: BTreeMap<ModelId, Plan> = {
+        let plans: BTreeMap<ModelId, LoadPlan> = {
             let models = self.board.lock();
             let is_due = |id: &ModelId| names.contains(&*id.name) && !planned.contains(id);
             models
@@ -275,7 +277,7 @@ impl Lifecycle {
 
 /// The version of a step's model whose configuration counts: the highest. The one that the step wants must be there, too.
 fn ready_version<'m>(
-    models: &'m Models,
+    models: &'m ModelEntries,
     ensemble: &ModelId,
     id: &ModelId,
     wanted: Option<i64>,
@@ -285,7 +287,7 @@ fn ready_version<'m>(
     let entry = models
         .get(id)
         .ok_or_else(|| depends("which has no loaded version.".to_owned()))?;
-    if let Some(Trouble::Invalid(error)) = &entry.trouble {
+    if let Some(LoadFailure::Invalid(error)) = &entry.trouble {
         return Err(depends(format!(
             "which is not valid. Model '{id}' failed with error: {}",
             error.message
@@ -307,13 +309,13 @@ fn ready_version<'m>(
     }
 }
 
-impl Entry {
+impl ModelEntry {
     /// Whether it is loaded, or was to be.
     pub(super) fn is_known(&self) -> bool {
         self.source.is_some()
             || matches!(
                 self.trouble,
-                Some(Trouble::Invalid(_) | Trouble::Versionless)
+                Some(LoadFailure::Invalid(_) | LoadFailure::Versionless)
             )
     }
 
@@ -328,7 +330,7 @@ impl Entry {
 
     /// Why it has no ready version.
     fn failure(&self, id: &ModelId) -> Option<String> {
-        if let Some(Trouble::Versionless) = self.trouble {
+        if let Some(LoadFailure::Versionless) = self.trouble {
             return Some(format!(
                 "at least one version must be available under the version policy of model '{}'",
                 id.name
@@ -338,7 +340,7 @@ impl Entry {
             .versions
             .iter()
             .filter_map(|(version, slot)| match &slot.state {
-                State::Unavailable(reason) if reason != UNLOADED => Some(format!(
+                VersionState::Unavailable(reason) if reason != UNLOADED => Some(format!(
                     "version {version} is at UNAVAILABLE state: {reason};"
                 )),
                 _ => None,

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
 use super::fake::{Directory, fault};
-use super::plan::Plan;
+use super::plan::LoadPlan;
 use super::tests::{Count, options, start, submit, submit_as};
 use crate::fixture::Recorder;
 use crate::registry::ModelId;
 use crate::{
-    Code, Completion, CorrelationId, Delivery, Draft, Error, Options, Overrides, Parameter,
+    Code, Completion, CorrelationId, Delivery, Draft, EngineOptions, Error, Overrides, Parameter,
     ParameterValue, Response, Server, withdraw,
 };
 
@@ -273,7 +273,7 @@ fn namespaces_of_steps() {
     ensemble_in(&directory, "r", "elsewhere", &["there"], "INT32");
     directory.folder("t");
     ensemble_in(&directory, "t", "unclear", &["both"], "INT32");
-    let (_, server) = start(Options {
+    let (_, server) = start(EngineOptions {
         namespacing: true,
         ..options(&directory, &["r", "s", "t"])
     });
@@ -299,7 +299,7 @@ fn a_load_of_an_ensemble_looks_for_its_models_again() {
     directory.model("s", "both", &["1"], "");
     ensemble_in(&directory, "r", "own", &["both"], "INT32");
     ensemble_in(&directory, "s", "other", &["both"], "INT32");
-    let (_, server) = start(Options {
+    let (_, server) = start(EngineOptions {
         namespacing: true,
         ..explicit(&directory, &["r", "s"])
     });
@@ -563,7 +563,7 @@ fn namespaces_tell_models_of_a_circle_apart() {
     ensemble_in(&directory, "s", "b", &["leaf"], "INT32");
     // In r: whole needs r's b, a plain model. In s: b, an ensemble, needs whole, which is only in r.
     ensemble_in(&directory, "r", "whole", &["b"], "INT32");
-    let options = Options {
+    let options = EngineOptions {
         namespacing: true,
         ..polling(&directory, &["r", "s"])
     };
@@ -610,14 +610,14 @@ fn namespaces_tell_models_apart_when_they_load_and_stop() {
         );
         ensemble_in(&directory, repository, outer, &[inner], "INT32");
     }
-    let options = Options {
+    let options = EngineOptions {
         namespacing: true,
         ..options(&directory, &["r", "s"])
     };
     let (_, server) = start(options);
     let snapshot = server.registry().snapshot();
     assert_eq!(snapshot.ready_models().len(), 6);
-    let planned: BTreeMap<ModelId, Plan> = {
+    let planned: BTreeMap<ModelId, LoadPlan> = {
         let models = server.lifecycle().board.lock();
         let blueprints = models
             .iter()

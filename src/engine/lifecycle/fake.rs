@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::stats::ExecutionSpan;
 use crate::{
-    Backend, BackendHost, BackendSpec, Batch, Departures, Error, ExecutionPolicy, Instance,
-    InstanceSpec, LoadContext, Model, ModelVersion, Output, PreferredGroup, Response, clock,
+    Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
+    LoadContext, Model, ModelVersion, Output, PendingResponses, PreferredGroup, Response, clock,
 };
 
 /// A directory that goes away with the value.
@@ -219,7 +219,7 @@ impl Backend for FakeBackend {
             let text = "ensemble_scheduling { step { model_name: 'other' model_version: -1 } }";
             let proposed = conch_config::parse_text("proposal", text).unwrap();
             message.scheduling_choice = proposed.scheduling_choice;
-            config = Arc::new(conch_config::Model::from_message(message)?);
+            config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
         }
         if fault == "complete" {
             assert!(context.may_complete && config.inputs.is_empty());
@@ -227,7 +227,7 @@ impl Backend for FakeBackend {
             let text = "input [ { name: 'X' data_type: TYPE_FP32 dims: [ 4 ] } ] output [ { name: 'Y' data_type: TYPE_FP32 dims: [ 4 ] } ]";
             let tensors = conch_config::parse_text("proposal", text).unwrap();
             (message.input, message.output) = (tensors.input, tensors.output);
-            config = Arc::new(conch_config::Model::from_message(message)?);
+            config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
         }
         Ok(Arc::new(FakeModel {
             id,
@@ -242,13 +242,13 @@ impl Backend for FakeBackend {
 struct FakeModel {
     id: String,
     fault: String,
-    config: Arc<conch_config::Model>,
+    config: Arc<conch_config::ResolvedConfig>,
     events: Arc<Events>,
     gate: Arc<Gate>,
 }
 
 impl Model for FakeModel {
-    fn config(&self) -> Arc<conch_config::Model> {
+    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
         Arc::clone(&self.config)
     }
 
@@ -282,7 +282,7 @@ struct FakeInstance {
 }
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
         let start_ns = clock::monotonic_ns();
         if self.model.fault == "hold" {
             self.model.gate.pass();

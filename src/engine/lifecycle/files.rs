@@ -4,12 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::{Error, Scratch, truncated};
+use crate::{Error, ScratchDirectory, truncated};
 
 /// A temporary model directory.
 #[derive(Debug)]
 pub(super) struct OverrideFiles {
-    directory: Scratch,
+    directory: ScratchDirectory,
 }
 
 impl OverrideFiles {
@@ -19,7 +19,7 @@ impl OverrideFiles {
     /// INVALID_ARG for a path that leads out of the directory or through a file; INTERNAL if writing fails. Nothing is left then.
     pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<OverrideFiles, Error> {
         let written = OverrideFiles {
-            directory: Scratch::new()?,
+            directory: ScratchDirectory::new()?,
         };
         for (name, contents) in files {
             written.add(name, contents)?;

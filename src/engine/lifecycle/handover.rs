@@ -5,11 +5,11 @@ use std::sync::Arc;
 use conch_config::Scheduling;
 
 use super::Lifecycle;
-use super::board::Slot;
-use super::load::Change;
+use super::board::VersionSlot;
+use super::load::VersionChange;
 use crate::ModelVersion;
 use crate::registry::ModelId;
-use crate::sequence::{Elder, Elders};
+use crate::sequence::{DrainingVersion, DrainingVersions};
 
 impl Lifecycle {
     /// Makes elders of the versions of model `id` that `changes` take the place of, for those that come. Call it before these are published.
@@ -20,19 +20,19 @@ impl Lifecycle {
         &self,
         id: &ModelId,
         kept: &[i64],
-        changes: &[(i64, Change)],
-    ) -> Vec<Arc<Elder>> {
+        changes: &[(i64, VersionChange)],
+    ) -> Vec<Arc<DrainingVersion>> {
         let coming = |number: i64| {
             changes.iter().find_map(|(other, change)| match change {
-                Change::Loaded(loaded) if *other == number => Some(loaded.version()),
+                VersionChange::Loaded(loaded) if *other == number => Some(loaded.version()),
                 _ => None,
             })
         };
         let staying = |number: &i64| {
             kept.contains(number)
-                || changes
-                    .iter()
-                    .any(|(other, change)| other == number && matches!(change, Change::Revised(_)))
+                || changes.iter().any(|(other, change)| {
+                    other == number && matches!(change, VersionChange::Revised(_))
+                })
         };
         let highest = kept.iter().chain(changes.iter().map(|(number, _)| number));
         let highest = highest.max().and_then(|number| coming(*number));
@@ -42,7 +42,7 @@ impl Lifecycle {
             let ready = slots
                 .into_iter()
                 .flatten()
-                .filter(|(_, slot)| Slot::is_ready(slot));
+                .filter(|(_, slot)| VersionSlot::is_ready(slot));
             let loaded =
                 ready.filter_map(|(number, slot)| Some((*number, slot.loaded.as_ref()?.version())));
             loaded
@@ -64,11 +64,11 @@ impl Lifecycle {
             if heirs.is_empty() {
                 continue;
             }
-            let Some(elder) = Elder::new(version) else {
+            let Some(elder) = DrainingVersion::new(version) else {
                 continue;
             };
             for heir in heirs {
-                Elders::inherit(heir, version, &elder);
+                DrainingVersions::inherit(heir, version, &elder);
             }
             elders.push(elder);
         }
@@ -79,8 +79,9 @@ impl Lifecycle {
 /// Whether requests that go to `heir` may go on to `version` instead: who sent them has looked whether it has sequences, and whether it
 /// answers more than once.
 fn continues(version: &ModelVersion, heir: &ModelVersion) -> bool {
-    let is_sequential =
-        |config: &conch_config::Model| matches!(config.scheduling, Scheduling::Sequence(_));
+    let is_sequential = |config: &conch_config::ResolvedConfig| {
+        matches!(config.scheduling, Scheduling::Sequence(_))
+    };
     is_sequential(&version.config)
         && is_sequential(&heir.config)
         && version.config.is_decoupled == heir.config.is_decoupled

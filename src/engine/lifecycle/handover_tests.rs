@@ -10,11 +10,11 @@ use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
 use super::fake::{Directory, Host, fault};
 use super::tests::start;
 use crate::admit::{self, admit_reserved};
-use crate::readiness::Readiness;
+use crate::readiness::ReadinessAnswer;
 use crate::request::CorrelationId;
 use crate::{
-    Code, Completion, Delivery, Draft, DraftInput, Error, ModelVersion, NoPlace, Reservation,
-    Server, Stamps, clock,
+    Code, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion, Rejected,
+    Server, Timestamps, clock,
 };
 
 const START: u32 = 1;
@@ -82,12 +82,12 @@ impl Stage {
         Arc::clone(snapshot.find("m", None).unwrap())
     }
 
-    fn reserve(&self, version: Option<i64>, id: u64, flags: u32) -> Result<Reservation, Error> {
+    fn reserve(&self, version: Option<i64>, id: u64, flags: u32) -> Result<InFlightPermit, Error> {
         let snapshot = self.server.registry().snapshot();
         let model = snapshot.find("m", version)?;
         let id = CorrelationId::Unsigned(id);
-        Reservation::of_sequence(model, version, &id, flags)
-            .map_err(|why: NoPlace| admit::refuse(model, &Draft::default(), why))
+        InFlightPermit::of_sequence(model, version, &id, flags)
+            .map_err(|why: Rejected| admit::refuse(model, &Draft::default(), why))
     }
 
     /// Sends a request whose answer comes under its number.
@@ -132,7 +132,7 @@ impl Stage {
 }
 
 fn submit(
-    reservation: Reservation,
+    reservation: InFlightPermit,
     heard: &Arc<Heard>,
     slot: u64,
     id: u64,
@@ -147,13 +147,13 @@ fn submit(
         name: "IN",
         data_type: DataType::Int32,
         shape: [1, 1].into_iter().collect(),
-        chunks: [conch_memory::View::copy_of(&[1, 0, 0, 0])]
+        chunks: [conch_memory::ByteView::copy_of(&[1, 0, 0, 0])]
             .into_iter()
             .collect(),
     });
-    let stamps = Stamps {
+    let stamps = Timestamps {
         request_start_ns: clock::monotonic_ns(),
-        ..Stamps::default()
+        ..Timestamps::default()
     };
     let completion = Arc::clone(heard) as Arc<dyn Completion>;
     let ticket = admit_reserved(reservation, draft, &completion, slot, stamps)?;
@@ -319,7 +319,10 @@ fn another_version_takes_requests_over_that_name_none() {
     stage.server.poll_repositories().unwrap();
     assert_eq!(shown(&stage.server), ["m:1 UNLOADING", "m:2 READY"]);
     // It is not on its way out for want of health.
-    assert!(matches!(stage.server.readiness(), Readiness::Known(true)));
+    assert!(matches!(
+        stage.server.readiness(),
+        ReadinessAnswer::Known(true)
+    ));
     assert_eq!(stage.ask(1, 0).unwrap().version, 1);
     assert_eq!(stage.ask(2, 0).unwrap().version, 1);
     assert_eq!(stage.ask(3, START).unwrap().version, 2);
@@ -401,7 +404,7 @@ fn an_ensembles_steps_go_on_where_their_sequences_are() {
     let ask = |stage: &Stage, id: u64, flags: u32| {
         let snapshot = stage.server.registry().snapshot();
         let heard = Arc::new(Heard::default());
-        let reservation = Reservation::new(snapshot.find("e", None).unwrap()).unwrap();
+        let reservation = InFlightPermit::new(snapshot.find("e", None).unwrap()).unwrap();
         submit(reservation, &heard, 0, id, flags).unwrap();
         heard.wait(1);
         let (_, outcome) = heard.answers.lock().unwrap().pop().unwrap();
@@ -456,9 +459,9 @@ fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
                             let key = CorrelationId::Unsigned(id);
                             let mut found = Arc::clone(reader.load().find("m", None).unwrap());
                             let reservation = loop {
-                                match Reservation::of_sequence(&found, None, &key, flags) {
+                                match InFlightPermit::of_sequence(&found, None, &key, flags) {
                                     Ok(reservation) => break reservation,
-                                    Err(NoPlace::Retired) => {
+                                    Err(Rejected::Retired) => {
                                         found = Arc::clone(reader.load().find("m", None).unwrap());
                                     }
                                     Err(why) => panic!("{why:?}"),

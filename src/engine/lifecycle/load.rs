@@ -9,59 +9,59 @@ use std::time::Instant;
 
 use conch_config::{Gpus, ModelConfig, Scheduling};
 
-use super::board::{Departing, Entry, Slot, Trouble};
-use super::loaded::{Loaded, Staff};
-use super::plan::Plan;
-use super::revise::{self, Revised};
+use super::board::{LoadFailure, ModelEntry, Unloading, VersionSlot};
+use super::loaded::{Instances, Loaded};
+use super::plan::LoadPlan;
+use super::revise::{self, InstanceRevision};
 use super::{Lifecycle, UNLOADED};
-use crate::core::Lineup;
+use crate::core::InstancePlan;
 use crate::instances::instance_specs;
-use crate::progress::Progress;
+use crate::progress::LoadProgress;
 use crate::registry::ModelId;
 use crate::repository::choose_versions;
-use crate::states::StatesStart;
+use crate::states::InitialStates;
 use crate::warm_up::WarmUp;
 use crate::{BackendSpec, Error, LoadContext, ModelVersion, core, log};
 
 /// A model whose versions are being loaded.
 struct Loading {
-    plan: Plan,
+    plan: LoadPlan,
     versions: Vec<i64>,
     /// Versions that are ready and stay as they are.
     kept: Vec<i64>,
     /// Of each version.
-    progress: BTreeMap<i64, Arc<Progress>>,
-    outcomes: Mutex<Vec<(i64, Result<Change, Error>)>>,
+    progress: BTreeMap<i64, Arc<LoadProgress>>,
+    outcomes: Mutex<Vec<(i64, Result<VersionChange, Error>)>>,
 }
 
 /// What a version's load comes to.
-pub(super) enum Change {
+pub(super) enum VersionChange {
     /// A version beside the one that serves, if one does.
     Loaded(Loaded),
     /// Other instances for the one that serves.
-    Revised(Revised),
+    Revised(InstanceRevision),
 }
 
-impl Change {
+impl VersionChange {
     /// Takes down again what came up for nothing.
     pub(super) fn undo(self) {
         match self {
-            Change::Loaded(loaded) => loaded.unload(),
-            Change::Revised(revised) => drop(revised),
+            VersionChange::Loaded(loaded) => loaded.unload(),
+            VersionChange::Revised(revised) => drop(revised),
         }
     }
 }
 
 /// How many versions may load at once, whoever loads them.
-pub(super) struct Permits {
+pub(super) struct LoadPermits {
     thread_count: usize,
     free: Mutex<usize>,
     returned: Condvar,
 }
 
-impl Permits {
-    pub(super) fn new(thread_count: usize) -> Permits {
-        Permits {
+impl LoadPermits {
+    pub(super) fn new(thread_count: usize) -> LoadPermits {
+        LoadPermits {
             thread_count: thread_count.max(1),
             free: Mutex::new(thread_count.max(1)),
             returned: Condvar::new(),
@@ -82,7 +82,7 @@ impl Permits {
 impl Lifecycle {
     /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions is done: what was ready before serves
     /// until then, and on if the load fails. Returns what failed, in upstream's words.
-    pub(super) fn bring_up(&self, plans: Vec<Plan>) -> Vec<(ModelId, Error)> {
+    pub(super) fn bring_up(&self, plans: Vec<LoadPlan>) -> Vec<(ModelId, Error)> {
         let (plans, failures) = self.assemble(plans);
         let failures = Mutex::new(failures);
         let mut jobs = VecDeque::new();
@@ -156,7 +156,7 @@ impl Lifecycle {
         let mut models = self.board.lock();
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {
-            entry.trouble = Some(Trouble::Versionless);
+            entry.trouble = Some(LoadFailure::Versionless);
             self.board.publish_one(&models, id);
         }
     }
@@ -175,9 +175,9 @@ impl Lifecycle {
     /// meanwhile. [`Lifecycle::publish_loading`] shows them.
     fn show_loading(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         versions: &[i64],
-    ) -> (Vec<i64>, BTreeMap<i64, Arc<Progress>>) {
+    ) -> (Vec<i64>, BTreeMap<i64, Arc<LoadProgress>>) {
         let mut models = self.board.lock();
         let entry = models.entry(plan.id.clone()).or_default();
         entry.trouble = None;
@@ -188,7 +188,12 @@ impl Lifecycle {
             .filter(|_| plan.keepers.agents.is_none())
             // An ensemble is put together anew, as its models may be others.
             .filter(|_| !plan.is_ensemble());
-        let is_ready = |version: &i64| entry.versions.get(version).is_some_and(Slot::is_ready);
+        let is_ready = |version: &i64| {
+            entry
+                .versions
+                .get(version)
+                .is_some_and(VersionSlot::is_ready)
+        };
         let (kept, loading): (Vec<i64>, Vec<i64>) = versions.iter().partition(|version| {
             is_ready(version) && source.is_some_and(|source| source.keeps(&plan.source, **version))
         });
@@ -197,20 +202,22 @@ impl Lifecycle {
             .filter(|version| !is_ready(version))
             .copied()
             .collect();
-        let progress: BTreeMap<i64, Arc<Progress>> = loading
+        let progress: BTreeMap<i64, Arc<LoadProgress>> = loading
             .into_iter()
             .map(|version| (version, Arc::default()))
             .collect();
         for version in absent {
             if let Some(progress) = progress.get(&version) {
                 progress.reach("waiting for other loads");
-                entry.versions.insert(version, Slot::loading(progress));
+                entry
+                    .versions
+                    .insert(version, VersionSlot::loading(progress));
             }
         }
         (kept, progress)
     }
 
-    fn load_with_retries(&self, loading: &Loading, version: i64) -> Result<Change, Error> {
+    fn load_with_retries(&self, loading: &Loading, version: i64) -> Result<VersionChange, Error> {
         let plan = &loading.plan;
         let progress = loading.progress.get(&version).cloned().unwrap_or_default();
         let retry_count = self.options.model_load_retry_count;
@@ -243,16 +250,16 @@ impl Lifecycle {
     /// One attempt, for as long as it takes. A panic in it is an error.
     pub(super) fn attempt(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         version: i64,
-        progress: &Arc<Progress>,
-    ) -> Result<Change, Error> {
+        progress: &Arc<LoadProgress>,
+    ) -> Result<VersionChange, Error> {
         let attempt = catch_unwind(AssertUnwindSafe(|| {
             match self.revise_version(plan, version)? {
-                Some(revised) => Ok(Change::Revised(revised)),
+                Some(revised) => Ok(VersionChange::Revised(revised)),
                 None => self
                     .load_version(plan, version, progress)
-                    .map(Change::Loaded),
+                    .map(VersionChange::Loaded),
             }
         }));
         attempt.unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")))
@@ -261,15 +268,15 @@ impl Lifecycle {
     /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
     fn load_version(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         version: i64,
-        progress: &Arc<Progress>,
+        progress: &Arc<LoadProgress>,
     ) -> Result<Loaded, Error> {
         let started = Instant::now();
         if plan.is_ensemble() {
             return self.load_ensemble(plan, version, started);
         }
-        let Plan { id, candidate, .. } = plan;
+        let LoadPlan { id, candidate, .. } = plan;
         let name = &id.name;
         check_scheduling(name, &candidate.scheduling)?;
         let spec = BackendSpec {
@@ -298,7 +305,7 @@ impl Lifecycle {
             name: Arc::clone(name),
             version,
             path: candidate.path.clone(),
-            config: Arc::new(conch_config::Model::from_partial(config)?),
+            config: Arc::new(conch_config::ResolvedConfig::from_partial(config)?),
             may_complete: self.options.auto_complete,
             pool: Arc::clone(&self.pool),
             budget: Arc::clone(&self.budget),
@@ -325,17 +332,17 @@ impl Lifecycle {
         if let Some(caching) = self.caching() {
             caching.enroll(&entry);
         }
-        if let Some(start) = StatesStart::of(&entry.config, &candidate.path, &self.budget)? {
+        if let Some(start) = InitialStates::of(&entry.config, &candidate.path, &self.budget)? {
             entry.states.get_or_init(|| (start, Arc::clone(&self.pool)));
         }
         model.bind(&entry);
-        let lineup = Lineup {
+        let lineup = InstancePlan {
             progress: Arc::clone(progress),
             ..lineup(self, plan, &entry, &entry.config, &*backend)?
         };
         let cores = core::start_cores(&entry, &model, lineup, &self.placement)?;
         entry.set_load_duration(started.elapsed());
-        let staff = Staff {
+        let staff = Instances {
             cores: Arc::new(cores),
             model,
             backend,
@@ -348,7 +355,7 @@ impl Lifecycle {
         &self,
         loading: &Loading,
         version: i64,
-        outcome: Result<Change, Error>,
+        outcome: Result<VersionChange, Error>,
     ) -> Option<Error> {
         let id = &loading.plan.id;
         if let Err(error) = &outcome {
@@ -377,7 +384,7 @@ impl Lifecycle {
     }
 
     /// Puts the new versions and instances into service and takes the old ones out, but for those that are kept, in one step.
-    fn swap_in(&self, plan: &Plan, kept: &[i64], changes: Vec<(i64, Change)>) {
+    fn swap_in(&self, plan: &LoadPlan, kept: &[i64], changes: Vec<(i64, VersionChange)>) {
         let elders = self.hand_over(&plan.id, kept, &changes);
         let mut departing = Vec::new();
         let mut leaving = Vec::new();
@@ -389,8 +396,10 @@ impl Lifecycle {
             for (version, change) in changes {
                 old.retain(|other| *other != version);
                 match change {
-                    Change::Loaded(loaded) => departing.extend(entry.replace(version, loaded)),
-                    Change::Revised(revised) => leaving.extend(revised.commit()),
+                    VersionChange::Loaded(loaded) => {
+                        departing.extend(entry.replace(version, loaded))
+                    }
+                    VersionChange::Revised(revised) => leaving.extend(revised.commit()),
                 }
             }
             for version in kept {
@@ -426,7 +435,11 @@ impl Lifecycle {
     }
 
     /// Takes down again what came up beside a failure; what was ready before goes on.
-    fn abandon(&self, plan: &Plan, outcomes: Vec<(i64, Result<Change, Error>)>) -> Error {
+    fn abandon(
+        &self,
+        plan: &LoadPlan,
+        outcomes: Vec<(i64, Result<VersionChange, Error>)>,
+    ) -> Error {
         let mut message = String::new();
         let mut surplus = Vec::new();
         {
@@ -452,7 +465,7 @@ impl Lifecycle {
                 .get_or_insert_with(|| plan.source.clone().of_failure());
             self.board.publish_one(&models, &plan.id);
         }
-        surplus.into_iter().for_each(Change::undo);
+        surplus.into_iter().for_each(VersionChange::undo);
         self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
@@ -460,7 +473,7 @@ impl Lifecycle {
 
     /// Takes models out of service; their versions drain and unload meanwhile.
     pub(super) fn take_down(&self, ids: impl IntoIterator<Item = ModelId>) {
-        let mut departing: Vec<Departing> = Vec::new();
+        let mut departing: Vec<Unloading> = Vec::new();
         let ids: Vec<ModelId> = ids.into_iter().collect();
         for id in &ids {
             self.copies.forget(id);
@@ -480,10 +493,12 @@ impl Lifecycle {
     }
 }
 
-fn show_failure(entry: &mut Entry, version: i64, reason: String) {
+fn show_failure(entry: &mut ModelEntry, version: i64, reason: String) {
     let slot = entry.versions.get(&version);
-    if !slot.is_some_and(Slot::is_ready) {
-        entry.versions.insert(version, Slot::unavailable(reason));
+    if !slot.is_some_and(VersionSlot::is_ready) {
+        entry
+            .versions
+            .insert(version, VersionSlot::unavailable(reason));
     }
 }
 
@@ -547,7 +562,7 @@ fn check_scheduling(name: &str, scheduling: &Scheduling) -> Result<(), Error> {
 }
 
 /// The order of deadlines is one of the dynamic batcher, and not the order of arrival.
-fn check_deadline_order(name: &str, config: &conch_config::Model) -> Result<(), Error> {
+fn check_deadline_order(name: &str, config: &conch_config::ResolvedConfig) -> Result<(), Error> {
     if !config.own.is_by_deadline {
         return Ok(());
     }
@@ -566,12 +581,12 @@ fn check_deadline_order(name: &str, config: &conch_config::Model) -> Result<(), 
 /// The instances that `config` (the backend's completions included) wants of a version.
 pub(super) fn lineup(
     lifecycle: &Lifecycle,
-    plan: &Plan,
+    plan: &LoadPlan,
     entry: &Arc<ModelVersion>,
-    config: &conch_config::Model,
+    config: &conch_config::ResolvedConfig,
     backend: &dyn crate::Backend,
-) -> Result<Lineup, Error> {
-    Ok(Lineup {
+) -> Result<InstancePlan, Error> {
+    Ok(InstancePlan {
         specs: instance_specs(&plan.id.name, &config.instance_groups)?,
         policy: backend.execution_policy(),
         is_parallel: is_parallel(backend),

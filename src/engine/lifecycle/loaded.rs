@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::arrival::RemoteCopy;
-use super::chain::Chain;
+use super::chain::AgentChain;
 use super::files::OverrideFiles;
 use crate::core::Cores;
 use crate::ensemble::Ensemble;
@@ -12,21 +12,21 @@ use crate::{Backend, Model, ModelVersion, log};
 
 /// Its parts go in the order of the fields: instances on their threads, then the model in its backend, then what its files needed.
 pub(super) struct Loaded {
-    works: Works,
+    works: Executor,
     version: Arc<ModelVersion>,
-    keepers: Keepers,
+    keepers: ModelResources,
     serial: u64,
 }
 
 /// What executes its requests.
-enum Works {
-    Instances(Staff),
+enum Executor {
+    Instances(Instances),
     Ensemble(Arc<Ensemble>),
 }
 
 /// A version's instances, and what they were made from. Clones are for control threads, and gone when the version is.
 #[derive(Clone)]
-pub(super) struct Staff {
+pub(super) struct Instances {
     pub(super) cores: Arc<Cores>,
     pub(super) model: Arc<dyn Model>,
     pub(super) backend: Arc<dyn Backend>,
@@ -34,9 +34,9 @@ pub(super) struct Staff {
 
 /// What a model's files need for as long as it is loaded; shared by its versions.
 #[derive(Clone, Default)]
-pub(super) struct Keepers {
+pub(super) struct ModelResources {
     /// Repository agents: told of the end when the last version is gone.
-    pub(super) agents: Option<Arc<Chain>>,
+    pub(super) agents: Option<Arc<AgentChain>>,
     /// Files that came with the load.
     pub(super) files: Option<Arc<OverrideFiles>>,
     /// Files that came from a remote repository.
@@ -44,19 +44,23 @@ pub(super) struct Keepers {
 }
 
 impl Loaded {
-    pub(super) fn new(staff: Staff, version: Arc<ModelVersion>, keepers: Keepers) -> Loaded {
-        Loaded::of(Works::Instances(staff), version, keepers)
+    pub(super) fn new(
+        staff: Instances,
+        version: Arc<ModelVersion>,
+        keepers: ModelResources,
+    ) -> Loaded {
+        Loaded::of(Executor::Instances(staff), version, keepers)
     }
 
     pub(super) fn of_ensemble(
         ensemble: Arc<Ensemble>,
         version: Arc<ModelVersion>,
-        keepers: Keepers,
+        keepers: ModelResources,
     ) -> Loaded {
-        Loaded::of(Works::Ensemble(ensemble), version, keepers)
+        Loaded::of(Executor::Ensemble(ensemble), version, keepers)
     }
 
-    fn of(works: Works, version: Arc<ModelVersion>, keepers: Keepers) -> Loaded {
+    fn of(works: Executor, version: Arc<ModelVersion>, keepers: ModelResources) -> Loaded {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Loaded {
             works,
@@ -71,10 +75,10 @@ impl Loaded {
     }
 
     /// Its instances; none if it is an ensemble.
-    pub(super) fn staff(&self) -> Option<&Staff> {
+    pub(super) fn staff(&self) -> Option<&Instances> {
         match &self.works {
-            Works::Instances(staff) => Some(staff),
-            Works::Ensemble(_) => None,
+            Executor::Instances(staff) => Some(staff),
+            Executor::Ensemble(_) => None,
         }
     }
 
@@ -86,8 +90,8 @@ impl Loaded {
     /// Refuses new requests, as the server stops.
     pub(super) fn close(&self) {
         match &self.works {
-            Works::Instances(staff) => staff.cores.close(),
-            Works::Ensemble(ensemble) => ensemble.close(),
+            Executor::Instances(staff) => staff.cores.close(),
+            Executor::Ensemble(ensemble) => ensemble.close(),
         }
     }
 
@@ -109,7 +113,7 @@ impl Loaded {
         } = self;
         version.retire();
         version.await_last_request();
-        if let Works::Instances(staff) = works {
+        if let Executor::Instances(staff) = works {
             staff.cores.stop();
             drop(staff);
         }

@@ -59,54 +59,54 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_memory::{Budget, Pool};
 
-use crate::cache::{Caching, ResponseCache};
-use crate::rate::Limiter;
-use crate::registry::{Registry, State, UNLOADED};
+use crate::cache::{CacheService, ResponseCache};
+use crate::rate::RateLimiter;
+use crate::registry::{Registry, UNLOADED, VersionState};
 use crate::repositories::Repositories;
-use crate::server::{IndexRow, Options};
-use crate::timekeeper::Timekeeper;
+use crate::server::{EngineOptions, IndexRow};
+use crate::timekeeper::TimerThread;
 use crate::topology::{Placement, Topology};
 use crate::{BackendHost, Error};
-use arrival::Copies;
-use board::{Board, Trouble};
-use load::Permits;
-use overdue::Overdue;
-use turns::Turns;
+use arrival::RemoteCopies;
+use board::{LoadFailure, ModelTable};
+use load::LoadPermits;
+use overdue::OverdueLoads;
+use turns::ModelLocks;
 
 /// The models of a server, whatever their state.
 pub(crate) struct Lifecycle {
     /// For threads that outlive the operation that they load for.
     own: Weak<Lifecycle>,
-    options: Options,
+    options: EngineOptions,
     host: Arc<dyn BackendHost>,
     pool: Arc<Pool>,
     budget: Arc<Budget>,
     placement: Placement,
     repositories: Mutex<Repositories>,
-    copies: Copies,
-    board: Arc<Board>,
-    turns: Turns,
-    permits: Permits,
+    copies: RemoteCopies,
+    board: Arc<ModelTable>,
+    turns: ModelLocks,
+    permits: LoadPermits,
     /// Present if executions are limited.
-    limiter: Option<Arc<Limiter>>,
+    limiter: Option<Arc<RateLimiter>>,
     /// Set before the first model is loaded, if there is a response cache.
-    caching: OnceLock<Arc<Caching>>,
+    caching: OnceLock<Arc<CacheService>>,
     /// Held while a backend is opened: opening is serial. Another takes its place when an opening is given up.
     opening: Mutex<Arc<Mutex<()>>>,
     /// Loads that were given up, and go on inside their backends.
-    overdue: Overdue,
+    overdue: OverdueLoads,
     /// The server is on its way out: nobody waits for what is still being downloaded.
     is_ending: AtomicBool,
 }
 
 impl Lifecycle {
     pub(crate) fn new(
-        options: &Options,
+        options: &EngineOptions,
         host: Arc<dyn BackendHost>,
         registry: Arc<Registry>,
         pool: Arc<Pool>,
         budget: Arc<Budget>,
-        timekeeper: Arc<Timekeeper>,
+        timekeeper: Arc<TimerThread>,
     ) -> Arc<Lifecycle> {
         Arc::new_cyclic(|own| Lifecycle {
             own: Weak::clone(own),
@@ -121,15 +121,15 @@ impl Lifecycle {
                 Repositories::new(&options.model_repositories, options.namespacing)
                     .with_remote(Arc::clone(&options.remote)),
             ),
-            copies: Copies::default(),
-            board: Board::new(registry, options.namespacing, options.demand.is_some()),
-            turns: Turns::default(),
-            permits: Permits::new(options.model_load_thread_count),
+            copies: RemoteCopies::default(),
+            board: ModelTable::new(registry, options.namespacing, options.demand.is_some()),
+            turns: ModelLocks::default(),
+            permits: LoadPermits::new(options.model_load_thread_count),
             limiter: match options.executions_max {
-                Some(executions_max) => Some(Limiter::sharing(executions_max)),
+                Some(executions_max) => Some(RateLimiter::sharing(executions_max)),
                 None => options
                     .limits_rate
-                    .then(|| Limiter::new(options.rate_capacities.clone())),
+                    .then(|| RateLimiter::new(options.rate_capacities.clone())),
             },
             options: options.clone(),
             host,
@@ -137,7 +137,7 @@ impl Lifecycle {
             budget,
             caching: OnceLock::new(),
             opening: Mutex::default(),
-            overdue: Overdue::default(),
+            overdue: OverdueLoads::default(),
             is_ending: AtomicBool::new(false),
         })
     }
@@ -147,13 +147,13 @@ impl Lifecycle {
     /// # Errors
     /// INTERNAL if its threads cannot be started.
     pub(crate) fn use_cache(&self, cache: Arc<dyn ResponseCache>) -> Result<(), Error> {
-        let caching = Caching::start(cache, &self.placement)?;
+        let caching = CacheService::start(cache, &self.placement)?;
         self.caching.get_or_init(|| caching);
         Ok(())
     }
 
     /// The server's response cache.
-    pub(crate) fn caching(&self) -> Option<&Arc<Caching>> {
+    pub(crate) fn caching(&self) -> Option<&Arc<CacheService>> {
         self.caching.get()
     }
 
@@ -166,7 +166,7 @@ impl Lifecycle {
         self.is_ending.load(Ordering::Relaxed) || self.options.stop_request.load(Ordering::Relaxed)
     }
 
-    /// See [`Board::is_all_ready`].
+    /// See [`ModelTable::is_all_ready`].
     pub(crate) fn is_all_ready(&self) -> bool {
         self.board.is_all_ready()
     }
@@ -207,7 +207,7 @@ impl Lifecycle {
                     }));
                 }
                 _ => match arriving {
-                    Some(progress) => rows.push(nameless(State::Loading.name(), progress)),
+                    Some(progress) => rows.push(nameless(VersionState::Loading.name(), progress)),
                     None => rows.push(nameless("", "")),
                 },
             }
@@ -221,13 +221,13 @@ impl Lifecycle {
         for (id, entry) in self.board.lock().iter() {
             let without_version = |status: String| [id.to_string(), "-".to_owned(), status];
             match &entry.trouble {
-                Some(Trouble::Duplicate) => {
+                Some(LoadFailure::Duplicate) => {
                     rows.push(without_version(format!("{UNAVAILABLE}: {DUPLICATE}")));
                 }
-                Some(Trouble::Refused(error) | Trouble::Invalid(error)) => {
+                Some(LoadFailure::Refused(error) | LoadFailure::Invalid(error)) => {
                     rows.push(without_version(format!("{UNAVAILABLE}: {error}")));
                 }
-                Some(Trouble::Versionless) => rows.push(without_version(
+                Some(LoadFailure::Versionless) => rows.push(without_version(
                     "Not loaded: No model version was found".to_owned(),
                 )),
                 None => rows.extend(entry.versions.iter().map(|(version, slot)| {

@@ -10,17 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use super::Lifecycle;
-use super::load::Change;
-use super::plan::Plan;
-use crate::progress::Progress;
+use super::load::VersionChange;
+use super::plan::LoadPlan;
+use crate::progress::LoadProgress;
 use crate::registry::ModelId;
 use crate::{Error, log};
 
 /// The versions whose backends have not returned from a load that was given up.
 #[derive(Default)]
-pub(super) struct Overdue(Mutex<BTreeSet<(ModelId, i64)>>);
+pub(super) struct OverdueLoads(Mutex<BTreeSet<(ModelId, i64)>>);
 
-impl Overdue {
+impl OverdueLoads {
     pub(super) fn has(&self, id: &ModelId, version: i64) -> bool {
         self.lock().contains(&(id.clone(), version))
     }
@@ -31,10 +31,10 @@ impl Overdue {
 }
 
 /// What became of an attempt. Whoever comes second, the attempt or the limit, finds what the first has left.
-enum Outcome {
+enum AttemptOutcome {
     UnderWay,
     GivenUp,
-    Done(Result<Change, Error>),
+    Done(Result<VersionChange, Error>),
 }
 
 impl Lifecycle {
@@ -45,10 +45,10 @@ impl Lifecycle {
     pub(super) fn attempt_within(
         &self,
         timeout: Duration,
-        plan: &Plan,
+        plan: &LoadPlan,
         version: i64,
-        progress: &Arc<Progress>,
-    ) -> Result<Change, Error> {
+        progress: &Arc<LoadProgress>,
+    ) -> Result<VersionChange, Error> {
         let seconds = timeout.as_secs();
         if self.overdue.has(&plan.id, version) {
             return Err(Error::unavailable(format!(
@@ -58,7 +58,7 @@ impl Lifecycle {
         let Some(own) = self.own.upgrade() else {
             return self.attempt(plan, version, progress);
         };
-        let shared = Arc::new(Mutex::new(Outcome::UnderWay));
+        let shared = Arc::new(Mutex::new(AttemptOutcome::UnderWay));
         let (done, is_done) = mpsc::channel();
         let run = {
             let (plan, progress, shared) =
@@ -68,9 +68,9 @@ impl Lifecycle {
                 let given_up = {
                     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
                     match &*shared {
-                        Outcome::GivenUp => Some(outcome),
+                        AttemptOutcome::GivenUp => Some(outcome),
                         _ => {
-                            *shared = Outcome::Done(outcome);
+                            *shared = AttemptOutcome::Done(outcome);
                             None
                         }
                     }
@@ -88,9 +88,9 @@ impl Lifecycle {
             .map_err(|cause| Error::unavailable(format!("cannot start a thread: {cause}")))?;
         let _ = is_done.recv_timeout(timeout);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *shared, Outcome::GivenUp) {
-            Outcome::Done(outcome) => outcome,
-            Outcome::UnderWay | Outcome::GivenUp => {
+        match std::mem::replace(&mut *shared, AttemptOutcome::GivenUp) {
+            AttemptOutcome::Done(outcome) => outcome,
+            AttemptOutcome::UnderWay | AttemptOutcome::GivenUp => {
                 self.overdue.lock().insert((plan.id.clone(), version));
                 // The thread may hold it for ever.
                 *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
@@ -103,7 +103,7 @@ impl Lifecycle {
     }
 
     /// An attempt that was given up has ended.
-    fn end_overdue(&self, plan: &Plan, version: i64, outcome: Result<Change, Error>) {
+    fn end_overdue(&self, plan: &LoadPlan, version: i64, outcome: Result<VersionChange, Error>) {
         let id = &plan.id;
         log::warning!(
             "the backend of '{id}' version {version} has returned from a load that was given up"

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use conch_config::{ModelConfig, Preparation};
 
 use super::Lifecycle;
-use super::arrival::{Arrival, RemoteCopy};
-use super::chain::Chain;
+use super::arrival::{LocalModel, RemoteCopy};
+use super::chain::AgentChain;
 use super::files::OverrideFiles;
-use super::loaded::Keepers;
-use super::source::Source;
+use super::loaded::ModelResources;
+use super::source::ModelSource;
 use crate::fingerprint::Fingerprint;
 use crate::registry::ModelId;
-use crate::repository::{Candidate, complete_candidate, read_config};
+use crate::repository::{ModelCandidate, complete_candidate, read_config};
 use crate::{Error, Overrides};
 
 /// A model that is to be loaded.
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(super) struct LoadPlan {
     pub(super) id: ModelId,
-    pub(super) candidate: Candidate,
-    pub(super) source: Source,
-    pub(super) keepers: Keepers,
+    pub(super) candidate: ModelCandidate,
+    pub(super) source: ModelSource,
+    pub(super) keepers: ModelResources,
 }
 
-impl Plan {
+impl LoadPlan {
     /// `message` with the model's name in place of the temporary directory that the model is in, if it is in one: where that is, and
     /// which process made it, is nothing for clients.
     pub(super) fn without_temporary_path(&self, message: &str) -> String {
@@ -45,9 +45,9 @@ impl Lifecycle {
     pub(super) fn plan_arrived(
         &self,
         id: &ModelId,
-        arrival: Result<Option<Arrival>, Error>,
+        arrival: Result<Option<LocalModel>, Error>,
         is_explicit: bool,
-    ) -> Result<Option<Plan>, Error> {
+    ) -> Result<Option<LoadPlan>, Error> {
         arrival?
             .map(|arrival| self.plan(id, arrival, is_explicit))
             .transpose()
@@ -57,15 +57,20 @@ impl Lifecycle {
     ///
     /// # Errors
     /// What is wrong with its configuration, or what an agent has against it.
-    fn plan(&self, id: &ModelId, arrival: Arrival, is_explicit: bool) -> Result<Plan, Error> {
-        let Options {
+    fn plan(
+        &self,
+        id: &ModelId,
+        arrival: LocalModel,
+        is_explicit: bool,
+    ) -> Result<LoadPlan, Error> {
+        let ConfigOptions {
             config_name,
             may_complete,
         } = self.reading();
         let copy = arrival.copy.clone();
         let expands = self.options.expands_config;
         let outcome = read_config(arrival.directory(), config_name, may_complete, expands)
-            .and_then(|config| self.plan_for(id, Origin::plain(arrival), config, is_explicit));
+            .and_then(|config| self.plan_for(id, PlanOrigin::plain(arrival), config, is_explicit));
         if outcome.is_err() {
             self.keep_copy(id, copy.as_ref());
         }
@@ -79,12 +84,12 @@ impl Lifecycle {
     pub(super) fn plan_overridden(
         &self,
         id: &ModelId,
-        arrival: Arrival,
+        arrival: LocalModel,
         overrides: &Overrides,
-    ) -> Result<Plan, Error> {
-        let origin = Origin {
+    ) -> Result<LoadPlan, Error> {
+        let origin = PlanOrigin {
             is_plain: false,
-            ..Origin::plain(arrival)
+            ..PlanOrigin::plain(arrival)
         };
         self.plan_for(id, origin, overridden_config(overrides)?, true)
     }
@@ -98,8 +103,8 @@ impl Lifecycle {
         id: &ModelId,
         files: OverrideFiles,
         overrides: &Overrides,
-    ) -> Result<Plan, Error> {
-        let origin = Origin {
+    ) -> Result<LoadPlan, Error> {
+        let origin = PlanOrigin {
             place: files.path().to_owned(),
             directory: files.path().to_owned(),
             looks: None,
@@ -113,11 +118,11 @@ impl Lifecycle {
     fn plan_for(
         &self,
         id: &ModelId,
-        origin: Origin,
+        origin: PlanOrigin,
         config: Option<ModelConfig>,
         is_explicit: bool,
-    ) -> Result<Plan, Error> {
-        let Origin {
+    ) -> Result<LoadPlan, Error> {
+        let PlanOrigin {
             place,
             directory,
             looks,
@@ -126,13 +131,13 @@ impl Lifecycle {
             files,
         } = origin;
         let path = directory.as_path();
-        let Options {
+        let ConfigOptions {
             config_name,
             may_complete,
         } = self.reading();
         // Agents are for models whose configuration somebody wrote.
         let agents = match &config {
-            Some(config) => Chain::load(
+            Some(config) => AgentChain::load(
                 self.host.agents(),
                 config,
                 path,
@@ -142,7 +147,7 @@ impl Lifecycle {
             None => None,
         };
         // As upstream, an agent may move the model, but its configuration stays that of the first place.
-        let location = agents.as_ref().and_then(Chain::location);
+        let location = agents.as_ref().and_then(AgentChain::location);
         let preparation = Preparation {
             name: &id.name,
             path: location.as_deref().unwrap_or(path),
@@ -151,9 +156,9 @@ impl Lifecycle {
         };
         let candidate = complete_candidate(config.unwrap_or_default(), &preparation)?;
         let needs = conch_config::needed_models(&candidate.config);
-        Ok(Plan {
+        Ok(LoadPlan {
             id: id.clone(),
-            source: Source {
+            source: ModelSource {
                 path: place,
                 looks,
                 is_plain,
@@ -163,7 +168,7 @@ impl Lifecycle {
                 is_explicit,
             },
             candidate,
-            keepers: Keepers {
+            keepers: ModelResources {
                 agents: agents.map(Arc::new),
                 files: files.map(Arc::new),
                 copy,
@@ -171,8 +176,8 @@ impl Lifecycle {
         })
     }
 
-    fn reading(&self) -> Options<'_> {
-        Options {
+    fn reading(&self) -> ConfigOptions<'_> {
+        ConfigOptions {
             config_name: &self.options.model_config_name,
             may_complete: self.options.auto_complete,
         }
@@ -180,7 +185,7 @@ impl Lifecycle {
 }
 
 /// Where a plan's files come from.
-struct Origin {
+struct PlanOrigin {
     /// In the repository, if the model has one.
     place: PathBuf,
     directory: PathBuf,
@@ -191,9 +196,9 @@ struct Origin {
     files: Option<OverrideFiles>,
 }
 
-impl Origin {
-    fn plain(arrival: Arrival) -> Origin {
-        Origin {
+impl PlanOrigin {
+    fn plain(arrival: LocalModel) -> PlanOrigin {
+        PlanOrigin {
             directory: arrival.directory().to_owned(),
             place: arrival.path,
             looks: Some(arrival.looks),
@@ -213,7 +218,7 @@ fn overridden_config(overrides: &Overrides) -> Result<Option<ModelConfig>, Error
 }
 
 /// How configurations are read.
-struct Options<'o> {
+struct ConfigOptions<'o> {
     config_name: &'o str,
     may_complete: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::control_tests::{explicit, plain};
 use super::fake::{Directory, Host, fault};
 use super::tests::{options, start};
-use crate::{Code, ControlMode, Error, Options, Overrides, Server, demand};
+use crate::{Code, ControlMode, EngineOptions, Error, Overrides, Server, demand};
 
 fn words<T>(outcome: Result<T, Error>) -> Option<(Code, String)> {
     let error = outcome.err()?;
@@ -23,7 +23,7 @@ fn a_mode_that_does_not_allow_it_says_so() {
     let unavailable = |text: &str| Some((Code::Unavailable, text.to_owned()));
     let unsupported = |text: &str| Some((Code::Unsupported, text.to_owned()));
     for mode in [ControlMode::None, ControlMode::Poll, ControlMode::Explicit] {
-        let (_, server) = start(Options {
+        let (_, server) = start(EngineOptions {
             model_control_mode: mode,
             ..options(&directory, &["r"])
         });
@@ -58,13 +58,13 @@ fn a_mode_that_does_not_allow_it_says_so() {
 fn a_start_that_contradicts_itself_is_refused() {
     let directory = Directory::new();
     directory.model("r", "m", &["1"], &fault("load"));
-    let settings = demand::Settings {
+    let settings = demand::OnDemandSettings {
         budget_bytes: 1,
         patience: Duration::from_secs(1),
         waiting_max: 1,
     };
-    let on_demand = |change: fn(&mut Options)| {
-        let mut options = Options {
+    let on_demand = |change: fn(&mut EngineOptions)| {
+        let mut options = EngineOptions {
             demand: Some(settings.clone()),
             ..explicit(&directory, &["r"])
         };
@@ -73,12 +73,12 @@ fn a_start_that_contradicts_itself_is_refused() {
     };
     let cases = [
         (
-            Options::default(),
+            EngineOptions::default(),
             Code::InvalidArg,
             "--model-repository must be specified",
         ),
         (
-            Options {
+            EngineOptions {
                 executions_max: Some(1),
                 limits_rate: true,
                 ..explicit(&directory, &["r"])
@@ -97,7 +97,7 @@ fn a_start_that_contradicts_itself_is_refused() {
             "a budget for the memory of models excludes --model-namespacing",
         ),
         (
-            Options {
+            EngineOptions {
                 startup_models: vec!["*".to_owned(), "m".to_owned()],
                 exit_on_error: true,
                 ..explicit(&directory, &["r"])
@@ -106,7 +106,7 @@ fn a_start_that_contradicts_itself_is_refused() {
             "Wildcard model name '*' must be the ONLY startup model if specified at all.",
         ),
         (
-            Options {
+            EngineOptions {
                 exit_on_error: true,
                 ..options(&directory, &["r"])
             },

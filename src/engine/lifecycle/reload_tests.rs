@@ -7,7 +7,7 @@ use super::control_tests::{config, explicit, plain, settle, shown, wait_for, wit
 use super::fake::{Directory, fault};
 use super::tests::{Count, start, submit};
 use crate::Overrides;
-use crate::server::Options;
+use crate::server::EngineOptions;
 
 #[test]
 fn a_failed_reload_keeps_the_old_one() {
@@ -89,7 +89,7 @@ fn an_override_lasts_until_the_files_change() {
 fn an_override_may_last_until_the_next_plain_load() {
     let directory = Directory::new();
     directory.model("r", "m", &["1", "2"], "");
-    let (host, server) = start(Options {
+    let (host, server) = start(EngineOptions {
         loads_config_once: true,
         ..explicit(&directory, &["r"])
     });

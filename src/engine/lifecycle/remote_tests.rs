@@ -8,8 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use super::fake::{Directory, fault};
 use super::tests::{options, row, start};
-use crate::remote::{Listing, Object, Progress, Remote, Wanted, Watch};
-use crate::{ControlMode, Error, Options, Overrides, Server};
+use crate::remote::{
+    DownloadObserver, DownloadProgress, DownloadSpec, RemoteListing, RemoteObject,
+    RemoteRepositories,
+};
+use crate::{ControlMode, EngineOptions, Error, Overrides, Server};
 
 /// Serves `s3://bucket/…` from a local directory.
 struct FakeRemote {
@@ -70,7 +73,7 @@ impl FakeRemote {
     }
 }
 
-fn walk(directory: &Path, prefix: &str, listing: &mut Listing) {
+fn walk(directory: &Path, prefix: &str, listing: &mut RemoteListing) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
@@ -86,7 +89,7 @@ fn walk(directory: &Path, prefix: &str, listing: &mut Listing) {
                 true => Vec::new(),
                 false => fs::read(entry.path()).unwrap(),
             };
-            listing.objects.push(Object {
+            listing.objects.push(RemoteObject {
                 name,
                 bytes: contents.len() as u64,
                 tag: String::from_utf8(contents).unwrap(),
@@ -99,7 +102,7 @@ fn walk(directory: &Path, prefix: &str, listing: &mut Listing) {
         .sort_by(|one, other| one.name.cmp(&other.name));
 }
 
-impl Remote for FakeRemote {
+impl RemoteRepositories for FakeRemote {
     fn models(&self, repository: &str) -> Result<Vec<String>, Error> {
         let names = crate::repository::sub_directories(&self.local(repository)?);
         names.map_err(Error::internal)
@@ -109,17 +112,21 @@ impl Remote for FakeRemote {
         Ok(self.local(directory)?.is_dir())
     }
 
-    fn list(&self, directories: &[&str]) -> Vec<Result<Listing, Error>> {
+    fn list(&self, directories: &[&str]) -> Vec<Result<RemoteListing, Error>> {
         let list = |uri: &&str| {
-            let mut listing = Listing::default();
+            let mut listing = RemoteListing::default();
             walk(&self.local(uri)?, "", &mut listing);
             Ok(listing)
         };
         directories.iter().map(list).collect()
     }
 
-    fn download(&self, wanted: &Wanted<'_>, watch: &Watch<'_>) -> Result<(), Error> {
-        let Wanted {
+    fn download(
+        &self,
+        wanted: &DownloadSpec<'_>,
+        watch: &DownloadObserver<'_>,
+    ) -> Result<(), Error> {
+        let DownloadSpec {
             directory,
             listing,
             target,
@@ -139,7 +146,7 @@ impl Remote for FakeRemote {
             }
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::copy(from, to).unwrap();
-            watch(Progress {
+            watch(DownloadProgress {
                 bytes: object.bytes,
                 files: 1,
             })?;
@@ -158,10 +165,14 @@ impl Remote for FakeRemote {
     }
 }
 
-fn remote_options(directory: &Directory, remote: &Arc<FakeRemote>, mode: ControlMode) -> Options {
-    Options {
+fn remote_options(
+    directory: &Directory,
+    remote: &Arc<FakeRemote>,
+    mode: ControlMode,
+) -> EngineOptions {
+    EngineOptions {
         model_repositories: vec![PathBuf::from("s3://bucket/r")],
-        remote: Arc::clone(remote) as Arc<dyn Remote>,
+        remote: Arc::clone(remote) as Arc<dyn RemoteRepositories>,
         model_control_mode: mode,
         ..options(directory, &[])
     }
@@ -194,7 +205,7 @@ fn a_copy_lives_as_long_as_what_was_loaded_from_it() {
     directory.model("r", "m", &["1", "2"], "version_policy: { all {} }");
     directory.model("r", "n", &["1"], "");
     let remote = FakeRemote::new(&directory);
-    let (host, server) = start(Options {
+    let (host, server) = start(EngineOptions {
         loads_config_once: true,
         ..remote_options(&directory, &remote, ControlMode::Explicit)
     });
@@ -319,7 +330,7 @@ fn several_come_at_once_and_show() {
     directory.model("r", "a", &["1"], "");
     directory.model("r", "b", &["1"], "");
     let remote = FakeRemote::new(&directory);
-    let (_host, server) = start(Options {
+    let (_host, server) = start(EngineOptions {
         model_load_thread_count: 2,
         ..remote_options(&directory, &remote, ControlMode::Poll)
     });
@@ -415,7 +426,7 @@ fn each_is_loaded_when_it_is_here_unless_an_ensemble_uses_it() {
            input_map { key: 'IN' value: 'IN' } output_map { key: 'OUT' value: 'OUT' } } }",
     );
     let remote = FakeRemote::new(&directory);
-    let (host, server) = start(Options {
+    let (host, server) = start(EngineOptions {
         model_load_thread_count: 1,
         ..remote_options(&directory, &remote, ControlMode::Poll)
     });

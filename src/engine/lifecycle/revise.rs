@@ -6,25 +6,25 @@ use std::sync::{Arc, mpsc};
 use conch_config::{Gpus, ModelConfig};
 
 use super::Lifecycle;
-use super::board::Slot;
+use super::board::VersionSlot;
 use super::load::lineup;
-use super::loaded::{Loaded, Staff};
-use super::plan::Plan;
-use crate::revision::Revision;
+use super::loaded::{Instances, Loaded};
+use super::plan::LoadPlan;
+use crate::revision::InstanceChange;
 use crate::{Error, ModelVersion, log};
 
 /// Other instances for a version that serves, made and not yet let in. Dropping it undoes that.
-pub(super) struct Revised {
-    revision: Revision,
+pub(super) struct InstanceRevision {
+    revision: InstanceChange,
     version: Arc<ModelVersion>,
-    staff: Staff,
-    config: Arc<conch_config::Model>,
+    staff: Instances,
+    config: Arc<conch_config::ResolvedConfig>,
 }
 
-impl Revised {
+impl InstanceRevision {
     /// Lets the new instances in and the others go. What it returns is disconnected when those are finalised.
     pub(super) fn commit(self) -> Option<mpsc::Receiver<()>> {
-        let Revised {
+        let InstanceRevision {
             revision,
             version,
             staff,
@@ -50,9 +50,9 @@ impl Lifecycle {
     /// As for a load. The version serves on as it is.
     pub(super) fn revise_version(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         version: i64,
-    ) -> Result<Option<Revised>, Error> {
+    ) -> Result<Option<InstanceRevision>, Error> {
         let Some((entry, staff)) = self.revisable(plan, version) else {
             return Ok(None);
         };
@@ -69,12 +69,12 @@ impl Lifecycle {
             // As the backend completed it.
             ..(*entry.shown_config().message).clone()
         };
-        let config = Arc::new(conch_config::Model::from_message(message)?);
+        let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
         let lineup = lineup(self, plan, &entry, &config, &*staff.backend)?;
         let revision = staff
             .cores
             .revise(&entry, &staff.model, lineup, &self.placement)?;
-        Ok(revision.map(|revision| Revised {
+        Ok(revision.map(|revision| InstanceRevision {
             revision,
             version: entry,
             staff,
@@ -82,7 +82,7 @@ impl Lifecycle {
         }))
     }
 
-    fn revisable(&self, plan: &Plan, version: i64) -> Option<(Arc<ModelVersion>, Staff)> {
+    fn revisable(&self, plan: &LoadPlan, version: i64) -> Option<(Arc<ModelVersion>, Instances)> {
         if plan.is_ensemble() || plan.keepers.agents.is_some() {
             return None;
         }
@@ -91,7 +91,7 @@ impl Lifecycle {
         let slot = entry
             .versions
             .get(&version)
-            .filter(|slot| Slot::is_ready(slot))?;
+            .filter(|slot| VersionSlot::is_ready(slot))?;
         let loaded = slot.loaded.as_ref()?;
         let source = entry.source.as_ref()?;
         source
@@ -112,7 +112,7 @@ pub(super) fn show_policy(loaded: &Loaded, config: &ModelConfig) {
         ..(*shown.message).clone()
     };
     // It differs from a valid one in nothing that is validated.
-    if let Ok(config) = conch_config::Model::from_message(message) {
+    if let Ok(config) = conch_config::ResolvedConfig::from_message(message) {
         let config = Arc::new(config);
         if let Some(staff) = loaded.staff() {
             staff.model.reconfigure(&config);

@@ -255,7 +255,7 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     plain(&server, "m").unwrap();
     let first = reload(0);
     // Held back, so that it goes after the next one.
-    let late = crate::model::Reservation::new(&first).unwrap();
+    let late = crate::model::InFlightPermit::new(&first).unwrap();
     reload(1);
     let third = reload(2);
     // After what was there before the first.
@@ -266,7 +266,7 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     let span = crate::stats::ExecutionSpan::default();
     first
         .statistics
-        .report_request(true, &crate::Stamps::default(), 1, &span);
+        .report_request(true, &crate::Timestamps::default(), 1, &span);
     assert_eq!(count_of(&third), 4, "it counts on");
     drop(late);
     settle(&server);

@@ -8,7 +8,7 @@ use conch_config::ModelConfig;
 use crate::fingerprint::Fingerprint;
 
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct ModelSource {
     /// The model's directory in its repository.
     pub(super) path: PathBuf,
     /// How that directory looked when it was read; none if the files came with the request.
@@ -25,9 +25,9 @@ pub(super) struct Source {
     pub(super) is_explicit: bool,
 }
 
-impl Source {
+impl ModelSource {
     /// This source in the place of `previous`: a wish for the model itself is not forgotten.
-    pub(super) fn following(mut self, previous: Option<&Source>) -> Source {
+    pub(super) fn following(mut self, previous: Option<&ModelSource>) -> ModelSource {
         self.is_explicit |= previous.is_some_and(|source| source.is_explicit);
         self
     }
@@ -41,13 +41,13 @@ impl Source {
 
     /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the configurations differ at most in
     /// which versions they want.
-    pub(super) fn keeps(&self, next: &Source, version: i64) -> bool {
+    pub(super) fn keeps(&self, next: &ModelSource, version: i64) -> bool {
         self.has_same_files(next, version)
             && wanting_any_version(&self.config) == wanting_any_version(&next.config)
     }
 
-    /// Whether a version needs only other instances for that: what [`Source::keeps`] says, but for the instance groups.
-    pub(super) fn keeps_model(&self, next: &Source, version: i64) -> bool {
+    /// Whether a version needs only other instances for that: what [`ModelSource::keeps`] says, but for the instance groups.
+    pub(super) fn keeps_model(&self, next: &ModelSource, version: i64) -> bool {
         let groupless = |config: &ModelConfig| ModelConfig {
             instance_group: Vec::new(),
             ..wanting_any_version(config)
@@ -55,7 +55,7 @@ impl Source {
         self.has_same_files(next, version) && groupless(&self.config) == groupless(&next.config)
     }
 
-    fn has_same_files(&self, next: &Source, version: i64) -> bool {
+    fn has_same_files(&self, next: &ModelSource, version: i64) -> bool {
         let (Some(before), Some(after)) = (&self.looks, &next.looks) else {
             return false;
         };
@@ -63,7 +63,7 @@ impl Source {
     }
 
     /// Of a load that failed: the next one is to try again.
-    pub(super) fn of_failure(mut self) -> Source {
+    pub(super) fn of_failure(mut self) -> ModelSource {
         self.is_plain = false;
         self.keeps_config = false;
         self.looks = None;
@@ -81,7 +81,7 @@ fn wanting_any_version(config: &ModelConfig) -> ModelConfig {
 /// The names of all models that go when `name` is unloaded: itself and, on request, those that are there only for what goes. What needs
 /// them goes as well, but comes back with them: see [`dependents`].
 pub(super) fn unloaded(
-    sources: &[(&str, &Source)],
+    sources: &[(&str, &ModelSource)],
     name: &str,
     with_dependents: bool,
 ) -> BTreeSet<String> {
@@ -142,10 +142,10 @@ mod tests {
             ("second", &["c"], true),
             ("alone", &[], true),
         ];
-        let sources: Vec<(&str, Source)> = models
+        let sources: Vec<(&str, ModelSource)> = models
             .iter()
             .map(|(name, needs, is_explicit)| {
-                let source = Source {
+                let source = ModelSource {
                     path: PathBuf::new(),
                     looks: None,
                     is_plain: true,
@@ -157,7 +157,7 @@ mod tests {
                 (*name, source)
             })
             .collect();
-        let sources: Vec<(&str, &Source)> = sources
+        let sources: Vec<(&str, &ModelSource)> = sources
             .iter()
             .map(|(name, source)| (*name, source))
             .collect();

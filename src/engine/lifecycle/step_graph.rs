@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use conch_config::{EnsembleStep, ModelConfig};
 
 use super::Lifecycle;
-use super::board::Models;
-use super::plan::Plan;
+use super::board::ModelEntries;
+use super::plan::LoadPlan;
 use crate::registry::ModelId;
 
 impl Lifecycle {
     /// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
-    pub(super) fn stages(&self, plans: BTreeMap<ModelId, Plan>) -> Vec<Vec<Plan>> {
+    pub(super) fn stages(&self, plans: BTreeMap<ModelId, LoadPlan>) -> Vec<Vec<LoadPlan>> {
         let needs: BTreeMap<ModelId, Vec<ModelId>> = {
             let models = self.board.lock();
             let known = models.iter().filter(|(_, entry)| entry.is_known());
             let ids = known.map(|(id, _)| id).chain(plans.keys());
-            let steps = Steps::among(ids, self.options.namespacing);
+            let steps = StepModels::among(ids, self.options.namespacing);
             let needs = plans.iter().map(|(id, plan)| {
                 let needs = steps.of(id, &plan.candidate.config).into_iter();
                 (id.clone(), needs.cloned().collect())
@@ -44,21 +44,21 @@ impl Lifecycle {
 }
 
 /// The models that steps may mean, by name.
-pub(super) struct Steps<'m> {
+pub(super) struct StepModels<'m> {
     ids: BTreeMap<&'m str, Vec<&'m ModelId>>,
     has_namespaces: bool,
 }
 
-impl<'m> Steps<'m> {
+impl<'m> StepModels<'m> {
     pub(super) fn among(
         ids: impl IntoIterator<Item = &'m ModelId>,
         has_namespaces: bool,
-    ) -> Steps<'m> {
+    ) -> StepModels<'m> {
         let mut by_name: BTreeMap<&str, Vec<&ModelId>> = BTreeMap::new();
         for id in ids.into_iter().collect::<BTreeSet<_>>() {
             by_name.entry(&id.name).or_default().push(id);
         }
-        Steps {
+        StepModels {
             ids: by_name,
             has_namespaces,
         }
@@ -82,14 +82,14 @@ impl<'m> Steps<'m> {
 
 /// Which model needs which, over all that is planned, serves or lies dormant.
 pub(super) struct StepGraph<'m> {
-    models: &'m Models,
+    models: &'m ModelEntries,
     planned: &'m BTreeMap<ModelId, ModelConfig>,
-    steps: Steps<'m>,
+    steps: StepModels<'m>,
 }
 
 impl<'m> StepGraph<'m> {
     pub(super) fn new(
-        models: &'m Models,
+        models: &'m ModelEntries,
         planned: &'m BTreeMap<ModelId, ModelConfig>,
         has_namespaces: bool,
     ) -> StepGraph<'m> {
@@ -98,7 +98,7 @@ impl<'m> StepGraph<'m> {
         StepGraph {
             models,
             planned,
-            steps: Steps::among(ids, has_namespaces),
+            steps: StepModels::among(ids, has_namespaces),
         }
     }
 
@@ -209,7 +209,7 @@ impl<'m> StepGraph<'m> {
 /// The model that a step means, among those that are loaded or were to be: in the namespace it names, or else in the ensemble's own,
 /// or else the only one of the name.
 pub(super) fn locate<'m>(
-    models: &'m Models,
+    models: &'m ModelEntries,
     ensemble: &ModelId,
     step: &EnsembleStep,
     has_namespaces: bool,

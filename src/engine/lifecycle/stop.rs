@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Lifecycle;
-use super::step_graph::Steps;
+use super::step_graph::StepModels;
 use crate::registry::ModelId;
 use crate::{Error, ModelVersion, log};
 
@@ -77,7 +77,7 @@ impl Lifecycle {
                 .flat_map(|(id, entry)| entry.versions.values().map(move |slot| (id, slot)));
             slots.filter_map(|(id, slot)| Some((id, slot.loaded.as_ref()?)))
         };
-        let steps = Steps::among(loaded().map(|(id, _)| id), self.options.namespacing);
+        let steps = StepModels::among(loaded().map(|(id, _)| id), self.options.namespacing);
         let is_over = |version: &ModelVersion| version.is_closed() && version.live_count() == 0;
         let mut needed: BTreeSet<&ModelId> = BTreeSet::new();
         for (id, loaded) in loaded().filter(|(_, loaded)| !is_over(loaded.version())) {

@@ -7,22 +7,23 @@ use conch_config::DataType;
 use super::fake::{Directory, Host, fault};
 use crate::server::IndexRow;
 use crate::{
-    Code, Completion, Delivery, Draft, DraftInput, Error, Options, Server, Stamps, admit, clock,
+    Code, Completion, Delivery, Draft, DraftInput, EngineOptions, Error, Server, Timestamps, admit,
+    clock,
 };
 
-pub(super) fn options(directory: &Directory, repositories: &[&str]) -> Options {
-    Options {
+pub(super) fn options(directory: &Directory, repositories: &[&str]) -> EngineOptions {
+    EngineOptions {
         model_repositories: repositories
             .iter()
             .map(|name| directory.path(name))
             .collect(),
         exit_on_error: false,
         exit_timeout: Duration::from_secs(10),
-        ..Options::default()
+        ..EngineOptions::default()
     }
 }
 
-pub(super) fn start(options: Options) -> (Arc<Host>, Arc<Server>) {
+pub(super) fn start(options: EngineOptions) -> (Arc<Host>, Arc<Server>) {
     let host = Arc::new(Host::default());
     let server = Server::start(options, Arc::clone(&host) as Arc<dyn crate::BackendHost>).unwrap();
     (host, server)
@@ -61,21 +62,21 @@ pub(super) fn submit_as(
     model: &str,
     completion: &Arc<dyn Completion>,
     mut draft: Draft<'_>,
-) -> Result<crate::Ticket, Error> {
+) -> Result<crate::RequestHandle, Error> {
     let snapshot = server.registry().snapshot();
     let model = snapshot.find(model, None)?;
     draft.inputs.push(DraftInput {
         name: "IN",
         data_type: DataType::Int32,
         shape: [1, 1].into_iter().collect(),
-        chunks: [conch_memory::View::copy_of(&[1, 0, 0, 0])]
+        chunks: [conch_memory::ByteView::copy_of(&[1, 0, 0, 0])]
             .into_iter()
             .collect(),
     });
     let now_ns = clock::monotonic_ns();
-    let stamps = Stamps {
+    let stamps = Timestamps {
         request_start_ns: now_ns,
-        ..Stamps::default()
+        ..Timestamps::default()
     };
     let ticket = admit::admit(model, draft, completion, 0, stamps)?;
     model.submit(Arc::clone(&ticket)).map(|()| ticket)
@@ -317,7 +318,7 @@ fn readiness_follows_the_strict_rule() {
         directory.model("r", name, &["1"], extra);
         let (_, strict) = start(options(&directory, &["r"]));
         assert_eq!(strict.readiness().wait(), is_ready, "{name}");
-        let (_, lenient) = start(Options {
+        let (_, lenient) = start(EngineOptions {
             strict_readiness: false,
             ..options(&directory, &["r"])
         });
@@ -337,7 +338,7 @@ fn a_failure_at_the_start_ends_the_server_if_so_asked() {
     directory.model("r", "good", &["1"], "");
     directory.model("r", "bad", &["1"], &fault("load"));
     let host = Arc::new(Host::default());
-    let options = Options {
+    let options = EngineOptions {
         exit_on_error: true,
         ..options(&directory, &["r"])
     };
@@ -356,7 +357,7 @@ fn a_failure_at_the_start_ends_the_server_if_so_asked() {
         ]
     );
     let host = Arc::new(Host::default());
-    let error = Server::start(Options::default(), host).unwrap_err();
+    let error = Server::start(EngineOptions::default(), host).unwrap_err();
     assert_eq!(
         (error.code, &*error.message),
         (Code::InvalidArg, "--model-repository must be specified")
@@ -374,7 +375,7 @@ fn without_one_of_its_repositories_a_server_serves_nothing() {
     ] {
         let path = directory.path(missing).display().to_string();
         let refused = Server::start(
-            Options {
+            EngineOptions {
                 exit_on_error: true,
                 ..options(&directory, &["r", missing])
             },
@@ -410,7 +411,7 @@ fn versions_load_concurrently_and_again_after_a_failure() {
     directory.model("r", "one", &["1"], &fault("meet"));
     directory.model("r", "two", &["1"], &fault("meet"));
     directory.model("r", "third", &["1"], &fault("flaky"));
-    let (host, server) = start(Options {
+    let (host, server) = start(EngineOptions {
         model_load_thread_count: 2,
         model_load_retry_count: 2,
         ..options(&directory, &["r"])
@@ -461,7 +462,7 @@ fn the_backend_completes_what_the_file_leaves_open() {
         "{rows:?}"
     );
     server.stop().unwrap();
-    let (_, strict) = start(Options {
+    let (_, strict) = start(EngineOptions {
         auto_complete: false,
         ..options(&directory, &["r"])
     });

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 /// The names that operations hold.
 #[derive(Default)]
-pub(super) struct Turns {
-    state: Mutex<State>,
+pub(super) struct ModelLocks {
+    state: Mutex<ModelLocksState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ModelLocksState {
     busy: BTreeSet<String>,
     /// An operation on all models waits or runs.
     is_exclusive: bool,
@@ -20,38 +20,38 @@ struct State {
 }
 
 /// The right to change some models, given back on drop.
-pub(super) struct Turn<'t> {
-    turns: &'t Turns,
+pub(super) struct ModelLock<'t> {
+    turns: &'t ModelLocks,
     /// All models if none.
     names: Option<BTreeSet<String>>,
 }
 
 /// No operation may begin any more.
 #[derive(Debug)]
-pub(super) struct TurnsClosed;
+pub(super) struct LocksClosed;
 
-impl Turns {
+impl ModelLocks {
     /// Waits until nobody changes any of `names`.
     ///
     /// # Errors
-    /// [`TurnsClosed`].
-    pub(super) fn take(&self, names: BTreeSet<String>) -> Result<Turn<'_>, TurnsClosed> {
+    /// [`LocksClosed`].
+    pub(super) fn take(&self, names: BTreeSet<String>) -> Result<ModelLock<'_>, LocksClosed> {
         let mut state = self.wait(|state| state.is_exclusive || !state.busy.is_disjoint(&names))?;
         state.busy.extend(names.iter().cloned());
-        Ok(Turn {
+        Ok(ModelLock {
             turns: self,
             names: Some(names),
         })
     }
 
-    /// [`Turns::take`] without waiting; none if it would have to, or no operation may begin any more.
-    pub(super) fn try_take(&self, names: BTreeSet<String>) -> Option<Turn<'_>> {
+    /// [`ModelLocks::take`] without waiting; none if it would have to, or no operation may begin any more.
+    pub(super) fn try_take(&self, names: BTreeSet<String>) -> Option<ModelLock<'_>> {
         let mut state = self.lock();
         if state.is_closed || state.is_exclusive || !state.busy.is_disjoint(&names) {
             return None;
         }
         state.busy.extend(names.iter().cloned());
-        Some(Turn {
+        Some(ModelLock {
             turns: self,
             names: Some(names),
         })
@@ -60,12 +60,12 @@ impl Turns {
     /// Waits until nobody changes any model at all.
     ///
     /// # Errors
-    /// [`TurnsClosed`].
-    pub(super) fn take_all(&self) -> Result<Turn<'_>, TurnsClosed> {
+    /// [`LocksClosed`].
+    pub(super) fn take_all(&self) -> Result<ModelLock<'_>, LocksClosed> {
         let mut state = self.wait(|state| state.is_exclusive)?;
         // From here on nobody else begins.
         state.is_exclusive = true;
-        let turn = Turn {
+        let turn = ModelLock {
             turns: self,
             names: None,
         };
@@ -94,24 +94,24 @@ impl Turns {
 
     fn wait(
         &self,
-        must_wait: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'_, State>, TurnsClosed> {
+        must_wait: impl Fn(&ModelLocksState) -> bool,
+    ) -> Result<MutexGuard<'_, ModelLocksState>, LocksClosed> {
         let waited = self
             .changed
             .wait_while(self.lock(), |state| !state.is_closed && must_wait(state));
         let state = waited.unwrap_or_else(PoisonError::into_inner);
         if state.is_closed {
-            return Err(TurnsClosed);
+            return Err(LocksClosed);
         }
         Ok(state)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModelLocksState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ModelLock<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.lock();
         match &self.names {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn only_what_overlaps_waits() {
-        let turns = Turns::default();
+        let turns = ModelLocks::default();
         let (event_sender, events) = mpsc::channel();
         std::thread::scope(|scope| {
             let first = turns.take(names(&["a", "b"])).unwrap();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn one_for_all_waits_for_all_and_holds_all_up() {
-        let turns = Turns::default();
+        let turns = ModelLocks::default();
         let running = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for index in 0..8 {
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn after_the_close_nobody_begins() {
-        let turns = Turns::default();
+        let turns = ModelLocks::default();
         let turn = turns.take(names(&["a"])).unwrap();
         assert!(!turns.close(Instant::now() + Duration::from_millis(10)));
         assert!(turns.take(names(&["b"])).is_err() && turns.take_all().is_err());

@@ -40,7 +40,7 @@ impl FamilyKind {
 /// A handle to a family.
 #[derive(Debug)]
 pub struct Family {
-    shared: Arc<Shared>,
+    shared: Arc<FamilyShared>,
     /// Metrics made through this handle that are still there.
     metric_count: Arc<AtomicUsize>,
 }
@@ -48,23 +48,23 @@ pub struct Family {
 /// A handle to one number (or histogram) of a family.
 #[derive(Debug)]
 pub struct Metric {
-    family: Arc<Shared>,
-    value: Arc<Value>,
+    family: Arc<FamilyShared>,
+    value: Arc<MetricValue>,
     metric_count: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FamilyShared {
     name: String,
     help: String,
     kind: FamilyKind,
-    children: Mutex<BTreeMap<Labels, Weak<Value>>>,
+    children: Mutex<BTreeMap<MetricLabels, Weak<MetricValue>>>,
 }
 
-type Labels = BTreeMap<String, String>;
+type MetricLabels = BTreeMap<String, String>;
 
 #[derive(Debug)]
-enum Value {
+enum MetricValue {
     /// Bits of an f64.
     Number(AtomicU64),
     Histogram(Mutex<Histogram>),
@@ -79,7 +79,7 @@ struct Histogram {
     sum: f64,
 }
 
-static FAMILIES: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+static FAMILIES: Mutex<BTreeMap<String, Weak<FamilyShared>>> = Mutex::new(BTreeMap::new());
 
 impl Family {
     /// The family of this name: a new one, or the one that exists with this kind.
@@ -99,7 +99,7 @@ impl Family {
                 ));
             }
             None => {
-                let shared = Arc::new(Shared {
+                let shared = Arc::new(FamilyShared {
                     name: name.to_owned(),
                     help: help.to_owned(),
                     kind,
@@ -149,7 +149,7 @@ impl Family {
                         "Bucket boundaries must be strictly increasing.",
                     ));
                 }
-                Value::Histogram(Mutex::new(Histogram {
+                MetricValue::Histogram(Mutex::new(Histogram {
                     bounds: bounds.to_vec(),
                     counts: vec![0; bounds.len() + 1],
                     sum: 0.0,
@@ -161,9 +161,9 @@ impl Family {
                     self.shared.kind.type_name()
                 )));
             }
-            (_, None) => Value::Number(AtomicU64::new(0.0_f64.to_bits())),
+            (_, None) => MetricValue::Number(AtomicU64::new(0.0_f64.to_bits())),
         };
-        let labels: Labels = labels.iter().cloned().collect();
+        let labels: MetricLabels = labels.iter().cloned().collect();
         let mut children = lock(&self.shared.children);
         let value = children
             .get(&labels)
@@ -207,8 +207,8 @@ impl Metric {
     /// UNSUPPORTED for a histogram.
     pub fn value(&self) -> Result<f64, Error> {
         match &*self.value {
-            Value::Number(bits) => Ok(f64::from_bits(bits.load(Ordering::Relaxed))),
-            Value::Histogram(_) => Err(self.unsupported("Value")),
+            MetricValue::Number(bits) => Ok(f64::from_bits(bits.load(Ordering::Relaxed))),
+            MetricValue::Histogram(_) => Err(self.unsupported("Value")),
         }
     }
 
@@ -217,7 +217,7 @@ impl Metric {
     /// # Errors
     /// INVALID_ARG for a negative (or no) number on a counter, UNSUPPORTED for a histogram.
     pub fn increment(&self, amount: f64) -> Result<(), Error> {
-        let Value::Number(bits) = &*self.value else {
+        let MetricValue::Number(bits) = &*self.value else {
             return Err(self.unsupported("Increment"));
         };
         if self.family.kind == FamilyKind::Counter && (amount < 0.0 || amount.is_nan()) {
@@ -239,7 +239,7 @@ impl Metric {
     /// UNSUPPORTED unless the metric is a gauge.
     pub fn set(&self, value: f64) -> Result<(), Error> {
         match &*self.value {
-            Value::Number(bits) if self.family.kind == FamilyKind::Gauge => {
+            MetricValue::Number(bits) if self.family.kind == FamilyKind::Gauge => {
                 bits.store(value.to_bits(), Ordering::Relaxed);
                 Ok(())
             }
@@ -252,7 +252,7 @@ impl Metric {
     /// # Errors
     /// UNSUPPORTED unless the metric is a histogram.
     pub fn observe(&self, value: f64) -> Result<(), Error> {
-        let Value::Histogram(histogram) = &*self.value else {
+        let MetricValue::Histogram(histogram) = &*self.value else {
             return Err(self.unsupported("Observe"));
         };
         let mut histogram = lock(histogram);
@@ -282,15 +282,15 @@ impl Drop for Metric {
 pub(super) fn render_all(text: &mut String) {
     let mut families = lock(&FAMILIES);
     families.retain(|_, family| family.strong_count() > 0);
-    let live: Vec<Arc<Shared>> = families.values().filter_map(Weak::upgrade).collect();
+    let live: Vec<Arc<FamilyShared>> = families.values().filter_map(Weak::upgrade).collect();
     drop(families);
     for family in live {
         render(text, &family);
     }
 }
 
-fn render(text: &mut String, family: &Shared) {
-    let children: Vec<(Labels, Arc<Value>)> = lock(&family.children)
+fn render(text: &mut String, family: &FamilyShared) {
+    let children: Vec<(MetricLabels, Arc<MetricValue>)> = lock(&family.children)
         .iter()
         .filter_map(|(labels, value)| Some((labels.clone(), value.upgrade()?)))
         .collect();
@@ -304,13 +304,13 @@ fn render(text: &mut String, family: &Shared) {
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
         match &**value {
-            Value::Number(bits) => push_sample(
+            MetricValue::Number(bits) => push_sample(
                 text,
                 &family.name,
                 &labels,
                 f64::from_bits(bits.load(Ordering::Relaxed)),
             ),
-            Value::Histogram(histogram) => {
+            MetricValue::Histogram(histogram) => {
                 let histogram = lock(histogram).clone();
                 render_histogram(text, &family.name, &labels, &histogram);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{push_head, push_sample};
 use crate::ModelVersion;
-use crate::stats::{Failure, Totals};
+use crate::stats::{FailureReason, Totals};
 
 /// One family with a sample per model version.
 struct PerModel {
@@ -99,11 +99,11 @@ const PENDING: PerModel = PerModel {
 
 /// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its families agree.
 pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_durations: bool) {
-    let rows: Vec<Row> = models.iter().map(|model| Row::of(model)).collect();
+    let rows: Vec<ModelRow> = models.iter().map(|model| ModelRow::of(model)).collect();
     render_rows(text, &rows, with_durations);
 }
 
-fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
+fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
     if rows.is_empty() {
         return;
     }
@@ -128,7 +128,7 @@ fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
         "counter",
     );
     for row in rows {
-        for (reason, count) in Failure::ALL.iter().zip(row.totals.failures) {
+        for (reason, count) in FailureReason::ALL.iter().zip(row.totals.failures) {
             row.push(
                 text,
                 "nv_inference_request_failure",
@@ -164,7 +164,7 @@ fn render_rows(text: &mut String, rows: &[Row], with_durations: bool) {
 }
 
 /// One model version's labels and numbers.
-struct Row {
+struct ModelRow {
     /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`, `reason`, `version`.
     tags: Vec<(String, String)>,
     model: Arc<str>,
@@ -176,8 +176,8 @@ struct Row {
     is_cached: bool,
 }
 
-impl Row {
-    fn of(model: &ModelVersion) -> Row {
+impl ModelRow {
+    fn of(model: &ModelVersion) -> ModelRow {
         let mut tags: Vec<(String, String)> = model
             .config
             .message
@@ -186,7 +186,7 @@ impl Row {
             .map(|(tag, value)| (format!("_{}", label_name(tag)), value.clone()))
             .collect();
         tags.sort();
-        Row {
+        ModelRow {
             tags,
             model: Arc::clone(&model.name),
             namespace: Arc::clone(&model.namespace),
@@ -229,7 +229,7 @@ fn label_name(tag: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Tally;
+    use crate::stats::CountAndTime;
 
     #[test]
     fn families_have_upstreams_names_labels_and_order() {
@@ -239,7 +239,7 @@ mod tests {
             failures: [1, 2, 3, 4],
             ..Totals::default()
         };
-        totals.inference.success = Tally {
+        totals.inference.success = CountAndTime {
             count: 5,
             duration_ns: 1_999_999,
         };
@@ -248,7 +248,7 @@ mod tests {
         totals.inference.compute_infer.duration_ns = 4_000;
         totals.inference.compute_output.duration_ns = 999;
         totals.pending_count = 6;
-        let row = Row {
+        let row = ModelRow {
             tags: vec![("_a".into(), "x\ny".into())],
             model: "m\"".into(),
             namespace: "/r".into(),
@@ -304,7 +304,7 @@ mod tests {
         let mut text = String::new();
         render_rows(&mut text, &[], true);
         assert_eq!(text, "");
-        let row = Row {
+        let row = ModelRow {
             tags: Vec::new(),
             model: "m".into(),
             namespace: "".into(),
@@ -326,7 +326,7 @@ mod tests {
             totals.inference.cache_hit.duration_ns = 7_900;
             totals.inference.cache_miss.count = 2;
             totals.inference.cache_miss.duration_ns = 5_000;
-            Row {
+            ModelRow {
                 tags: Vec::new(),
                 model: model.into(),
                 namespace: "".into(),

@@ -11,11 +11,11 @@ use super::{push_head, push_sample};
 #[derive(Debug)]
 pub(crate) struct CpuMeter {
     interval: Duration,
-    last: Mutex<Sample>,
+    last: Mutex<UsageSample>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct UsageSample {
     taken: Instant,
     times: CpuTimes,
     utilization: Option<f64>,
@@ -37,7 +37,7 @@ impl CpuMeter {
             .unwrap_or_default();
         CpuMeter {
             interval,
-            last: Mutex::new(Sample {
+            last: Mutex::new(UsageSample {
                 taken: Instant::now(),
                 times,
                 utilization: None,

@@ -6,10 +6,10 @@ use std::sync::atomic::{Ordering, fence};
 use conch_config::Scheduling;
 use conch_sync::{NEVER_NS, Refused};
 
-use super::{Queue, Refusal, stopping};
+use super::{ModelQueue, SubmitRefusal, stopping};
 use crate::request_log::{self, RequestState};
-use crate::scheduler::{Facts, Key, rejection_ns};
-use crate::{Error, ModelVersion, Ticket};
+use crate::scheduler::{SchedulingParams, SequenceKey, rejection_ns};
+use crate::{Error, ModelVersion, RequestHandle};
 
 impl ModelVersion {
     /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the response cache: its completion may be
@@ -18,7 +18,7 @@ impl ModelVersion {
     /// # Errors
     /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
     /// the first is counted, as rejected.
-    pub fn submit(&self, ticket: Ticket) -> Result<(), Error> {
+    pub fn submit(&self, ticket: RequestHandle) -> Result<(), Error> {
         let origin = ticket.shared();
         request_log::note(&origin.id, RequestState::Initialized, RequestState::Pending);
         let member = self.cache.get();
@@ -26,7 +26,7 @@ impl ModelVersion {
             Some(member) => member.submit(self, ticket),
             None => self.enqueue(ticket),
         };
-        submitted.map_err(|Refusal { error, live }| {
+        submitted.map_err(|SubmitRefusal { error, live }| {
             if let Some(mut live) = live {
                 let id = &live.shared().id;
                 request_log::note(id, RequestState::Pending, RequestState::FailedEnqueue);
@@ -45,13 +45,13 @@ impl ModelVersion {
     }
 
     /// Puts a request into the queue that has its place there.
-    pub(crate) fn enqueue(&self, ticket: Ticket) -> Result<(), Refusal> {
+    pub(crate) fn enqueue(&self, ticket: RequestHandle) -> Result<(), SubmitRefusal> {
         let rejection_ns = match &self.config.scheduling {
             Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
             // If it has to wait for a slot.
             Scheduling::Sequence(_) => match ticket.shared().facts {
-                Facts { timeout_us: 0, .. } => NEVER_NS,
-                Facts {
+                SchedulingParams { timeout_us: 0, .. } => NEVER_NS,
+                SchedulingParams {
                     queued_ns,
                     timeout_us,
                     ..
@@ -75,7 +75,7 @@ impl ModelVersion {
                 }
                 Err(Refused::Closed(ticket)) => ticket,
                 Err(Refused::Linked(_)) => {
-                    return Err(Refusal {
+                    return Err(SubmitRefusal {
                         error: Error::internal("the request is queued already"),
                         live: None,
                     });
@@ -92,10 +92,10 @@ impl ModelVersion {
     /// Puts a request into the queue that starts the sequence `started`, or none.
     fn submit_to(
         &self,
-        queue: &Arc<Queue>,
-        ticket: Ticket,
-        started: Option<Key>,
-    ) -> Result<(), Refused<Ticket>> {
+        queue: &Arc<ModelQueue>,
+        ticket: RequestHandle,
+        started: Option<SequenceKey>,
+    ) -> Result<(), Refused<RequestHandle>> {
         let Some(key) = started else {
             return queue.submit(ticket);
         };

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::Queue;
-use crate::Ticket;
+use super::ModelQueue;
+use crate::RequestHandle;
 use crate::clock::monotonic_ns;
-use crate::scheduler::{Scheduler, Sequence};
-use crate::sequence::Ledger;
+use crate::scheduler::{Scheduler, SequenceBatcher};
+use crate::sequence::ActiveSequences;
 
-impl Queue {
-    /// [`Queue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
+impl ModelQueue {
+    /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
     /// ended.
     pub(crate) fn see_off(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
         let deadline_ns =
@@ -50,7 +50,7 @@ impl Queue {
     }
 
     /// Ends sequences that began anew in another version.
-    pub(super) fn end_restarted(&self, sequence: &mut Sequence<Ticket>, now_ns: u64) {
+    pub(super) fn end_restarted(&self, sequence: &mut SequenceBatcher<RequestHandle>, now_ns: u64) {
         if let Some(ledger) = self.ledger.get() {
             for key in ledger.restarted() {
                 sequence.end(&key, now_ns);
@@ -60,7 +60,7 @@ impl Queue {
 
     /// Begins to write down which sequences are under way: whoever asks before requests go elsewhere misses none. None if the model has no
     /// sequences, or if its cores leave no moment for a look. May block for so long.
-    pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<Ledger>> {
+    pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<ActiveSequences>> {
         let ledger = self.ledger.get_or_init(Arc::default);
         // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
         fence(Ordering::SeqCst);

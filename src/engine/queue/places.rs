@@ -11,16 +11,16 @@ use crate::{Error, ModelVersion};
 
 /// How many requests wait per priority level, where the queue policy bounds them.
 #[derive(Debug, Default)]
-pub(crate) struct Bounds {
+pub(crate) struct LevelBounds {
     /// Count and bound, by level (0 without levels); empty if no level is bounded.
     levels: Box<[(AtomicU32, u32)]>,
     /// The levels beyond them, if there are more.
-    rest: Option<Box<Rest>>,
+    rest: Option<Box<SparseLevels>>,
 }
 
 /// Levels that are too many for a counter each: those that hold something are counted, behind a lock.
 #[derive(Debug)]
-struct Rest {
+struct SparseLevels {
     counts: Mutex<BTreeMap<u64, u32>>,
     default_policy: QueuePolicy,
     policies: Vec<(u64, QueuePolicy)>,
@@ -29,18 +29,18 @@ struct Rest {
 /// Levels with a counter of their own each, if the policy bounds any.
 const COUNTED_LEVELS_MAX: u64 = 1_024;
 
-impl Bounds {
-    pub(crate) fn new(config: &conch_config::Model) -> Bounds {
+impl LevelBounds {
+    pub(crate) fn new(config: &conch_config::ResolvedConfig) -> LevelBounds {
         let settings = match &config.scheduling {
             Scheduling::Dynamic(settings) => settings,
             Scheduling::Sequence(settings) if settings.queue_size_max != 0 => {
                 let levels = [(AtomicU32::new(0), settings.queue_size_max)];
-                return Bounds {
+                return LevelBounds {
                     levels: levels.into(),
                     rest: None,
                 };
             }
-            _ => return Bounds::default(),
+            _ => return LevelBounds::default(),
         };
         let DynamicBatching {
             default_policy,
@@ -54,7 +54,7 @@ impl Bounds {
                 .iter()
                 .any(|(_, policy)| is_bounded(policy))
         {
-            return Bounds::default();
+            return LevelBounds::default();
         }
         let levels = (0..=(*priority_levels).min(COUNTED_LEVELS_MAX))
             .map(|level| {
@@ -65,13 +65,13 @@ impl Bounds {
             })
             .collect();
         let rest = (*priority_levels > COUNTED_LEVELS_MAX).then(|| {
-            Box::new(Rest {
+            Box::new(SparseLevels {
                 counts: Mutex::default(),
                 default_policy: *default_policy,
                 policies: priority_policies.clone(),
             })
         });
-        Bounds { levels, rest }
+        LevelBounds { levels, rest }
     }
 
     /// Counts a request in; false if its level is full.
@@ -104,7 +104,7 @@ impl Bounds {
     }
 }
 
-impl Rest {
+impl SparseLevels {
     fn try_enter(&self, level: u64) -> bool {
         let max = policy_of(&self.policies, self.default_policy, level).queue_size_max;
         if max == 0 {
@@ -131,29 +131,33 @@ impl Rest {
 
 /// A request's place among those that wait: in the pending gauge and under its level's bound. Freed on drop, which is when the
 /// request joins a batch or whoever claimed it drops it.
-pub struct Place {
+pub struct PendingPermit {
     model: Arc<ModelVersion>,
     level: u64,
 }
 
-impl Place {
+impl PendingPermit {
     /// A place for request `id` at `level`.
     ///
     /// # Errors
     /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was never queued.
-    pub(crate) fn enter(model: &Arc<ModelVersion>, id: &str, level: u64) -> Result<Place, Error> {
+    pub(crate) fn enter(
+        model: &Arc<ModelVersion>,
+        id: &str,
+        level: u64,
+    ) -> Result<PendingPermit, Error> {
         if !model.bounds.try_enter(level) {
             return Err(crate::admit::full(id));
         }
         model.statistics.add_pending();
-        Ok(Place {
+        Ok(PendingPermit {
             model: Arc::clone(model),
             level,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingPermit {
     fn drop(&mut self) {
         self.model.statistics.remove_pending(1);
         self.model.bounds.leave(self.level);

@@ -5,26 +5,26 @@ use std::sync::{Arc, Weak};
 use conch_sync::ClaimReason;
 
 use crate::clock::monotonic_ns;
-use crate::ensemble::Run;
+use crate::ensemble::Execution;
 use crate::request_log::{self, RequestState};
-use crate::scheduler::Harvest;
-use crate::stats::Failure;
-use crate::{Code, Departures, Error, Live, Ticket};
+use crate::scheduler::SchedulerOutput;
+use crate::stats::FailureReason;
+use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
 /// Whether some are to be answered without being executed.
-pub(super) fn has_refusals(harvest: &Harvest<Live>) -> bool {
+pub(super) fn has_refusals(harvest: &SchedulerOutput<OwnedRequest>) -> bool {
     !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
 }
 
 /// Answers requests whose timeout has passed.
-pub(super) fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
+pub(super) fn reject(expired: &mut Vec<OwnedRequest>, departures: &mut PendingResponses) {
     if expired.is_empty() {
         return;
     }
     for live in expired.drain(..) {
         refuse(
             live,
-            Failure::Rejected,
+            FailureReason::Rejected,
             Error::unavailable("Request timeout expired"),
             departures,
         );
@@ -34,19 +34,24 @@ pub(super) fn reject(expired: &mut Vec<Live>, departures: &mut Departures) {
 
 /// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
 /// that they execute.
-pub(super) fn cancel(cancelled: &mut Vec<Live>, departures: &mut Departures) {
+pub(super) fn cancel(cancelled: &mut Vec<OwnedRequest>, departures: &mut PendingResponses) {
     if cancelled.is_empty() {
         return;
     }
     for live in cancelled.drain(..) {
         let error = Error::new(Code::Cancelled, "");
-        refuse(live, Failure::Canceled, error, departures);
+        refuse(live, FailureReason::Canceled, error, departures);
     }
     departures.flush();
 }
 
 /// Answers a request that was not executed, and counts it.
-pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut Departures) {
+pub(crate) fn refuse(
+    live: OwnedRequest,
+    reason: FailureReason,
+    error: Error,
+    departures: &mut PendingResponses,
+) {
     let origin = Arc::clone(live.ticket());
     if !live.is_filler {
         count(&origin, &live, reason);
@@ -59,17 +64,17 @@ pub(crate) fn refuse(live: Live, reason: Failure, error: Error, departures: &mut
 }
 
 /// What became of a request that somebody wants cancelled.
-pub(crate) enum Cancelled {
+pub(crate) enum CancelOutcome {
     /// It waited: whoever cancelled it has it, and answers it.
-    Taken(Live),
+    Taken(OwnedRequest),
     /// It is an ensemble's, of which steps may still wait: these are to be cancelled.
-    Running(Arc<Run>),
+    Running(Arc<Execution>),
     /// Whoever has it sees the wish, and answers.
     Marked,
 }
 
 /// Marks a request as cancelled, and takes it if nobody else will answer it.
-pub(crate) fn mark_cancelled(ticket: &Ticket) -> Cancelled {
+pub(crate) fn mark_cancelled(ticket: &RequestHandle) -> CancelOutcome {
     let origin = ticket.shared();
     if origin.member.is_some() {
         // The scheduler has its slot, and what waits behind it in its sequence.
@@ -79,29 +84,29 @@ pub(crate) fn mark_cancelled(ticket: &Ticket) -> Cancelled {
         {
             queue.report_cancel(Arc::clone(ticket));
         }
-        return Cancelled::Marked;
+        return CancelOutcome::Marked;
     }
     match ticket.claim(ClaimReason::Cancel, None) {
-        Some(live) => Cancelled::Taken(live),
+        Some(live) => CancelOutcome::Taken(live),
         None => match origin.run.get().and_then(Weak::upgrade) {
-            Some(run) => Cancelled::Running(run),
-            None => Cancelled::Marked,
+            Some(run) => CancelOutcome::Running(run),
+            None => CancelOutcome::Marked,
         },
     }
 }
 
 /// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
 /// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
-pub fn withdraw(ticket: &Ticket) -> Option<Error> {
+pub fn withdraw(ticket: &RequestHandle) -> Option<Error> {
     let live = match mark_cancelled(ticket) {
-        Cancelled::Taken(live) => live,
-        Cancelled::Running(run) => {
+        CancelOutcome::Taken(live) => live,
+        CancelOutcome::Running(run) => {
             run.cancel();
             return None;
         }
-        Cancelled::Marked => return None,
+        CancelOutcome::Marked => return None,
     };
-    count(ticket, &live, Failure::Canceled);
+    count(ticket, &live, FailureReason::Canceled);
     let id = &ticket.shared().id;
     request_log::note(id, RequestState::Pending, RequestState::Released);
     drop(live);
@@ -112,31 +117,34 @@ pub fn withdraw(ticket: &Ticket) -> Option<Error> {
     Some(Error::new(Code::Cancelled, ""))
 }
 
-fn count(ticket: &Ticket, live: &Live, reason: Failure) {
+fn count(ticket: &RequestHandle, live: &OwnedRequest, reason: FailureReason) {
     let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
     let statistics = &ticket.shared().model.statistics;
     statistics.report_failure(reason, duration_ns);
 }
 
 /// Refuses a request because its model takes no more, and counts it.
-pub(crate) fn stopping(refused: &Ticket) -> Refusal {
+pub(crate) fn stopping(refused: &RequestHandle) -> SubmitRefusal {
     const WORDS: &str =
         "Server is stopping, scheduler for model has stopped accepting new inference requests";
     let origin = refused.shared();
     let error = match origin.member {
         // The sequence batcher names no request.
         Some(_) => Error::unavailable(WORDS),
-        None => Error::unavailable(format!("{}{WORDS}", crate::admit::Prefix(&origin.id))),
+        None => Error::unavailable(format!(
+            "{}{WORDS}",
+            crate::admit::RequestIdPrefix(&origin.id)
+        )),
     };
     let live = refused.claim(ClaimReason::Cancel, None);
     if let Some(live) = &live {
-        count(refused, live, Failure::Rejected);
+        count(refused, live, FailureReason::Rejected);
     }
-    Refusal { error, live }
+    SubmitRefusal { error, live }
 }
 
 /// What the queue did not take. The request is there unless somebody else has claimed it.
-pub(crate) struct Refusal {
+pub(crate) struct SubmitRefusal {
     pub(crate) error: Error,
-    pub(crate) live: Option<Live>,
+    pub(crate) live: Option<OwnedRequest>,
 }

@@ -30,7 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::resources::{Capacity, Needs, Resource, Unmet, capacities};
+use super::resources::{Resource, ResourceCapacity, ResourceNeeds, UnmetNeeds, capacities};
 
 /// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
 pub(crate) const OVERTAKEN_MAX: u32 = 8;
@@ -47,11 +47,11 @@ const SHARE_UNIT: u128 = 1 << 32;
 pub(crate) type InstanceId = u64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Machine {
-    given: Vec<Capacity>,
+pub(crate) struct RateLimiterState {
+    given: Vec<ResourceCapacity>,
     capacities: BTreeMap<Resource, u64>,
     held: BTreeMap<Resource, u64>,
-    instances: BTreeMap<InstanceId, Instance>,
+    instances: BTreeMap<InstanceId, LimitedInstance>,
     /// Pass and number of arrival, so in the order of their turns.
     waiting: BTreeSet<(u128, u64, InstanceId)>,
     next_arrival: u64,
@@ -63,19 +63,19 @@ pub(crate) struct Machine {
 }
 
 #[derive(Debug)]
-struct Instance {
-    needs: Needs,
+struct LimitedInstance {
+    needs: ResourceNeeds,
     /// What an execution adds to the pass: the priority, at least 1. Of a flow, what a unit of cost adds to its tag.
     stride: u128,
     flow: Option<Arc<str>>,
     pass: u128,
     /// Its last turn was in vain.
     was_vain: bool,
-    state: State,
+    state: InstanceState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum InstanceState {
     Idle,
     Waiting {
         arrival: u64,
@@ -85,11 +85,11 @@ enum State {
     Running,
 }
 
-impl Machine {
-    pub(crate) fn new(given: Vec<Capacity>) -> Machine {
-        Machine {
+impl RateLimiterState {
+    pub(crate) fn new(given: Vec<ResourceCapacity>) -> RateLimiterState {
+        RateLimiterState {
             given,
-            ..Machine::default()
+            ..RateLimiterState::default()
         }
     }
 
@@ -99,21 +99,21 @@ impl Machine {
     /// If its needs, beside those of all others, cannot be met: then there is none more.
     pub(crate) fn add(
         &mut self,
-        needs: Needs,
+        needs: ResourceNeeds,
         priority: u32,
-    ) -> Result<(InstanceId, Vec<InstanceId>), Unmet> {
+    ) -> Result<(InstanceId, Vec<InstanceId>), UnmetNeeds> {
         let all = self.instances.values().map(|instance| &instance.needs);
         self.capacities = capacities(all.chain([&needs]), &self.given)?;
         let id = self.next_id;
         self.next_id += 1;
         let stride = u128::from(priority.max(1));
-        let instance = Instance {
+        let instance = LimitedInstance {
             needs,
             stride,
             flow: None,
             pass: BIRTH_TURNS * stride,
             was_vain: false,
-            state: State::Idle,
+            state: InstanceState::Idle,
         };
         self.instances.insert(id, instance);
         Ok((id, self.grant()))
@@ -122,13 +122,13 @@ impl Machine {
     /// An idle instance of `flow` more, whose executions cost it the less the higher `weight`.
     ///
     /// # Errors
-    /// As [`Machine::add`].
+    /// As [`RateLimiterState::add`].
     pub(crate) fn add_to(
         &mut self,
         flow: &Arc<str>,
-        needs: Needs,
+        needs: ResourceNeeds,
         weight: u32,
-    ) -> Result<(InstanceId, Vec<InstanceId>), Unmet> {
+    ) -> Result<(InstanceId, Vec<InstanceId>), UnmetNeeds> {
         let (id, granted) = self.add(needs, 1)?;
         if let Some(instance) = self.instances.get_mut(&id) {
             instance.flow = Some(Arc::clone(flow));
@@ -145,7 +145,7 @@ impl Machine {
         let Some(instance) = self.instances.remove(&id) else {
             return Vec::new();
         };
-        if instance.state == State::Running {
+        if instance.state == InstanceState::Running {
             self.give_back(&instance.needs);
         }
         let all = self.instances.values().map(|instance| &instance.needs);
@@ -153,7 +153,7 @@ impl Machine {
             self.capacities = capacities;
         }
         if let Some(flow) = &instance.flow {
-            let is_its = |other: &Instance| other.flow.as_ref() == Some(flow);
+            let is_its = |other: &LimitedInstance| other.flow.as_ref() == Some(flow);
             if !self.instances.values().any(is_its) {
                 self.flows.remove(flow);
             }
@@ -169,7 +169,7 @@ impl Machine {
         self.grant()
     }
 
-    /// [`Machine::finish_at_cost`] of a turn that cost 1.
+    /// [`RateLimiterState::finish_at_cost`] of a turn that cost 1.
     #[cfg(test)]
     pub(crate) fn finish(
         &mut self,
@@ -193,8 +193,8 @@ impl Machine {
         let Some(instance) = self.instances.get_mut(&id) else {
             return Vec::new();
         };
-        debug_assert_eq!(instance.state, State::Running);
-        instance.state = State::Idle;
+        debug_assert_eq!(instance.state, InstanceState::Running);
+        instance.state = InstanceState::Idle;
         let is_charged = has_executed || instance.was_vain;
         instance.was_vain = !has_executed;
         let needs = std::mem::take(&mut instance.needs);
@@ -222,7 +222,7 @@ impl Machine {
 
     /// A running instance has executed its warm-up, which is among its [`BIRTH_TURNS`]; only a flow pays for it. Returns who may run now.
     pub(crate) fn finish_warm_up(&mut self, id: InstanceId, cost: u64) -> Vec<InstanceId> {
-        let is_of_flow = |instance: &Instance| instance.flow.is_some();
+        let is_of_flow = |instance: &LimitedInstance| instance.flow.is_some();
         let is_charged = self.instances.get(&id).is_some_and(is_of_flow);
         let granted = self.finish_at_cost(id, is_charged, false, cost);
         if let Some(instance) = self.instances.get_mut(&id) {
@@ -233,14 +233,14 @@ impl Machine {
 
     pub(crate) fn is_running(&self, id: InstanceId) -> bool {
         let instance = self.instances.get(&id);
-        instance.is_some_and(|instance| instance.state == State::Running)
+        instance.is_some_and(|instance| instance.state == InstanceState::Running)
     }
 
     /// How many turns those with a resource in common may get before `id`, which waits and is of no flow.
     #[cfg(test)]
     pub(crate) fn patience(&self, id: InstanceId) -> u128 {
         let own = &self.instances[&id];
-        let competes = |other: &Instance| {
+        let competes = |other: &LimitedInstance| {
             let mut needs = other.needs.keys();
             needs.any(|need| own.needs.contains_key(need))
         };
@@ -260,7 +260,7 @@ impl Machine {
         };
         *tag = (*tag).max(pass).saturating_add(price);
         for (id, instance) in &mut self.instances {
-            if let State::Waiting { arrival, .. } = instance.state
+            if let InstanceState::Waiting { arrival, .. } = instance.state
                 && instance.flow.as_ref() == Some(flow)
                 && instance.pass < *tag
             {
@@ -287,9 +287,9 @@ impl Machine {
     /// No longer among those that wait.
     fn leave(&mut self, id: InstanceId) {
         if let Some(instance) = self.instances.get_mut(&id)
-            && let State::Waiting { arrival, .. } = instance.state
+            && let InstanceState::Waiting { arrival, .. } = instance.state
         {
-            instance.state = State::Idle;
+            instance.state = InstanceState::Idle;
             self.waiting.remove(&(instance.pass, arrival, id));
         }
     }
@@ -299,10 +299,10 @@ impl Machine {
         let Some(entering) = self.instances.get(&id) else {
             return;
         };
-        debug_assert_eq!(entering.state, State::Idle);
+        debug_assert_eq!(entering.state, InstanceState::Idle);
         let tag = entering.flow.as_ref().and_then(|flow| self.flows.get(flow));
-        let competes = |other: &&Instance| {
-            other.state != State::Idle
+        let competes = |other: &&LimitedInstance| {
+            other.state != InstanceState::Idle
                 && other
                     .needs
                     .keys()
@@ -312,7 +312,7 @@ impl Machine {
             Some(tag) => self.granted_pass.max(*tag),
             None => {
                 // A turn of its own, or of the other's, if that counts more.
-                let behind = |other: &Instance| {
+                let behind = |other: &LimitedInstance| {
                     let turn = entering.stride.max(other.stride);
                     other.pass.saturating_sub(turn.saturating_mul(turns_max))
                 };
@@ -325,7 +325,7 @@ impl Machine {
         self.next_arrival += 1;
         if let Some(instance) = self.instances.get_mut(&id) {
             instance.pass = pass;
-            instance.state = State::Waiting {
+            instance.state = InstanceState::Waiting {
                 arrival,
                 overtaken_count: 0,
             };
@@ -355,7 +355,7 @@ impl Machine {
                         continue;
                     };
                     let is_overtaken = other.needs.keys().any(|need| taken.contains_key(need));
-                    if let State::Waiting {
+                    if let InstanceState::Waiting {
                         overtaken_count, ..
                     } = &mut other.state
                         && is_overtaken
@@ -368,7 +368,7 @@ impl Machine {
                 }
                 continue;
             }
-            if matches!(instance.state, State::Waiting { overtaken_count, .. } if overtaken_count >= OVERTAKEN_MAX)
+            if matches!(instance.state, InstanceState::Waiting { overtaken_count, .. } if overtaken_count >= OVERTAKEN_MAX)
             {
                 kept.extend(instance.needs.keys().cloned());
             }
@@ -376,10 +376,10 @@ impl Machine {
         }
         for id in &granted {
             if let Some(instance) = self.instances.get_mut(id) {
-                if let State::Waiting { arrival, .. } = instance.state {
+                if let InstanceState::Waiting { arrival, .. } = instance.state {
                     self.waiting.remove(&(instance.pass, arrival, *id));
                 }
-                instance.state = State::Running;
+                instance.state = InstanceState::Running;
                 if instance.flow.is_some() {
                     self.granted_pass = self.granted_pass.max(instance.pass);
                 }
@@ -388,7 +388,7 @@ impl Machine {
         granted
     }
 
-    fn has_room(&self, needs: &Needs) -> bool {
+    fn has_room(&self, needs: &ResourceNeeds) -> bool {
         needs.iter().all(|(need, count)| {
             let held = self.held.get(need).copied().unwrap_or(0);
             let capacity = self.capacities.get(need).copied().unwrap_or(0);
@@ -396,7 +396,7 @@ impl Machine {
         })
     }
 
-    fn give_back(&mut self, needs: &Needs) {
+    fn give_back(&mut self, needs: &ResourceNeeds) {
         for (need, count) in needs {
             if let Some(held) = self.held.get_mut(need) {
                 *held = held.saturating_sub(*count);

@@ -1,6 +1,6 @@
 //! The rate limiter: instances execute only while they hold the resources that their group names (`--rate-limit=execution_count`).
 //!
-//! One [`Limiter`] per server, one [`Seat`] per instance that executes. A core that finds work for its instance takes the seat's resources
+//! One [`RateLimiter`] per server, one [`ResourceHandle`] per instance that executes. A core that finds work for its instance takes the seat's resources
 //! before it forms a batch, so what arrives meanwhile joins it, and gives them back when the execution is over; who gets them is up to
 //! [`machine`]. A core that waits for resources is to its model's queue like one that executes: others look after the rest.
 //!
@@ -19,33 +19,33 @@ use conch_config::RateLimit;
 
 use crate::clock::monotonic_ns;
 use crate::{Error, InstanceSpec, ModelVersion};
-use machine::{InstanceId, Machine};
-use resources::{Needs, Resource, Unmet};
+use machine::{InstanceId, RateLimiterState};
+use resources::{Resource, ResourceNeeds, UnmetNeeds};
 
-pub use resources::Capacity;
+pub use resources::ResourceCapacity;
 
 /// What sharing models need one of.
 const EXECUTIONS: &str = "executions";
 
 /// See the module.
-pub(crate) struct Limiter {
+pub(crate) struct RateLimiter {
     /// Held for one event at a time; waits are outside.
-    state: Mutex<State>,
+    state: Mutex<LimiterShared>,
     /// Models share executions, whatever resources they name.
     is_sharing: bool,
 }
 
-struct State {
-    machine: Machine,
+struct LimiterShared {
+    machine: RateLimiterState,
     condvars: BTreeMap<InstanceId, Arc<Condvar>>,
 }
 
-impl Limiter {
+impl RateLimiter {
     /// A limiter whose resources are `capacities`; without any, what instances ask for.
-    pub(crate) fn new(capacities: Vec<Capacity>) -> Arc<Limiter> {
-        Arc::new(Limiter {
-            state: Mutex::new(State {
-                machine: Machine::new(capacities),
+    pub(crate) fn new(capacities: Vec<ResourceCapacity>) -> Arc<RateLimiter> {
+        Arc::new(RateLimiter {
+            state: Mutex::new(LimiterShared {
+                machine: RateLimiterState::new(capacities),
                 condvars: BTreeMap::new(),
             }),
             is_sharing: false,
@@ -53,15 +53,15 @@ impl Limiter {
     }
 
     /// A limiter of `executions_max` executions at a time, which models share by weight.
-    pub(crate) fn sharing(executions_max: u64) -> Arc<Limiter> {
-        let capacity = Capacity {
+    pub(crate) fn sharing(executions_max: u64) -> Arc<RateLimiter> {
+        let capacity = ResourceCapacity {
             name: EXECUTIONS.to_owned(),
             count: executions_max.max(1),
             device: None,
         };
-        Arc::new(Limiter {
-            state: Mutex::new(State {
-                machine: Machine::new(vec![capacity]),
+        Arc::new(RateLimiter {
+            state: Mutex::new(LimiterShared {
+                machine: RateLimiterState::new(vec![capacity]),
                 condvars: BTreeMap::new(),
             }),
             is_sharing: true,
@@ -71,12 +71,12 @@ impl Limiter {
     /// A seat for an instance of `model`.
     ///
     /// # Errors
-    /// As [`Limiter::seat`].
+    /// As [`RateLimiter::seat`].
     pub(crate) fn seat_for(
         self: &Arc<Self>,
         model: &ModelVersion,
         spec: &InstanceSpec,
-    ) -> Result<Seat, Error> {
+    ) -> Result<ResourceHandle, Error> {
         if !self.is_sharing {
             return self.seat(&spec.rate_limit, spec.device_id);
         }
@@ -89,7 +89,7 @@ impl Limiter {
             name: Arc::from(EXECUTIONS),
             device: None,
         };
-        let needs = Needs::from([(resource, 1)]);
+        let needs = ResourceNeeds::from([(resource, 1)]);
         self.take_seat(|machine| machine.add_to(&flow, needs, weight))
     }
 
@@ -97,8 +97,12 @@ impl Limiter {
     ///
     /// # Errors
     /// INVALID_ARG in upstream's words if the instance could never execute, or if a resource's name is both global and not.
-    pub(crate) fn seat(self: &Arc<Self>, limit: &RateLimit, device: i32) -> Result<Seat, Error> {
-        let needs: Needs = limit
+    pub(crate) fn seat(
+        self: &Arc<Self>,
+        limit: &RateLimit,
+        device: i32,
+    ) -> Result<ResourceHandle, Error> {
+        let needs: ResourceNeeds = limit
             .resources
             .iter()
             .map(|resource| {
@@ -114,8 +118,8 @@ impl Limiter {
 
     fn take_seat(
         self: &Arc<Self>,
-        add: impl FnOnce(&mut Machine) -> Result<(InstanceId, Vec<InstanceId>), Unmet>,
-    ) -> Result<Seat, Error> {
+        add: impl FnOnce(&mut RateLimiterState) -> Result<(InstanceId, Vec<InstanceId>), UnmetNeeds>,
+    ) -> Result<ResourceHandle, Error> {
         let condvar = Arc::new(Condvar::new());
         let mut state = self.lock();
         let (id, granted) =
@@ -123,7 +127,7 @@ impl Limiter {
         state.condvars.insert(id, Arc::clone(&condvar));
         state.notify(&granted);
         drop(state);
-        Ok(Seat {
+        Ok(ResourceHandle {
             limiter: Arc::clone(self),
             id,
             condvar,
@@ -132,13 +136,13 @@ impl Limiter {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterShared> {
         // The machine's events leave it whole, or assert before they change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LimiterShared {
     fn notify(&self, granted: &[InstanceId]) {
         for id in granted {
             if let Some(condvar) = self.condvars.get(id) {
@@ -148,7 +152,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for Limiter {
+impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").finish_non_exhaustive()
     }
@@ -156,15 +160,15 @@ impl fmt::Debug for Limiter {
 
 /// An instance's place with the limiter. Dropping it gives back what it holds.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    limiter: Arc<Limiter>,
+pub(crate) struct ResourceHandle {
+    limiter: Arc<RateLimiter>,
     id: InstanceId,
     condvar: Arc<Condvar>,
     is_held: bool,
     held_since_ns: u64,
 }
 
-impl Seat {
+impl ResourceHandle {
     /// Whether the instance may execute.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
@@ -219,7 +223,7 @@ impl Seat {
         (monotonic_ns().saturating_sub(self.held_since_ns) / 1_000).max(1)
     }
 
-    fn await_turn(&self, state: MutexGuard<'_, State>) {
+    fn await_turn(&self, state: MutexGuard<'_, LimiterShared>) {
         let waited = self
             .condvar
             .wait_while(state, |state| !state.machine.is_running(self.id));
@@ -227,7 +231,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ResourceHandle {
     fn drop(&mut self) {
         let mut state = self.limiter.lock();
         let granted = state.machine.remove(self.id);
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn never_more_execute_than_there_are_resources_for() {
-        let limiter = Limiter::new(vec![Capacity {
+        let limiter = RateLimiter::new(vec![ResourceCapacity {
             name: "R".to_owned(),
             count: 3,
             device: None,
@@ -296,7 +300,7 @@ mod tests {
 
     #[test]
     fn models_share_executions_and_all_get_some() {
-        let limiter = Limiter::sharing(2);
+        let limiter = RateLimiter::sharing(2);
         let spec = InstanceSpec {
             name: String::new(),
             kind: conch_config::InstanceKind::Cpu,
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn devices_have_resources_of_their_own() {
-        let limiter = Limiter::new(Vec::new());
+        let limiter = RateLimiter::new(Vec::new());
         let one = limit(&[("R", false, 1)], 1);
         let mut first = limiter.seat(&one, 0).unwrap();
         let mut second = limiter.seat(&one, 1).unwrap();

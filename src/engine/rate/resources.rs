@@ -13,11 +13,11 @@ pub struct Resource {
 }
 
 /// What one instance needs, each resource once.
-pub type Needs = BTreeMap<Resource, u64>;
+pub type ResourceNeeds = BTreeMap<Resource, u64>;
 
 /// `--rate-limit-resource`: how much of a resource there is, on one device or (none) on each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub struct ResourceCapacity {
     pub name: String,
     pub count: u64,
     pub device: Option<i32>,
@@ -25,7 +25,7 @@ pub struct Capacity {
 
 /// Why the needs of all instances cannot be met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmet {
+pub enum UnmetNeeds {
     /// An instance would never execute.
     Shortage {
         name: Arc<str>,
@@ -36,10 +36,10 @@ pub enum Unmet {
     Ambiguous { name: Arc<str> },
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for UnmetNeeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unmet::Shortage {
+            UnmetNeeds::Shortage {
                 name,
                 limit,
                 wanted,
@@ -47,7 +47,7 @@ impl fmt::Display for Unmet {
                 f,
                 "Resource count for \"{name}\" is limited to {limit} which will prevent scheduling of one or more model instances, the minimum required count is {wanted}"
             ),
-            Unmet::Ambiguous { name } => write!(
+            UnmetNeeds::Ambiguous { name } => write!(
                 f,
                 "Resource \"{name}\" is present as both global and device-specific resource in the model configuration."
             ),
@@ -60,9 +60,9 @@ impl fmt::Display for Unmet {
 /// # Errors
 /// What cannot be met by `given`, or the first name that is both global and not.
 pub fn capacities<'n>(
-    all: impl Iterator<Item = &'n Needs>,
-    given: &[Capacity],
-) -> Result<BTreeMap<Resource, u64>, Unmet> {
+    all: impl Iterator<Item = &'n ResourceNeeds>,
+    given: &[ResourceCapacity],
+) -> Result<BTreeMap<Resource, u64>, UnmetNeeds> {
     let mut capacities: BTreeMap<Resource, u64> = BTreeMap::new();
     for (resource, count) in all.flatten() {
         let most = capacities.entry(resource.clone()).or_default();
@@ -73,7 +73,7 @@ pub fn capacities<'n>(
             let wanted = *capacity;
             let limit = limit(resource, given);
             if limit < wanted {
-                return Err(Unmet::Shortage {
+                return Err(UnmetNeeds::Shortage {
                     name: Arc::clone(&resource.name),
                     limit,
                     wanted,
@@ -89,7 +89,7 @@ pub fn capacities<'n>(
             && previous.name == resource.name
             && previous.device.is_none()
         {
-            return Err(Unmet::Ambiguous {
+            return Err(UnmetNeeds::Ambiguous {
                 name: Arc::clone(&resource.name),
             });
         }
@@ -100,10 +100,10 @@ pub fn capacities<'n>(
 
 /// How much of `resource` was given. Of two words about the same the lower holds; of a device's own and every device's the higher, and
 /// for a global resource the highest of all, whatever device they name. As upstream.
-fn limit(resource: &Resource, given: &[Capacity]) -> u64 {
+fn limit(resource: &Resource, given: &[ResourceCapacity]) -> u64 {
     let mut by_device: BTreeMap<Option<i32>, u64> = BTreeMap::new();
     let named = given.iter().filter(|given| *given.name == *resource.name);
-    for Capacity { count, device, .. } in named {
+    for ResourceCapacity { count, device, .. } in named {
         let known = by_device.entry(*device).or_insert(*count);
         *known = (*known).min(*count);
     }
@@ -121,7 +121,7 @@ fn limit(resource: &Resource, given: &[Capacity]) -> u64 {
 mod tests {
     use super::*;
 
-    fn needs(text: &str) -> Needs {
+    fn needs(text: &str) -> ResourceNeeds {
         text.split_whitespace()
             .map(|word| {
                 let (resource, count) = word.split_once('=').unwrap();
@@ -138,10 +138,10 @@ mod tests {
             .collect()
     }
 
-    fn given(text: &str) -> Vec<Capacity> {
+    fn given(text: &str) -> Vec<ResourceCapacity> {
         let resources = needs(text).into_iter();
         resources
-            .map(|(Resource { name, device }, count)| Capacity {
+            .map(|(Resource { name, device }, count)| ResourceCapacity {
                 name: name.to_string(),
                 count,
                 device,
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn capacities_are_given_or_the_most_that_any_wants() {
         let short = |name: &str, limit, wanted| {
-            Err(Unmet::Shortage {
+            Err(UnmetNeeds::Shortage {
                 name: name.into(),
                 limit,
                 wanted,
@@ -176,11 +176,11 @@ mod tests {
             (
                 &["R=1", "R@0=1"],
                 "",
-                Err(Unmet::Ambiguous { name: "R".into() }),
+                Err(UnmetNeeds::Ambiguous { name: "R".into() }),
             ),
             (&["R=1", "R@0=2"], "R=1", short("R", 1, 2)),
         ] {
-            let all: Vec<Needs> = all.iter().map(|text| needs(text)).collect();
+            let all: Vec<ResourceNeeds> = all.iter().map(|text| needs(text)).collect();
             assert_eq!(
                 capacities(all.iter(), &given(capacity)),
                 expected.map(needs),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn refusals_are_in_upstreams_words() {
-        let shortage = Unmet::Shortage {
+        let shortage = UnmetNeeds::Shortage {
             name: "R".into(),
             limit: 3,
             wanted: 4,
@@ -203,7 +203,7 @@ mod tests {
             "Resource count for \"R\" is limited to 3 which will prevent scheduling of one or more model instances, the minimum required count is 4"
         );
         assert_eq!(
-            Unmet::Ambiguous { name: "R".into() }.to_string(),
+            UnmetNeeds::Ambiguous { name: "R".into() }.to_string(),
             "Resource \"R\" is present as both global and device-specific resource in the model configuration."
         );
     }

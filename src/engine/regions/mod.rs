@@ -25,13 +25,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use arc_swap::ArcSwap;
-use conch_memory::{MapError, Owners, Shared, View, fault};
+use conch_memory::{AllowedOwners, ByteView, MapError, SharedMapping, fault};
 
 use crate::{Code, Error, log, truncated};
-use region::{Facts, Region, Use, enter};
+use region::{Region, RegionFacts, RegionUse, enter};
 
-pub(crate) use usage::Landing;
-pub use usage::Usage;
+pub use usage::RequestRegions;
+pub(crate) use usage::ShmCompletion;
 
 /// Clients may register so many regions; the watch over their memory has room for twice as many, as those that leave take a while.
 const REGIONS_MAX: usize = 8 << 10;
@@ -45,12 +45,12 @@ const DISABLED: &str =
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.";
 
 /// The names at one moment. A name may belong to a region that is gone already.
-type Names = HashMap<Arc<str>, Weak<Region>>;
-type Table = BTreeMap<Arc<str>, Arc<Region>>;
+type RegionNames = HashMap<Arc<str>, Weak<Region>>;
+type RegionTable = BTreeMap<Arc<str>, Arc<Region>>;
 
 /// The two kinds of memory that clients may share. There is none on a GPU yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RegionKind {
     System,
     Cuda,
 }
@@ -66,13 +66,13 @@ pub struct RegionStatus {
 
 /// A part of a region that a request may use.
 #[derive(Debug)]
-pub struct Window {
-    view: View,
-    used: Use,
+pub struct RegionWindow {
+    view: ByteView,
+    used: RegionUse,
 }
 
-impl Window {
-    pub fn view(&self) -> &View {
+impl RegionWindow {
+    pub fn view(&self) -> &ByteView {
         &self.view
     }
 
@@ -88,12 +88,12 @@ impl Window {
 /// All regions of a server. The default can have none.
 #[derive(Default)]
 pub struct Regions {
-    table: Mutex<Table>,
-    names: ArcSwap<Names>,
+    table: Mutex<RegionTable>,
+    names: ArcSwap<RegionNames>,
     /// To the thread that unmaps; none where no region may be registered.
     gone: Option<Sender<Arc<Region>>>,
     /// Whose objects may be registered.
-    owners: Owners,
+    owners: AllowedOwners,
 }
 
 impl Regions {
@@ -101,7 +101,7 @@ impl Regions {
     ///
     /// # Errors
     /// INTERNAL if the system refuses one of these.
-    pub(crate) fn start(is_enabled: bool, owners: Owners) -> Result<Arc<Regions>, Error> {
+    pub(crate) fn start(is_enabled: bool, owners: AllowedOwners) -> Result<Arc<Regions>, Error> {
         if !is_enabled {
             return Ok(Arc::default());
         }
@@ -194,14 +194,14 @@ impl Regions {
         // A name with a NUL inside is none.
         let c_key = CString::new(key).map_err(|_| unopened())?;
         let name: Arc<str> = Arc::from(name);
-        let facts = Facts::new(&name, key, offset, gone);
+        let facts = RegionFacts::new(&name, key, offset, gone);
         let refused = |why: &str| {
             Error::invalid(format!(
                 "failed to register shared memory region '{name}': {why}",
                 name = truncated(&name)
             ))
         };
-        let region = Shared::open(&c_key, offset, byte_size, &self.owners, facts);
+        let region = SharedMapping::open(&c_key, offset, byte_size, &self.owners, facts);
         let region = region.map_err(|error| match error {
             MapError::Open(error) => {
                 log::verbose!(1, "cannot open the shared memory object '{key}': {error}");
@@ -320,7 +320,7 @@ impl Regions {
     ///
     /// # Errors
     /// NOT_FOUND for a name that is not known; INVALID_ARG for bytes outside of the region, and for a region whose memory is gone.
-    pub fn window(&self, name: &str, offset: u64, byte_size: u64) -> Result<Window, Error> {
+    pub fn window(&self, name: &str, offset: u64, byte_size: u64) -> Result<RegionWindow, Error> {
         let unknown = || {
             Error::not_found(format!(
                 "Unable to find shared memory region: '{name}'",
@@ -356,7 +356,7 @@ impl Regions {
             .zip(usize::try_from(byte_size).ok());
         let view =
             bounds.and_then(|(offset, bytes)| used.region().view(offset, bytes, used.another()));
-        Ok(Window {
+        Ok(RegionWindow {
             view: view.ok_or_else(outside)?,
             used,
         })
@@ -375,14 +375,14 @@ impl Regions {
         }
     }
 
-    fn publish(&self, table: &Table) {
+    fn publish(&self, table: &RegionTable) {
         let names = table
             .iter()
             .map(|(name, region)| (Arc::clone(name), Arc::downgrade(region)));
         self.names.store(Arc::new(names.collect()));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, RegionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

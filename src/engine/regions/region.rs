@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use conch_memory::Shared;
+use conch_memory::SharedMapping;
 
 use super::RegionStatus;
 use crate::{Error, log, truncated};
 
 /// Mapped memory with its name and its users' count.
-pub(crate) type Region = Shared<Facts>;
+pub(crate) type Region = SharedMapping<RegionFacts>;
 
 /// Bit of the state: unregistered. Counts stay far below. With no user left the region is gone, and stays so.
 const LEAVING: u64 = 1 << 63;
 
-pub(crate) struct Facts {
+pub(crate) struct RegionFacts {
     pub(super) name: Arc<str>,
     key: Box<str>,
     offset: u64,
@@ -26,14 +26,14 @@ pub(crate) struct Facts {
     is_loss_told: AtomicBool,
 }
 
-impl Facts {
+impl RegionFacts {
     pub(super) fn new(
         name: &Arc<str>,
         key: &str,
         offset: u64,
         gone: &Sender<Arc<Region>>,
-    ) -> Facts {
-        Facts {
+    ) -> RegionFacts {
+        RegionFacts {
             name: Arc::clone(name),
             key: key.into(),
             offset,
@@ -85,13 +85,13 @@ pub(super) fn check(region: &Region) -> Result<(), Error> {
 /// One user of a region. Whoever else refers to the region from outside of the table lets go of it before, so that it is unmapped by the
 /// thread for that.
 #[derive(Debug)]
-pub(super) struct Use {
+pub(super) struct RegionUse {
     /// None only while it is dropped.
     region: Option<Arc<Region>>,
 }
 
 /// Counts a user in; none if the region is gone.
-pub(super) fn enter(region: Arc<Region>) -> Option<Use> {
+pub(super) fn enter(region: Arc<Region>) -> Option<RegionUse> {
     region
         .facts
         .state
@@ -99,27 +99,27 @@ pub(super) fn enter(region: Arc<Region>) -> Option<Use> {
             (state != LEAVING).then_some(state + 1)
         })
         .ok()?;
-    Some(Use {
+    Some(RegionUse {
         region: Some(region),
     })
 }
 
-impl Use {
+impl RegionUse {
     pub(super) fn region(&self) -> &Arc<Region> {
         self.region.as_ref().expect("only drop takes it")
     }
 
     /// Another user, which a region in use never refuses.
-    pub(super) fn another(&self) -> Use {
+    pub(super) fn another(&self) -> RegionUse {
         let region = Arc::clone(self.region());
         region.facts.state.fetch_add(1, Ordering::Relaxed);
-        Use {
+        RegionUse {
             region: Some(region),
         }
     }
 }
 
-impl Drop for Use {
+impl Drop for RegionUse {
     fn drop(&mut self) {
         let Some(region) = self.region.take() else {
             return;

@@ -9,7 +9,7 @@ use conch_config::DataType;
 use super::*;
 use crate::admit::admit;
 use crate::fixture::{Recorder, draft, model};
-use crate::{Completion, Delivery, DraftInput, Output, Response, Stamps};
+use crate::{Completion, Delivery, DraftInput, Output, Response, Timestamps};
 
 /// A shared memory object of its own: where Linux keeps them, they are files.
 struct Object {
@@ -43,7 +43,7 @@ impl Drop for Object {
 }
 
 fn enabled() -> Arc<Regions> {
-    Regions::start(true, Owners::Own).unwrap()
+    Regions::start(true, AllowedOwners::Own).unwrap()
 }
 
 fn text<T>(outcome: Result<T, Error>) -> Result<T, (Code, String)> {
@@ -55,7 +55,7 @@ fn names(regions: &Regions) -> Vec<String> {
     rows.iter().map(|row| row.name.to_string()).collect()
 }
 
-fn content(view: &View) -> Vec<u8> {
+fn content(view: &ByteView) -> Vec<u8> {
     view.try_to_private().unwrap().as_ref().to_vec()
 }
 
@@ -75,7 +75,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn nothing_is_registered_unless_allowed() {
-    let regions = Regions::start(false, Owners::Own).unwrap();
+    let regions = Regions::start(false, AllowedOwners::Own).unwrap();
     let refused = Err((Code::Unsupported, DISABLED.to_owned()));
     assert_eq!(text(regions.register("r", "/k", 0, 1)), refused);
     assert_eq!(text(regions.unregister("r")), refused);
@@ -248,7 +248,7 @@ fn a_region_in_use_goes_with_its_last_user_and_keeps_its_name_until_then() {
     let (regions, object) = (enabled(), Object::new(100));
     (&object.file).write_all(b"abcd").unwrap();
     regions.register("r", &object.key, 0, 100).unwrap();
-    let mut usage = Usage::default();
+    let mut usage = RequestRegions::default();
     let view = usage.add_input(regions.window("r", 0, 4).unwrap());
     regions.unregister("r").unwrap();
     assert_eq!(names(&regions), ["r"]);
@@ -295,7 +295,7 @@ fn t6_races_of_use_and_unregistration_leave_nothing_behind() {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     if let Ok(window) = regions.window("r", 4096, 8) {
-                        let mut usage = Usage::default();
+                        let mut usage = RequestRegions::default();
                         let view = usage.add_input(window);
                         assert!(view.write(b"12345678"));
                         assert_eq!(content(&view).len(), 8);
@@ -326,8 +326,8 @@ fn t6_races_of_use_and_unregistration_leave_nothing_behind() {
 const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 
 /// A request with an input and an output in region `r`, admitted.
-fn admitted(regions: &Regions, recorder: &Arc<Recorder>) -> crate::Ticket {
-    let mut usage = Usage::default();
+fn admitted(regions: &Regions, recorder: &Arc<Recorder>) -> crate::RequestHandle {
+    let mut usage = RequestRegions::default();
     let view = usage.add_input(regions.window("r", 0, 4).unwrap());
     usage.add_output("x", regions.window("r", 8, 4).unwrap());
     let input = DraftInput {
@@ -339,11 +339,18 @@ fn admitted(regions: &Regions, recorder: &Arc<Recorder>) -> crate::Ticket {
     let mut drafted = draft(vec![input]);
     drafted.usage = Some(Arc::new(usage));
     let completion = Arc::clone(recorder) as Arc<dyn Completion>;
-    admit(&model(CONFIG), drafted, &completion, 7, Stamps::default()).unwrap()
+    admit(
+        &model(CONFIG),
+        drafted,
+        &completion,
+        7,
+        Timestamps::default(),
+    )
+    .unwrap()
 }
 
 /// What the backend's part is: an answer with output `x`.
-fn answer(ticket: &crate::Ticket, data: View, is_final: bool) {
+fn answer(ticket: &crate::RequestHandle, data: ByteView, is_final: bool) {
     let origin = ticket.shared();
     let output = Output {
         name: "x".into(),
@@ -375,7 +382,7 @@ fn outputs_are_left_in_their_region() {
     assert!(place.write(b"wxyz"));
     answer(&ticket, place, false);
     // Made elsewhere: copied.
-    answer(&ticket, View::copy_of(b"WXYZ"), true);
+    answer(&ticket, ByteView::copy_of(b"WXYZ"), true);
     let mut deliveries = recorder.wait_in_order(2);
     for delivery in deliveries.drain(..) {
         let response = delivery.outcome.unwrap().unwrap();
@@ -397,7 +404,7 @@ fn outputs_are_left_in_their_region() {
 fn outputs_need_room_and_alignment() {
     let (regions, object) = (enabled(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
-    let mut usage = Usage::default();
+    let mut usage = RequestRegions::default();
     usage.add_output("x", regions.window("r", 2, 8).unwrap());
     let usage = Arc::new(usage);
     let too_small = "shared memory size specified with the request for output 'x' (8 bytes) should be at least 9 bytes to hold the results";
@@ -407,12 +414,12 @@ fn outputs_need_room_and_alignment() {
     assert!(usage.place("x", 8, 2).unwrap().is_some());
     let recorder = Arc::<Recorder>::default();
     let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
-    let landing: Arc<dyn Completion> = Arc::new(Landing::new(&completion, &usage));
+    let landing: Arc<dyn Completion> = Arc::new(ShmCompletion::new(&completion, &usage));
     let output = Output {
         name: "x".into(),
         data_type: DataType::Int32,
         shape: [1].into_iter().collect(),
-        data: View::copy_of(b"123456789"),
+        data: ByteView::copy_of(b"123456789"),
     };
     landing.deliver(Delivery {
         slot: 1,
@@ -445,7 +452,7 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
         gone.message
             .contains("the memory of shared memory region 'r' is gone")
     );
-    answer(&ticket, View::copy_of(b"WXYZ"), true);
+    answer(&ticket, ByteView::copy_of(b"WXYZ"), true);
     let delivery = recorder.wait(1).remove(0);
     assert_eq!(delivery.outcome.unwrap().unwrap_err(), gone);
     assert_eq!(regions.window("r", 0, 4).unwrap_err(), gone);

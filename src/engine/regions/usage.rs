@@ -2,41 +2,41 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use conch_memory::View;
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
-use super::Window;
-use super::region::{Use, check};
+use super::RegionWindow;
+use super::region::{RegionUse, check};
 use crate::{Completion, Delivery, Error, Response};
 
 /// The regions of one request, until its final response has left.
 #[derive(Debug, Default)]
-pub struct Usage {
-    held: Mutex<Held>,
+pub struct RequestRegions {
+    held: Mutex<HeldRegion>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    regions: SmallVec<[Use; 2]>,
-    outputs: SmallVec<[(Box<str>, View); 2]>,
+struct HeldRegion {
+    regions: SmallVec<[RegionUse; 2]>,
+    outputs: SmallVec<[(Box<str>, ByteView); 2]>,
 }
 
-impl Usage {
+impl RequestRegions {
     /// Notes an input, and gives its bytes.
-    pub fn add_input(&mut self, window: Window) -> View {
-        let Window { view, used } = window;
+    pub fn add_input(&mut self, window: RegionWindow) -> ByteView {
+        let RegionWindow { view, used } = window;
         self.add(used);
         view
     }
 
     /// Notes where the output called `name` is wanted. The first counts, as everywhere.
-    pub fn add_output(&mut self, name: &str, window: Window) {
-        let Window { view, used } = window;
+    pub fn add_output(&mut self, name: &str, window: RegionWindow) {
+        let RegionWindow { view, used } = window;
         self.add(used);
         self.held_mut().outputs.push((name.into(), view));
     }
 
-    fn add(&mut self, used: Use) {
+    fn add(&mut self, used: RegionUse) {
         let regions = &mut self.held_mut().regions;
         if !regions
             .iter()
@@ -46,7 +46,7 @@ impl Usage {
         }
     }
 
-    fn held_mut(&mut self) -> &mut Held {
+    fn held_mut(&mut self) -> &mut HeldRegion {
         self.held.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,12 @@ impl Usage {
     ///
     /// # Errors
     /// INTERNAL in upstream's words if there is not room enough.
-    pub fn place(&self, name: &str, bytes: usize, alignment: usize) -> Result<Option<View>, Error> {
+    pub fn place(
+        &self,
+        name: &str,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<Option<ByteView>, Error> {
         let held = self.lock();
         let Some((_, target)) = held.outputs.iter().find(|(known, _)| **known == *name) else {
             return Ok(None);
@@ -93,7 +98,7 @@ impl Usage {
                     return Err(too_small(&output.name, target.len(), bytes.len()));
                 }
             }
-            output.data = View::empty();
+            output.data = ByteView::empty();
         }
         held.regions
             .iter()
@@ -101,7 +106,7 @@ impl Usage {
     }
 
     // A lock on the data plane: nobody else has it, but for a backend that answers one request from several threads.
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, HeldRegion> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,21 +119,21 @@ fn too_small(name: &str, have: usize, need: usize) -> Error {
 
 /// In front of the receiver of a request that uses regions: it gets what is left to send, or the news that the memory was gone.
 #[derive(Debug)]
-pub(crate) struct Landing {
+pub(crate) struct ShmCompletion {
     inner: Arc<dyn Completion>,
-    usage: Arc<Usage>,
+    usage: Arc<RequestRegions>,
 }
 
-impl Landing {
-    pub(crate) fn new(inner: &Arc<dyn Completion>, usage: &Arc<Usage>) -> Landing {
-        Landing {
+impl ShmCompletion {
+    pub(crate) fn new(inner: &Arc<dyn Completion>, usage: &Arc<RequestRegions>) -> ShmCompletion {
+        ShmCompletion {
             inner: Arc::clone(inner),
             usage: Arc::clone(usage),
         }
     }
 }
 
-impl Completion for Landing {
+impl Completion for ShmCompletion {
     fn deliver(&self, mut delivery: Delivery) {
         if let Some(outcome) = &mut delivery.outcome
             && let Ok(response) = outcome

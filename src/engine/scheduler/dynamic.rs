@@ -7,23 +7,23 @@
 use conch_config::DynamicBatching;
 use conch_sync::{ClaimReason, NEVER_NS, PollState};
 
-use super::levels::{Cursor, Levels};
-use super::{Entry, Harvest, Strategy, Verdict, idle};
+use super::levels::{LevelCursor, PriorityLevels};
+use super::{BatchDecision, BatchPolicy, Entry, SchedulerOutput, idle};
 
 #[derive(Debug)]
-pub(crate) struct Dynamic<T: Entry> {
-    levels: Levels<T>,
+pub(crate) struct DynamicBatcher<T: Entry> {
+    levels: PriorityLevels<T>,
     /// Ascending, never empty.
     preferred_sizes: Vec<u32>,
     batch_size_max: u32,
     delay_ns: u64,
-    strategy: Option<Box<dyn Strategy<T> + Send>>,
+    strategy: Option<Box<dyn BatchPolicy<T> + Send>>,
     /// No batch forms before so many requests wait; 0 from then on.
     held_until_count: usize,
 }
 
 /// What a look over the queue decided.
-struct Plan {
+struct BatchPlan {
     /// Take the first so many requests.
     count: usize,
     /// Their inferences.
@@ -32,12 +32,12 @@ struct Plan {
     deadline_ns: u64,
 }
 
-impl<T: Entry> Dynamic<T> {
+impl<T: Entry> DynamicBatcher<T> {
     pub(crate) fn new(
         settings: &DynamicBatching,
         batch_size_max: u32,
-        strategy: Option<Box<dyn Strategy<T> + Send>>,
-    ) -> Dynamic<T> {
+        strategy: Option<Box<dyn BatchPolicy<T> + Send>>,
+    ) -> DynamicBatcher<T> {
         // A model without a batch dimension executes one request at a time, under the queue policy all the same.
         let batch_size_max = batch_size_max.max(1);
         let mut preferred_sizes = settings.preferred_batch_sizes.clone();
@@ -46,8 +46,8 @@ impl<T: Entry> Dynamic<T> {
             preferred_sizes.push(batch_size_max);
         }
         preferred_sizes.sort_unstable();
-        Dynamic {
-            levels: Levels::new(settings),
+        DynamicBatcher {
+            levels: PriorityLevels::new(settings),
             preferred_sizes,
             batch_size_max,
             delay_ns: settings.max_queue_delay_us.saturating_mul(1_000),
@@ -56,7 +56,7 @@ impl<T: Entry> Dynamic<T> {
         }
     }
 
-    /// See [`Hold`](super::Hold).
+    /// See [`Hold`](super::SchedulerDelay).
     pub(crate) fn hold(&mut self, count: usize) {
         self.held_until_count = count;
     }
@@ -65,7 +65,11 @@ impl<T: Entry> Dynamic<T> {
         self.levels.push(entry);
     }
 
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn expire(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         self.levels.reject(now_ns, harvest);
         PollState {
             deadline_ns: self.levels.next_rejection_ns(),
@@ -73,7 +77,11 @@ impl<T: Entry> Dynamic<T> {
         }
     }
 
-    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn look(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         self.levels.reject(now_ns, harvest);
         let plan = self.plan(now_ns, &mut harvest.cancelled);
         PollState {
@@ -83,7 +91,11 @@ impl<T: Entry> Dynamic<T> {
         }
     }
 
-    pub(crate) fn form(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn form(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         self.levels.reject(now_ns, harvest);
         loop {
             let plan = self.plan(now_ns, &mut harvest.cancelled);
@@ -106,9 +118,9 @@ impl<T: Entry> Dynamic<T> {
     }
 
     /// Looks over the queue and decides; see spec, "Dynamic batcher", steps 2 to 5.
-    fn plan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> Plan {
+    fn plan(&mut self, now_ns: u64, cancelled: &mut Vec<T::Owned>) -> BatchPlan {
         if self.levels.count() < self.held_until_count {
-            return Plan {
+            return BatchPlan {
                 count: 0,
                 size: 0,
                 deadline_ns: NEVER_NS,
@@ -120,7 +132,7 @@ impl<T: Entry> Dynamic<T> {
             .last()
             .copied()
             .unwrap_or(self.batch_size_max);
-        let mut cursor = Cursor::default();
+        let mut cursor = LevelCursor::default();
         let mut template = super::Signature::new();
         let (mut count, mut size) = (0_usize, 0_u32);
         let mut mark: Option<(usize, u32)> = None;
@@ -146,8 +158,8 @@ impl<T: Entry> Dynamic<T> {
                     is_begun = true;
                 }
                 match strategy.includes(&queued.entry) {
-                    Verdict::Joins => {}
-                    Verdict::Stays => {
+                    BatchDecision::Joins => {}
+                    BatchDecision::Stays => {
                         is_full = true;
                         // A request that joins no batch has one to itself: upstream would never execute it, nor any behind it.
                         if count > 0 {
@@ -155,8 +167,8 @@ impl<T: Entry> Dynamic<T> {
                         }
                     }
                     // The next look finds it claimed.
-                    Verdict::Gone => continue,
-                    Verdict::Cancelled(owned) => {
+                    BatchDecision::Gone => continue,
+                    BatchDecision::Cancelled(owned) => {
                         cancelled.push(owned);
                         continue;
                     }
@@ -184,7 +196,7 @@ impl<T: Entry> Dynamic<T> {
         if let Some((count, size)) = mark
             && !is_overdue
         {
-            return Plan {
+            return BatchPlan {
                 count,
                 size,
                 deadline_ns: NEVER_NS,
@@ -193,13 +205,13 @@ impl<T: Entry> Dynamic<T> {
         if count > 0 && !(is_full || size >= size_preferred_max || is_overdue || self.delay_ns == 0)
         {
             let deadline_ns = delay_end_ns.min(expires_ns);
-            return Plan {
+            return BatchPlan {
                 count: 0,
                 size: 0,
                 deadline_ns,
             };
         }
-        Plan {
+        BatchPlan {
             count,
             size,
             deadline_ns: NEVER_NS,
@@ -208,7 +220,7 @@ impl<T: Entry> Dynamic<T> {
 
     /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit; not
     /// under a strategy, which has been asked about these alone.
-    fn take(&mut self, plan: &Plan, now_ns: u64, batch: &mut Vec<T::Owned>) {
+    fn take(&mut self, plan: &BatchPlan, now_ns: u64, batch: &mut Vec<T::Owned>) {
         let mut size = 0_u32;
         let mut template = None;
         for _ in 0..plan.count {
@@ -226,7 +238,7 @@ impl<T: Entry> Dynamic<T> {
             return;
         }
         while size < plan.size {
-            let mut cursor = Cursor::default();
+            let mut cursor = LevelCursor::default();
             let Some(queued) = self.levels.look(&mut cursor, now_ns) else {
                 return;
             };

@@ -6,19 +6,23 @@ use std::rc::Rc;
 use conch_config::{DynamicBatching, QueuePolicy};
 use conch_sync::ClaimReason;
 
-use super::{Entry, Facts, Membership};
+use super::{Entry, SchedulingParams, SequenceContext};
 
 #[derive(Debug)]
 pub(super) struct Fake {
     pub(super) number: usize,
-    pub(super) facts: Facts,
+    pub(super) facts: SchedulingParams,
     pub(super) reason: Cell<Option<ClaimReason>>,
-    pub(super) member: Option<Membership>,
+    pub(super) member: Option<SequenceContext>,
     pub(super) is_cancelled: Cell<bool>,
 }
 
 impl Fake {
-    pub(super) fn new(number: usize, facts: Facts, member: Option<Membership>) -> Rc<Fake> {
+    pub(super) fn new(
+        number: usize,
+        facts: SchedulingParams,
+        member: Option<SequenceContext>,
+    ) -> Rc<Fake> {
         Rc::new(Fake {
             number,
             facts,
@@ -32,7 +36,7 @@ impl Fake {
 impl Entry for Rc<Fake> {
     type Owned = usize;
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &SchedulingParams {
         &self.facts
     }
 
@@ -48,7 +52,7 @@ impl Entry for Rc<Fake> {
         })
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         self.member.as_ref()
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use conch_sync::{ClaimReason, PollState};
 
-use super::{Entry, Harvest, idle};
+use super::{Entry, SchedulerOutput, idle};
 
 #[derive(Debug)]
 pub(crate) struct Fifo<T> {
@@ -24,7 +24,7 @@ impl<T: Entry> Fifo<T> {
         self.queue.push_back(entry);
     }
 
-    pub(crate) fn form(&mut self, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn form(&mut self, harvest: &mut SchedulerOutput<T::Owned>) -> PollState {
         while let Some(entry) = self.queue.pop_front() {
             if let Some(owned) = entry.claim(ClaimReason::Execute) {
                 harvest.batch.push(owned);

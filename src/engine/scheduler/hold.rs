@@ -4,23 +4,23 @@
 /// batcher of each instance under the oldest strategy, count what they hold; the direct strategy counts what waits in the slots of all
 /// instances, and what waits for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(crate) struct SchedulerDelay {
     pub(crate) request_count: usize,
     /// Requests of sequences that wait for a slot: only with a `request_count`, as upstream.
     pub(crate) backlog_count: usize,
 }
 
-impl Hold {
+impl SchedulerDelay {
     /// What the environment of the process asks for, if anything.
-    pub(crate) fn from_environment() -> Option<Hold> {
+    pub(crate) fn from_environment() -> Option<SchedulerDelay> {
         let variable = |name| std::env::var(name).unwrap_or_default();
-        Hold::parse(&variable(REQUESTS), &variable(BACKLOG))
+        SchedulerDelay::parse(&variable(REQUESTS), &variable(BACKLOG))
     }
 
-    fn parse(requests: &str, backlog: &str) -> Option<Hold> {
+    fn parse(requests: &str, backlog: &str) -> Option<SchedulerDelay> {
         // What is no number is none, as for upstream.
         let count = |text: &str| text.trim().parse().unwrap_or(0);
-        let hold = Hold {
+        let hold = SchedulerDelay {
             request_count: count(requests),
             backlog_count: count(backlog),
         };
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn numbers_are_read_and_nothing_else() {
         let hold = |request_count, backlog_count| {
-            Some(Hold {
+            Some(SchedulerDelay {
                 request_count,
                 backlog_count,
             })
@@ -53,7 +53,7 @@ mod tests {
             ("4", "many", hold(4, 0)),
         ] {
             assert_eq!(
-                Hold::parse(requests, backlog),
+                SchedulerDelay::parse(requests, backlog),
                 expected,
                 "{requests:?} {backlog:?}"
             );

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_sync::{ClaimReason, NEVER_NS};
 
-use super::{Entry, Facts, Harvest};
+use super::{Entry, SchedulerOutput, SchedulingParams};
 
 /// A request with what its level's policy makes of it.
 #[derive(Debug)]
-pub(super) struct Queued<T> {
+pub(super) struct QueuedEntry<T> {
     pub(super) entry: T,
     /// [`NEVER_NS`]: no timeout, or it has been delayed already.
     expires_ns: u64,
@@ -20,17 +20,17 @@ pub(super) struct Queued<T> {
 }
 
 #[derive(Debug)]
-struct Level<T> {
+struct PriorityLevel<T> {
     policy: QueuePolicy,
-    in_time: VecDeque<Queued<T>>,
-    delayed: VecDeque<Queued<T>>,
+    in_time: VecDeque<QueuedEntry<T>>,
+    delayed: VecDeque<QueuedEntry<T>>,
 }
 
 /// All waiting requests of a model, in the order in which they are to be batched.
 #[derive(Debug)]
-pub(super) struct Levels<T> {
+pub(super) struct PriorityLevels<T> {
     /// By number. A level exists while it holds something; a few are kept beyond that for their memory.
-    levels: BTreeMap<u64, Level<T>>,
+    levels: BTreeMap<u64, PriorityLevel<T>>,
     /// Requests in all of them, claimed ones included until they are found.
     count: usize,
     default_policy: QueuePolicy,
@@ -43,16 +43,16 @@ pub(super) struct Levels<T> {
 
 /// A place in the order of requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
+pub(super) struct LevelCursor {
     /// The number of the level, or of the next one that exists.
     level: u64,
     is_delayed: bool,
     index: usize,
 }
 
-impl<T: Entry> Levels<T> {
-    pub(super) fn new(settings: &DynamicBatching) -> Levels<T> {
-        Levels {
+impl<T: Entry> PriorityLevels<T> {
+    pub(super) fn new(settings: &DynamicBatching) -> PriorityLevels<T> {
+        PriorityLevels {
             levels: BTreeMap::new(),
             count: 0,
             default_policy: settings.default_policy,
@@ -75,7 +75,7 @@ impl<T: Entry> Levels<T> {
     pub(super) fn push(&mut self, entry: T) {
         let facts = entry.facts();
         let number = facts.level;
-        let level = self.levels.entry(number).or_insert_with(|| Level {
+        let level = self.levels.entry(number).or_insert_with(|| PriorityLevel {
             policy: policy_of(&self.policies, self.default_policy, number),
             in_time: VecDeque::new(),
             delayed: VecDeque::new(),
@@ -87,7 +87,7 @@ impl<T: Entry> Levels<T> {
             self.rejections.insert((expires_ns, number), entry.clone());
         }
         self.count += 1;
-        let queued = Queued {
+        let queued = QueuedEntry {
             entry,
             expires_ns,
             number,
@@ -104,7 +104,7 @@ impl<T: Entry> Levels<T> {
     }
 
     /// Claims what is to be rejected at `now_ns`. The places in the queues are found empty later.
-    pub(super) fn reject(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    pub(super) fn reject(&mut self, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
         while let Some(first) = self.rejections.first_entry() {
             if first.key().0 > now_ns {
                 break;
@@ -124,15 +124,19 @@ impl<T: Entry> Levels<T> {
 
     /// The next waiting request at or after `cursor`, which moves onto it. Claimed ones are dropped and late ones delayed on the way,
     /// so that what lies before the cursor is exactly what was seen.
-    pub(super) fn look(&mut self, cursor: &mut Cursor, now_ns: u64) -> Option<&Queued<T>> {
+    pub(super) fn look(
+        &mut self,
+        cursor: &mut LevelCursor,
+        now_ns: u64,
+    ) -> Option<&QueuedEntry<T>> {
         loop {
             let kept_count = self.levels.len();
             let (number, level) = self.levels.range_mut(cursor.level..).next()?;
             let number = *number;
             if number != cursor.level {
-                *cursor = Cursor {
+                *cursor = LevelCursor {
                     level: number,
-                    ..Cursor::default()
+                    ..LevelCursor::default()
                 };
             }
             let queue = if cursor.is_delayed {
@@ -148,9 +152,9 @@ impl<T: Entry> Levels<T> {
                     if level.is_empty() && kept_count > KEPT_COUNT {
                         self.levels.remove(&number);
                     }
-                    *cursor = Cursor {
+                    *cursor = LevelCursor {
                         level: number.checked_add(1)?,
-                        ..Cursor::default()
+                        ..LevelCursor::default()
                     };
                 }
                 continue;
@@ -192,7 +196,7 @@ impl<T: Entry> Levels<T> {
     }
 }
 
-impl<T> Level<T> {
+impl<T> PriorityLevel<T> {
     fn is_empty(&self) -> bool {
         self.in_time.is_empty() && self.delayed.is_empty()
     }
@@ -201,27 +205,27 @@ impl<T> Level<T> {
 /// Empty levels that stay: their queues' memory is used again by the next requests.
 const KEPT_COUNT: usize = 8;
 
-impl Cursor {
+impl LevelCursor {
     pub(super) fn advance(&mut self) {
         self.index += 1;
     }
 }
 
-impl<T: Entry> Queued<T> {
+impl<T: Entry> QueuedEntry<T> {
     /// When it is too late for it, while it is in time.
     fn due_ns(&self) -> u64 {
         self.expires_ns.min(self.entry.facts().deadline_ns)
     }
 }
 
-impl<T> Queued<T> {
+impl<T> QueuedEntry<T> {
     /// When its place in the order changes by itself.
     pub(super) fn expires_ns(&self) -> u64 {
         self.expires_ns
     }
 }
 
-fn forget<T>(rejections: &mut BTreeMap<(u64, u64), T>, queued: &Queued<T>) {
+fn forget<T>(rejections: &mut BTreeMap<(u64, u64), T>, queued: &QueuedEntry<T>) {
     if queued.expires_ns != NEVER_NS {
         rejections.remove(&(queued.expires_ns, queued.number));
     }
@@ -241,7 +245,7 @@ pub(crate) fn policy_of(
 
 /// When `policy` is done waiting for a request; [`NEVER_NS`] for never. Where the policy allows it, a request may shorten its level's timeout,
 /// or set one where there is none (upstream ignores it there); it never lengthens one.
-fn expires_ns(policy: &QueuePolicy, facts: &Facts) -> u64 {
+fn expires_ns(policy: &QueuePolicy, facts: &SchedulingParams) -> u64 {
     let own_us = if policy.allow_timeout_override {
         facts.timeout_us
     } else {
@@ -260,7 +264,7 @@ fn expires_ns(policy: &QueuePolicy, facts: &Facts) -> u64 {
 }
 
 /// When a request is to be rejected if it still waits; [`NEVER_NS`] if it may wait for ever.
-pub(crate) fn rejection_ns(settings: &DynamicBatching, facts: &Facts) -> u64 {
+pub(crate) fn rejection_ns(settings: &DynamicBatching, facts: &SchedulingParams) -> u64 {
     let policy = policy_of(
         &settings.priority_policies,
         settings.default_policy,

@@ -1,17 +1,17 @@
 //! A batcher without a model, for the micro-benches in `bench/`. Nothing else calls this.
 
-use conch_config::Model;
+use conch_config::ResolvedConfig;
 use conch_sync::ClaimReason;
 
-use super::{Entry, Facts, Harvest, Membership, Scheduler};
+use super::{Entry, Scheduler, SchedulerOutput, SchedulingParams, SequenceContext};
 
 #[derive(Clone, Debug)]
-struct Waiting(Facts);
+struct Waiting(SchedulingParams);
 
 impl Entry for Waiting {
     type Owned = ();
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &SchedulingParams {
         &self.0
     }
 
@@ -23,7 +23,7 @@ impl Entry for Waiting {
         Some(())
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         None
     }
 
@@ -40,24 +40,24 @@ impl Entry for Waiting {
 #[derive(Debug)]
 pub struct Batcher {
     scheduler: Scheduler<Waiting>,
-    harvest: Harvest<()>,
+    harvest: SchedulerOutput<()>,
 }
 
 impl Batcher {
     /// The batcher that `config` asks for; none for an ensemble.
-    pub fn new(config: &Model) -> Option<Batcher> {
+    pub fn new(config: &ResolvedConfig) -> Option<Batcher> {
         Some(Batcher {
             scheduler: Scheduler::new(config, &[1], None)?,
-            harvest: Harvest::default(),
+            harvest: SchedulerOutput::default(),
         })
     }
 
     /// Adds a request of one inference.
     pub fn accept(&mut self, queued_ns: u64) {
-        let waiting = Waiting(Facts {
+        let waiting = Waiting(SchedulingParams {
             batch_count: 1,
             queued_ns,
-            ..Facts::default()
+            ..SchedulingParams::default()
         });
         self.scheduler.accept(waiting, queued_ns, &mut self.harvest);
     }

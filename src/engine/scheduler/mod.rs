@@ -17,16 +17,16 @@ mod tests;
 
 use std::sync::Arc;
 
-use conch_config::{Model, Scheduling};
+use conch_config::{ResolvedConfig, Scheduling};
 use conch_sync::{Claim, ClaimReason, NEVER_NS, Owned, PollState};
 use smallvec::SmallVec;
 
-pub(crate) use dynamic::Dynamic;
+pub(crate) use dynamic::DynamicBatcher;
 pub(crate) use fifo::Fifo;
-pub(crate) use hold::Hold;
+pub(crate) use hold::SchedulerDelay;
 pub(crate) use levels::{policy_of, rejection_ns};
-pub(crate) use sequence::{Key, Membership, Sequence};
-pub(crate) use strategy::{Strategy, Verdict};
+pub(crate) use sequence::{SequenceBatcher, SequenceContext, SequenceKey};
+pub(crate) use strategy::{BatchDecision, BatchPolicy};
 
 /// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of shape tensors, and which inputs are
 /// there if any is optional. Empty for a model whose requests always fit together.
@@ -34,7 +34,7 @@ pub(crate) type Signature = SmallVec<[i64; 4]>;
 
 /// What a scheduler knows of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct SchedulingParams {
     /// Inferences in it, at least 1.
     pub batch_count: u32,
     /// Its priority level; 0 on a model without levels.
@@ -48,9 +48,9 @@ pub(crate) struct Facts {
     pub signature: Signature,
 }
 
-impl Default for Facts {
-    fn default() -> Facts {
-        Facts {
+impl Default for SchedulingParams {
+    fn default() -> SchedulingParams {
+        SchedulingParams {
             batch_count: 0,
             level: 0,
             queued_ns: 0,
@@ -65,7 +65,7 @@ impl Default for Facts {
 pub(crate) trait Entry: Clone {
     type Owned;
 
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> &SchedulingParams;
 
     /// Whether nobody has claimed it yet.
     fn is_waiting(&self) -> bool;
@@ -74,7 +74,7 @@ pub(crate) trait Entry: Clone {
     fn claim(&self, reason: ClaimReason) -> Option<Self::Owned>;
 
     /// Its part in its sequence, on a model whose requests have one: then nobody but the scheduler claims it.
-    fn member(&self) -> Option<&Membership>;
+    fn member(&self) -> Option<&SequenceContext>;
 
     /// Whether somebody asked to cancel it, as far as the scheduler is not told later.
     fn is_cancelled(&self) -> bool;
@@ -84,17 +84,17 @@ pub(crate) trait Entry: Clone {
 }
 
 /// What everyone may read of a request that is claimed.
-pub(crate) trait Subject {
-    fn facts(&self) -> &Facts;
+pub(crate) trait EntryKind {
+    fn facts(&self) -> &SchedulingParams;
 
     /// As [`Entry::member`].
-    fn member(&self) -> Option<&Membership>;
+    fn member(&self) -> Option<&SequenceContext>;
 }
 
-impl<S: Subject, T> Entry for Arc<Claim<S, T>> {
+impl<S: EntryKind, T> Entry for Arc<Claim<S, T>> {
     type Owned = Owned<S, T>;
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &SchedulingParams {
         self.shared().facts()
     }
 
@@ -106,7 +106,7 @@ impl<S: Subject, T> Entry for Arc<Claim<S, T>> {
         Claim::claim(self, reason, None)
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         self.shared().member()
     }
 
@@ -134,7 +134,7 @@ pub(crate) enum Dismissal {
 
 /// What one drive of a scheduler produced.
 #[derive(Debug)]
-pub(crate) struct Harvest<O> {
+pub(crate) struct SchedulerOutput<O> {
     /// Requests to execute together; empty if it is not time yet.
     pub batch: Vec<O>,
     /// Requests whose timeout has passed under a rejecting policy.
@@ -152,21 +152,21 @@ pub(crate) struct Harvest<O> {
     /// Cores that are to ask for a batch.
     pub called: Vec<usize>,
     /// Sequences that take no more requests, once they are being handed over.
-    pub ended: Vec<Key>,
+    pub ended: Vec<SequenceKey>,
     /// Sequences that were started while they were under way.
-    pub conflicts: Vec<Key>,
+    pub conflicts: Vec<SequenceKey>,
 }
 
-impl<O> Harvest<O> {
+impl<O> SchedulerOutput<O> {
     fn refuse<T: Entry<Owned = O>>(&mut self, entry: &T, reason: ClaimReason, why: Dismissal) {
         self.refused
             .extend(entry.claim(reason).map(|owned| (owned, why)));
     }
 }
 
-impl<O> Default for Harvest<O> {
-    fn default() -> Harvest<O> {
-        Harvest {
+impl<O> Default for SchedulerOutput<O> {
+    fn default() -> SchedulerOutput<O> {
+        SchedulerOutput {
             batch: Vec::new(),
             expired: Vec::new(),
             cancelled: Vec::new(),
@@ -185,36 +185,34 @@ impl<O> Default for Harvest<O> {
 #[derive(Debug)]
 pub(crate) enum Scheduler<T: Entry> {
     Fifo(Fifo<T>),
-    Dynamic(Dynamic<T>),
-    Sequence(Box<Sequence<T>>),
+    Dynamic(DynamicBatcher<T>),
+    Sequence(Box<SequenceBatcher<T>>),
 }
 
 impl<T: Entry> Scheduler<T> {
     /// The scheduler that `config` asks for; none for an ensemble, which has none. Only the dynamic batcher asks `strategy`, and only that of
     /// sequences minds how many instances each core has.
     pub(crate) fn new(
-        config: &Model,
+        config: &ResolvedConfig,
         seat_counts: &[usize],
-        strategy: Option<Box<dyn Strategy<T> + Send>>,
+        strategy: Option<Box<dyn BatchPolicy<T> + Send>>,
     ) -> Option<Scheduler<T>> {
         match &config.scheduling {
             Scheduling::Default => Some(Scheduler::Fifo(Fifo::default())),
-            Scheduling::Dynamic(settings) => Some(Scheduler::Dynamic(Dynamic::new(
+            Scheduling::Dynamic(settings) => Some(Scheduler::Dynamic(DynamicBatcher::new(
                 settings,
                 config.max_batch_size,
                 strategy,
             ))),
-            Scheduling::Sequence(settings) => Some(Scheduler::Sequence(Box::new(Sequence::new(
-                settings,
-                config.max_batch_size,
-                seat_counts,
-            )))),
+            Scheduling::Sequence(settings) => Some(Scheduler::Sequence(Box::new(
+                SequenceBatcher::new(settings, config.max_batch_size, seat_counts),
+            ))),
             Scheduling::Ensemble => None,
         }
     }
 
     /// Forms no batch until what `hold` says.
-    pub(crate) fn hold(&mut self, hold: Hold) {
+    pub(crate) fn hold(&mut self, hold: SchedulerDelay) {
         match self {
             // As upstream's, whose batcher has no thread without dynamic batching.
             Scheduler::Fifo(_) => {}
@@ -224,7 +222,12 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Adds an arrival. What it may lead to is added to the harvest.
-    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    pub(crate) fn accept(
+        &mut self,
+        entry: T,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) {
         match self {
             Scheduler::Fifo(fifo) => fifo.accept(entry),
             Scheduler::Dynamic(dynamic) => dynamic.accept(entry),
@@ -237,7 +240,7 @@ impl<T: Entry> Scheduler<T> {
         &mut self,
         core: usize,
         now_ns: u64,
-        harvest: &mut Harvest<T::Owned>,
+        harvest: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.form(harvest),
@@ -247,7 +250,11 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has timed out.
-    pub(crate) fn look(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn look(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll_state(),
             Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, harvest),
@@ -257,7 +264,11 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Rejects what has timed out, without forming a batch: for the time while every instance executes.
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn expire(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll_state(),
             Scheduler::Dynamic(dynamic) => dynamic.expire(now_ns, harvest),

@@ -4,26 +4,26 @@ use super::Entry;
 
 /// A model's own say in what is executed together, beyond sizes and signatures. One batch at a time, in the order of these methods; a look
 /// over the queue that ends in waiting ends its batch, too.
-pub(crate) trait Strategy<T: Entry> {
+pub(crate) trait BatchPolicy<T: Entry> {
     /// A batch begins to form.
     fn begin(&mut self);
 
     /// Whether `entry`, the next one in order, joins it.
-    fn includes(&mut self, entry: &T) -> Verdict<T::Owned>;
+    fn includes(&mut self, entry: &T) -> BatchDecision<T::Owned>;
 
     /// The batch is formed, or given up.
     fn end(&mut self);
 }
 
-impl<T: Entry> std::fmt::Debug for dyn Strategy<T> + Send {
+impl<T: Entry> std::fmt::Debug for dyn BatchPolicy<T> + Send {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Strategy")
     }
 }
 
-/// What a [`Strategy`] says of an entry.
+/// What a [`BatchPolicy`] says of an entry.
 #[derive(Debug)]
-pub(crate) enum Verdict<O> {
+pub(crate) enum BatchDecision<O> {
     Joins,
     /// It ends the batch, and begins the next one.
     Stays,

@@ -6,11 +6,13 @@ use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_sync::{ClaimReason, NEVER_NS};
 
 use super::fake::{Fake, settings};
-use super::{Dynamic, Entry, Facts, Fifo, Harvest, Strategy, Verdict};
+use super::{
+    BatchDecision, BatchPolicy, DynamicBatcher, Entry, Fifo, SchedulerOutput, SchedulingParams,
+};
 
 mod strategy;
 
-fn fake(number: usize, facts: Facts) -> Rc<Fake> {
+fn fake(number: usize, facts: SchedulingParams) -> Rc<Fake> {
     Fake::new(number, facts, None)
 }
 
@@ -21,19 +23,19 @@ fn run(
     requests: &[(u32, u64, i64)],
     now_us: u64,
 ) -> (Vec<usize>, Option<u64>) {
-    let mut dynamic = Dynamic::new(settings, max, None);
+    let mut dynamic = DynamicBatcher::new(settings, max, None);
     for (number, (batch_count, queued_us, shape)) in requests.iter().enumerate() {
         dynamic.accept(fake(
             number,
-            Facts {
+            SchedulingParams {
                 batch_count: *batch_count,
                 queued_ns: queued_us * 1_000,
                 signature: [*shape].into_iter().collect(),
-                ..Facts::default()
+                ..SchedulingParams::default()
             },
         ));
     }
-    let mut harvest = Harvest::default();
+    let mut harvest = SchedulerOutput::default();
     let poll_state = dynamic.form(now_us * 1_000, &mut harvest);
     (
         harvest.batch,
@@ -43,15 +45,15 @@ fn run(
 
 #[test]
 fn a_held_batcher_waits_for_so_many_requests_once() {
-    let mut dynamic = Dynamic::new(&settings(&[], 0), 4, None);
+    let mut dynamic = DynamicBatcher::new(&settings(&[], 0), 4, None);
     dynamic.hold(3);
-    let form = |dynamic: &mut Dynamic<Rc<Fake>>, number: usize| {
-        let facts = Facts {
+    let form = |dynamic: &mut DynamicBatcher<Rc<Fake>>, number: usize| {
+        let facts = SchedulingParams {
             batch_count: 1,
-            ..Facts::default()
+            ..SchedulingParams::default()
         };
         dynamic.accept(fake(number, facts));
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let poll_state = dynamic.form(1_000, &mut harvest);
         (harvest.batch, poll_state.is_ready, poll_state.is_empty)
     };
@@ -214,14 +216,14 @@ fn batches_form_as_upstream_forms_them() {
 fn a_model_without_batching_executes_one_at_a_time() {
     assert_eq!(run(&settings(&[], 0), 0, &[(1, 0, 0); 3], 0).0, [0]);
     let mut fifo = Fifo::default();
-    let mut harvest = Harvest::default();
+    let mut harvest = SchedulerOutput::default();
     let entries: Vec<_> = (0..3)
         .map(|number| {
             fake(
                 number,
-                Facts {
+                SchedulingParams {
                     batch_count: 1,
-                    ..Facts::default()
+                    ..SchedulingParams::default()
                 },
             )
         })
@@ -303,19 +305,19 @@ fn timeouts_reject_or_delay() {
     for (action, allow_override, default_us, own_us, now_us, batch, expired, deadline_us) in cases {
         let mut settings = settings(&[8], 100);
         settings.default_policy = policy(action, default_us, allow_override);
-        let mut dynamic = Dynamic::new(&settings, 8, None);
+        let mut dynamic = DynamicBatcher::new(&settings, 8, None);
         for number in 0..3 {
             let timeout_us = if number == 1 { own_us } else { 0 };
             dynamic.accept(fake(
                 number,
-                Facts {
+                SchedulingParams {
                     batch_count: 1,
                     timeout_us,
-                    ..Facts::default()
+                    ..SchedulingParams::default()
                 },
             ));
         }
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let mut poll_state = dynamic.form(20_000.min(now_us * 1_000), &mut harvest);
         if now_us > 20 {
             poll_state = dynamic.form(now_us * 1_000, &mut harvest);
@@ -355,13 +357,13 @@ fn deadlines_order_a_level_where_the_model_wants_it() {
         settings.priority_levels = 2;
         settings.is_by_deadline = is_by_deadline;
         settings.default_policy = policy(action, 0, true);
-        let mut dynamic = Dynamic::new(&settings, 1, None);
+        let mut dynamic = DynamicBatcher::new(&settings, 1, None);
         for (number, (level, queued_us, deadline_us, timeout_us)) in
             requests.into_iter().enumerate()
         {
             dynamic.accept(fake(
                 number,
-                Facts {
+                SchedulingParams {
                     batch_count: 1,
                     level,
                     queued_ns: queued_us * 1_000,
@@ -371,11 +373,11 @@ fn deadlines_order_a_level_where_the_model_wants_it() {
                     } else {
                         deadline_us * 1_000
                     },
-                    ..Facts::default()
+                    ..SchedulingParams::default()
                 },
             ));
         }
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         while !dynamic.form(now_us * 1_000, &mut harvest).is_empty {}
         harvest.batch
     };
@@ -391,7 +393,7 @@ fn deadlines_order_a_level_where_the_model_wants_it() {
 fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     let mut settings = settings(&[3], 0);
     settings.priority_levels = 3;
-    let mut dynamic = Dynamic::new(&settings, 3, None);
+    let mut dynamic = DynamicBatcher::new(&settings, 3, None);
     let levels = [3, 2, 1, 2, 1, 3];
     let entries: Vec<_> = levels
         .into_iter()
@@ -399,10 +401,10 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
         .map(|(number, level)| {
             fake(
                 number,
-                Facts {
+                SchedulingParams {
                     batch_count: 1,
                     level,
-                    ..Facts::default()
+                    ..SchedulingParams::default()
                 },
             )
         })
@@ -413,7 +415,7 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     entries[4].reason.set(Some(ClaimReason::Cancel));
     let mut batches = Vec::new();
     loop {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let poll_state = dynamic.form(0, &mut harvest);
         if harvest.batch.is_empty() {
             assert!(poll_state.is_empty);

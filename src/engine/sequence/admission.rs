@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use conch_config::{DataType, Model, Scheduling, SequenceBatching};
+use conch_config::{DataType, ResolvedConfig, Scheduling, SequenceBatching};
 
-use crate::admit::Prefix;
+use crate::admit::RequestIdPrefix;
 use crate::request::{CorrelationId, Draft};
-use crate::scheduler::{Key, Membership};
+use crate::scheduler::{SequenceContext, SequenceKey};
 use crate::{Error, ModelVersion};
 
 const START: u32 = 1;
@@ -14,7 +14,7 @@ const END: u32 = 2;
 
 /// Ids for requests of iterative sequences that have none.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct SequenceIds {
     made: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn check(
     model: &ModelVersion,
     draft: &mut Draft<'_>,
     batch_size: u32,
-) -> Result<Option<Box<Membership>>, Error> {
+) -> Result<Option<Box<SequenceContext>>, Error> {
     let Scheduling::Sequence(settings) = &model.config.scheduling else {
         return Ok(None);
     };
@@ -37,14 +37,14 @@ pub(crate) fn check(
             model.name
         )));
     }
-    let key = match Key::of(&draft.correlation_id) {
+    let key = match SequenceKey::of(&draft.correlation_id) {
         Some(key) => key,
         None if settings.is_iterative => {
             // Relaxed: only uniqueness matters.
             let number = model.sequence_names.made.fetch_add(1, Ordering::Relaxed) + 1;
             draft.correlation_id = CorrelationId::Unsigned(number);
             draft.sequence_flags = START;
-            Key::Generated(number)
+            SequenceKey::Generated(number)
         }
         None => {
             return Err(Error::invalid(format!(
@@ -54,7 +54,7 @@ pub(crate) fn check(
         }
     };
     let flags = draft.sequence_flags;
-    Ok(Some(Box::new(Membership::new(
+    Ok(Some(Box::new(SequenceContext::new(
         key,
         flags & START != 0,
         flags & END != 0,
@@ -62,7 +62,11 @@ pub(crate) fn check(
 }
 
 /// An id is of its control tensor's type.
-fn check_type(config: &Model, settings: &SequenceBatching, draft: &Draft<'_>) -> Result<(), Error> {
+fn check_type(
+    config: &ResolvedConfig,
+    settings: &SequenceBatching,
+    draft: &Draft<'_>,
+) -> Result<(), Error> {
     let Some(control) = &settings.controls.correlation_id else {
         return Ok(());
     };
@@ -75,7 +79,7 @@ fn check_type(config: &Model, settings: &SequenceBatching, draft: &Draft<'_>) ->
     }
     Err(Error::invalid(format!(
         "{}sequence batching control '{}' data-type is '{}', but model '{}' expects '{}'",
-        Prefix(draft.id),
+        RequestIdPrefix(draft.id),
         control.name,
         got.name(),
         config.name,

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use conch_sync::Drained;
 
 use crate::queue::refuse;
-use crate::scheduler::{Dismissal, Harvest, Sequence};
-use crate::stats::Failure;
-use crate::{Code, Departures, Error, Live, Ticket};
+use crate::scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
+use crate::stats::FailureReason;
+use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
 /// What a core executed has come back.
 pub(crate) fn returned(
-    sequence: &mut Sequence<Ticket>,
-    tickets: Drained<Ticket>,
+    sequence: &mut SequenceBatcher<RequestHandle>,
+    tickets: Drained<RequestHandle>,
     now_ns: u64,
-    harvest: &mut Harvest<Live>,
+    harvest: &mut SchedulerOutput<OwnedRequest>,
 ) {
     for ticket in tickets {
         if ticket.is_queued() {
@@ -26,7 +26,10 @@ pub(crate) fn returned(
 }
 
 /// Answers requests of sequences that are not executed.
-pub(crate) fn turn_away(refused: &mut Vec<(Live, Dismissal)>, departures: &mut Departures) {
+pub(crate) fn turn_away(
+    refused: &mut Vec<(OwnedRequest, Dismissal)>,
+    departures: &mut PendingResponses,
+) {
     if refused.is_empty() {
         return;
     }
@@ -44,9 +47,12 @@ pub(crate) fn turn_away(refused: &mut Vec<(Live, Dismissal)>, departures: &mut D
             Dismissal::BacklogFull => (crate::admit::full(&origin.shared().id), None),
             Dismissal::TimedOut => (
                 Error::unavailable("timeout of the corresponding sequence has been expired"),
-                Some(Failure::Rejected),
+                Some(FailureReason::Rejected),
             ),
-            Dismissal::Cancelled => (Error::new(Code::Cancelled, ""), Some(Failure::Canceled)),
+            Dismissal::Cancelled => (
+                Error::new(Code::Cancelled, ""),
+                Some(FailureReason::Canceled),
+            ),
         };
         if let Some(reason) = reason {
             refuse(live, reason, error, departures);

@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex};
 use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 
-use super::{ControlInputs, Leash};
-use crate::scheduler::Harvest;
-use crate::states::{States, StatesStart};
+use super::{ControlInputs, ReturnGuard};
+use crate::scheduler::SchedulerOutput;
+use crate::states::{InitialStates, SequenceStates};
 use crate::synthetic::filler;
-use crate::{Batch, Live, ModelVersion};
+use crate::{Batch, ModelVersion, OwnedRequest};
 
 const START: u32 = 1;
 const END: u32 = 2;
 
 /// See the module.
-pub(crate) struct Attendant {
+pub(crate) struct SequenceInputs {
     model: Arc<ModelVersion>,
     core: usize,
     controls: ControlInputs,
-    states: Option<Stock>,
+    states: Option<SlotStates>,
     /// The row of a request in its batch is its slot.
     is_direct: bool,
     /// The scheduler wants to know when requests come back.
@@ -30,29 +30,29 @@ pub(crate) struct Attendant {
 }
 
 /// The implicit states of the slots, by instance.
-struct Stock {
-    start: StatesStart,
+struct SlotStates {
+    start: InitialStates,
     pool: Arc<Pool>,
-    slots: Vec<Vec<Option<Arc<Mutex<States>>>>>,
+    slots: Vec<Vec<Option<Arc<Mutex<SequenceStates>>>>>,
 }
 
-impl Attendant {
+impl SequenceInputs {
     /// That of core number `core`; none if `model` has no sequences.
     pub(crate) fn new(
         model: &Arc<ModelVersion>,
         core: usize,
         instance_count: usize,
-    ) -> Option<Attendant> {
+    ) -> Option<SequenceInputs> {
         let Scheduling::Sequence(settings) = &model.config.scheduling else {
             return None;
         };
         let is_direct = matches!(settings.strategy, SequenceStrategy::Direct { .. });
-        let states = model.states.get().map(|(start, pool)| Stock {
+        let states = model.states.get().map(|(start, pool)| SlotStates {
             start: start.clone(),
             pool: Arc::clone(pool),
             slots: vec![Vec::new(); instance_count],
         });
-        Some(Attendant {
+        Some(SequenceInputs {
             model: Arc::clone(model),
             core,
             controls: ControlInputs::new(settings, model.config.is_batching()),
@@ -64,7 +64,7 @@ impl Attendant {
     }
 
     /// Makes of the requests that the scheduler gave out what the instance executes.
-    pub(crate) fn prepare(&mut self, harvest: &mut Harvest<Live>) {
+    pub(crate) fn prepare(&mut self, harvest: &mut SchedulerOutput<OwnedRequest>) {
         if self.is_direct {
             self.fill_rows(harvest);
         }
@@ -88,13 +88,13 @@ impl Attendant {
                 live.attach_states(&states);
             }
             if self.awaits {
-                live.leash = Some(Leash::new(live.ticket(), self.core));
+                live.leash = Some(ReturnGuard::new(live.ticket(), self.core));
             }
         }
     }
 
     /// Puts each request into the row of its slot, and null requests into the rows without one.
-    fn fill_rows(&mut self, harvest: &mut Harvest<Live>) {
+    fn fill_rows(&mut self, harvest: &mut SchedulerOutput<OwnedRequest>) {
         let is_dense = harvest.rows.iter().copied().eq(0..harvest.row_count);
         if is_dense {
             return;
@@ -103,7 +103,7 @@ impl Attendant {
             return;
         };
         let empty_count = harvest.row_count.saturating_sub(harvest.batch.len());
-        let mut nulls: Vec<Live> = (0..empty_count)
+        let mut nulls: Vec<OwnedRequest> = (0..empty_count)
             .map(|_| filler(&self.model, template))
             .collect();
         for (live, row) in harvest.batch.drain(..).zip(&harvest.rows) {
@@ -117,13 +117,13 @@ impl Attendant {
     }
 }
 
-impl Stock {
-    fn fresh(&self) -> Arc<Mutex<States>> {
-        Arc::new(Mutex::new(States::new(&self.start, &self.pool)))
+impl SlotStates {
+    fn fresh(&self) -> Arc<Mutex<SequenceStates>> {
+        Arc::new(Mutex::new(SequenceStates::new(&self.start, &self.pool)))
     }
 
     /// The states for a request with these flags in this slot.
-    fn of(&mut self, instance: usize, row: usize, flags: u32) -> Arc<Mutex<States>> {
+    fn of(&mut self, instance: usize, row: usize, flags: u32) -> Arc<Mutex<SequenceStates>> {
         let slots = &mut self.slots[instance];
         if slots.len() <= row {
             slots.resize(row + 1, None);

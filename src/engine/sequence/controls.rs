@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conch_config::{Controls, DataType, FlagControl, IdControl, SequenceBatching};
-use conch_memory::View;
+use conch_memory::ByteView;
 use smallvec::smallvec;
 
 use crate::request::{CorrelationId, Input, Request, Shape};
@@ -34,7 +34,7 @@ impl ControlInputs {
         let pair = |control: &Option<FlagControl>| {
             let control = control.as_ref()?;
             let value = |bytes: &Vec<u8>| {
-                let (name, bytes) = (Arc::clone(&control.name), View::copy_of(bytes));
+                let (name, bytes) = (Arc::clone(&control.name), ByteView::copy_of(bytes));
                 tensor(name, control.data_type, &shape, bytes)
             };
             Some(control.values.each_ref().map(value))
@@ -79,12 +79,12 @@ impl ControlInputs {
     }
 
     fn set_id(&self, request: &mut Request, control: &IdControl, bytes: &[u8]) {
-        let (name, bytes) = (Arc::clone(&control.name), View::copy_of(bytes));
+        let (name, bytes) = (Arc::clone(&control.name), ByteView::copy_of(bytes));
         put(request, tensor(name, control.data_type, &self.shape, bytes));
     }
 }
 
-fn tensor(name: Arc<str>, data_type: DataType, shape: &Shape, bytes: View) -> Input {
+fn tensor(name: Arc<str>, data_type: DataType, shape: &Shape, bytes: ByteView) -> Input {
     Input {
         name,
         data_type,

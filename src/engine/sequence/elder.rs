@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use conch_config::Scheduling;
 
-use super::Ledger;
-use crate::model::{NoPlace, Pin, Reservation};
-use crate::queue::Queue;
+use super::ActiveSequences;
+use crate::model::{InFlightPermit, Pin, Rejected};
+use crate::queue::ModelQueue;
 use crate::request::CorrelationId;
-use crate::scheduler::Key;
+use crate::scheduler::SequenceKey;
 use crate::{ModelVersion, log};
 
 /// A version that only its sequences keep.
-pub(crate) struct Elder {
+pub(crate) struct DrainingVersion {
     name: Arc<str>,
     version: i64,
-    ledger: Arc<Ledger>,
-    queue: Arc<Queue>,
+    ledger: Arc<ActiveSequences>,
+    queue: Arc<ModelQueue>,
     /// None once it is over.
     pin: ArcSwapOption<Pin>,
     patience: Duration,
@@ -41,9 +41,9 @@ pub(crate) struct Elder {
 
 /// The elders of a version, the oldest first.
 #[derive(Default)]
-pub(crate) struct Elders {
+pub(crate) struct DrainingVersions {
     are_there: AtomicBool,
-    list: ArcSwapOption<Vec<Arc<Elder>>>,
+    list: ArcSwapOption<Vec<Arc<DrainingVersion>>>,
 }
 
 /// Each elder holds the memory of a whole version, so a model that is loaded over and over keeps this many; then the oldest is given up.
@@ -51,10 +51,10 @@ const ELDERS_MAX: usize = 3;
 /// How often it is looked whether an elder is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-impl Elder {
+impl DrainingVersion {
     /// Makes an elder of a version that serves and is about to be replaced. None if its sequences are to end with it, or if it has none. May
     /// block for a second.
-    pub(crate) fn new(version: &Arc<ModelVersion>) -> Option<Arc<Elder>> {
+    pub(crate) fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
         if !matches!(version.config.scheduling, Scheduling::Sequence(_)) {
             return None;
         }
@@ -72,7 +72,7 @@ impl Elder {
             );
             return None;
         };
-        Some(Arc::new(Elder {
+        Some(Arc::new(DrainingVersion {
             name: Arc::clone(&version.name),
             version: version.version,
             ledger,
@@ -97,7 +97,7 @@ impl Elder {
     }
 
     /// A place for a request of the sequence `key`, if that is under way here.
-    fn place(&self, key: &Key) -> Option<Result<Reservation, NoPlace>> {
+    fn place(&self, key: &SequenceKey) -> Option<Result<InFlightPermit, Rejected>> {
         if !self.ledger.has(key) {
             return None;
         }
@@ -148,9 +148,13 @@ impl Elder {
     }
 }
 
-impl Elders {
+impl DrainingVersions {
     /// Makes `elder`, which `version` became, and its own elders those of `heir`, which does not serve yet.
-    pub(crate) fn inherit(heir: &Arc<ModelVersion>, version: &ModelVersion, elder: &Arc<Elder>) {
+    pub(crate) fn inherit(
+        heir: &Arc<ModelVersion>,
+        version: &ModelVersion,
+        elder: &Arc<DrainingVersion>,
+    ) {
         let mut list = Vec::clone(&heir.elders.list.load_full().unwrap_or_default());
         let theirs = version.elders.list.load_full().unwrap_or_default();
         for other in theirs.iter().chain([elder]) {
@@ -177,7 +181,7 @@ impl Elders {
     }
 
     /// The sequence `key` starts in the version that has these elders.
-    pub(crate) fn end(&self, key: &Key) {
+    pub(crate) fn end(&self, key: &SequenceKey) {
         if !self.are_there.load(Ordering::Relaxed) {
             return;
         }
@@ -194,11 +198,11 @@ impl Elders {
         version: Option<i64>,
         id: &CorrelationId,
         flags: u32,
-    ) -> Option<Result<Reservation, NoPlace>> {
+    ) -> Option<Result<InFlightPermit, Rejected>> {
         if flags & START != 0 {
             return None;
         }
-        let key = Key::of(id)?;
+        let key = SequenceKey::of(id)?;
         let list = self.list.load();
         let list = list.as_ref()?;
         list.iter()
@@ -210,7 +214,7 @@ impl Elders {
     fn tidy(&self) {
         self.list.rcu(|list| {
             let list = list.as_ref()?;
-            let is_there = |elder: &&Arc<Elder>| elder.pin.load().is_some();
+            let is_there = |elder: &&Arc<DrainingVersion>| elder.pin.load().is_some();
             let rest: Vec<_> = list.iter().filter(is_there).cloned().collect();
             (!rest.is_empty()).then(|| Arc::new(rest))
         });
@@ -224,28 +228,29 @@ impl Elders {
     }
 }
 
-impl Reservation {
+impl InFlightPermit {
     /// A place for a request with this id and these flags: where its sequence is under way, if that is a version whose place `model` took.
     /// `version` is what was asked for.
     ///
     /// # Errors
-    /// As [`Reservation::new`].
+    /// As [`InFlightPermit::new`].
     pub fn of_sequence(
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         id: &CorrelationId,
         flags: u32,
-    ) -> Result<Reservation, NoPlace> {
-        Reservation::of_elder(model, version, id, flags).unwrap_or_else(|| Reservation::new(model))
+    ) -> Result<InFlightPermit, Rejected> {
+        InFlightPermit::of_elder(model, version, id, flags)
+            .unwrap_or_else(|| InFlightPermit::new(model))
     }
 
-    /// [`Reservation::of_sequence`], if it is not in `model` itself.
+    /// [`InFlightPermit::of_sequence`], if it is not in `model` itself.
     pub fn of_elder(
         model: &ModelVersion,
         version: Option<i64>,
         id: &CorrelationId,
         flags: u32,
-    ) -> Option<Result<Reservation, NoPlace>> {
+    ) -> Option<Result<InFlightPermit, Rejected>> {
         // Relaxed: a successor's is set before it is published.
         if !model.elders.are_there.load(Ordering::Relaxed) {
             return None;

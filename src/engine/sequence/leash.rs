@@ -4,19 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::monotonic_ns;
-use crate::{Live, Ticket};
+use crate::{OwnedRequest, RequestHandle};
 
 /// Held by a request that executes. Dropped with it, it tells the scheduler of its model; the request then goes on to wait at the core that
 /// executed it, as no other can use the slot.
-pub(crate) struct Leash {
+pub(crate) struct ReturnGuard {
     /// A cycle for as long as the request executes: whoever has it drops it, and with it this.
-    ticket: Option<Ticket>,
+    ticket: Option<RequestHandle>,
     core: usize,
 }
 
-impl Leash {
-    pub(crate) fn new(ticket: &Ticket, core: usize) -> Leash {
-        Leash {
+impl ReturnGuard {
+    pub(crate) fn new(ticket: &RequestHandle, core: usize) -> ReturnGuard {
+        ReturnGuard {
             ticket: Some(Arc::clone(ticket)),
             core,
         }
@@ -32,7 +32,7 @@ impl Leash {
 /// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither starts nor ends its sequence then. False for
 /// one that no scheduler gave out, as it warms an instance up or fills a row: it is over, and its end is still to be told.
 #[must_use]
-pub fn reschedule(mut live: Live) -> bool {
+pub fn reschedule(mut live: OwnedRequest) -> bool {
     let Some(leash) = live.leash.take() else {
         return false;
     };
@@ -47,7 +47,7 @@ pub fn reschedule(mut live: Live) -> bool {
     true
 }
 
-impl Drop for Leash {
+impl Drop for ReturnGuard {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take()
             && let Some(queue) = ticket.shared().model.queue.get()
@@ -57,7 +57,7 @@ impl Drop for Leash {
     }
 }
 
-impl fmt::Debug for Leash {
+impl fmt::Debug for ReturnGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leash")
             .field("core", &self.core)
@@ -71,7 +71,7 @@ mod tests {
     use crate::admit::admit;
     use crate::fixture::{Recorder, draft, input, model};
     use crate::synthetic::filler;
-    use crate::{Completion, Stamps};
+    use crate::{Completion, Timestamps};
 
     #[test]
     fn what_no_scheduler_gave_out_is_not_run_again() {
@@ -80,7 +80,14 @@ mod tests {
         );
         let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
         let inputs = vec![input("a", conch_config::DataType::Int8, &[1, 1], &[&[7]])];
-        let ticket = admit(&version, draft(inputs), &completion, 0, Stamps::default()).unwrap();
+        let ticket = admit(
+            &version,
+            draft(inputs),
+            &completion,
+            0,
+            Timestamps::default(),
+        )
+        .unwrap();
         let live = ticket
             .claim(conch_sync::ClaimReason::Execute, None)
             .expect("nobody else wants it");

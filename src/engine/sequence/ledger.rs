@@ -7,32 +7,32 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::scheduler::Key;
+use crate::scheduler::SequenceKey;
 
 /// See the module. A name that stays although its sequence has ended does no harm: its requests are refused where they are sent, in the
 /// same words.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct ActiveSequences {
     /// With each, whether it is still under way.
-    listed: OnceLock<HashMap<Key, AtomicBool>>,
+    listed: OnceLock<HashMap<SequenceKey, AtomicBool>>,
     /// Those that began since. Locked for one look-up at a time, and by shards only if there are any: of requests that had their place in the
     /// version when it was replaced.
-    late: Mutex<HashSet<Key>>,
+    late: Mutex<HashSet<SequenceKey>>,
     has_late: AtomicBool,
     /// Those that began anew elsewhere, which their scheduler does not know yet.
-    restarted: Mutex<Vec<Key>>,
+    restarted: Mutex<Vec<SequenceKey>>,
     has_restarted: AtomicBool,
 }
 
-impl Ledger {
+impl ActiveSequences {
     /// What the scheduler has.
-    pub(crate) fn list(&self, keys: Vec<Key>) {
+    pub(crate) fn list(&self, keys: Vec<SequenceKey>) {
         let listed = keys.into_iter().map(|key| (key, AtomicBool::new(true)));
         self.listed.get_or_init(|| listed.collect());
     }
 
     /// A request that starts this sequence was submitted.
-    pub(crate) fn note(&self, key: Key) {
+    pub(crate) fn note(&self, key: SequenceKey) {
         match self.flag(&key) {
             Some(flag) => flag.store(true, Ordering::Release),
             None => {
@@ -44,21 +44,21 @@ impl Ledger {
     }
 
     /// These take no more requests.
-    pub(crate) fn close(&self, keys: impl Iterator<Item = Key>) {
+    pub(crate) fn close(&self, keys: impl Iterator<Item = SequenceKey>) {
         for key in keys {
             self.forget(&key);
         }
     }
 
     /// Whether this sequence is under way here.
-    pub(crate) fn has(&self, key: &Key) -> bool {
+    pub(crate) fn has(&self, key: &SequenceKey) -> bool {
         self.flag(key)
             .is_some_and(|flag| flag.load(Ordering::Acquire))
             || (self.has_late.load(Ordering::Acquire) && lock(&self.late).contains(key))
     }
 
     /// This sequence begins anew elsewhere. Returns whether it was under way here.
-    pub(crate) fn restart(&self, key: &Key) -> bool {
+    pub(crate) fn restart(&self, key: &SequenceKey) -> bool {
         let was_here = self.forget(key);
         if was_here {
             lock(&self.restarted).push(key.clone());
@@ -68,7 +68,7 @@ impl Ledger {
     }
 
     /// What the scheduler is to end.
-    pub(crate) fn restarted(&self) -> Vec<Key> {
+    pub(crate) fn restarted(&self) -> Vec<SequenceKey> {
         // The load first: cores ask with every batch.
         if self.has_restarted.load(Ordering::Relaxed)
             && self.has_restarted.swap(false, Ordering::AcqRel)
@@ -78,7 +78,7 @@ impl Ledger {
         Vec::new()
     }
 
-    fn forget(&self, key: &Key) -> bool {
+    fn forget(&self, key: &SequenceKey) -> bool {
         let was_listed = self
             .flag(key)
             .is_some_and(|flag| flag.swap(false, Ordering::AcqRel));
@@ -86,7 +86,7 @@ impl Ledger {
         was_listed || was_late
     }
 
-    fn flag(&self, key: &Key) -> Option<&AtomicBool> {
+    fn flag(&self, key: &SequenceKey) -> Option<&AtomicBool> {
         self.listed.get()?.get(key)
     }
 }
@@ -100,18 +100,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn key(number: u64) -> Key {
-        Key::Unsigned(number)
+    fn key(number: u64) -> SequenceKey {
+        SequenceKey::Unsigned(number)
     }
 
     #[test]
     fn a_name_is_there_from_its_start_to_its_end() {
-        let ledger = Ledger::default();
+        let ledger = ActiveSequences::default();
         // Submitted while the scheduler was not asked yet.
         ledger.note(key(1));
-        ledger.list(vec![key(1), key(2), Key::Text("2".into())]);
+        ledger.list(vec![key(1), key(2), SequenceKey::Text("2".into())]);
         ledger.note(key(3));
-        let present = |ledger: &Ledger| -> Vec<u64> {
+        let present = |ledger: &ActiveSequences| -> Vec<u64> {
             (0..5).filter(|number| ledger.has(&key(*number))).collect()
         };
         assert_eq!(present(&ledger), vec![1, 2, 3]);
@@ -120,13 +120,13 @@ mod tests {
         ledger.note(key(3));
         ledger.note(key(1));
         assert_eq!(present(&ledger), vec![1, 2, 3]);
-        assert!(ledger.has(&Key::Text("2".into())));
-        assert!(!ledger.has(&Key::Text("1".into())));
+        assert!(ledger.has(&SequenceKey::Text("2".into())));
+        assert!(!ledger.has(&SequenceKey::Text("1".into())));
     }
 
     #[test]
     fn what_begins_anew_elsewhere_is_to_be_ended_here() {
-        let ledger = Ledger::default();
+        let ledger = ActiveSequences::default();
         ledger.list(vec![key(1), key(2)]);
         assert!(ledger.restart(&key(2)));
         assert!(!ledger.restart(&key(2)), "it is gone");

@@ -9,11 +9,11 @@ mod elder;
 mod leash;
 mod ledger;
 
-pub(crate) use admission::{Names, check};
+pub(crate) use admission::{SequenceIds, check};
 pub(crate) use answers::{returned, turn_away};
-pub(crate) use attendant::Attendant;
+pub(crate) use attendant::SequenceInputs;
 pub(crate) use controls::ControlInputs;
-pub(crate) use elder::{Elder, Elders};
-pub(crate) use leash::Leash;
+pub(crate) use elder::{DrainingVersion, DrainingVersions};
+pub(crate) use leash::ReturnGuard;
 pub use leash::reschedule;
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::ActiveSequences;

@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use conch_config::{SequenceBatching, SequenceStrategy};
 
-use super::card::{Live, Ticket};
-use crate::scheduler::{Dismissal, Membership, Sequence};
+use super::card::{SimulatedHandle, SimulatedOwned};
+use crate::scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
 #[derive(Clone)]
-pub(super) struct Book {
+pub(super) struct ReferenceSequences {
     settings: SequenceBatching,
     batch_size_max: u32,
     /// All that were taken in, in order.
-    taken: Vec<Ticket>,
+    taken: Vec<SimulatedHandle>,
     /// Those that wait, in order.
-    waiting: Vec<Ticket>,
+    waiting: Vec<SimulatedHandle>,
     /// What executes.
-    out: Vec<Ticket>,
+    out: Vec<SimulatedHandle>,
     /// Where each run of a sequence executes: core, instance of the core, row.
     places: HashMap<u64, (usize, usize, usize)>,
     /// When each run last got or gave something.
     active_ns: HashMap<u64, u64>,
     /// Runs of which a request was dismissed: only these, which were before it, are still executed.
-    ended: HashMap<u64, Vec<Ticket>>,
+    ended: HashMap<u64, Vec<SimulatedHandle>>,
 }
 
-impl Book {
-    pub(super) fn new(settings: &SequenceBatching, batch_size_max: u32) -> Book {
-        Book {
+impl ReferenceSequences {
+    pub(super) fn new(settings: &SequenceBatching, batch_size_max: u32) -> ReferenceSequences {
+        ReferenceSequences {
             settings: settings.clone(),
             batch_size_max,
             taken: Vec::new(),
@@ -50,31 +50,31 @@ impl Book {
     }
 
     /// An arrival; one that has arrived before tells of its cancellation, and may be how it comes back.
-    pub(super) fn accept(&mut self, ticket: &Ticket, now_ns: u64) {
+    pub(super) fn accept(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
         if !contains(&self.taken, ticket) {
-            self.taken.push(Ticket::clone(ticket));
-            self.waiting.push(Ticket::clone(ticket));
+            self.taken.push(SimulatedHandle::clone(ticket));
+            self.waiting.push(SimulatedHandle::clone(ticket));
             return;
         }
         let member = ticket.shared().member.as_ref();
-        if ticket.is_queued() || member.is_some_and(Membership::is_back) {
+        if ticket.is_queued() || member.is_some_and(SequenceContext::is_back) {
             self.come_back(ticket, now_ns);
         }
     }
 
     /// A request came back, to run again or for good.
-    pub(super) fn come_back(&mut self, ticket: &Ticket, now_ns: u64) {
+    pub(super) fn come_back(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
         if !remove(&mut self.out, ticket) {
             return;
         }
         self.note(ticket, now_ns);
         if ticket.is_queued() {
-            self.waiting.push(Ticket::clone(ticket));
+            self.waiting.push(SimulatedHandle::clone(ticket));
         }
     }
 
     /// Something happened to the run of `ticket`.
-    pub(super) fn note(&mut self, ticket: &Ticket, now_ns: u64) {
+    pub(super) fn note(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
         if let Some(run) = run(ticket) {
             self.active_ns.insert(run, now_ns);
         }
@@ -83,7 +83,7 @@ impl Book {
     /// Nobody waits for a slot for longer than the timeout of one of its requests, and the oldest gets the next one.
     pub(super) fn check_backlog(
         &self,
-        sequence: &Sequence<Ticket>,
+        sequence: &SequenceBatcher<SimulatedHandle>,
         now_ns: u64,
     ) -> Result<(), String> {
         let mut first = u64::MAX;
@@ -110,7 +110,7 @@ impl Book {
         &mut self,
         core: usize,
         instance: usize,
-        batch: &[Live],
+        batch: &[SimulatedOwned],
         (rows, row_count): (&[usize], usize),
         now_ns: u64,
     ) -> Result<(), String> {
@@ -143,7 +143,11 @@ impl Book {
         Ok(())
     }
 
-    fn begin_one(&mut self, ticket: &Ticket, place: (usize, usize, usize)) -> Result<(), String> {
+    fn begin_one(
+        &mut self,
+        ticket: &SimulatedHandle,
+        place: (usize, usize, usize),
+    ) -> Result<(), String> {
         let number = ticket.shared().number;
         let Some(run) = run(ticket) else {
             return Err(format!("{number} is of no sequence"));
@@ -182,12 +186,12 @@ impl Book {
                 return Err(format!("{number} is in slot {place:?} of {other}"));
             }
         }
-        self.out.push(Ticket::clone(ticket));
+        self.out.push(SimulatedHandle::clone(ticket));
         Ok(())
     }
 
     /// Who does not start a sequence is of the same one as the request of that name before it.
-    fn check_run(&self, ticket: &Ticket, run: u64) -> Result<(), String> {
+    fn check_run(&self, ticket: &SimulatedHandle, run: u64) -> Result<(), String> {
         let card = ticket.shared();
         let Some(member) = card.member.as_ref().filter(|member| !member.is_start) else {
             return Ok(());
@@ -201,7 +205,7 @@ impl Book {
     }
 
     /// Whether there is no sequence that `ticket`, which starts none, could be of.
-    fn is_unknown(&self, ticket: &Ticket, now_ns: u64) -> bool {
+    fn is_unknown(&self, ticket: &SimulatedHandle, now_ns: u64) -> bool {
         let Some(member) = ticket.shared().member.as_ref() else {
             return false;
         };
@@ -213,7 +217,7 @@ impl Book {
                     && self.active_ns.get(&run).is_some_and(|active_ns| {
                         now_ns - active_ns >= self.settings.idle_us * 1_000
                     });
-                let is_end = |member: &Membership| member.is_end;
+                let is_end = |member: &SequenceContext| member.is_end;
                 is_idle
                     || self.ended.contains_key(&run)
                     || before.shared().member.as_ref().is_some_and(is_end)
@@ -223,12 +227,12 @@ impl Book {
     }
 
     /// The request of the same name that came before `ticket`.
-    fn before(&self, ticket: &Ticket, own: &Membership) -> Option<&Ticket> {
+    fn before(&self, ticket: &SimulatedHandle, own: &SequenceContext) -> Option<&SimulatedHandle> {
         let taken = self.taken.iter().rev();
         let mut before = taken
             .skip_while(|other| !Arc::ptr_eq(other, ticket))
             .skip(1);
-        let is_of_name = |other: &&Ticket| {
+        let is_of_name = |other: &&SimulatedHandle| {
             let other = other.shared().member.as_ref();
             other.is_some_and(|other| other.key == own.key)
         };
@@ -238,7 +242,7 @@ impl Book {
     /// A request is answered without having been executed.
     pub(super) fn dismiss(
         &mut self,
-        ticket: &Ticket,
+        ticket: &SimulatedHandle,
         why: Dismissal,
         now_ns: u64,
     ) -> Result<(), String> {
@@ -250,7 +254,7 @@ impl Book {
             .iter()
             .take_while(|other| !Arc::ptr_eq(other, ticket));
         // What executes may run again.
-        let left: Vec<Ticket> = ahead
+        let left: Vec<SimulatedHandle> = ahead
             .chain(&self.out)
             .filter(|other| self::run(other) == run)
             .cloned()
@@ -278,30 +282,34 @@ impl Book {
 }
 
 /// The run of a sequence that the scheduler made a request part of.
-fn run(ticket: &Ticket) -> Option<u64> {
-    ticket.shared().member.as_ref().and_then(Membership::run)
+fn run(ticket: &SimulatedHandle) -> Option<u64> {
+    ticket
+        .shared()
+        .member
+        .as_ref()
+        .and_then(SequenceContext::run)
 }
 
 /// Whether its timeout, if it has one, passed before `now_ns`.
-fn is_late(ticket: &Ticket, now_ns: u64) -> bool {
+fn is_late(ticket: &SimulatedHandle, now_ns: u64) -> bool {
     let facts = &ticket.shared().facts;
     facts.timeout_us != 0 && facts.queued_ns + facts.timeout_us * 1_000 < now_ns
 }
 
-fn contains(tickets: &[Ticket], ticket: &Ticket) -> bool {
+fn contains(tickets: &[SimulatedHandle], ticket: &SimulatedHandle) -> bool {
     tickets.iter().any(|other| Arc::ptr_eq(other, ticket))
 }
 
 /// False if it was not there.
-fn remove(tickets: &mut Vec<Ticket>, ticket: &Ticket) -> bool {
+fn remove(tickets: &mut Vec<SimulatedHandle>, ticket: &SimulatedHandle) -> bool {
     let count = tickets.len();
     tickets.retain(|other| !Arc::ptr_eq(other, ticket));
     tickets.len() < count
 }
 
-impl std::fmt::Debug for Book {
+impl std::fmt::Debug for ReferenceSequences {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let numbers = |tickets: &[Ticket]| -> Vec<usize> {
+        let numbers = |tickets: &[SimulatedHandle]| -> Vec<usize> {
             tickets
                 .iter()
                 .map(|ticket| ticket.shared().number)

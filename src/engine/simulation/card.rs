@@ -4,38 +4,38 @@ use std::sync::{Arc, Mutex};
 
 use conch_sync::{Claim, Owned};
 
-use crate::order::Turn;
-use crate::scheduler::{Facts, Membership, Subject};
+use crate::order::OrderedCompletion;
+use crate::scheduler::{EntryKind, SchedulingParams, SequenceContext};
 use crate::{Completion, Delivery};
 
-pub(super) type Ticket = Arc<Claim<Card, Errand>>;
-pub(super) type Live = Owned<Card, Errand>;
+pub(super) type SimulatedHandle = Arc<Claim<SimulatedRequest, SimulatedPayload>>;
+pub(super) type SimulatedOwned = Owned<SimulatedRequest, SimulatedPayload>;
 
 /// What everyone with the ticket may read.
-pub(super) struct Card {
+pub(super) struct SimulatedRequest {
     pub(super) number: usize,
-    pub(super) facts: Facts,
+    pub(super) facts: SchedulingParams,
     /// On a model of sequences.
-    pub(super) member: Option<Membership>,
+    pub(super) member: Option<SequenceContext>,
     /// Under preserve-ordering.
-    pub(super) turn: Option<Arc<Turn>>,
-    pub(super) receiver: Arc<Receiver>,
+    pub(super) turn: Option<Arc<OrderedCompletion>>,
+    pub(super) receiver: Arc<RecordingCompletion>,
 }
 
 /// What only its owner has.
-pub(super) struct Errand;
+pub(super) struct SimulatedPayload;
 
-impl Subject for Card {
-    fn facts(&self) -> &Facts {
+impl EntryKind for SimulatedRequest {
+    fn facts(&self) -> &SchedulingParams {
         &self.facts
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         self.member.as_ref()
     }
 }
 
-impl Card {
+impl SimulatedRequest {
     /// Sends one response, or the end alone.
     pub(super) fn deliver(&self, is_final: bool) {
         let delivery = Delivery {
@@ -52,15 +52,15 @@ impl Card {
 
 /// Notes what arrives, in order: number of the request, whether final.
 #[derive(Default)]
-pub(super) struct Receiver(Mutex<Vec<(usize, bool)>>);
+pub(super) struct RecordingCompletion(Mutex<Vec<(usize, bool)>>);
 
-impl Receiver {
+impl RecordingCompletion {
     pub(super) fn take(&self) -> Vec<(usize, bool)> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-impl Completion for Receiver {
+impl Completion for RecordingCompletion {
     fn deliver(&self, delivery: Delivery) {
         let number = usize::try_from(delivery.slot).unwrap();
         self.0.lock().unwrap().push((number, delivery.is_final));

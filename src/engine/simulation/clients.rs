@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
-use super::Held;
-use super::card::{Card, Errand, Ticket};
+use super::HeldBatch;
+use super::card::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
 use super::random::Random;
-use super::version::Version;
-use super::world::{Answer, Event, Record, World};
-use crate::order::Turn;
-use crate::scheduler::{Facts, Key, Membership, rejection_ns};
+use super::version::SimulatedVersion;
+use super::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
+use crate::order::OrderedCompletion;
+use crate::scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 
-impl World {
+impl Simulation {
     /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now or a little later.
     pub(super) fn arrive(&mut self) {
         self.event_count += 1;
@@ -26,7 +26,7 @@ impl World {
             Some(_) => 1,
             None => u64::from(setup.batch_size_max.min(3)),
         };
-        let facts = Facts {
+        let facts = SchedulingParams {
             batch_count: 1 + self.random.below(rows_max) as u32,
             level: setup.level(&mut self.random),
             queued_ns: self.now_ns,
@@ -63,30 +63,35 @@ impl World {
         self.admit(index, facts, member);
         if self.random.chance(1, 4) {
             let delay_ns = self.random.below(3_000);
-            self.plan(self.now_ns + delay_ns, Event::Submit { number });
+            self.plan(self.now_ns + delay_ns, SimulatedEvent::Submit { number });
         } else {
             self.submit(number);
         }
     }
 
     /// A request takes its places.
-    pub(super) fn admit(&mut self, index: usize, facts: Facts, member: Option<Membership>) {
+    pub(super) fn admit(
+        &mut self,
+        index: usize,
+        facts: SchedulingParams,
+        member: Option<SequenceContext>,
+    ) {
         let version = &mut self.versions[index];
         *version.pending.entry(facts.level).or_default() += 1;
         version.live_count += 1;
         let completion: Arc<dyn crate::Completion> = self.receiver.clone();
-        let card = Card {
+        let card = SimulatedRequest {
             number: self.requests.len(),
             facts,
             member,
             turn: version
                 .order
                 .as_ref()
-                .map(|order| Turn::new(order, &completion)),
+                .map(|order| OrderedCompletion::new(order, &completion)),
             receiver: Arc::clone(&self.receiver),
         };
-        let ticket = Claim::new(card, Errand);
-        self.requests.push(Record {
+        let ticket = Claim::new(card, SimulatedPayload);
+        self.requests.push(RequestRecord {
             known: Arc::clone(&ticket),
             ticket: Some(ticket),
             version: index,
@@ -120,7 +125,7 @@ impl World {
     }
 
     /// A client loses patience with one of the requests that have no answer.
-    pub(super) fn cancel(&mut self) -> Held {
+    pub(super) fn cancel(&mut self) -> HeldBatch {
         self.event_count += 1;
         if self.requests.is_empty() {
             return Ok(());
@@ -155,13 +160,13 @@ impl World {
             leave(&mut self.versions[index], ticket.shared());
             self.versions[index].model.remove(number);
             self.versions[index].is_disturbed = true;
-            self.answer(&ticket, Answer::Cancelled)?;
+            self.answer(&ticket, ExpectedAnswer::Cancelled)?;
         }
         Ok(())
     }
 
     /// The scheduler of its sequence is told that a request is cancelled, and decides.
-    fn give_notice(&mut self, number: usize, ticket: Ticket) {
+    fn give_notice(&mut self, number: usize, ticket: SimulatedHandle) {
         self.story
             .tell(self.now_ns, || format!("{number} is to be cancelled"));
         ticket.request_cancel();
@@ -172,7 +177,7 @@ impl World {
         let delay_ns = self.random.below(2) * self.random.below(5_000);
         match delay_ns {
             0 => self.notify(number),
-            _ => self.plan(self.now_ns + delay_ns, Event::Notice { number }),
+            _ => self.plan(self.now_ns + delay_ns, SimulatedEvent::Notice { number }),
         }
     }
 
@@ -191,14 +196,14 @@ impl World {
 }
 
 /// A request waits no longer.
-pub(super) fn leave(version: &mut Version, card: &Card) {
+pub(super) fn leave(version: &mut SimulatedVersion, card: &SimulatedRequest) {
     if let Some(pending) = version.pending.get_mut(&card.facts.level) {
         *pending -= 1;
     }
 }
 
 /// When a request of a sequence that waits for a slot has waited for too long.
-fn expires_ns(facts: &Facts) -> u64 {
+fn expires_ns(facts: &SchedulingParams) -> u64 {
     match facts.timeout_us {
         0 => NEVER_NS,
         timeout_us => facts.queued_ns + timeout_us * 1_000,
@@ -211,9 +216,9 @@ fn member(
     begun: &mut HashMap<u64, bool>,
     is_iterative: bool,
     number: usize,
-) -> Membership {
+) -> SequenceContext {
     if is_iterative && random.chance(1, 2) {
-        return Membership::new(Key::Generated(number as u64), true, false);
+        return SequenceContext::new(SequenceKey::Generated(number as u64), true, false);
     }
     let id = 1 + random.below(9);
     let begun = begun.entry(id).or_default();
@@ -223,5 +228,5 @@ fn member(
     };
     let is_end = random.chance(1, 4);
     *begun = !is_end && (is_start || *begun);
-    Membership::new(Key::Unsigned(id), is_start, is_end)
+    SequenceContext::new(SequenceKey::Unsigned(id), is_start, is_end)
 }

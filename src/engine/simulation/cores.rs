@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use conch_sync::{NEVER_NS, PollState};
 
-use super::Breach;
-use super::Held;
-use super::card::{Live, Ticket};
+use super::HeldBatch;
+use super::RuleViolation;
+use super::card::{SimulatedHandle, SimulatedOwned};
 use super::clients::leave;
-use super::limits::Turns;
-use super::version::{Model, Version};
-use super::world::{Answer, Event, World};
+use super::limits::GrantedCores;
+use super::version::{ReferenceModel, SimulatedVersion};
+use super::world::{ExpectedAnswer, SimulatedEvent, Simulation};
 use crate::rate::machine::InstanceId;
-use crate::scheduler::{Dismissal, Harvest, Scheduler};
+use crate::scheduler::{Dismissal, Scheduler, SchedulerOutput};
 
-impl World {
+impl Simulation {
     /// Rings one idle core, if there is one.
     pub(super) fn ring(&mut self, index: usize) {
         if let Some(core) = self.versions[index].idle_core() {
@@ -36,7 +36,7 @@ impl World {
         let at_ns = self.now_ns + self.random.below(4) * 500;
         self.plan(
             at_ns,
-            Event::Look {
+            SimulatedEvent::Look {
                 version: index,
                 core,
             },
@@ -48,7 +48,7 @@ impl World {
         self.versions[index].cores[core].is_rung = true;
         self.plan(
             self.now_ns,
-            Event::Look {
+            SimulatedEvent::Look {
                 version: index,
                 core,
             },
@@ -56,10 +56,10 @@ impl World {
     }
 
     /// Those whose turn it is learn of it after a moment.
-    pub(super) fn announce(&mut self, turns: Turns) {
+    pub(super) fn announce(&mut self, turns: GrantedCores) {
         for (version, core) in turns {
             let at_ns = self.now_ns + self.random.below(4) * 500;
-            self.plan(at_ns, Event::TakeTurn { version, core });
+            self.plan(at_ns, SimulatedEvent::TakeTurn { version, core });
         }
     }
 
@@ -68,11 +68,11 @@ impl World {
         let version = &mut self.versions[index];
         if deadline_ns < version.watched_ns {
             version.watched_ns = deadline_ns;
-            self.plan(deadline_ns, Event::Deadline { version: index });
+            self.plan(deadline_ns, SimulatedEvent::Deadline { version: index });
         }
     }
 
-    pub(super) fn meet_deadline(&mut self, index: usize) -> Held {
+    pub(super) fn meet_deadline(&mut self, index: usize) -> HeldBatch {
         let version = &mut self.versions[index];
         if version.watched_ns > self.now_ns {
             // An earlier one came in between.
@@ -84,7 +84,7 @@ impl World {
             return Ok(());
         }
         // The timekeeper's visit.
-        let mut visit = Visit::default();
+        let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
         let poll_state = version.scheduler.expire(self.now_ns, &mut visit.harvest);
         note_dismissals(version, self.now_ns, &mut visit)?;
@@ -103,7 +103,7 @@ impl World {
 
     /// A core looks at the scheduler. It executes the batch that it finds; where executions are limited, it asks for its turn first, and
     /// forms the batch when that comes.
-    pub(super) fn look(&mut self, index: usize, core: usize) -> Held {
+    pub(super) fn look(&mut self, index: usize, core: usize) -> HeldBatch {
         let version = &mut self.versions[index];
         version.cores[core].is_rung = false;
         version.is_disturbed = false;
@@ -135,9 +135,9 @@ impl World {
         Ok(())
     }
 
-    fn look_before_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> Held {
+    fn look_before_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> HeldBatch {
         let version = &mut self.versions[index];
-        let mut visit = Visit::default();
+        let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
         let poll_state = version.scheduler.look(self.now_ns, &mut visit.harvest);
         version.poll_state = poll_state;
@@ -162,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    fn ask_for_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> Held {
+    fn ask_for_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> HeldBatch {
         self.versions[index].cores[core].is_waiting = true;
         let turns = self.limits.wait(seat)?;
         self.announce(turns);
@@ -170,7 +170,7 @@ impl World {
     }
 
     /// The instance of a core may execute.
-    pub(super) fn take_turn(&mut self, index: usize, core: usize) -> Held {
+    pub(super) fn take_turn(&mut self, index: usize, core: usize) -> HeldBatch {
         let state = &mut self.versions[index].cores[core];
         if !std::mem::take(&mut state.is_waiting) {
             return Err(format!(
@@ -204,7 +204,7 @@ impl World {
         core: usize,
         has_executed: bool,
         has_more: bool,
-    ) -> Held {
+    ) -> HeldBatch {
         let version = &mut self.versions[index];
         let Some(seat) = version.seat(core) else {
             return Ok(());
@@ -217,9 +217,9 @@ impl World {
     }
 
     /// The scheduler forms a batch for `core`, which is held against the model.
-    fn form(&mut self, index: usize, core: usize) -> Result<PollState, Breach> {
+    fn form(&mut self, index: usize, core: usize) -> Result<PollState, RuleViolation> {
         let version = &mut self.versions[index];
-        let mut visit = Visit::default();
+        let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
         take_back(version, core, self.now_ns, &mut visit)?;
         let poll_state = version
@@ -234,7 +234,7 @@ impl World {
         });
         let batch = std::mem::take(&mut visit.harvest.batch);
         let instance = visit.harvest.instance;
-        if let Model::Sequences(book) = &mut version.model {
+        if let ReferenceModel::Sequences(book) = &mut version.model {
             let rows = (&*visit.harvest.rows, visit.harvest.row_count);
             book.begin(core, instance, &batch, rows, self.now_ns)?;
             version.cores[core].instance = instance;
@@ -261,17 +261,17 @@ impl World {
     }
 
     /// Answers whom the scheduler has given up, and passes its calls on.
-    fn close_visit(&mut self, index: usize, visit: Visit, expected: &[usize]) -> Held {
+    fn close_visit(&mut self, index: usize, visit: DriveResult, expected: &[usize]) -> HeldBatch {
         let mut expired = numbers(&visit.harvest.expired);
         expired.sort_unstable();
         if expired != expected {
             return Err(format!("{expired:?} are rejected instead of {expected:?}"));
         }
         for live in visit.harvest.expired {
-            self.refuse(live, Answer::Expired)?;
+            self.refuse(live, ExpectedAnswer::Expired)?;
         }
         for (live, why) in visit.refused {
-            self.refuse(live, Answer::Dismissed(why))?;
+            self.refuse(live, ExpectedAnswer::Dismissed(why))?;
         }
         for core in visit.harvest.called {
             self.call(index, core);
@@ -288,14 +288,14 @@ impl World {
         let at_ns = self.now_ns + duration_ns;
         self.plan(
             at_ns,
-            Event::Finish {
+            SimulatedEvent::Finish {
                 version: index,
                 core,
             },
         );
     }
 
-    pub(super) fn finish(&mut self, index: usize, core: usize) -> Held {
+    pub(super) fn finish(&mut self, index: usize, core: usize) -> HeldBatch {
         let version = &mut self.versions[index];
         let batch = std::mem::take(&mut version.cores[core].batch);
         // It is awake, and nobody's to ring.
@@ -333,7 +333,7 @@ impl World {
                     true => {
                         let at_ns = self.now_ns + self.random.below(5_000);
                         let version = index;
-                        let event = Event::Return {
+                        let event = SimulatedEvent::Return {
                             version,
                             core,
                             number,
@@ -346,11 +346,11 @@ impl World {
                 continue;
             }
             let answer = match is_fault {
-                true => Answer::Failed,
-                false if ticket.is_cancelled() => Answer::Cancelled,
-                false => Answer::Executed,
+                true => ExpectedAnswer::Failed,
+                false if ticket.is_cancelled() => ExpectedAnswer::Cancelled,
+                false => ExpectedAnswer::Executed,
             };
-            if answer == Answer::Executed {
+            if answer == ExpectedAnswer::Executed {
                 for _ in 0..self.random.below(response_count) {
                     ticket.shared().deliver(false);
                 }
@@ -394,7 +394,7 @@ impl World {
     }
 
     /// Retired versions that have nothing left give their seats back.
-    pub(super) fn part_with_retired(&mut self) -> Held {
+    pub(super) fn part_with_retired(&mut self) -> HeldBatch {
         for index in 0..self.versions.len() {
             let version = &mut self.versions[index];
             // Those of sequences are needed for the muster.
@@ -410,7 +410,7 @@ impl World {
     }
 
     /// Answers one that was not executed.
-    fn refuse(&mut self, live: Live, answer: Answer) -> Held {
+    fn refuse(&mut self, live: SimulatedOwned, answer: ExpectedAnswer) -> HeldBatch {
         let ticket = Arc::clone(live.ticket());
         drop(live);
         let record = &self.requests[ticket.shared().number];
@@ -421,7 +421,7 @@ impl World {
     }
 
     /// Answers a request for the first and last time.
-    pub(super) fn answer(&mut self, ticket: &Ticket, answer: Answer) -> Held {
+    pub(super) fn answer(&mut self, ticket: &SimulatedHandle, answer: ExpectedAnswer) -> HeldBatch {
         let number = ticket.shared().number;
         let record = &mut self.requests[number];
         if let Some(before) = record.answer.replace(answer) {
@@ -438,12 +438,12 @@ impl World {
 
 /// What one drive of the scheduler brings.
 #[derive(Default)]
-struct Visit {
-    harvest: Harvest<Live>,
-    refused: Vec<(Live, Dismissal)>,
+struct DriveResult {
+    harvest: SchedulerOutput<SimulatedOwned>,
+    refused: Vec<(SimulatedOwned, Dismissal)>,
 }
 
-impl std::fmt::Display for Visit {
+impl std::fmt::Display for DriveResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let refused = self.refused.iter();
         let refused: Vec<_> = refused
@@ -461,12 +461,12 @@ impl std::fmt::Display for Visit {
 }
 
 /// The scheduler takes in what lies in the inbox.
-fn take_in(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
+fn take_in(version: &mut SimulatedVersion, now_ns: u64, visit: &mut DriveResult) -> HeldBatch {
     for ticket in std::mem::take(&mut version.inbox) {
         version.model.accept(&ticket, now_ns);
         let known = Arc::clone(&ticket);
         version.scheduler.accept(ticket, now_ns, &mut visit.harvest);
-        if let Model::Sequences(book) = &mut version.model {
+        if let ReferenceModel::Sequences(book) = &mut version.model {
             book.note(&known, now_ns);
         }
         note_dismissals(version, now_ns, visit)?;
@@ -475,9 +475,13 @@ fn take_in(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
 }
 
 /// What the scheduler has just dismissed is looked at before anything else happens.
-fn note_dismissals(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Held {
+fn note_dismissals(
+    version: &mut SimulatedVersion,
+    now_ns: u64,
+    visit: &mut DriveResult,
+) -> HeldBatch {
     for (live, why) in visit.harvest.refused.drain(..) {
-        if let Model::Sequences(book) = &mut version.model {
+        if let ReferenceModel::Sequences(book) = &mut version.model {
             book.dismiss(live.ticket(), why, now_ns)?;
         }
         visit.refused.push((live, why));
@@ -486,9 +490,14 @@ fn note_dismissals(version: &mut Version, now_ns: u64, visit: &mut Visit) -> Hel
 }
 
 /// The scheduler of sequences learns what `core` has done.
-fn take_back(version: &mut Version, core: usize, now_ns: u64, visit: &mut Visit) -> Held {
+fn take_back(
+    version: &mut SimulatedVersion,
+    core: usize,
+    now_ns: u64,
+    visit: &mut DriveResult,
+) -> HeldBatch {
     for ticket in std::mem::take(&mut version.cores[core].returned) {
-        let (Scheduler::Sequence(sequence), Model::Sequences(book)) =
+        let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(book)) =
             (&mut version.scheduler, &mut version.model)
         else {
             return Ok(());
@@ -505,6 +514,6 @@ fn take_back(version: &mut Version, core: usize, now_ns: u64, visit: &mut Visit)
     Ok(())
 }
 
-pub(super) fn numbers(batch: &[Live]) -> Vec<usize> {
+pub(super) fn numbers(batch: &[SimulatedOwned]) -> Vec<usize> {
     batch.iter().map(|live| live.shared().number).collect()
 }

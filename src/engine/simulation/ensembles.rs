@@ -6,31 +6,32 @@ use std::sync::{Arc, Mutex};
 
 use conch_config::DataType;
 
-use super::kitchen::{Kitchen, answer_of, inputs_of};
+use super::kitchen::{Models, answer_of, inputs_of};
 use super::random::Random;
-use super::story::Story;
-use super::{EVENT_COUNT_MIN, Held};
+use super::story::SeedTrace;
+use super::{EVENT_COUNT_MIN, HeldBatch};
 use crate::fixture::{draft, input};
 use crate::{
-    Code, Completion, Delivery, Departures, Draft, Error, Live, Stamps, Ticket, admit, withdraw,
+    Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
+    Timestamps, admit, withdraw,
 };
 
 /// One seed.
-pub(super) struct Ensembles {
+pub(super) struct EnsembleSimulation {
     random: Random,
-    kitchen: Kitchen,
-    requests: Vec<Record>,
+    kitchen: Models,
+    requests: Vec<EnsembleRecord>,
     /// What executes.
-    executing: Vec<Execution>,
-    receiver: Arc<Receiver>,
+    executing: Vec<StepExecution>,
+    receiver: Arc<EnsembleCompletion>,
     has_faults: bool,
     pub(super) event_count: u64,
     fault_count: u64,
 }
 
 /// A request of an ensemble.
-struct Record {
-    ticket: Option<Ticket>,
+struct EnsembleRecord {
+    ticket: Option<RequestHandle>,
     ensemble: usize,
     x: String,
     wanted: Vec<usize>,
@@ -46,8 +47,8 @@ struct Record {
     is_final: bool,
 }
 
-struct Execution {
-    live: Live,
+struct StepExecution {
+    live: OwnedRequest,
     model: usize,
     /// Responses that are still to come, of a decoupled model.
     left_count: u64,
@@ -56,9 +57,9 @@ struct Execution {
 
 /// Notes what arrives, in order.
 #[derive(Default)]
-struct Receiver(Mutex<Vec<Delivery>>);
+struct EnsembleCompletion(Mutex<Vec<Delivery>>);
 
-impl Completion for Receiver {
+impl Completion for EnsembleCompletion {
     fn deliver(&self, delivery: Delivery) {
         self.0.lock().unwrap().push(delivery);
     }
@@ -66,11 +67,11 @@ impl Completion for Receiver {
     fn wake(&self) {}
 }
 
-impl Ensembles {
-    pub(super) fn new(seed: u64) -> Ensembles {
+impl EnsembleSimulation {
+    pub(super) fn new(seed: u64) -> EnsembleSimulation {
         let mut random = Random(seed);
-        let kitchen = Kitchen::random(&mut random);
-        Ensembles {
+        let kitchen = Models::random(&mut random);
+        EnsembleSimulation {
             has_faults: random.chance(1, 2),
             random,
             kitchen,
@@ -83,7 +84,7 @@ impl Ensembles {
     }
 
     /// Lives through the seed.
-    pub(super) fn live(&mut self, story: &mut Story) -> Held {
+    pub(super) fn live(&mut self, story: &mut SeedTrace) -> HeldBatch {
         story.tell(0, || format!("{:?}", self.kitchen));
         while self.event_count < EVENT_COUNT_MIN {
             self.event_count += 1;
@@ -116,7 +117,7 @@ impl Ensembles {
     }
 
     /// A request for one of the ensembles.
-    fn arrive(&mut self, story: &mut Story) -> Held {
+    fn arrive(&mut self, story: &mut SeedTrace) -> HeldBatch {
         let under_way = self.requests.iter().filter(|request| !request.is_final);
         if under_way.count() >= LIVE_MAX {
             return Ok(());
@@ -143,10 +144,10 @@ impl Ensembles {
         };
         let completion: Arc<dyn Completion> = self.receiver.clone();
         let model = Arc::clone(&self.kitchen.ensembles[ensemble].model);
-        let stamps = Stamps::default();
+        let stamps = Timestamps::default();
         let ticket = admit::admit(&model, drafted, &completion, number as u64, stamps)
             .map_err(|error| format!("{number} is refused: {}", error.message))?;
-        self.requests.push(Record {
+        self.requests.push(EnsembleRecord {
             ticket: Some(Arc::clone(&ticket)),
             ensemble,
             x,
@@ -165,7 +166,7 @@ impl Ensembles {
     }
 
     /// A core of one of the models looks for a batch.
-    fn take_up(&mut self, story: &mut Story) -> Held {
+    fn take_up(&mut self, story: &mut SeedTrace) -> HeldBatch {
         let model = self.random.below(self.kitchen.models.len() as u64) as usize;
         for live in self.kitchen.models[model].form(&mut self.random) {
             let number = number_of(&live);
@@ -186,7 +187,7 @@ impl Ensembles {
                 left_count = self.random.below(4);
                 request.response_count = left_count;
             }
-            self.executing.push(Execution {
+            self.executing.push(StepExecution {
                 live,
                 model,
                 left_count,
@@ -197,7 +198,7 @@ impl Ensembles {
     }
 
     /// Something that executes answers, or ends.
-    fn go_on(&mut self, story: &mut Story) -> Held {
+    fn go_on(&mut self, story: &mut SeedTrace) -> HeldBatch {
         if self.executing.is_empty() {
             return Ok(());
         }
@@ -205,7 +206,7 @@ impl Ensembles {
         let execution = &mut self.executing[place];
         let model = &self.kitchen.models[execution.model];
         let made = model.make(&inputs_of(&execution.live));
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         let ticket = Arc::clone(execution.live.ticket());
         if model.is_decoupled && execution.left_count > 0 {
             let made = format!("{made}#{}", execution.sent_count);
@@ -242,7 +243,7 @@ impl Ensembles {
     }
 
     /// Something that executes fails.
-    fn fail(&mut self, story: &mut Story) {
+    fn fail(&mut self, story: &mut SeedTrace) {
         if self.executing.is_empty() {
             return;
         }
@@ -261,13 +262,13 @@ impl Ensembles {
         }
         let ticket = Arc::clone(execution.live.ticket());
         drop(execution);
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         departures.push(ticket.shared(), Some(Err(Error::internal(words))), true);
         departures.flush();
     }
 
     /// A client loses patience.
-    fn cancel(&mut self, story: &mut Story) {
+    fn cancel(&mut self, story: &mut SeedTrace) {
         let waiting = self.requests.iter().enumerate();
         let waiting: Vec<usize> = waiting
             .filter(|(_, request)| !request.is_final)
@@ -289,7 +290,7 @@ impl Ensembles {
     }
 
     /// A model is reloaded: who has begun goes on with what it had.
-    fn replace(&mut self, story: &mut Story) {
+    fn replace(&mut self, story: &mut SeedTrace) {
         let model = self.random.below(self.kitchen.models.len() as u64) as usize;
         story.tell(self.event_count, || format!("m{model} is replaced"));
         self.kitchen.replace(model);
@@ -297,8 +298,8 @@ impl Ensembles {
 }
 
 /// What must hold.
-impl Ensembles {
-    fn check(&mut self) -> Held {
+impl EnsembleSimulation {
+    fn check(&mut self) -> HeldBatch {
         let deliveries = std::mem::take(&mut *self.receiver.0.lock().unwrap());
         for delivery in deliveries {
             self.note(delivery)?;
@@ -328,7 +329,7 @@ impl Ensembles {
     }
 
     /// Answers come before the end, the end comes once, and what is answered is what the steps make.
-    fn note(&mut self, delivery: Delivery) -> Held {
+    fn note(&mut self, delivery: Delivery) -> HeldBatch {
         let number = usize::try_from(delivery.slot).unwrap();
         let request = &mut self.requests[number];
         if request.is_final {
@@ -363,7 +364,7 @@ impl Ensembles {
     }
 
     /// One that is over has all its answers, or says why not.
-    fn check_answer(&self, number: usize) -> Held {
+    fn check_answer(&self, number: usize) -> HeldBatch {
         let request = &self.requests[number];
         let ensemble = &self.kitchen.ensembles[request.ensemble];
         let expected_count = match ensemble.shape.multiplies(&request.wanted) {
@@ -400,7 +401,7 @@ impl Ensembles {
         })
     }
 
-    fn check_end(&mut self) -> Held {
+    fn check_end(&mut self) -> HeldBatch {
         if !self.executing.is_empty() {
             return Err("something executes when all is answered".into());
         }
@@ -427,7 +428,7 @@ impl Ensembles {
     }
 }
 
-fn number_of(live: &Live) -> usize {
+fn number_of(live: &OwnedRequest) -> usize {
     live.shared().id.parse().unwrap()
 }
 

@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use conch_config::{DataType, EnsembleStep, Ensembling};
-use conch_memory::View;
+use conch_memory::ByteView;
 
 use super::random::Random;
-use super::shape::Shape;
+use super::shape::EnsembleShape;
 use crate::ensemble::Ensemble;
 use crate::fixture::config;
-use crate::queue::Queue;
-use crate::registry::{ModelId, Registry, Snapshot, State, VersionEntry, Versions};
-use crate::timekeeper::Timekeeper;
-use crate::{Live, ModelVersion, Origin, Output, Response};
+use crate::queue::ModelQueue;
+use crate::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use crate::timekeeper::TimerThread;
+use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response};
 
-pub(super) struct Kitchen {
-    pub(super) models: Vec<Plain>,
-    pub(super) ensembles: Vec<Composed>,
+pub(super) struct Models {
+    pub(super) models: Vec<ComputingModel>,
+    pub(super) ensembles: Vec<EnsembleModel>,
     registry: Arc<Registry>,
-    timekeeper: Arc<Timekeeper>,
+    timekeeper: Arc<TimerThread>,
 }
 
 /// A model that computes.
-pub(super) struct Plain {
+pub(super) struct ComputingModel {
     name: Arc<str>,
     arity: usize,
     pub(super) is_decoupled: bool,
@@ -32,11 +32,11 @@ pub(super) struct Plain {
 }
 
 /// A model made of others.
-pub(super) struct Composed {
+pub(super) struct EnsembleModel {
     pub(super) model: Arc<ModelVersion>,
-    pub(super) shape: Shape,
+    pub(super) shape: EnsembleShape,
     /// By step.
-    makers: Vec<Maker>,
+    makers: Vec<StepTarget>,
     inflight_max: u64,
     /// One of its steps is an ensemble.
     pub(super) is_nested: bool,
@@ -44,16 +44,16 @@ pub(super) struct Composed {
 
 /// What a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Maker {
+enum StepTarget {
     Plain(usize),
     /// The ensemble of this number; what it makes is its first output.
     Composed(usize),
 }
 
-impl Kitchen {
+impl Models {
     /// Two models of one input, two of two, one decoupled one of each, and two ensembles of them, the second of which may use the first.
-    pub(super) fn random(random: &mut Random) -> Kitchen {
-        let timekeeper = Arc::new(Timekeeper::default());
+    pub(super) fn random(random: &mut Random) -> Models {
+        let timekeeper = Arc::new(TimerThread::default());
         let kinds = [
             (1, false),
             (1, false),
@@ -65,14 +65,14 @@ impl Kitchen {
         let kinds = kinds.into_iter().enumerate();
         let models = kinds.map(|(index, (arity, is_decoupled))| {
             let name: Arc<str> = Arc::from(format!("m{index}"));
-            Plain {
+            ComputingModel {
                 versions: vec![version(&name, 1, arity, is_decoupled, &timekeeper)],
                 name,
                 arity,
                 is_decoupled,
             }
         });
-        let mut kitchen = Kitchen {
+        let mut kitchen = Models {
             models: models.collect(),
             ensembles: Vec::new(),
             registry: Arc::default(),
@@ -86,39 +86,39 @@ impl Kitchen {
     }
 
     fn compose(&mut self, random: &mut Random) {
-        let shape = Shape::random(random);
+        let shape = EnsembleShape::random(random);
         let inner = self
             .ensembles
             .first()
             .filter(|inner| !inner.model.config.is_decoupled);
         let uses_inner = inner.is_some() && random.chance(1, 2);
         let steps = shape.reads.iter().enumerate();
-        let makers: Vec<Maker> = steps
+        let makers: Vec<StepTarget> = steps
             .map(|(step, reads)| {
                 let is_decoupled = shape.decoupled == Some(step);
                 if uses_inner && !is_decoupled && reads.len() == 1 && random.chance(1, 2) {
-                    return Maker::Composed(0);
+                    return StepTarget::Composed(0);
                 }
-                let fits = |model: &&(usize, &Plain)| {
+                let fits = |model: &&(usize, &ComputingModel)| {
                     model.1.arity == reads.len() && model.1.is_decoupled == is_decoupled
                 };
                 let models = self.models.iter().enumerate();
                 let fitting: Vec<usize> = models.filter(|m| fits(&m)).map(|(m, _)| m).collect();
-                Maker::Plain(random.one_of(&fitting))
+                StepTarget::Plain(random.one_of(&fitting))
             })
             .collect();
         let inflight_max = random.one_of(&[0, 0, 1, 2]);
         let index = self.ensembles.len();
         let name = format!("e{index}");
-        let step = |(step, maker): (usize, &Maker)| {
+        let step = |(step, maker): (usize, &StepTarget)| {
             let reads = shape.reads[step].iter();
             let (model, inputs, output) = match maker {
-                Maker::Plain(model) => {
+                StepTarget::Plain(model) => {
                     let places = (0..).map(|place| format!("I{place}"));
                     let inputs = places.zip(reads.cloned());
                     (format!("m{model}"), inputs.collect(), "O".to_owned())
                 }
-                Maker::Composed(inner) => {
+                StepTarget::Composed(inner) => {
                     let inputs = reads.map(|tensor| ("x".to_owned(), tensor.clone()));
                     let output = self.ensembles[*inner].shape.outputs[0].clone();
                     (format!("e{inner}"), inputs.collect(), output)
@@ -140,10 +140,10 @@ impl Kitchen {
         let own = Ensemble::new(&config, &ensembling, &self.registry, &self.timekeeper);
         let model = ModelVersion::new(Arc::from(name), 1, config, 1, u64::MAX);
         assert!(model.ensemble.set(own).is_ok());
-        self.ensembles.push(Composed {
+        self.ensembles.push(EnsembleModel {
             model: Arc::new(model),
             shape,
-            is_nested: makers.contains(&Maker::Composed(0)),
+            is_nested: makers.contains(&StepTarget::Composed(0)),
             makers,
             inflight_max: u64::from(inflight_max),
         });
@@ -171,7 +171,7 @@ impl Kitchen {
         let composed = self.ensembles.iter().map(|ensemble| &ensemble.model);
         let entries = plain.chain(composed).map(|model| {
             let entry = VersionEntry {
-                state: State::Ready,
+                state: VersionState::Ready,
                 model: Some(Arc::clone(model)),
             };
             (
@@ -200,8 +200,8 @@ impl Kitchen {
     fn value(&self, ensemble: usize, tensor: &str, x: &str, index: u64) -> String {
         let composed = &self.ensembles[ensemble];
         let make = |step: usize, inputs: &[String]| match composed.makers[step] {
-            Maker::Plain(model) => self.models[model].make(inputs),
-            Maker::Composed(inner) => {
+            StepTarget::Plain(model) => self.models[model].make(inputs),
+            StepTarget::Composed(inner) => {
                 let output = &self.ensembles[inner].shape.outputs[0];
                 self.value(inner, output, &inputs[0], 0)
             }
@@ -215,7 +215,7 @@ impl Kitchen {
         for ensemble in &self.ensembles {
             let makers = ensemble.makers.iter();
             let uses = makers
-                .filter(|maker| **maker == Maker::Plain(model))
+                .filter(|maker| **maker == StepTarget::Plain(model))
                 .count() as u64;
             if uses > 0 && ensemble.inflight_max == 0 {
                 return None;
@@ -237,20 +237,20 @@ impl Kitchen {
     }
 }
 
-impl Drop for Kitchen {
+impl Drop for Models {
     /// Models and registry hold each other.
     fn drop(&mut self) {
         self.registry.publish(Snapshot::default());
     }
 }
 
-impl Plain {
+impl ComputingModel {
     pub(super) fn make(&self, inputs: &[String]) -> String {
         format!("{}({})", self.name, inputs.join(","))
     }
 
     /// What the core of one of its versions finds.
-    pub(super) fn form(&self, random: &mut Random) -> Vec<Live> {
+    pub(super) fn form(&self, random: &mut Random) -> Vec<OwnedRequest> {
         let version = random.below(self.versions.len() as u64) as usize;
         let queue = self.versions[version].queue.get().unwrap();
         queue.form_now()
@@ -266,7 +266,7 @@ impl Plain {
 }
 
 /// The inputs of a request, in the order of the model's.
-pub(super) fn inputs_of(live: &Live) -> Vec<String> {
+pub(super) fn inputs_of(live: &OwnedRequest) -> Vec<String> {
     let text = |name: &str| {
         let input = live.inputs.iter().find(|input| *input.name == *name)?;
         let bytes = input
@@ -279,12 +279,12 @@ pub(super) fn inputs_of(live: &Live) -> Vec<String> {
 }
 
 /// A response that says `made`.
-pub(super) fn answer_of(origin: &Origin, made: &str) -> Response {
+pub(super) fn answer_of(origin: &RequestContext, made: &str) -> Response {
     let output = Output {
         name: "O".into(),
         data_type: DataType::Uint8,
         shape: [made.len() as i64].into_iter().collect(),
-        data: View::copy_of(made.as_bytes()),
+        data: ByteView::copy_of(made.as_bytes()),
     };
     Response {
         model: Arc::clone(&origin.model),
@@ -298,9 +298,10 @@ fn version(
     number: i64,
     arity: usize,
     is_decoupled: bool,
-    timekeeper: &Arc<Timekeeper>,
+    timekeeper: &Arc<TimerThread>,
 ) -> Arc<ModelVersion> {
-    static CONFIGS: [OnceLock<Arc<conch_config::Model>>; 4] = [const { OnceLock::new() }; 4];
+    static CONFIGS: [OnceLock<Arc<conch_config::ResolvedConfig>>; 4] =
+        [const { OnceLock::new() }; 4];
     let config = CONFIGS[(arity - 1) * 2 + usize::from(is_decoupled)].get_or_init(|| {
         let inputs = (0..arity).map(|place| tensor("input", &format!("I{place}")));
         let text: String = inputs.chain([tensor("output", "O")]).collect();
@@ -310,12 +311,12 @@ fn version(
         ))
     });
     let model = ModelVersion::new(Arc::clone(name), number, Arc::clone(config), 1, u64::MAX);
-    let queue = Queue::new(config, &[1], Arc::clone(timekeeper), None).unwrap();
+    let queue = ModelQueue::new(config, &[1], Arc::clone(timekeeper), None).unwrap();
     assert!(model.queue.set(Arc::new(queue)).is_ok());
     Arc::new(model)
 }
 
-fn text_of(shape: &Shape, ensembling: &Ensembling) -> String {
+fn text_of(shape: &EnsembleShape, ensembling: &Ensembling) -> String {
     let outputs: String = shape
         .outputs
         .iter()
@@ -351,10 +352,10 @@ fn transaction(is_decoupled: bool) -> String {
     format!("model_transaction_policy {{ decoupled: {is_decoupled} }}")
 }
 
-impl std::fmt::Debug for Kitchen {
+impl std::fmt::Debug for Models {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, ensemble) in self.ensembles.iter().enumerate() {
-            let Composed {
+            let EnsembleModel {
                 shape,
                 makers,
                 inflight_max,

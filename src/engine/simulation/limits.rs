@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Breach;
+use super::RuleViolation;
 use super::random::Random;
-use super::setup::Setup;
-use crate::rate::Capacity;
-use crate::rate::machine::{InstanceId, Machine, OVERTAKEN_MAX};
-use crate::rate::resources::{Needs, Resource};
+use super::setup::VersionSetup;
+use crate::rate::ResourceCapacity;
+use crate::rate::machine::{InstanceId, OVERTAKEN_MAX, RateLimiterState};
+use crate::rate::resources::{Resource, ResourceNeeds};
 
 /// See the module.
-pub(super) struct Limits {
-    policy: Policy,
-    machine: Machine,
-    seats: BTreeMap<InstanceId, Seat>,
+pub(super) struct ReferenceLimits {
+    policy: LimitPolicy,
+    machine: RateLimiterState,
+    seats: BTreeMap<InstanceId, ReferenceInstance>,
 }
 
 #[derive(Debug)]
-enum Policy {
+enum LimitPolicy {
     Free,
     /// Instances need resources: as many as are given (none: as the neediest wants) of each.
     Resources {
@@ -31,15 +31,15 @@ enum Policy {
 }
 
 /// The place of one instance.
-struct Seat {
+struct ReferenceInstance {
     version: usize,
     core: usize,
-    needs: Needs,
-    state: State,
+    needs: ResourceNeeds,
+    state: ReferenceState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReferenceState {
     Idle,
     /// So many others were let run meanwhile who need something of the same, and so many may be.
     Waiting {
@@ -49,65 +49,65 @@ enum State {
     Running,
 }
 
-impl State {
-    const BEGINS: State = State::Waiting {
+impl ReferenceState {
+    const BEGINS: ReferenceState = ReferenceState::Waiting {
         passed_count: 0,
         patience: u128::MAX,
     };
 }
 
 /// Whose turn it is: version and core.
-pub(super) type Turns = Vec<(usize, usize)>;
+pub(super) type GrantedCores = Vec<(usize, usize)>;
 
-impl Limits {
-    pub(super) fn random(random: &mut Random) -> Limits {
+impl ReferenceLimits {
+    pub(super) fn random(random: &mut Random) -> ReferenceLimits {
         let policy = match random.below(6) {
-            0..3 => Policy::Free,
-            3 => Policy::Resources { given: None },
-            4 => Policy::Resources {
+            0..3 => LimitPolicy::Free,
+            3 => LimitPolicy::Resources { given: None },
+            4 => LimitPolicy::Resources {
                 given: Some(NEED_MAX + random.below(3)),
             },
-            _ => Policy::Shares {
+            _ => LimitPolicy::Shares {
                 executions_max: 1 + random.below(3),
             },
         };
-        let capacity = |name: &str, count| Capacity {
+        let capacity = |name: &str, count| ResourceCapacity {
             name: name.to_owned(),
             count,
             device: None,
         };
         let capacities = match policy {
-            Policy::Free | Policy::Resources { given: None } => Vec::new(),
-            Policy::Resources { given: Some(count) } => {
+            LimitPolicy::Free | LimitPolicy::Resources { given: None } => Vec::new(),
+            LimitPolicy::Resources { given: Some(count) } => {
                 NAMES.iter().map(|name| capacity(name, count)).collect()
             }
-            Policy::Shares { executions_max } => vec![capacity(EXECUTIONS, executions_max)],
+            LimitPolicy::Shares { executions_max } => vec![capacity(EXECUTIONS, executions_max)],
         };
-        Limits {
+        ReferenceLimits {
             policy,
-            machine: Machine::new(capacities),
+            machine: RateLimiterState::new(capacities),
             seats: BTreeMap::new(),
         }
     }
 
     pub(super) fn is_free(&self) -> bool {
-        matches!(self.policy, Policy::Free)
+        matches!(self.policy, LimitPolicy::Free)
     }
 
     /// Seats for the instances of each core of a new version, and whose turn it is now; no seats where nothing is limited.
     pub(super) fn add(
         &mut self,
         version: usize,
-        setup: &Setup,
+        setup: &VersionSetup,
         random: &mut Random,
-    ) -> Result<(Vec<Vec<InstanceId>>, Turns), Breach> {
+    ) -> Result<(Vec<Vec<InstanceId>>, GrantedCores), RuleViolation> {
         let flow: Arc<str> = Arc::from(random.one_of(&["a", "b"]));
         let rank = match self.policy {
-            Policy::Shares { .. } => random.one_of(&[1, 100, 1_000]),
+            LimitPolicy::Shares { .. } => random.one_of(&[1, 100, 1_000]),
             _ => random.below(4) as u32,
         };
         let mut seats = vec![Vec::new(); setup.seat_counts.len()];
-        let mut turns = Turns::new();
+        let mut turns = GrantedCores::new();
         if self.is_free() {
             return Ok((seats, turns));
         }
@@ -115,15 +115,15 @@ impl Limits {
             for _ in 0..*count {
                 let needs = self.needs(core, random);
                 let added = match self.policy {
-                    Policy::Shares { .. } => self.machine.add_to(&flow, needs.clone(), rank),
+                    LimitPolicy::Shares { .. } => self.machine.add_to(&flow, needs.clone(), rank),
                     _ => self.machine.add(needs.clone(), rank),
                 };
                 let (id, granted) = added.map_err(|unmet| unmet.to_string())?;
-                let seat = Seat {
+                let seat = ReferenceInstance {
                     version,
                     core,
                     needs,
-                    state: State::Idle,
+                    state: ReferenceState::Idle,
                 };
                 self.seats.insert(id, seat);
                 seats[core].push(id);
@@ -133,11 +133,11 @@ impl Limits {
         Ok((seats, turns))
     }
 
-    fn needs(&self, core: usize, random: &mut Random) -> Needs {
-        if let Policy::Shares { .. } = self.policy {
-            return Needs::from([(resource(EXECUTIONS, None), 1)]);
+    fn needs(&self, core: usize, random: &mut Random) -> ResourceNeeds {
+        if let LimitPolicy::Shares { .. } = self.policy {
+            return ResourceNeeds::from([(resource(EXECUTIONS, None), 1)]);
         }
-        let mut needs = Needs::new();
+        let mut needs = ResourceNeeds::new();
         for name in NAMES {
             // The last is one of each device.
             let device = (name == NAMES[2]).then_some(core as i32 % 2);
@@ -150,8 +150,8 @@ impl Limits {
     }
 
     /// An idle instance has work.
-    pub(super) fn wait(&mut self, id: InstanceId) -> Result<Turns, Breach> {
-        self.change(id, State::Idle, State::BEGINS)?;
+    pub(super) fn wait(&mut self, id: InstanceId) -> Result<GrantedCores, RuleViolation> {
+        self.change(id, ReferenceState::Idle, ReferenceState::BEGINS)?;
         let granted = self.machine.wait(id);
         self.note(&granted, |seat| *seat == id)
     }
@@ -163,12 +163,12 @@ impl Limits {
         has_executed: bool,
         has_more: bool,
         cost: u64,
-    ) -> Result<Turns, Breach> {
+    ) -> Result<GrantedCores, RuleViolation> {
         let next = match has_more {
-            true => State::BEGINS,
-            false => State::Idle,
+            true => ReferenceState::BEGINS,
+            false => ReferenceState::Idle,
         };
-        self.change(id, State::Running, next)?;
+        self.change(id, ReferenceState::Running, next)?;
         let granted = self
             .machine
             .finish_at_cost(id, has_executed, has_more, cost);
@@ -176,14 +176,19 @@ impl Limits {
     }
 
     /// An idle one goes.
-    pub(super) fn remove(&mut self, id: InstanceId) -> Result<Turns, Breach> {
-        self.change(id, State::Idle, State::Idle)?;
+    pub(super) fn remove(&mut self, id: InstanceId) -> Result<GrantedCores, RuleViolation> {
+        self.change(id, ReferenceState::Idle, ReferenceState::Idle)?;
         self.seats.remove(&id);
         let granted = self.machine.remove(id);
         self.note(&granted, |_| true)
     }
 
-    fn change(&mut self, id: InstanceId, from: State, to: State) -> Result<(), Breach> {
+    fn change(
+        &mut self,
+        id: InstanceId,
+        from: ReferenceState,
+        to: ReferenceState,
+    ) -> Result<(), RuleViolation> {
         let seat = self.seats.get_mut(&id).ok_or("no such seat")?;
         if seat.state != from {
             return Err(format!("seat {id} is {:?}, not {from:?}", seat.state));
@@ -198,10 +203,10 @@ impl Limits {
         &mut self,
         granted: &[InstanceId],
         is_new: impl Fn(&InstanceId) -> bool,
-    ) -> Result<Turns, Breach> {
-        let is_sharing = matches!(self.policy, Policy::Shares { .. });
+    ) -> Result<GrantedCores, RuleViolation> {
+        let is_sharing = matches!(self.policy, LimitPolicy::Shares { .. });
         for (id, seat) in &mut self.seats {
-            if let State::Waiting { patience, .. } = &mut seat.state
+            if let ReferenceState::Waiting { patience, .. } = &mut seat.state
                 && is_new(id)
             {
                 *patience = match is_sharing || granted.contains(id) {
@@ -210,13 +215,13 @@ impl Limits {
                 };
             }
         }
-        let mut turns = Turns::new();
+        let mut turns = GrantedCores::new();
         for id in granted {
             let seat = self.seats.get_mut(id).ok_or("nobody gets a turn")?;
-            if !matches!(seat.state, State::Waiting { .. }) {
+            if !matches!(seat.state, ReferenceState::Waiting { .. }) {
                 return Err(format!("seat {id} gets a turn while {:?}", seat.state));
             }
-            seat.state = State::Running;
+            seat.state = ReferenceState::Running;
             turns.push((seat.version, seat.core));
             let taken = seat.needs.clone();
             for need in taken.keys() {
@@ -226,7 +231,7 @@ impl Limits {
                 }
             }
             for other in self.seats.values_mut() {
-                if let State::Waiting {
+                if let ReferenceState::Waiting {
                     passed_count,
                     patience,
                 } = &mut other.state
@@ -244,16 +249,16 @@ impl Limits {
         let running = self
             .seats
             .values()
-            .filter(|seat| seat.state == State::Running);
+            .filter(|seat| seat.state == ReferenceState::Running);
         running.filter_map(|seat| seat.needs.get(resource)).sum()
     }
 
     fn capacity(&self, resource: &Resource) -> u64 {
         match self.policy {
-            Policy::Free => 0,
-            Policy::Shares { executions_max } => executions_max,
-            Policy::Resources { given: Some(given) } => given,
-            Policy::Resources { given: None } => {
+            LimitPolicy::Free => 0,
+            LimitPolicy::Shares { executions_max } => executions_max,
+            LimitPolicy::Resources { given: Some(given) } => given,
+            LimitPolicy::Resources { given: None } => {
                 let needs = self
                     .seats
                     .values()
@@ -264,9 +269,9 @@ impl Limits {
     }
 
     /// Nobody waits beside what it needs, but for such as was overtaken too often: what that needs is kept for it.
-    pub(super) fn check(&self) -> Result<(), Breach> {
+    pub(super) fn check(&self) -> Result<(), RuleViolation> {
         for (id, seat) in &self.seats {
-            let State::Waiting { .. } = seat.state else {
+            let ReferenceState::Waiting { .. } = seat.state else {
                 continue;
             };
             let has_room = seat
@@ -274,7 +279,7 @@ impl Limits {
                 .iter()
                 .all(|(need, count)| self.held(need) + count <= self.capacity(need));
             let gives_way = self.seats.values().any(|other| {
-                let passed = matches!(other.state, State::Waiting { passed_count, .. } if passed_count >= OVERTAKEN_MAX);
+                let passed = matches!(other.state, ReferenceState::Waiting { passed_count, .. } if passed_count >= OVERTAKEN_MAX);
                 passed && other.needs.keys().any(|need| seat.needs.contains_key(need))
             });
             if has_room && !gives_way {
@@ -288,7 +293,7 @@ impl Limits {
     }
 
     /// Nobody has anything to do: all is given back, so that one who needs everything gets it at once.
-    pub(super) fn check_end(&mut self) -> Result<(), Breach> {
+    pub(super) fn check_end(&mut self) -> Result<(), RuleViolation> {
         if self.is_free() {
             return Ok(());
         }
@@ -296,7 +301,7 @@ impl Limits {
             return Err("somebody waits or runs at the end".into());
         }
         let resources = self.seats.values().flat_map(|seat| seat.needs.keys());
-        let all: Needs = resources
+        let all: ResourceNeeds = resources
             .map(|resource| (resource.clone(), self.capacity(resource)))
             .collect();
         let added = self.machine.add(all, 1);

@@ -27,13 +27,13 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ensembles::Ensembles;
-use story::Story;
-use world::World;
+use ensembles::EnsembleSimulation;
+use story::SeedTrace;
+use world::Simulation;
 
 /// A rule that did not hold.
-type Breach = String;
-type Held = Result<(), Breach>;
+type RuleViolation = String;
+type HeldBatch = Result<(), RuleViolation>;
 
 /// Each seed has so many events at least: fewer would be seeds in which hardly anything happens.
 const EVENT_COUNT_MIN: u64 = 200;
@@ -44,28 +44,28 @@ const KEPT: &[u64] = &[];
 const SLICE: u64 = 1_500;
 
 /// Lives through a seed: how many events it had, or the rule that did not hold, and its story.
-type Live = fn(u64, Story) -> (Result<u64, Breach>, Story);
+type RunSeed = fn(u64, SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace);
 
 /// What each seed lives through.
-const LIVES: [(&str, Live); 2] = [
+const LIVES: [(&str, RunSeed); 2] = [
     ("schedulers", live_schedulers),
     ("ensembles", live_ensembles),
 ];
 
-fn live_schedulers(seed: u64, story: Story) -> (Result<u64, Breach>, Story) {
-    let mut world = World::new(seed, story);
+fn live_schedulers(seed: u64, story: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+    let mut world = Simulation::new(seed, story);
     let held = caught(|| world.live());
     (held.map(|()| world.event_count), world.story)
 }
 
-fn live_ensembles(seed: u64, mut story: Story) -> (Result<u64, Breach>, Story) {
-    let mut world = Ensembles::new(seed);
+fn live_ensembles(seed: u64, mut story: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+    let mut world = EnsembleSimulation::new(seed);
     let held = caught(|| world.live(&mut story));
     (held.map(|()| world.event_count), story)
 }
 
 /// A panic breaks a rule, too.
-fn caught(live: impl FnOnce() -> Held) -> Held {
+fn caught(live: impl FnOnce() -> HeldBatch) -> HeldBatch {
     catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -85,7 +85,7 @@ fn run(seeds: std::ops::Range<u64>) -> Result<[u64; 2], String> {
             return;
         }
         for ((_, live), event_count) in LIVES.iter().zip(&event_counts) {
-            match live(seed, Story::default()).0 {
+            match live(seed, SeedTrace::default()).0 {
                 Ok(count) => event_count.fetch_add(count, Ordering::Relaxed),
                 Err(_) => failed.fetch_min(seed, Ordering::Relaxed),
             };
@@ -101,7 +101,7 @@ fn run(seeds: std::ops::Range<u64>) -> Result<[u64; 2], String> {
         return Ok(event_counts.map(AtomicU64::into_inner));
     }
     for (name, live) in LIVES {
-        if let (Err(breach), story) = live(seed, Story::told()) {
+        if let (Err(breach), story) = live(seed, SeedTrace::told()) {
             return Err(format!("{story}seed {seed} of {name}: {breach}"));
         }
     }

@@ -3,35 +3,35 @@
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_sync::NEVER_NS;
 
-use crate::scheduler::Facts;
+use crate::scheduler::SchedulingParams;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct ReferenceRequest {
     pub(crate) number: usize,
-    pub(crate) facts: Facts,
+    pub(crate) facts: SchedulingParams,
     is_delayed: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct ReferenceBatcher {
     settings: DynamicBatching,
     size_max: u32,
-    waiting: Vec<Waiting>,
+    waiting: Vec<ReferenceRequest>,
 }
 
 /// What a look produced, in numbers of requests.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Formed {
+pub(crate) struct ReferenceBatch {
     pub(crate) batch: Vec<usize>,
     /// Ascending.
     pub(crate) expired: Vec<usize>,
 }
 
-impl Plain {
+impl ReferenceBatcher {
     /// `settings` name at least one preferred size.
-    pub(crate) fn new(settings: &DynamicBatching, size_max: u32) -> Plain {
-        Plain {
+    pub(crate) fn new(settings: &DynamicBatching, size_max: u32) -> ReferenceBatcher {
+        ReferenceBatcher {
             settings: settings.clone(),
             size_max,
             waiting: Vec::new(),
@@ -42,8 +42,8 @@ impl Plain {
         self.waiting.is_empty()
     }
 
-    pub(crate) fn accept(&mut self, number: usize, facts: Facts) {
-        self.waiting.push(Waiting {
+    pub(crate) fn accept(&mut self, number: usize, facts: SchedulingParams) {
+        self.waiting.push(ReferenceRequest {
             number,
             facts,
             is_delayed: false,
@@ -66,7 +66,7 @@ impl Plain {
     }
 
     /// When the policy of its level is done waiting for it.
-    pub(crate) fn expires_ns(&self, facts: &Facts) -> u64 {
+    pub(crate) fn expires_ns(&self, facts: &SchedulingParams) -> u64 {
         let policy = self.policy(facts.level);
         let own_us = match facts.timeout_us {
             timeout_us if policy.allow_timeout_override => timeout_us,
@@ -80,7 +80,7 @@ impl Plain {
         facts.queued_ns + timeout_us * 1_000
     }
 
-    fn is_late(&self, waiting: &Waiting, now_ns: u64, action: TimeoutAction) -> bool {
+    fn is_late(&self, waiting: &ReferenceRequest, now_ns: u64, action: TimeoutAction) -> bool {
         !waiting.is_delayed
             && self.policy(waiting.facts.level).timeout_action == action
             && self.expires_ns(&waiting.facts) <= now_ns
@@ -92,7 +92,7 @@ impl Plain {
             .into_iter()
             .partition(|waiting| self.is_late(waiting, now_ns, TimeoutAction::Reject));
         self.waiting = kept;
-        let late: Vec<Waiting> = late;
+        let late: Vec<ReferenceRequest> = late;
         let mut numbers: Vec<usize> = late.iter().map(|waiting| waiting.number).collect();
         numbers.sort_unstable();
         numbers
@@ -112,7 +112,7 @@ impl Plain {
     }
 
     /// What orders it within its level; the same for all unless the model goes by deadlines.
-    fn due_ns(&self, waiting: &Waiting) -> u64 {
+    fn due_ns(&self, waiting: &ReferenceRequest) -> u64 {
         if !self.settings.is_by_deadline || waiting.is_delayed {
             return NEVER_NS;
         }
@@ -121,7 +121,7 @@ impl Plain {
     }
 
     /// Forms a batch at `now_ns`, if it is time for one.
-    pub(crate) fn form(&mut self, now_ns: u64) -> Formed {
+    pub(crate) fn form(&mut self, now_ns: u64) -> ReferenceBatch {
         let formed = self.look(now_ns);
         self.waiting
             .retain(|waiting| !formed.batch.contains(&waiting.number));
@@ -129,7 +129,7 @@ impl Plain {
     }
 
     /// The batch that there is at `now_ns`, which stays.
-    pub(crate) fn look(&mut self, now_ns: u64) -> Formed {
+    pub(crate) fn look(&mut self, now_ns: u64) -> ReferenceBatch {
         let expired = self.expire(now_ns);
         let sizes = self.settings.preferred_batch_sizes.clone();
         let preferred_max = sizes.iter().copied().max().unwrap_or(self.size_max);
@@ -141,7 +141,7 @@ impl Plain {
             if self.is_late(&waiting, now_ns, TimeoutAction::Delay) {
                 // Delayed when it is looked at, to behind those that were before.
                 self.waiting.remove(index);
-                self.waiting.push(Waiting {
+                self.waiting.push(ReferenceRequest {
                     is_delayed: true,
                     ..waiting
                 });
@@ -173,6 +173,6 @@ impl Plain {
         } else if !(is_full || size >= preferred_max || is_overdue || delay_ns == 0) {
             batch.clear();
         }
-        Formed { batch, expired }
+        ReferenceBatch { batch, expired }
     }
 }

@@ -2,15 +2,15 @@
 
 use conch_sync::PollState;
 
-use super::Held;
-use super::card::Live;
-use super::version::Model;
-use super::world::World;
+use super::HeldBatch;
+use super::card::SimulatedOwned;
+use super::version::ReferenceModel;
+use super::world::Simulation;
 use crate::scheduler::Scheduler;
 
-impl World {
+impl Simulation {
     /// After every event.
-    pub(super) fn check(&mut self) -> Held {
+    pub(super) fn check(&mut self) -> HeldBatch {
         self.check_deliveries()?;
         self.limits.check()?;
         for index in 0..self.versions.len() {
@@ -20,12 +20,12 @@ impl World {
     }
 
     /// Whoever may execute does: with an idle core and nobody about to look there is no batch to be had, and nobody's timeout has passed.
-    fn check_rest(&mut self, index: usize) -> Held {
+    fn check_rest(&mut self, index: usize) -> HeldBatch {
         let version = &self.versions[index];
         if version.model.is_empty() || !version.is_quiet() {
             return Ok(());
         }
-        if let (Scheduler::Sequence(sequence), Model::Sequences(book)) =
+        if let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(book)) =
             (&version.scheduler, &version.model)
         {
             return book.check_backlog(sequence, self.now_ns);
@@ -47,18 +47,18 @@ impl World {
     }
 
     /// A batch has no more rows than may be.
-    pub(super) fn check_batch(&self, index: usize, batch: &[Live]) -> Held {
+    pub(super) fn check_batch(&self, index: usize, batch: &[SimulatedOwned]) -> HeldBatch {
         let version = &self.versions[index];
         let rows = batch.iter().map(|live| live.shared().facts.batch_count);
         let rows: u32 = rows.sum();
-        let is_default = matches!(version.model, Model::Line(_));
+        let is_default = matches!(version.model, ReferenceModel::Line(_));
         if rows > version.setup.batch_size_max && !(is_default && batch.len() == 1) {
             return Err(format!("a batch of {rows} rows"));
         }
         Ok(())
     }
 
-    pub(super) fn check_outlook(&self, index: usize, poll_state: PollState) -> Held {
+    pub(super) fn check_outlook(&self, index: usize, poll_state: PollState) -> HeldBatch {
         let version = &self.versions[index];
         let is_wrong = match version.model.is_empty() {
             false => poll_state.is_empty,
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Responses reach the receiver before the last one, the last one once, and under preserve-ordering in the order of batching.
-    fn check_deliveries(&mut self) -> Held {
+    fn check_deliveries(&mut self) -> HeldBatch {
         for (number, is_final) in self.receiver.take() {
             let record = &mut self.requests[number];
             if record.is_final {
@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn check_end(&mut self) -> Held {
+    pub(super) fn check_end(&mut self) -> HeldBatch {
         for (number, record) in self.requests.iter().enumerate() {
             if record.answer.is_none() {
                 return Err(format!("{number} is lost"));

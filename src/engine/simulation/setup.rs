@@ -8,8 +8,8 @@ use super::random::Random;
 
 /// One version of the simulated model.
 #[derive(Clone, Debug)]
-pub(super) struct Setup {
-    pub(super) kind: Kind,
+pub(super) struct VersionSetup {
+    pub(super) kind: SchedulerKind,
     pub(super) batch_size_max: u32,
     /// Instances of each core.
     pub(super) seat_counts: Vec<usize>,
@@ -24,21 +24,21 @@ pub(super) struct Setup {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum SchedulerKind {
     Default,
     Dynamic(DynamicBatching),
     Sequence(Box<SequenceBatching>),
 }
 
-impl Setup {
-    pub(super) fn random(random: &mut Random) -> Setup {
+impl VersionSetup {
+    pub(super) fn random(random: &mut Random) -> VersionSetup {
         let batch_size_max = 1 + random.below(10) as u32;
         let kind = match random.below(8) {
-            0 => Kind::Default,
-            1..4 => Kind::Sequence(Box::new(sequences(random, batch_size_max))),
-            _ => Kind::Dynamic(dynamic(random, batch_size_max)),
+            0 => SchedulerKind::Default,
+            1..4 => SchedulerKind::Sequence(Box::new(sequences(random, batch_size_max))),
+            _ => SchedulerKind::Dynamic(dynamic(random, batch_size_max)),
         };
-        Setup {
+        VersionSetup {
             kind,
             batch_size_max,
             seat_counts: (0..1 + random.below(3))
@@ -53,15 +53,15 @@ impl Setup {
 
     pub(super) fn dynamic(&self) -> Option<&DynamicBatching> {
         match &self.kind {
-            Kind::Dynamic(settings) => Some(settings),
-            Kind::Default | Kind::Sequence(_) => None,
+            SchedulerKind::Dynamic(settings) => Some(settings),
+            SchedulerKind::Default | SchedulerKind::Sequence(_) => None,
         }
     }
 
     pub(super) fn sequences(&self) -> Option<&SequenceBatching> {
         match &self.kind {
-            Kind::Sequence(settings) => Some(settings),
-            Kind::Default | Kind::Dynamic(_) => None,
+            SchedulerKind::Sequence(settings) => Some(settings),
+            SchedulerKind::Default | SchedulerKind::Dynamic(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@ use super::random::Random;
 
 /// Steps in an order in which each reads what is there, with one decoupled step at most. The input is `x`, step `n` makes `t<n>`.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct EnsembleShape {
     /// The tensors that each step reads: one or two.
     pub(crate) reads: Vec<Vec<String>>,
     /// What may be answered.
@@ -13,10 +13,10 @@ pub(crate) struct Shape {
 }
 
 /// What a step makes of its inputs.
-pub(crate) type Make<'a> = &'a dyn Fn(usize, &[String]) -> String;
+pub(crate) type StepOutput<'a> = &'a dyn Fn(usize, &[String]) -> String;
 
-impl Shape {
-    pub(crate) fn random(random: &mut Random) -> Shape {
+impl EnsembleShape {
+    pub(crate) fn random(random: &mut Random) -> EnsembleShape {
         let mut roll = |sides: usize| random.below(sides as u64) as usize;
         let step_count = 1 + roll(7);
         let decoupled = roll(step_count * 2);
@@ -44,7 +44,7 @@ impl Shape {
         };
         let rotation = roll(outputs.len());
         outputs.rotate_left(rotation);
-        let shape = Shape {
+        let shape = EnsembleShape {
             reads,
             outputs,
             decoupled: (decoupled < step_count).then_some(decoupled),
@@ -53,7 +53,7 @@ impl Shape {
     }
 
     /// Without steps that make what nobody reads.
-    fn without_idle_steps(self) -> Shape {
+    fn without_idle_steps(self) -> EnsembleShape {
         let mut used = self.outputs.clone();
         let mut names = vec![None; self.reads.len()];
         for (step, reads) in self.reads.iter().enumerate().rev() {
@@ -71,7 +71,7 @@ impl Shape {
         };
         let kept = self.reads.iter().zip(&names);
         let kept = kept.filter(|(_, name)| name.is_some());
-        Shape {
+        EnsembleShape {
             reads: kept
                 .map(|(reads, _)| reads.iter().map(renamed).collect())
                 .collect(),
@@ -87,7 +87,7 @@ impl Shape {
     }
 
     /// A tensor that belongs to response `index` of the decoupled step, when the request's is `x`.
-    pub(crate) fn value(&self, tensor: &str, x: &str, index: u64, make: Make<'_>) -> String {
+    pub(crate) fn value(&self, tensor: &str, x: &str, index: u64, make: StepOutput<'_>) -> String {
         let Some(step) = step_of(tensor) else {
             return x.to_owned();
         };

@@ -3,13 +3,13 @@
 use std::fmt;
 
 #[derive(Default)]
-pub(super) struct Story {
+pub(super) struct SeedTrace {
     lines: Option<Vec<String>>,
 }
 
-impl Story {
-    pub(super) fn told() -> Story {
-        Story {
+impl SeedTrace {
+    pub(super) fn told() -> SeedTrace {
+        SeedTrace {
             lines: Some(Vec::new()),
         }
     }
@@ -22,7 +22,7 @@ impl Story {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for SeedTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in self.lines.iter().flatten() {
             writeln!(f, "{line}")?;

@@ -8,25 +8,25 @@ use std::sync::Arc;
 
 use conch_sync::{NEVER_NS, PollState};
 
-use super::book::Book;
-use super::card::{Live, Ticket};
-use super::plain::{Formed, Plain};
-use super::setup::{Kind, Setup};
-use crate::order::Order;
+use super::book::ReferenceSequences;
+use super::card::{SimulatedHandle, SimulatedOwned};
+use super::plain::{ReferenceBatch, ReferenceBatcher};
+use super::setup::{SchedulerKind, VersionSetup};
+use crate::order::ResponseOrder;
 use crate::rate::machine::InstanceId;
-use crate::scheduler::{Dynamic, Fifo, Scheduler, Sequence};
+use crate::scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
 
-pub(super) struct Version {
-    pub(super) setup: Setup,
-    pub(super) scheduler: Scheduler<Ticket>,
-    pub(super) model: Model,
-    pub(super) inbox: Vec<Ticket>,
-    pub(super) cores: Vec<Core>,
+pub(super) struct SimulatedVersion {
+    pub(super) setup: VersionSetup,
+    pub(super) scheduler: Scheduler<SimulatedHandle>,
+    pub(super) model: ReferenceModel,
+    pub(super) inbox: Vec<SimulatedHandle>,
+    pub(super) cores: Vec<SimulatedCore>,
     /// The seats of each core's instances; none where executions are not limited, nor once they are given back.
     pub(super) seats: Vec<Vec<InstanceId>>,
     /// What the scheduler left behind when it was last driven.
     pub(super) poll_state: PollState,
-    pub(super) order: Option<Arc<Order>>,
+    pub(super) order: Option<Arc<ResponseOrder>>,
     /// Numbers in the order in which they were batched, and how many of them have left whole.
     pub(super) batched: Vec<usize>,
     pub(super) left_count: usize,
@@ -45,9 +45,9 @@ pub(super) struct Version {
 }
 
 #[derive(Default)]
-pub(super) struct Core {
+pub(super) struct SimulatedCore {
     /// What it executes, or will.
-    pub(super) batch: Vec<Live>,
+    pub(super) batch: Vec<SimulatedOwned>,
     /// Its instance waits for its turn.
     pub(super) is_waiting: bool,
     /// The instance whose turn is next.
@@ -55,12 +55,12 @@ pub(super) struct Core {
     /// When that began to execute.
     pub(super) began_ns: u64,
     /// Requests of sequences that it executed, for the scheduler.
-    pub(super) returned: Vec<Ticket>,
+    pub(super) returned: Vec<SimulatedHandle>,
     /// A look is on the agenda.
     pub(super) is_rung: bool,
 }
 
-impl Core {
+impl SimulatedCore {
     pub(super) fn is_idle(&self) -> bool {
         self.batch.is_empty() && !self.is_waiting
     }
@@ -68,32 +68,40 @@ impl Core {
 
 /// What the scheduler is compared with.
 #[derive(Clone, Debug)]
-pub(super) enum Model {
+pub(super) enum ReferenceModel {
     /// The default scheduler: first come, first served, one by one.
     Line(Vec<usize>),
-    Dynamic(Plain),
-    Sequences(Box<Book>),
+    Dynamic(ReferenceBatcher),
+    Sequences(Box<ReferenceSequences>),
 }
 
-impl Version {
-    pub(super) fn new(setup: Setup, seats: Vec<Vec<InstanceId>>) -> Version {
+impl SimulatedVersion {
+    pub(super) fn new(setup: VersionSetup, seats: Vec<Vec<InstanceId>>) -> SimulatedVersion {
         let (scheduler, model) = match &setup.kind {
-            Kind::Default => (Scheduler::Fifo(Fifo::default()), Model::Line(Vec::new())),
-            Kind::Dynamic(settings) => (
-                Scheduler::Dynamic(Dynamic::new(settings, setup.batch_size_max, None)),
-                Model::Dynamic(Plain::new(settings, setup.batch_size_max)),
+            SchedulerKind::Default => (
+                Scheduler::Fifo(Fifo::default()),
+                ReferenceModel::Line(Vec::new()),
             ),
-            Kind::Sequence(settings) => {
-                let sequence = Sequence::new(settings, setup.batch_size_max, &setup.seat_counts);
-                let book = Book::new(settings, setup.batch_size_max);
+            SchedulerKind::Dynamic(settings) => (
+                Scheduler::Dynamic(DynamicBatcher::new(settings, setup.batch_size_max, None)),
+                ReferenceModel::Dynamic(ReferenceBatcher::new(settings, setup.batch_size_max)),
+            ),
+            SchedulerKind::Sequence(settings) => {
+                let sequence =
+                    SequenceBatcher::new(settings, setup.batch_size_max, &setup.seat_counts);
+                let book = ReferenceSequences::new(settings, setup.batch_size_max);
                 (
                     Scheduler::Sequence(Box::new(sequence)),
-                    Model::Sequences(Box::new(book)),
+                    ReferenceModel::Sequences(Box::new(book)),
                 )
             }
         };
-        Version {
-            cores: setup.seat_counts.iter().map(|_| Core::default()).collect(),
+        SimulatedVersion {
+            cores: setup
+                .seat_counts
+                .iter()
+                .map(|_| SimulatedCore::default())
+                .collect(),
             seats,
             poll_state: PollState {
                 is_ready: false,
@@ -136,12 +144,12 @@ impl Version {
 
     /// It takes no more requests, has answered all, and no core is about to do anything.
     pub(super) fn is_over(&self) -> bool {
-        let has_ended = |core: &Core| core.is_idle() && !core.is_rung;
+        let has_ended = |core: &SimulatedCore| core.is_idle() && !core.is_rung;
         self.is_retired && self.live_count == 0 && self.cores.iter().all(has_ended)
     }
 
     /// Whether a request lies in a queue.
-    pub(super) fn has(&self, ticket: &Ticket) -> bool {
+    pub(super) fn has(&self, ticket: &SimulatedHandle) -> bool {
         let returned = self.cores.iter().flat_map(|core| &core.returned);
         let mut linked = self.inbox.iter().chain(returned);
         linked.any(|other| Arc::ptr_eq(other, ticket))
@@ -153,7 +161,7 @@ impl Version {
     }
 
     pub(super) fn has_idle_core(&self) -> bool {
-        self.cores.iter().any(Core::is_idle)
+        self.cores.iter().any(SimulatedCore::is_idle)
     }
 
     /// The bound of those that wait at `level`; 0 for none.
@@ -168,9 +176,9 @@ impl Version {
     }
 }
 
-impl Model {
-    pub(super) fn accept(&mut self, ticket: &Ticket, now_ns: u64) {
-        if let Model::Sequences(book) = self {
+impl ReferenceModel {
+    pub(super) fn accept(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
+        if let ReferenceModel::Sequences(book) = self {
             book.accept(ticket, now_ns);
             return;
         }
@@ -180,51 +188,51 @@ impl Model {
         }
         let card = ticket.shared();
         match self {
-            Model::Line(line) => line.push(card.number),
-            Model::Dynamic(plain) => plain.accept(card.number, card.facts.clone()),
-            Model::Sequences(_) => {}
+            ReferenceModel::Line(line) => line.push(card.number),
+            ReferenceModel::Dynamic(plain) => plain.accept(card.number, card.facts.clone()),
+            ReferenceModel::Sequences(_) => {}
         }
     }
 
     pub(super) fn remove(&mut self, number: usize) {
         match self {
-            Model::Line(line) => line.retain(|other| *other != number),
-            Model::Dynamic(plain) => plain.remove(number),
-            Model::Sequences(_) => {}
+            ReferenceModel::Line(line) => line.retain(|other| *other != number),
+            ReferenceModel::Dynamic(plain) => plain.remove(number),
+            ReferenceModel::Sequences(_) => {}
         }
     }
 
-    pub(super) fn form(&mut self, now_ns: u64) -> Formed {
+    pub(super) fn form(&mut self, now_ns: u64) -> ReferenceBatch {
         match self {
-            Model::Line(line) => Formed {
+            ReferenceModel::Line(line) => ReferenceBatch {
                 batch: line.drain(..line.len().min(1)).collect(),
                 expired: Vec::new(),
             },
-            Model::Dynamic(plain) => plain.form(now_ns),
-            Model::Sequences(_) => Formed::default(),
+            ReferenceModel::Dynamic(plain) => plain.form(now_ns),
+            ReferenceModel::Sequences(_) => ReferenceBatch::default(),
         }
     }
 
-    /// The batch that [`Model::form`] would form, which stays.
-    pub(super) fn look(&mut self, now_ns: u64) -> Formed {
+    /// The batch that [`ReferenceModel::form`] would form, which stays.
+    pub(super) fn look(&mut self, now_ns: u64) -> ReferenceBatch {
         match self {
-            Model::Dynamic(plain) => plain.look(now_ns),
+            ReferenceModel::Dynamic(plain) => plain.look(now_ns),
             _ => self.clone().form(now_ns),
         }
     }
 
     pub(super) fn expire(&mut self, now_ns: u64) -> Vec<usize> {
         match self {
-            Model::Line(_) | Model::Sequences(_) => Vec::new(),
-            Model::Dynamic(plain) => plain.expire(now_ns),
+            ReferenceModel::Line(_) | ReferenceModel::Sequences(_) => Vec::new(),
+            ReferenceModel::Dynamic(plain) => plain.expire(now_ns),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         match self {
-            Model::Line(line) => line.is_empty(),
-            Model::Dynamic(plain) => plain.is_empty(),
-            Model::Sequences(book) => book.is_empty(),
+            ReferenceModel::Line(line) => line.is_empty(),
+            ReferenceModel::Dynamic(plain) => plain.is_empty(),
+            ReferenceModel::Sequences(book) => book.is_empty(),
         }
     }
 }

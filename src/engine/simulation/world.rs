@@ -4,33 +4,33 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::card::{Receiver, Ticket};
-use super::limits::Limits;
+use super::card::{RecordingCompletion, SimulatedHandle};
+use super::limits::ReferenceLimits;
 use super::random::Random;
-use super::setup::Setup;
-use super::story::Story;
-use super::version::Version;
-use super::{EVENT_COUNT_MIN, Held};
-use crate::scheduler::{Dismissal, Facts, Key, Membership};
+use super::setup::VersionSetup;
+use super::story::SeedTrace;
+use super::version::SimulatedVersion;
+use super::{EVENT_COUNT_MIN, HeldBatch};
+use crate::scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) random: Random,
     pub(super) now_ns: u64,
     /// By time, then in order of planning.
-    agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    agenda: BinaryHeap<Reverse<(u64, u64, SimulatedEvent)>>,
     planned_count: u64,
-    pub(super) versions: Vec<Version>,
+    pub(super) versions: Vec<SimulatedVersion>,
     /// The version of each model that takes requests.
     pub(super) current: Vec<usize>,
-    pub(super) requests: Vec<Record>,
-    pub(super) receiver: Arc<Receiver>,
-    pub(super) limits: Limits,
+    pub(super) requests: Vec<RequestRecord>,
+    pub(super) receiver: Arc<RecordingCompletion>,
+    pub(super) limits: ReferenceLimits,
     pub(super) event_count: u64,
-    pub(super) story: Story,
+    pub(super) story: SeedTrace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum SimulatedEvent {
     /// An admitted request reaches the inbox.
     Submit {
         number: usize,
@@ -65,12 +65,12 @@ pub(super) enum Event {
 }
 
 /// What the simulator knows of a request.
-pub(super) struct Record {
-    pub(super) known: Ticket,
+pub(super) struct RequestRecord {
+    pub(super) known: SimulatedHandle,
     /// Until it is answered.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<SimulatedHandle>,
     pub(super) version: usize,
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<ExpectedAnswer>,
     pub(super) is_final: bool,
     pub(super) is_submitted: bool,
     /// It was executed before: it waits for a place no more.
@@ -78,7 +78,7 @@ pub(super) struct Record {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ExpectedAnswer {
     Executed,
     Failed,
     Expired,
@@ -87,11 +87,11 @@ pub(super) enum Answer {
     Dismissed(Dismissal),
 }
 
-impl World {
-    pub(super) fn new(seed: u64, story: Story) -> World {
+impl Simulation {
+    pub(super) fn new(seed: u64, story: SeedTrace) -> Simulation {
         let mut random = Random(seed);
-        let limits = Limits::random(&mut random);
-        World {
+        let limits = ReferenceLimits::random(&mut random);
+        Simulation {
             random,
             now_ns: 1_000_000,
             agenda: BinaryHeap::new(),
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// Lives through the seed.
-    pub(super) fn live(&mut self) -> Held {
+    pub(super) fn live(&mut self) -> HeldBatch {
         // Models only meet where executions are limited.
         let model_count = match self.limits.is_free() {
             true => 1,
@@ -149,7 +149,7 @@ impl World {
         self.check_end()
     }
 
-    fn drain(&mut self) -> Held {
+    fn drain(&mut self) -> HeldBatch {
         while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
             self.pass_until(*at_ns)?;
         }
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// When every sequence is over, all slots are free: as many new ones as there are slots begin at once.
-    fn muster(&mut self, index: usize) -> Held {
+    fn muster(&mut self, index: usize) -> HeldBatch {
         let version = &self.versions[index];
         let setup = &version.setup;
         let Some(settings) = setup.sequences() else {
@@ -170,13 +170,13 @@ impl World {
         let seat_count: usize = setup.seat_counts.iter().sum();
         let first = self.requests.len();
         for number in 0..seat_count as u64 * u64::from(settings.slot_count) {
-            let key = Key::Unsigned(MUSTER_ID + number);
-            let facts = Facts {
+            let key = SequenceKey::Unsigned(MUSTER_ID + number);
+            let facts = SchedulingParams {
                 batch_count: 1,
                 queued_ns: self.now_ns,
-                ..Facts::default()
+                ..SchedulingParams::default()
             };
-            self.admit(index, facts, Some(Membership::new(key, true, false)));
+            self.admit(index, facts, Some(SequenceContext::new(key, true, false)));
         }
         let numbers = first..self.requests.len();
         self.story.tell(self.now_ns, || {
@@ -194,14 +194,14 @@ impl World {
         self.drain()
     }
 
-    pub(super) fn plan(&mut self, at_ns: u64, event: Event) {
+    pub(super) fn plan(&mut self, at_ns: u64, event: SimulatedEvent) {
         self.planned_count += 1;
         self.agenda
             .push(Reverse((at_ns, self.planned_count, event)));
     }
 
     /// What is on the agenda until `end_ns` happens.
-    fn pass_until(&mut self, end_ns: u64) -> Held {
+    fn pass_until(&mut self, end_ns: u64) -> HeldBatch {
         while let Some(Reverse((at_ns, _, event))) = self.agenda.peek().copied()
             && at_ns <= end_ns
         {
@@ -212,17 +212,17 @@ impl World {
                 return Err("it does not come to rest".into());
             }
             match event {
-                Event::Submit { number } => self.submit(number),
-                Event::Look { version, core } => self.look(version, core)?,
-                Event::TakeTurn { version, core } => self.take_turn(version, core)?,
-                Event::Finish { version, core } => self.finish(version, core)?,
-                Event::Return {
+                SimulatedEvent::Submit { number } => self.submit(number),
+                SimulatedEvent::Look { version, core } => self.look(version, core)?,
+                SimulatedEvent::TakeTurn { version, core } => self.take_turn(version, core)?,
+                SimulatedEvent::Finish { version, core } => self.finish(version, core)?,
+                SimulatedEvent::Return {
                     version,
                     core,
                     number,
                 } => self.bring_back(version, core, number),
-                Event::Notice { number } => self.notify(number),
-                Event::Deadline { version } => self.meet_deadline(version)?,
+                SimulatedEvent::Notice { number } => self.notify(number),
+                SimulatedEvent::Deadline { version } => self.meet_deadline(version)?,
             }
             self.part_with_retired()?;
             self.check()?;
@@ -232,13 +232,13 @@ impl World {
     }
 
     /// One model more.
-    fn load(&mut self) -> Held {
+    fn load(&mut self) -> HeldBatch {
         self.current.push(self.versions.len());
         self.install()
     }
 
     /// A new version takes the place of a model's current one, which finishes what it has.
-    fn reload(&mut self) -> Held {
+    fn reload(&mut self) -> HeldBatch {
         self.event_count += 1;
         let model = self.random.below(self.current.len() as u64) as usize;
         let before = std::mem::replace(&mut self.current[model], self.versions.len());
@@ -247,14 +247,14 @@ impl World {
         self.part_with_retired()
     }
 
-    fn install(&mut self) -> Held {
-        let setup = Setup::random(&mut self.random);
+    fn install(&mut self) -> HeldBatch {
+        let setup = VersionSetup::random(&mut self.random);
         let index = self.versions.len();
         let (seats, turns) = self.limits.add(index, &setup, &mut self.random)?;
         self.story.tell(self.now_ns, || {
             format!("version {index} is {setup:?}, its seats are {seats:?}")
         });
-        self.versions.push(Version::new(setup, seats));
+        self.versions.push(SimulatedVersion::new(setup, seats));
         self.announce(turns);
         Ok(())
     }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::figures::{Tally, Totals};
+use super::figures::{CountAndTime, Totals};
 
 /// The sums of one cell, by index.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-pub(super) enum Field {
+pub(super) enum CellField {
     Success,
     SuccessNs,
     QueueNs,
@@ -28,7 +28,7 @@ pub(super) enum Field {
     CacheMissNs,
 }
 
-const FIELD_COUNT: usize = Field::CacheMissNs as usize + 1;
+const FIELD_COUNT: usize = CellField::CacheMissNs as usize + 1;
 /// Batch sizes with a row of their own in every cell: 32 bytes each, so a cell stays below 9 KiB.
 pub(super) const BATCH_SIZES_MAX: usize = 256;
 /// Cells of one version; more cores than this share.
@@ -38,7 +38,7 @@ const SPINS_MAX: u32 = 64;
 
 /// One thread's share. Aligned so that two cells never share a (paired) cache line.
 #[repr(align(128))]
-pub(super) struct Cell {
+pub(super) struct StatsCell {
     /// Odd while a writer is inside.
     sequence: AtomicU64,
     fields: [AtomicU64; FIELD_COUNT],
@@ -49,16 +49,16 @@ pub(super) struct Cell {
 }
 
 /// Access to a cell's fields during an update.
-pub(super) struct Fields<'a>(&'a [AtomicU64; FIELD_COUNT]);
+pub(super) struct CellFields<'a>(&'a [AtomicU64; FIELD_COUNT]);
 
 /// A consistent copy of a cell.
-pub(super) struct Image {
+pub(super) struct CellSnapshot {
     fields: [u64; FIELD_COUNT],
     batches: Vec<[u64; 4]>,
 }
 
-impl Fields<'_> {
-    pub(super) fn add(&self, field: Field, amount: u64) {
+impl CellFields<'_> {
+    pub(super) fn add(&self, field: CellField, amount: u64) {
         let sum = &self.0[field as usize];
         sum.store(
             sum.load(Ordering::Relaxed).wrapping_add(amount),
@@ -67,15 +67,15 @@ impl Fields<'_> {
     }
 
     pub(super) fn add_execution(&self, now_ms: u64) {
-        self.add(Field::Executions, 1);
-        let last = &self.0[Field::LastInferenceMs as usize];
+        self.add(CellField::Executions, 1);
+        let last = &self.0[CellField::LastInferenceMs as usize];
         last.store(now_ms.max(last.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 }
 
-impl Cell {
-    pub(super) fn new(size_count: usize) -> Cell {
-        Cell {
+impl StatsCell {
+    pub(super) fn new(size_count: usize) -> StatsCell {
+        StatsCell {
             sequence: AtomicU64::new(0),
             fields: std::array::from_fn(|_| AtomicU64::new(0)),
             batches: (0..size_count)
@@ -86,7 +86,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn update(&self, write: impl FnOnce(&Fields<'_>)) {
+    pub(super) fn update(&self, write: impl FnOnce(&CellFields<'_>)) {
         let mut spins = 0;
         let sequence = loop {
             let seen = self.sequence.load(Ordering::Relaxed);
@@ -103,17 +103,17 @@ impl Cell {
         };
         // The odd sequence becomes visible no later than any of the stores below.
         fence(Ordering::Release);
-        write(&Fields(&self.fields));
+        write(&CellFields(&self.fields));
         self.sequence
             .store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    pub(super) fn read(&self) -> Image {
+    pub(super) fn read(&self) -> CellSnapshot {
         let mut spins = 0;
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             if before & 1 == 0 {
-                let image = Image {
+                let image = CellSnapshot {
                     fields: std::array::from_fn(|index| self.fields[index].load(Ordering::Relaxed)),
                     batches: self
                         .batches
@@ -132,44 +132,44 @@ impl Cell {
     }
 }
 
-impl Image {
+impl CellSnapshot {
     pub(super) fn add_to(&self, totals: &mut Totals) {
-        let field = |field: Field| self.fields[field as usize];
-        let grow = |tally: &mut Tally, count: u64, duration_ns: u64| {
+        let field = |field: CellField| self.fields[field as usize];
+        let grow = |tally: &mut CountAndTime, count: u64, duration_ns: u64| {
             tally.count += count;
             tally.duration_ns = tally.duration_ns.wrapping_add(duration_ns);
         };
-        let hits = field(Field::CacheHit);
-        let success = field(Field::Success);
+        let hits = field(CellField::CacheHit);
+        let success = field(CellField::Success);
         let inference = &mut totals.inference;
-        grow(&mut inference.success, success, field(Field::SuccessNs));
-        grow(&mut inference.queue, success, field(Field::QueueNs));
+        grow(&mut inference.success, success, field(CellField::SuccessNs));
+        grow(&mut inference.queue, success, field(CellField::QueueNs));
         grow(
             &mut inference.compute_input,
             success - hits,
-            field(Field::InputNs),
+            field(CellField::InputNs),
         );
         grow(
             &mut inference.compute_infer,
             success - hits,
-            field(Field::InferNs),
+            field(CellField::InferNs),
         );
         grow(
             &mut inference.compute_output,
             success - hits,
-            field(Field::OutputNs),
+            field(CellField::OutputNs),
         );
-        grow(&mut inference.cache_hit, hits, field(Field::CacheHitNs));
+        grow(&mut inference.cache_hit, hits, field(CellField::CacheHitNs));
         grow(
             &mut inference.cache_miss,
-            field(Field::CacheMiss),
-            field(Field::CacheMissNs),
+            field(CellField::CacheMiss),
+            field(CellField::CacheMissNs),
         );
         let reasons = [
-            Field::Rejected,
-            Field::Canceled,
-            Field::Backend,
-            Field::Other,
+            CellField::Rejected,
+            CellField::Canceled,
+            CellField::Backend,
+            CellField::Other,
         ]
         .map(field);
         for (total, count) in totals.failures.iter_mut().zip(reasons) {
@@ -178,11 +178,13 @@ impl Image {
         grow(
             &mut inference.fail,
             reasons.iter().sum(),
-            field(Field::FailNs),
+            field(CellField::FailNs),
         );
-        totals.inference_count += field(Field::Inferences);
-        totals.execution_count += field(Field::Executions);
-        totals.last_inference_ms = totals.last_inference_ms.max(field(Field::LastInferenceMs));
+        totals.inference_count += field(CellField::Inferences);
+        totals.execution_count += field(CellField::Executions);
+        totals.last_inference_ms = totals
+            .last_inference_ms
+            .max(field(CellField::LastInferenceMs));
         for (batch_size, row) in (1..).zip(&self.batches) {
             let [count, input_ns, infer_ns, output_ns] = *row;
             if count > 0 {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use conch_memory::Kind;
+use conch_memory::MemoryKind;
 
 /// Why a request failed; the `reason` label of `nv_inference_request_failure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum FailureReason {
     /// Its queue policy refused it after it was queued.
     Rejected,
     /// Cancelled before it executed.
@@ -17,20 +17,20 @@ pub enum Failure {
     Other,
 }
 
-impl Failure {
-    pub const ALL: [Failure; 4] = [
-        Failure::Rejected,
-        Failure::Canceled,
-        Failure::Backend,
-        Failure::Other,
+impl FailureReason {
+    pub const ALL: [FailureReason; 4] = [
+        FailureReason::Rejected,
+        FailureReason::Canceled,
+        FailureReason::Backend,
+        FailureReason::Other,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Failure::Rejected => "REJECTED",
-            Failure::Canceled => "CANCELED",
-            Failure::Backend => "BACKEND",
-            Failure::Other => "OTHER",
+            FailureReason::Rejected => "REJECTED",
+            FailureReason::Canceled => "CANCELED",
+            FailureReason::Backend => "BACKEND",
+            FailureReason::Other => "OTHER",
         }
     }
 }
@@ -47,12 +47,12 @@ pub struct ExecutionSpan {
 
 /// How often, and for how long in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CountAndTime {
     pub count: u64,
     pub duration_ns: u64,
 }
 
-impl Tally {
+impl CountAndTime {
     pub(super) fn add(&mut self, duration_ns: u64) {
         self.count += 1;
         self.duration_ns = self.duration_ns.wrapping_add(duration_ns);
@@ -62,40 +62,40 @@ impl Tally {
 /// `inference_stats` of the statistics extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InferenceStatistics {
-    pub success: Tally,
-    pub fail: Tally,
-    pub queue: Tally,
-    pub compute_input: Tally,
-    pub compute_infer: Tally,
-    pub compute_output: Tally,
-    pub cache_hit: Tally,
-    pub cache_miss: Tally,
+    pub success: CountAndTime,
+    pub fail: CountAndTime,
+    pub queue: CountAndTime,
+    pub compute_input: CountAndTime,
+    pub compute_infer: CountAndTime,
+    pub compute_output: CountAndTime,
+    pub cache_hit: CountAndTime,
+    pub cache_miss: CountAndTime,
 }
 
 /// One entry of `response_stats`: what became of the n-th responses of all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseStatistics {
-    pub compute_infer: Tally,
-    pub compute_output: Tally,
-    pub success: Tally,
-    pub fail: Tally,
-    pub empty_response: Tally,
-    pub cancel: Tally,
+    pub compute_infer: CountAndTime,
+    pub compute_output: CountAndTime,
+    pub success: CountAndTime,
+    pub fail: CountAndTime,
+    pub empty_response: CountAndTime,
+    pub cancel: CountAndTime,
 }
 
 /// One entry of `batch_stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchStatistics {
     pub batch_size: u64,
-    pub compute_input: Tally,
-    pub compute_infer: Tally,
-    pub compute_output: Tally,
+    pub compute_input: CountAndTime,
+    pub compute_infer: CountAndTime,
+    pub compute_output: CountAndTime,
 }
 
 /// One entry of `memory_usage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
-    pub kind: Kind,
+    pub kind: MemoryKind,
     pub id: i64,
     pub bytes: u64,
 }
@@ -124,7 +124,7 @@ pub struct Totals {
     pub inference_count: u64,
     pub execution_count: u64,
     pub inference: InferenceStatistics,
-    /// Indexed as [`Failure::ALL`].
+    /// Indexed as [`FailureReason::ALL`].
     pub failures: [u64; 4],
     pub responses: BTreeMap<u64, ResponseStatistics>,
     pub batches: BTreeMap<u64, BatchStatistics>,

@@ -15,20 +15,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use conch_memory::Kind;
+use conch_memory::MemoryKind;
 
-use crate::Stamps;
+use crate::Timestamps;
 use crate::clock::{epoch_ms, monotonic_ns};
-use cell::{BATCH_SIZES_MAX, CELLS_MAX, Cell, Field};
+use cell::{BATCH_SIZES_MAX, CELLS_MAX, CellField, StatsCell};
 
 pub use figures::{
-    BatchStatistics, ExecutionSpan, Failure, InferenceStatistics, MemoryUsage, ModelStatistics,
-    ResponseReport, ResponseStatistics, Tally, Totals,
+    BatchStatistics, CountAndTime, ExecutionSpan, FailureReason, InferenceStatistics, MemoryUsage,
+    ModelStatistics, ResponseReport, ResponseStatistics, Totals,
 };
 
 /// The counters of one model version.
 pub struct Statistics {
-    cells: Box<[Cell]>,
+    cells: Box<[StatsCell]>,
     /// Batches larger than the cells' tables hold. Behind a lock because such sizes are rare.
     large_batches: Mutex<BTreeMap<u64, BatchStatistics>>,
     /// Behind a lock because only decoupled models report them, and each response costs far more than the lock.
@@ -51,7 +51,9 @@ impl Statistics {
             .unwrap_or(usize::MAX)
             .clamp(1, BATCH_SIZES_MAX);
         Statistics {
-            cells: (0..cell_count).map(|_| Cell::new(size_count)).collect(),
+            cells: (0..cell_count)
+                .map(|_| StatsCell::new(size_count))
+                .collect(),
             large_batches: Mutex::default(),
             responses: Mutex::default(),
             memory_usage: Mutex::default(),
@@ -62,63 +64,63 @@ impl Statistics {
     pub fn report_request(
         &self,
         success: bool,
-        stamps: &Stamps,
+        stamps: &Timestamps,
         batch_size: u64,
         span: &ExecutionSpan,
     ) {
         let request_ns = monotonic_ns().saturating_sub(stamps.request_start_ns);
         if !success {
-            return self.report_failure(Failure::Backend, request_ns);
+            return self.report_failure(FailureReason::Backend, request_ns);
         }
         self.cell().update(|fields| {
-            fields.add(Field::Success, 1);
-            fields.add(Field::SuccessNs, request_ns);
+            fields.add(CellField::Success, 1);
+            fields.add(CellField::SuccessNs, request_ns);
             fields.add(
-                Field::QueueNs,
+                CellField::QueueNs,
                 span.exec_start_ns.saturating_sub(stamps.queue_start_ns),
             );
-            fields.add(Field::InputNs, span.input_ns());
-            fields.add(Field::InferNs, span.infer_ns());
-            fields.add(Field::OutputNs, span.output_ns());
-            fields.add(Field::Inferences, batch_size.max(1));
+            fields.add(CellField::InputNs, span.input_ns());
+            fields.add(CellField::InferNs, span.infer_ns());
+            fields.add(CellField::OutputNs, span.output_ns());
+            fields.add(CellField::Inferences, batch_size.max(1));
         });
     }
 
     /// Counts one request that failed after it was queued.
-    pub fn report_failure(&self, reason: Failure, duration_ns: u64) {
+    pub fn report_failure(&self, reason: FailureReason, duration_ns: u64) {
         let field = match reason {
-            Failure::Rejected => Field::Rejected,
-            Failure::Canceled => Field::Canceled,
-            Failure::Backend => Field::Backend,
-            Failure::Other => Field::Other,
+            FailureReason::Rejected => CellField::Rejected,
+            FailureReason::Canceled => CellField::Canceled,
+            FailureReason::Backend => CellField::Backend,
+            FailureReason::Other => CellField::Other,
         };
         self.cell().update(|fields| {
             fields.add(field, 1);
-            fields.add(Field::FailNs, duration_ns);
+            fields.add(CellField::FailNs, duration_ns);
         });
     }
 
     /// Counts one request answered from the response cache: it is neither an inference nor an execution.
-    pub fn report_cache_hit(&self, stamps: &Stamps, lookup_start_ns: u64, lookup_ns: u64) {
+    pub fn report_cache_hit(&self, stamps: &Timestamps, lookup_start_ns: u64, lookup_ns: u64) {
         let request_ns = monotonic_ns().saturating_sub(stamps.request_start_ns);
         self.cell().update(|fields| {
-            fields.add(Field::Success, 1);
-            fields.add(Field::SuccessNs, request_ns);
+            fields.add(CellField::Success, 1);
+            fields.add(CellField::SuccessNs, request_ns);
             fields.add(
-                Field::QueueNs,
+                CellField::QueueNs,
                 lookup_start_ns.saturating_sub(stamps.queue_start_ns),
             );
-            fields.add(Field::CacheHit, 1);
-            fields.add(Field::CacheHitNs, lookup_ns);
+            fields.add(CellField::CacheHit, 1);
+            fields.add(CellField::CacheHitNs, lookup_ns);
         });
     }
 
     /// Counts the lookup and insertion time of a request that executed because the cache had no answer.
     pub fn report_cache_miss(&self, overhead_ns: u64) {
         self.cell().update(|fields| {
-            fields.add(Field::SuccessNs, overhead_ns);
-            fields.add(Field::CacheMiss, 1);
-            fields.add(Field::CacheMissNs, overhead_ns);
+            fields.add(CellField::SuccessNs, overhead_ns);
+            fields.add(CellField::CacheMiss, 1);
+            fields.add(CellField::CacheMissNs, overhead_ns);
         });
     }
 
@@ -279,7 +281,7 @@ impl Statistics {
         totals
     }
 
-    fn cell(&self) -> &Cell {
+    fn cell(&self) -> &StatsCell {
         let lane = LANE.with(|lane| match lane.get() {
             usize::MAX => {
                 let next = NEXT_LANE.fetch_add(1, Ordering::Relaxed);
@@ -313,11 +315,11 @@ fn add(sum: &AtomicU64, amount: u64) {
     sum.fetch_add(amount, Ordering::Release);
 }
 
-fn kind_of(number: u8) -> Kind {
+fn kind_of(number: u8) -> MemoryKind {
     match number {
-        1 => Kind::CpuPinned,
-        2 => Kind::Gpu,
-        _ => Kind::Cpu,
+        1 => MemoryKind::CpuPinned,
+        2 => MemoryKind::Gpu,
+        _ => MemoryKind::Cpu,
     }
 }
 

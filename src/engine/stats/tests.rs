@@ -11,11 +11,11 @@ const SPAN: ExecutionSpan = ExecutionSpan {
     exec_end_ns: 1_111,
 };
 
-fn stamps() -> Stamps {
-    Stamps {
+fn stamps() -> Timestamps {
+    Timestamps {
         request_start_ns: 100,
         queue_start_ns: 900,
-        ..Stamps::default()
+        ..Timestamps::default()
     }
 }
 
@@ -24,9 +24,9 @@ fn every_report_reaches_its_fields() {
     let statistics = Statistics::new(1, 4);
     statistics.report_request(true, &stamps(), 3, &SPAN);
     statistics.report_request(false, &stamps(), 1, &SPAN);
-    statistics.report_failure(Failure::Rejected, 7);
-    statistics.report_failure(Failure::Canceled, 0);
-    statistics.report_failure(Failure::Other, 0);
+    statistics.report_failure(FailureReason::Rejected, 7);
+    statistics.report_failure(FailureReason::Canceled, 0);
+    statistics.report_failure(FailureReason::Other, 0);
     statistics.report_batch(3, &SPAN);
     statistics.report_batch(3, &SPAN);
     statistics.report_batch(4, &SPAN);
@@ -44,42 +44,42 @@ fn every_report_reaches_its_fields() {
     assert_eq!(inference.success.count, 2);
     assert_eq!(
         inference.queue,
-        Tally {
+        CountAndTime {
             count: 2,
             duration_ns: 100 + 50
         }
     );
     assert_eq!(
         inference.compute_input,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 1
         }
     );
     assert_eq!(
         inference.compute_infer,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 10
         }
     );
     assert_eq!(
         inference.compute_output,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 100
         }
     );
     assert_eq!(
         inference.cache_hit,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 25
         }
     );
     assert_eq!(
         inference.cache_miss,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 40
         }
@@ -92,14 +92,14 @@ fn every_report_reaches_its_fields() {
     assert_eq!(sizes, [(0, 1), (3, 2), (4, 1), (1_000_000, 1)]);
     assert_eq!(
         totals.batches[&3].compute_output,
-        Tally {
+        CountAndTime {
             count: 2,
             duration_ns: 200
         }
     );
     assert_eq!(
         totals.batches[&1_000_000].compute_input,
-        Tally {
+        CountAndTime {
             count: 1,
             duration_ns: 1
         }
@@ -117,7 +117,7 @@ fn stages_out_of_order_count_as_nothing() {
     };
     statistics.report_request(
         true,
-        &Stamps {
+        &Timestamps {
             queue_start_ns: 600,
             ..stamps()
         },
@@ -212,21 +212,21 @@ fn responses_are_counted_by_index_and_checked() {
     let seen = statistics.totals().responses[&0];
     assert_eq!(
         seen.compute_infer,
-        Tally {
+        CountAndTime {
             count: 2,
             duration_ns: 10
         }
     );
     assert_eq!(
         seen.compute_output,
-        Tally {
+        CountAndTime {
             count: 2,
             duration_ns: 6
         }
     );
     assert_eq!(
         seen.success,
-        Tally {
+        CountAndTime {
             count: 2,
             duration_ns: 16
         }
@@ -237,16 +237,19 @@ fn responses_are_counted_by_index_and_checked() {
 fn memory_is_replaced_per_owner_and_summed() {
     let statistics = Statistics::new(1, 0);
     let usage = |kind, id, bytes| MemoryUsage { kind, id, bytes };
-    statistics.report_memory(0, usage(Kind::Cpu, 0, 100));
-    statistics.report_memory(0, usage(Kind::Cpu, 0, 70));
-    statistics.report_memory(1, usage(Kind::Cpu, 0, 5));
-    statistics.report_memory(1, usage(Kind::Gpu, 2, 9));
+    statistics.report_memory(0, usage(MemoryKind::Cpu, 0, 100));
+    statistics.report_memory(0, usage(MemoryKind::Cpu, 0, 70));
+    statistics.report_memory(1, usage(MemoryKind::Cpu, 0, 5));
+    statistics.report_memory(1, usage(MemoryKind::Gpu, 2, 9));
     assert_eq!(
         statistics.totals().memory_usage,
-        [usage(Kind::Cpu, 0, 75), usage(Kind::Gpu, 2, 9)]
+        [usage(MemoryKind::Cpu, 0, 75), usage(MemoryKind::Gpu, 2, 9)]
     );
     statistics.forget_memory(1);
-    assert_eq!(statistics.totals().memory_usage, [usage(Kind::Cpu, 0, 70)]);
+    assert_eq!(
+        statistics.totals().memory_usage,
+        [usage(MemoryKind::Cpu, 0, 70)]
+    );
 }
 
 /// Each writer keeps a relation between fields; a torn read would break it.
@@ -311,7 +314,7 @@ fn reads_are_never_torn() {
                     for round in 0..ROUNDS {
                         statistics.add_pending();
                         statistics.report_request(true, &stamps(), 3, &SPAN);
-                        statistics.report_failure(Failure::Rejected, 7);
+                        statistics.report_failure(FailureReason::Rejected, 7);
                         // Sizes with a row, and one without.
                         statistics.report_batch(1 + round % 3, &SPAN);
                         statistics.remove_pending(1);

@@ -12,30 +12,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::trace::Trace;
-use conch_engine::{Asker, Completion, Delivery, ModelVersion};
+use conch_engine::{Completion, Delivery, ModelVersion, RequestObserver};
 use conch_log as log;
-use conch_memory::View;
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
-use super::callbacks::Callback;
-use super::placement::Allocator;
+use super::callbacks::EmbedderCallback;
+use super::placement::RequestAllocator;
 use super::response::InferenceResponse;
 use crate::boundary::into_handle;
 use crate::objects::BufferAttributes;
 
 /// See the module.
-pub(crate) struct Asked {
+pub(crate) struct EmbeddedRequest {
     pub(super) request: RequestAddress,
-    pub(super) release: Callback<abi::TRITONSERVER_InferenceRequest>,
-    pub(super) respond: Callback<abi::TRITONSERVER_InferenceResponse>,
-    pub(super) allocator: Allocator,
+    pub(super) release: EmbedderCallback<abi::TRITONSERVER_InferenceRequest>,
+    pub(super) respond: EmbedderCallback<abi::TRITONSERVER_InferenceResponse>,
+    pub(super) allocator: RequestAllocator,
     pub(super) id: CString,
     pub(super) model: Arc<ModelVersion>,
     /// Until the request is released.
     pub(super) trace: Mutex<Option<Trace>>,
     /// What inputs have for single host policies, and attributes beyond type and size: nearly always empty.
     pub(super) extras: Vec<InputExtra>,
-    pub(super) outbox: Mutex<Outbox>,
+    pub(super) outbox: Mutex<DeliveryOutbox>,
     /// The request is the embedder's again.
     pub(super) is_released: AtomicBool,
 }
@@ -52,26 +52,26 @@ unsafe impl Sync for RequestAddress {}
 pub(crate) struct InputExtra {
     pub(crate) input: Box<str>,
     /// Its buffers for instances under a host policy, instead of the common ones.
-    pub(crate) policies: Vec<(Box<str>, SmallVec<[View; 1]>)>,
+    pub(crate) policies: Vec<(Box<str>, SmallVec<[ByteView; 1]>)>,
     /// Of the common buffers, if given with the data.
     pub(crate) attributes: Option<Box<[BufferAttributes]>>,
 }
 
 /// Deliveries on their way. They are handed over one after another by whichever thread finds no other doing it.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct DeliveryOutbox {
     waiting: VecDeque<Delivery>,
     is_draining: bool,
 }
 
-impl Asked {
+impl EmbeddedRequest {
     /// The embedder's inference behind an asker, if it is one.
-    pub(crate) fn of(asker: &dyn Asker) -> Option<&Asked> {
+    pub(crate) fn of(asker: &dyn RequestObserver) -> Option<&EmbeddedRequest> {
         let any: &dyn Any = asker;
         any.downcast_ref()
     }
 
-    pub(crate) fn allocator(&self) -> &Allocator {
+    pub(crate) fn allocator(&self) -> &RequestAllocator {
         &self.allocator
     }
 
@@ -83,7 +83,7 @@ impl Asked {
         self.extras.iter().find(|extra| &*extra.input == input)
     }
 
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+    fn outbox(&self) -> MutexGuard<'_, DeliveryOutbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,7 @@ impl Asked {
     }
 }
 
-impl Completion for Asked {
+impl Completion for EmbeddedRequest {
     fn deliver(&self, delivery: Delivery) {
         self.outbox().waiting.push_back(delivery);
     }
@@ -139,7 +139,7 @@ impl Completion for Asked {
     }
 }
 
-impl Asker for Asked {
+impl RequestObserver for EmbeddedRequest {
     fn has_more_inputs(&self) -> bool {
         self.extras.iter().any(|extra| !extra.policies.is_empty())
     }
@@ -190,7 +190,7 @@ mod tests {
         messages: Mutex<Vec<String>>,
         finals: AtomicU64,
         is_inside: AtomicBool,
-        asked: Mutex<Option<Arc<Asked>>>,
+        asked: Mutex<Option<Arc<EmbeddedRequest>>>,
     }
 
     unsafe extern "C" fn note(
@@ -244,18 +244,18 @@ mod tests {
         }
     }
 
-    fn asked(seen: &Seen) -> Arc<Asked> {
+    fn asked(seen: &Seen) -> Arc<EmbeddedRequest> {
         let mut message =
             conch_config::parse_text("config.pbtxt", "name: 'm' backend: 'b'").unwrap();
         conch_config::normalize(&mut message);
-        let config = Arc::new(conch_config::Model::from_partial(message).unwrap());
+        let config = Arc::new(conch_config::ResolvedConfig::from_partial(message).unwrap());
         let functions = Arc::default();
         let userp = ptr::from_ref(seen).cast_mut().cast();
-        Arc::new(Asked {
+        Arc::new(EmbeddedRequest {
             request: RequestAddress(ptr::null_mut()),
-            release: Callback::new(released, userp),
-            respond: Callback::new(note, userp),
-            allocator: Allocator::new(ptr::null_mut(), functions, ptr::null_mut()),
+            release: EmbedderCallback::new(released, userp),
+            respond: EmbedderCallback::new(note, userp),
+            allocator: RequestAllocator::new(ptr::null_mut(), functions, ptr::null_mut()),
             id: CString::default(),
             model: Arc::new(ModelVersion::new("m".into(), 1, config, 1, 1)),
             trace: Mutex::default(),
@@ -309,7 +309,7 @@ mod tests {
             "in order of their delivery"
         );
         assert_eq!(seen.finals.load(Ordering::SeqCst), 1);
-        Asker::released(&*asked);
+        RequestObserver::released(&*asked);
         assert_eq!(
             seen.messages.lock().unwrap().last().map(String::as_str),
             Some("released")

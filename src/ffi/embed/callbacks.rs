@@ -7,16 +7,16 @@ use conch_engine::Error;
 use conch_log as log;
 
 use crate::boundary::accept;
-use crate::guard::{Caught, caught};
+use crate::guard::{CaughtException, caught};
 
-type Allocator = abi::TRITONSERVER_ResponseAllocator;
+type AllocatorCallbacks = abi::TRITONSERVER_ResponseAllocator;
 type RawError = abi::TRITONSERVER_Error;
 
 unsafe extern "C" {
     pub(super) fn conch_guard_allocate(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,
-        allocator: *mut Allocator,
+        allocator: *mut AllocatorCallbacks,
         name: *const c_char,
         bytes: usize,
         memory_type: u32,
@@ -28,9 +28,9 @@ unsafe extern "C" {
         actual_type_id: *mut i64,
     ) -> *mut RawError;
     pub(super) fn conch_guard_query(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_ResponseAllocatorQueryFn_t,
-        allocator: *mut Allocator,
+        allocator: *mut AllocatorCallbacks,
         userp: *mut c_void,
         name: *const c_char,
         bytes: *mut usize,
@@ -38,18 +38,18 @@ unsafe extern "C" {
         memory_type_id: *mut i64,
     ) -> *mut RawError;
     pub(super) fn conch_guard_attributes(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_ResponseAllocatorBufferAttributesFn_t,
-        allocator: *mut Allocator,
+        allocator: *mut AllocatorCallbacks,
         name: *const c_char,
         attributes: *mut abi::TRITONSERVER_BufferAttributes,
         userp: *mut c_void,
         buffer_userp: *mut c_void,
     ) -> *mut RawError;
     pub(super) fn conch_guard_free(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_ResponseAllocatorReleaseFn_t,
-        allocator: *mut Allocator,
+        allocator: *mut AllocatorCallbacks,
         buffer: *mut c_void,
         buffer_userp: *mut c_void,
         bytes: usize,
@@ -58,14 +58,14 @@ unsafe extern "C" {
     ) -> *mut RawError;
     // Responses and releases share one shape: an object, flags, the caller's own pointer.
     fn conch_guard_complete(
-        caught: Caught,
+        caught: CaughtException,
         function: unsafe extern "C" fn(*mut c_void, u32, *mut c_void),
         object: *mut c_void,
         flags: u32,
         userp: *mut c_void,
     ) -> *mut RawError;
     pub(super) fn conch_guard_activity(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_InferenceTraceActivityFn_t,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
         activity: u32,
@@ -73,7 +73,7 @@ unsafe extern "C" {
         userp: *mut c_void,
     ) -> *mut RawError;
     pub(super) fn conch_guard_tensor_activity(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_InferenceTraceTensorActivityFn_t,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
         activity: u32,
@@ -88,7 +88,7 @@ unsafe extern "C" {
         userp: *mut c_void,
     ) -> *mut RawError;
     pub(super) fn conch_guard_trace_release(
-        caught: Caught,
+        caught: CaughtException,
         function: abi::TRITONSERVER_InferenceTraceReleaseFn_t,
         trace: *mut abi::TRITONSERVER_InferenceTrace,
         userp: *mut c_void,
@@ -107,30 +107,30 @@ pub(super) unsafe fn log_failure(error: *mut RawError, what: &str) {
 }
 
 /// A function of the embedder with the pointer that it wants back.
-pub(crate) struct Callback<T> {
+pub(crate) struct EmbedderCallback<T> {
     function: unsafe extern "C" fn(*mut T, u32, *mut c_void),
     userp: *mut c_void,
 }
 
-impl<T> Clone for Callback<T> {
-    fn clone(&self) -> Callback<T> {
+impl<T> Clone for EmbedderCallback<T> {
+    fn clone(&self) -> EmbedderCallback<T> {
         *self
     }
 }
 
-impl<T> Copy for Callback<T> {}
+impl<T> Copy for EmbedderCallback<T> {}
 
 // SAFETY: the embedder's functions may be called from any thread; the pointer is passed back, never followed.
-unsafe impl<T> Send for Callback<T> {}
+unsafe impl<T> Send for EmbedderCallback<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Callback<T> {}
+unsafe impl<T> Sync for EmbedderCallback<T> {}
 
-impl<T> Callback<T> {
+impl<T> EmbedderCallback<T> {
     pub(crate) fn new(
         function: unsafe extern "C" fn(*mut T, u32, *mut c_void),
         userp: *mut c_void,
-    ) -> Callback<T> {
-        Callback { function, userp }
+    ) -> EmbedderCallback<T> {
+        EmbedderCallback { function, userp }
     }
 
     /// Calls the function. What it throws is logged as `what`.

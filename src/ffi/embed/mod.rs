@@ -23,11 +23,11 @@ mod response;
 mod start;
 mod trace;
 
-pub(crate) use asked::{Asked, InputExtra};
-pub(crate) use callbacks::Callback;
+pub(crate) use asked::{EmbeddedRequest, InputExtra};
+pub(crate) use callbacks::EmbedderCallback;
 pub(crate) use options::ServerOptions;
-pub(crate) use placement::{Allocator, Placed};
-pub(crate) use request::{Correlation, InferenceRequest, MemoryChunk};
+pub(crate) use placement::{PlacedBuffer, RequestAllocator};
+pub(crate) use request::{CorrelationText, InferenceRequest, MemoryChunk};
 pub(crate) use response::location;
 pub use start::start;
 pub(crate) use trace::{TraceFunctions, TraceHandle, handle_of};

@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_engine::{ControlMode, Error, Options, Server};
+use conch_engine::{ControlMode, EngineOptions, Error, Server};
 use conch_log as log;
 
-use crate::boundary::{Tag, handles};
+use crate::boundary::{HandleTag, handles};
 use crate::host;
 
 handles! {
@@ -20,9 +20,9 @@ handles! {
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct ServerOptions {
-    tag: Tag<conch_abi::TRITONSERVER_ServerOptions>,
-    pub(crate) server: Options,
-    pub(crate) plugins: host::Options,
+    tag: HandleTag<conch_abi::TRITONSERVER_ServerOptions>,
+    pub(crate) server: EngineOptions,
+    pub(crate) plugins: host::HostOptions,
 }
 
 impl ServerOptions {
@@ -39,7 +39,7 @@ impl ServerOptions {
     ///
     /// # Errors
     /// The start's.
-    pub(crate) fn start(&self) -> Result<(Arc<Server>, Arc<host::Host>), Error> {
+    pub(crate) fn start(&self) -> Result<(Arc<Server>, Arc<host::BackendLibraries>), Error> {
         let mut server = self.server.clone();
         // As on the command line: in lexical order, without duplicates.
         server.model_repositories.sort();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::{Error, Output};
-use conch_memory::{Place, View};
+use conch_memory::{ByteView, MemoryPlace};
 
 use super::callbacks::{
     conch_guard_allocate, conch_guard_attributes, conch_guard_free, conch_guard_query, log_failure,
@@ -19,24 +19,24 @@ use crate::objects::{BufferAttributes, BufferPlace, kind_of};
 
 /// A response allocator as one request uses it: its functions, and the pointers that they want.
 #[derive(Clone)]
-pub(crate) struct Allocator {
+pub(crate) struct RequestAllocator {
     handle: *mut abi::TRITONSERVER_ResponseAllocator,
     functions: Arc<AllocatorFunctions>,
     userp: *mut c_void,
 }
 
 // SAFETY: the embedder's functions may be called from any thread; both pointers are passed back, never followed.
-unsafe impl Send for Allocator {}
+unsafe impl Send for RequestAllocator {}
 // SAFETY: as above.
-unsafe impl Sync for Allocator {}
+unsafe impl Sync for RequestAllocator {}
 
-impl Allocator {
+impl RequestAllocator {
     pub(crate) fn new(
         handle: *mut abi::TRITONSERVER_ResponseAllocator,
         functions: Arc<AllocatorFunctions>,
         userp: *mut c_void,
-    ) -> Allocator {
-        Allocator {
+    ) -> RequestAllocator {
+        RequestAllocator {
             handle,
             functions,
             userp,
@@ -94,7 +94,7 @@ impl Allocator {
         name: &CStr,
         bytes: usize,
         wanted: (u32, i64),
-    ) -> Result<Arc<Placed>, Error> {
+    ) -> Result<Arc<PlacedBuffer>, Error> {
         let (mut buffer, mut buffer_userp) = (ptr::null_mut(), ptr::null_mut());
         let (mut memory_type, mut memory_type_id) = wanted;
         // SAFETY: the allocator's own function with its own pointers; the targets are writable.
@@ -114,7 +114,7 @@ impl Allocator {
                 &raw mut memory_type_id,
             ))
         }?;
-        let placed = Placed {
+        let placed = PlacedBuffer {
             allocator: self.clone(),
             buffer,
             buffer_userp,
@@ -161,8 +161,9 @@ impl Allocator {
     /// # Errors
     /// The allocator's; UNSUPPORTED if one of the two places cannot be reached by the CPU.
     pub(crate) fn adopt(&self, outputs: &mut [Output]) -> Result<(), Error> {
-        let is_foreign =
-            |output: &&mut Output| !output.data.is_empty() && Placed::of(&output.data).is_none();
+        let is_foreign = |output: &&mut Output| {
+            !output.data.is_empty() && PlacedBuffer::of(&output.data).is_none()
+        };
         let mut foreign = outputs.iter_mut().filter(is_foreign).peekable();
         if foreign.peek().is_some() {
             self.start();
@@ -182,28 +183,28 @@ impl Allocator {
         };
         // SAFETY: the allocator gave that many bytes of host memory, which nobody else uses yet.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), placed.buffer.cast(), source.len()) };
-        output.data = Placed::freeze(placed);
+        output.data = PlacedBuffer::freeze(placed);
         Ok(())
     }
 }
 
 /// One buffer of an allocator; given back on drop.
-pub(crate) struct Placed {
-    allocator: Allocator,
+pub(crate) struct PlacedBuffer {
+    allocator: RequestAllocator,
     buffer: *mut c_void,
     buffer_userp: *mut c_void,
     attributes: BufferAttributes,
 }
 
 // SAFETY: the buffer is the response's alone until given back; the pointers are only passed on.
-unsafe impl Send for Placed {}
+unsafe impl Send for PlacedBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Placed {}
+unsafe impl Sync for PlacedBuffer {}
 
-impl Placed {
+impl PlacedBuffer {
     /// The buffer behind a view, if it is an allocator's.
-    pub(crate) fn of(view: &View) -> Option<&Placed> {
-        view.owner()?.downcast_ref::<Placed>()
+    pub(crate) fn of(view: &ByteView) -> Option<&PlacedBuffer> {
+        view.owner()?.downcast_ref::<PlacedBuffer>()
     }
 
     pub(crate) fn buffer(&self) -> *mut c_void {
@@ -218,26 +219,26 @@ impl Placed {
         self.attributes.load()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> MemoryPlace {
         let place = self.attributes.load();
-        Place {
+        MemoryPlace {
             kind: kind_of(place.memory_type).unwrap_or_default(),
             id: place.memory_type_id,
         }
     }
 
     /// The bytes as the backend wrote them.
-    pub(crate) fn freeze(placed: Arc<Placed>) -> View {
+    pub(crate) fn freeze(placed: Arc<PlacedBuffer>) -> ByteView {
         let base = placed.buffer.cast::<u8>().cast_const();
         // The allocator was asked for as many, so they fit.
         let length = usize::try_from(placed.place_of_buffer().byte_size).unwrap_or(0);
         let place = placed.place();
         // SAFETY: the buffer stays valid until it is given back, which is when the last view is gone.
-        unsafe { View::foreign(base, length, place, Some(placed)) }
+        unsafe { ByteView::foreign(base, length, place, Some(placed)) }
     }
 }
 
-impl Drop for Placed {
+impl Drop for PlacedBuffer {
     fn drop(&mut self) {
         if self.buffer.is_null() {
             return;

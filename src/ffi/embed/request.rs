@@ -10,23 +10,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
-use conch_engine::admit::Prefix;
+use conch_engine::admit::RequestIdPrefix;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::demand::Summons;
-use conch_engine::timekeeper::Timekeeper;
+use conch_engine::demand::LoadOutcome;
+use conch_engine::timekeeper::TimerThread;
 use conch_engine::trace::Trace;
 use conch_engine::{
-    Asker, Code, Completion, CorrelationId, Demand, Draft, DraftInput, Error, ModelVersion,
-    NoPlace, Parameter, ParameterValue, Reservation, Server, Shape, Stamps, Ticket, WeakTicket,
+    Code, Completion, CorrelationId, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
+    OnDemand, Parameter, ParameterValue, Rejected, RequestHandle, RequestObserver, Server, Shape,
+    Timestamps, WeakRequestHandle,
 };
-use conch_memory::{Place, View};
+use conch_memory::{ByteView, MemoryPlace};
 use smallvec::SmallVec;
 
-use super::asked::{Asked, InputExtra, RequestAddress};
-use super::callbacks::Callback;
-use super::placement::Allocator;
-use super::trace::Carried;
-use crate::boundary::{Tag, handles};
+use super::asked::{EmbeddedRequest, InputExtra, RequestAddress};
+use super::callbacks::EmbedderCallback;
+use super::placement::RequestAllocator;
+use super::trace::CarriedTrace;
+use crate::boundary::{HandleTag, handles};
 use crate::objects::{BufferAttributes, BufferPlace, CudaIpcHandle};
 
 handles! {
@@ -36,13 +37,13 @@ handles! {
 /// See the module.
 #[repr(C)]
 pub(crate) struct InferenceRequest {
-    tag: Tag<abi::TRITONSERVER_InferenceRequest>,
+    tag: HandleTag<abi::TRITONSERVER_InferenceRequest>,
     model: Arc<ModelVersion>,
     /// As asked for: none is the latest that is ready.
     version: Option<i64>,
     pub(crate) id: CString,
     pub(crate) flags: u32,
-    pub(crate) correlation_id: Correlation,
+    pub(crate) correlation_id: CorrelationText,
     priority: u64,
     pub(crate) timeout_us: u64,
     parameters: Vec<Parameter>,
@@ -50,23 +51,26 @@ pub(crate) struct InferenceRequest {
     /// The name of the input that is the whole body.
     raw_input: Option<String>,
     requested_outputs: Vec<String>,
-    release: Option<Callback<abi::TRITONSERVER_InferenceRequest>>,
-    respond: Option<(Allocator, Callback<abi::TRITONSERVER_InferenceResponse>)>,
+    release: Option<EmbedderCallback<abi::TRITONSERVER_InferenceRequest>>,
+    respond: Option<(
+        RequestAllocator,
+        EmbedderCallback<abi::TRITONSERVER_InferenceResponse>,
+    )>,
     /// The last inference.
-    run: Mutex<Option<Arc<Run>>>,
+    run: Mutex<Option<Arc<RequestRun>>>,
 }
 
 /// A sequence's id, with the text as C wants it back.
-pub(crate) enum Correlation {
+pub(crate) enum CorrelationText {
     Unsigned(u64),
     Text(CString),
 }
 
 /// One inference of a request.
-struct Run {
-    asked: Weak<Asked>,
-    ticket: WeakTicket,
-    timekeeper: Arc<Timekeeper>,
+struct RequestRun {
+    asked: Weak<EmbeddedRequest>,
+    ticket: WeakRequestHandle,
+    timekeeper: Arc<TimerThread>,
     is_cancelled: AtomicBool,
 }
 
@@ -74,7 +78,7 @@ struct Run {
 /// so no reference to it may be an argument of the call.
 pub(crate) struct Submission {
     model: Arc<ModelVersion>,
-    ticket: Ticket,
+    ticket: RequestHandle,
 }
 
 impl Submission {
@@ -102,7 +106,7 @@ struct InputSlot {
 pub(crate) struct MemoryChunk {
     pub(crate) base: *const c_void,
     pub(crate) length: usize,
-    pub(crate) place: Place,
+    pub(crate) place: MemoryPlace,
     pub(crate) cuda_ipc_handle: Option<CudaIpcHandle>,
 }
 
@@ -110,12 +114,12 @@ impl InferenceRequest {
     /// A request to `model`, which was found as `version`.
     pub(crate) fn new(model: Arc<ModelVersion>, version: Option<i64>) -> InferenceRequest {
         let mut request = InferenceRequest {
-            tag: Tag::new(),
+            tag: HandleTag::new(),
             model,
             version,
             id: CString::default(),
             flags: 0,
-            correlation_id: Correlation::Unsigned(0),
+            correlation_id: CorrelationText::Unsigned(0),
             priority: 0,
             timeout_us: 0,
             parameters: Vec::new(),
@@ -268,14 +272,17 @@ impl InferenceRequest {
         self.requested_outputs.clear();
     }
 
-    pub(crate) fn set_release(&mut self, callback: Callback<abi::TRITONSERVER_InferenceRequest>) {
+    pub(crate) fn set_release(
+        &mut self,
+        callback: EmbedderCallback<abi::TRITONSERVER_InferenceRequest>,
+    ) {
         self.release = Some(callback);
     }
 
     pub(crate) fn set_respond(
         &mut self,
-        allocator: Allocator,
-        callback: Callback<abi::TRITONSERVER_InferenceResponse>,
+        allocator: RequestAllocator,
+        callback: EmbedderCallback<abi::TRITONSERVER_InferenceResponse>,
     ) {
         self.respond = Some((allocator, callback));
     }
@@ -327,20 +334,20 @@ impl InferenceRequest {
         if let Some(run) = self.last_run().filter(|run| run.is_on_loan()) {
             return Err(Error::internal(format!(
                 "{}Invalid request state transition from {} to INITIALIZED",
-                Prefix(&self.id.to_string_lossy()),
+                RequestIdPrefix(&self.id.to_string_lossy()),
                 run.state()
             )));
         }
         let release = self.release.ok_or_else(|| missing("release"))?;
         let (allocator, respond) = self.respond.clone().ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
-        let carried = unsafe { Carried::take(trace) };
+        let carried = unsafe { CarriedTrace::take(trace) };
         let reservation = self.reserve(server)?;
         let model = Arc::clone(&reservation);
         if let Some(carried) = &carried {
             carried.trace().begin(&model, &self.id);
         }
-        let asked = Arc::new(Asked {
+        let asked = Arc::new(EmbeddedRequest {
             request: RequestAddress(address),
             release,
             respond,
@@ -356,13 +363,13 @@ impl InferenceRequest {
             is_released: AtomicBool::new(false),
             outbox: Mutex::default(),
         });
-        let stamps = Stamps {
+        let stamps = Timestamps {
             request_start_ns: monotonic_ns(),
-            ..Stamps::default()
+            ..Timestamps::default()
         };
         let completion = Arc::clone(&asked) as Arc<dyn Completion>;
         let admitted = self
-            .draft(Arc::clone(&asked) as Arc<dyn Asker>)
+            .draft(Arc::clone(&asked) as Arc<dyn RequestObserver>)
             .and_then(|draft| {
                 conch_engine::admit::admit_reserved(reservation, draft, &completion, 0, stamps)
             });
@@ -375,7 +382,7 @@ impl InferenceRequest {
                 return Err(error);
             }
         };
-        *self.run() = Some(Arc::new(Run {
+        *self.run() = Some(Arc::new(RequestRun {
             asked: Arc::downgrade(&asked),
             ticket: Arc::downgrade(&ticket),
             timekeeper: Arc::clone(server.timekeeper()),
@@ -385,7 +392,7 @@ impl InferenceRequest {
     }
 
     /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
-    fn reserve(&self, server: &Arc<Server>) -> Result<Reservation, Error> {
+    fn reserve(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
         let Some(gate) = server.gate() else {
             return self.reserve_place(server);
         };
@@ -395,14 +402,14 @@ impl InferenceRequest {
         Ok(reservation)
     }
 
-    fn reserve_place(&self, server: &Arc<Server>) -> Result<Reservation, Error> {
+    fn reserve_place(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
         let sequence = self.sequence();
-        let place = |model| Reservation::of_sequence(model, self.version, &sequence, self.flags);
+        let place = |model| InFlightPermit::of_sequence(model, self.version, &sequence, self.flags);
         let refusal = match place(&self.model) {
             Ok(reservation) => return Ok(reservation),
             Err(refusal) => refusal,
         };
-        if refusal == NoPlace::Retired {
+        if refusal == Rejected::Retired {
             let snapshot = server.registry().snapshot();
             let successor = snapshot.find(&self.model.name, self.version);
             if let Some(reservation) = successor.ok().and_then(|model| place(model).ok()) {
@@ -411,9 +418,9 @@ impl InferenceRequest {
             if let Some(demand) = server.demand() {
                 // It has made room since this request was made.
                 match demand.summon(server, &self.model.name, self.version)? {
-                    Summons::Here(Some(reservation)) => return Ok(reservation),
-                    Summons::Here(None) => {}
-                    Summons::Coming(_) => return Err(Demand::later(&self.model.name)),
+                    LoadOutcome::Here(Some(reservation)) => return Ok(reservation),
+                    LoadOutcome::Here(None) => {}
+                    LoadOutcome::Coming(_) => return Err(OnDemand::later(&self.model.name)),
                 }
             }
         }
@@ -427,14 +434,14 @@ impl InferenceRequest {
 
     fn sequence(&self) -> CorrelationId {
         match &self.correlation_id {
-            Correlation::Unsigned(number) => CorrelationId::Unsigned(*number),
-            Correlation::Text(text) => {
+            CorrelationText::Unsigned(number) => CorrelationId::Unsigned(*number),
+            CorrelationText::Text(text) => {
                 CorrelationId::Text(text.to_string_lossy().into_owned().into())
             }
         }
     }
 
-    fn draft(&self, asker: Arc<dyn Asker>) -> Result<Draft<'_>, Error> {
+    fn draft(&self, asker: Arc<dyn RequestObserver>) -> Result<Draft<'_>, Error> {
         let mut draft = Draft {
             id: self.id.to_str().unwrap_or_default(),
             correlation_id: self.sequence(),
@@ -475,7 +482,8 @@ impl InferenceRequest {
                 .policies
                 .iter()
                 .map(|(policy, chunks)| {
-                    let views: SmallVec<[View; 1]> = chunks.iter().map(MemoryChunk::view).collect();
+                    let views: SmallVec<[ByteView; 1]> =
+                        chunks.iter().map(MemoryChunk::view).collect();
                     (policy.as_str().into(), views)
                 })
                 .collect(),
@@ -488,17 +496,17 @@ impl InferenceRequest {
         self.inputs.iter().filter(is_extra).map(extra).collect()
     }
 
-    fn last_run(&self) -> Option<Arc<Run>> {
+    fn last_run(&self) -> Option<Arc<RequestRun>> {
         self.run().clone()
     }
 
-    fn run(&self) -> MutexGuard<'_, Option<Arc<Run>>> {
+    fn run(&self) -> MutexGuard<'_, Option<Arc<RequestRun>>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn invalid(&self, message: &str) -> Error {
         let id = self.id.to_string_lossy();
-        Error::invalid(format!("{}{message}", Prefix(&id)))
+        Error::invalid(format!("{}{message}", RequestIdPrefix(&id)))
     }
 
     fn no_input(&self, name: &str) -> Error {
@@ -526,7 +534,7 @@ impl InferenceRequest {
     }
 }
 
-impl Run {
+impl RequestRun {
     /// The release callback has not been called.
     fn is_on_loan(&self) -> bool {
         let asked = self.asked.upgrade();
@@ -543,9 +551,9 @@ impl Run {
 }
 
 impl MemoryChunk {
-    fn view(&self) -> View {
+    fn view(&self) -> ByteView {
         // SAFETY: the embedder keeps the memory until the release callback, which comes after the last use of the view.
-        unsafe { View::foreign(self.base.cast(), self.length, self.place, None) }
+        unsafe { ByteView::foreign(self.base.cast(), self.length, self.place, None) }
     }
 
     fn attributes(&self) -> BufferAttributes {

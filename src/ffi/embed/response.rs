@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use conch_engine::{Error, ModelVersion, Output, Response};
 
-use super::placement::Placed;
-use crate::boundary::{Tag, c_string, handles};
-use crate::host::LentParameter;
+use super::placement::PlacedBuffer;
+use crate::boundary::{HandleTag, c_string, handles};
+use crate::host::BackendParameter;
 use crate::objects::BufferPlace;
 
 handles! {
@@ -18,13 +18,13 @@ handles! {
 /// See the module.
 #[repr(C)]
 pub(crate) struct InferenceResponse {
-    tag: Tag<conch_abi::TRITONSERVER_InferenceResponse>,
+    tag: HandleTag<conch_abi::TRITONSERVER_InferenceResponse>,
     model: Arc<ModelVersion>,
     model_name: OnceLock<CString>,
     id: CString,
     outcome: Result<Response, Error>,
     output_names: OnceLock<Vec<CString>>,
-    parameters: OnceLock<Vec<LentParameter>>,
+    parameters: OnceLock<Vec<BackendParameter>>,
 }
 
 impl InferenceResponse {
@@ -34,7 +34,7 @@ impl InferenceResponse {
         outcome: Result<Response, Error>,
     ) -> InferenceResponse {
         InferenceResponse {
-            tag: Tag::new(),
+            tag: HandleTag::new(),
             model,
             model_name: OnceLock::new(),
             id,
@@ -62,12 +62,12 @@ impl InferenceResponse {
         self.id.as_ptr()
     }
 
-    pub(crate) fn parameters(&self) -> &[LentParameter] {
+    pub(crate) fn parameters(&self) -> &[BackendParameter] {
         self.parameters.get_or_init(|| {
             let made = self.outcome.as_ref().map(|response| &*response.parameters);
             made.unwrap_or_default()
                 .iter()
-                .map(LentParameter::of)
+                .map(BackendParameter::of)
                 .collect()
         })
     }
@@ -104,7 +104,7 @@ impl InferenceResponse {
 
 /// Where the bytes of an output lie: address, attributes, and what the allocator keeps with them.
 pub(crate) fn location(output: &Output) -> (*const c_void, BufferPlace, *mut c_void) {
-    match Placed::of(&output.data) {
+    match PlacedBuffer::of(&output.data) {
         Some(placed) => (
             placed.buffer().cast_const(),
             placed.place_of_buffer(),

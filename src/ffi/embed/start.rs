@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use conch_engine::{Error, Options, Server};
+use conch_engine::{EngineOptions, Error, Server};
 use conch_remote::Cloud;
 
-use crate::host::{self, Host};
+use crate::host::{self, BackendLibraries};
 
 /// Starts a server with remote repositories and its plug-ins, and tells these which one it is. Blocks until all models are loaded or
 /// have failed. What both sides are to agree on is taken from `options`.
@@ -13,14 +13,14 @@ use crate::host::{self, Host};
 /// # Errors
 /// As [`Server::start`].
 pub fn start(
-    mut options: Options,
-    mut plugins: host::Options,
-) -> Result<(Arc<Server>, Arc<Host>), Error> {
+    mut options: EngineOptions,
+    mut plugins: host::HostOptions,
+) -> Result<(Arc<Server>, Arc<BackendLibraries>), Error> {
     options.remote = Arc::new(Cloud::new());
     plugins.server_id.clone_from(&options.server_id);
     plugins.auto_complete = options.auto_complete;
     plugins.host_policies.clone_from(&options.host_policies);
-    let host = Host::new(plugins);
+    let host = BackendLibraries::new(plugins);
     let server = Server::start(options, Arc::clone(&host) as Arc<_>)?;
     host.bind_server(&server);
     Ok((server, host))

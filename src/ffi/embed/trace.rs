@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::ModelVersion;
-use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
+use conch_engine::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
 use conch_log as log;
 
 use super::callbacks::{
     conch_guard_activity, conch_guard_tensor_activity, conch_guard_trace_release, log_failure,
     on_exception,
 };
-use crate::boundary::{Tag, as_handle, c_string, handles, into_handle, take};
+use crate::boundary::{HandleTag, as_handle, c_string, handles, into_handle, take};
 use crate::objects::BufferPlace;
 
 handles! {
@@ -40,12 +40,12 @@ unsafe impl Sync for TraceFunctions {}
 /// See the module.
 #[repr(C)]
 pub(crate) struct TraceHandle {
-    tag: Tag<abi::TRITONSERVER_InferenceTrace>,
+    tag: HandleTag<abi::TRITONSERVER_InferenceTrace>,
     level: u32,
     pub(crate) id: u64,
     pub(crate) parent_id: u64,
     functions: TraceFunctions,
-    subject: Mutex<Subject>,
+    subject: Mutex<EmbeddedTraceSubject>,
     /// What it stands for, if the request is traced by the server itself: then `functions` are none.
     inner: OnceLock<Trace>,
     /// Whose child it is, until it is known what it is about.
@@ -54,7 +54,7 @@ pub(crate) struct TraceHandle {
 
 /// What the trace is about. Addresses of the texts are handed out: they hold until the text is set again.
 #[derive(Default)]
-pub(crate) struct Subject {
+pub(crate) struct EmbeddedTraceSubject {
     pub(crate) model_name: CString,
     pub(crate) model_version: i64,
     pub(crate) request_id: CString,
@@ -70,7 +70,7 @@ impl TraceHandle {
             (level & !deprecated) | abi::TRITONSERVER_TRACE_LEVEL_TIMESTAMPS
         };
         TraceHandle {
-            tag: Tag::new(),
+            tag: HandleTag::new(),
             level,
             id: next_id(),
             parent_id,
@@ -129,7 +129,7 @@ impl TraceHandle {
         self.origin.is_none() && self.inner.get().is_some()
     }
 
-    pub(crate) fn subject(&self) -> MutexGuard<'_, Subject> {
+    pub(crate) fn subject(&self) -> MutexGuard<'_, EmbeddedTraceSubject> {
         self.subject.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,29 +185,29 @@ impl TraceHandle {
 }
 
 /// A trace that a request carries; goes back to its maker on drop.
-pub(super) struct Carried {
+pub(super) struct CarriedTrace {
     handle: *mut abi::TRITONSERVER_InferenceTrace,
     /// The request was refused, and the trace stayed with its maker.
     is_returned: AtomicBool,
 }
 
 // SAFETY: the handle is only used through shared references, whose target is `Sync`, until it is given back once.
-unsafe impl Send for Carried {}
+unsafe impl Send for CarriedTrace {}
 // SAFETY: as above.
-unsafe impl Sync for Carried {}
+unsafe impl Sync for CarriedTrace {}
 
-impl Carried {
+impl CarriedTrace {
     /// Takes a trace over, or none.
     ///
     /// # Safety
     /// `handle` is null or a live trace that belongs to nobody else.
     pub(super) unsafe fn take(
         handle: *mut abi::TRITONSERVER_InferenceTrace,
-    ) -> Option<Arc<Carried>> {
+    ) -> Option<Arc<CarriedTrace>> {
         if handle.is_null() {
             return None;
         }
-        let carried = Arc::new(Carried {
+        let carried = Arc::new(CarriedTrace {
             handle,
             is_returned: AtomicBool::new(false),
         });
@@ -229,7 +229,7 @@ impl Carried {
     }
 }
 
-impl Drop for Carried {
+impl Drop for CarriedTrace {
     fn drop(&mut self) {
         if *self.is_returned.get_mut() {
             return;
@@ -253,8 +253,8 @@ impl Drop for Carried {
     }
 }
 
-impl TraceSink for Carried {
-    fn reached(&self, activity: Activity, timestamp_ns: u64) {
+impl TraceSink for CarriedTrace {
+    fn reached(&self, activity: TraceActivity, timestamp_ns: u64) {
         match self.trace().inner.get() {
             Some(inner) => inner.reach(activity, timestamp_ns),
             None => self.trace().report(activity as u32, timestamp_ns),
@@ -282,7 +282,7 @@ impl TraceSink for Carried {
         }
         let handle = into_handle(Box::new(child));
         // SAFETY: made just now, for this carrier alone; its maker frees it when it is released.
-        let carried = unsafe { Carried::take(handle) }?;
+        let carried = unsafe { CarriedTrace::take(handle) }?;
         Some(Trace::new(carried))
     }
 
@@ -295,7 +295,7 @@ impl TraceSink for Carried {
             && trace.functions.tensor_activity.is_some()
     }
 
-    fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+    fn showed(&self, activity: TraceActivity, tensor: &TracedTensor<'_>) {
         let trace = self.trace();
         if let Some(inner) = trace.inner.get() {
             inner.sink().showed(activity, tensor);
@@ -329,5 +329,6 @@ impl TraceSink for Carried {
 /// The C API's handle of a trace, if it came through the C API.
 pub(crate) fn handle_of(trace: &Trace) -> Option<*mut abi::TRITONSERVER_InferenceTrace> {
     let sink: &dyn Any = &**trace.sink();
-    sink.downcast_ref::<Carried>().map(|carried| carried.handle)
+    sink.downcast_ref::<CarriedTrace>()
+        .map(|carried| carried.handle)
 }

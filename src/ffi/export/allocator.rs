@@ -10,12 +10,12 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use super::export;
-use crate::boundary::{Tag, borrow, delete, give, handles};
+use crate::boundary::{HandleTag, borrow, delete, give, handles};
 
 /// One allocator.
 #[repr(C)]
 pub(crate) struct ResponseAllocator {
-    tag: Tag<abi::TRITONSERVER_ResponseAllocator>,
+    tag: HandleTag<abi::TRITONSERVER_ResponseAllocator>,
     /// Shared with the requests that use it, and with the buffers that it gave.
     pub(crate) functions: Arc<AllocatorFunctions>,
 }
@@ -70,7 +70,7 @@ export! {
             return Err(Error::invalid("a response allocator needs functions to allocate and to release"));
         }
         give(allocator, Box::new(ResponseAllocator {
-            tag: Tag::new(),
+            tag: HandleTag::new(),
             functions: Arc::new(AllocatorFunctions {
                 allocate: alloc_fn,
                 release: release_fn,

@@ -9,7 +9,7 @@ use conch_engine::Error;
 use super::backend_statistics::report_memory;
 use super::export;
 use crate::boundary::{as_handle, borrow, give, write};
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 /// The only version of the configuration's JSON form.
 const CONFIG_VERSION: u32 = 1;
@@ -56,7 +56,7 @@ export! {
     ) {
         check_config_version(config_version)?;
         let json = conch_config::to_json(&borrow(model)?.current_config().message);
-        give(model_config, Box::new(Message::new(json)))
+        give(model_config, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONBACKEND_ModelAutoCompleteConfig(

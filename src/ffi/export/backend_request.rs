@@ -8,24 +8,24 @@ use conch_engine::{CorrelationId, Error};
 use super::export;
 use super::parameter::write_parameter;
 use crate::boundary::{as_handle, borrow, release, text, write};
-use crate::host::{LentInput, Loan};
+use crate::host::{BackendInput, BackendRequest};
 
 /// How upstream begins messages about a request: with its id, if it has one.
-fn prefix(loan: &Loan) -> String {
+fn prefix(loan: &BackendRequest) -> String {
     match loan.origin() {
         Ok(origin) if !origin.id.is_empty() => format!("[request id: {}] ", origin.id),
         _ => String::from("[request id: <id_unknown>] "),
     }
 }
 
-fn out_of_bounds(loan: &Loan, index: u32, count: usize, parts: &str) -> Error {
+fn out_of_bounds(loan: &BackendRequest, index: u32, count: usize, parts: &str) -> Error {
     Error::invalid(format!(
         "{}out of bounds index {index}: request has {count} {parts}",
         prefix(loan)
     ))
 }
 
-fn input_at(loan: &Loan, index: u32) -> Result<&LentInput, Error> {
+fn input_at(loan: &BackendRequest, index: u32) -> Result<&BackendInput, Error> {
     let input = usize::try_from(index)
         .ok()
         .and_then(|index| loan.inputs().get(index));

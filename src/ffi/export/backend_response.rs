@@ -9,15 +9,17 @@ use conch_engine::{Error, ParameterValue};
 
 use super::export;
 use crate::boundary::{borrow, borrow_mut, delete, give, slice, take, text, write};
-use crate::host::{Answer, AnswerOutput, Factory, Loan, Sender};
+use crate::host::{
+    BackendOutput, BackendRequest, BackendResponse, ResponseFactory, ResponseSender,
+};
 
 /// Another reference to the loan behind a request's handle.
 ///
 /// # Safety
 /// `request` is null or live.
-unsafe fn share(request: *mut abi::TRITONBACKEND_Request) -> Result<Arc<Loan>, Error> {
+unsafe fn share(request: *mut abi::TRITONBACKEND_Request) -> Result<Arc<BackendRequest>, Error> {
     // SAFETY: by this function's contract.
-    let loan: NonNull<Loan> = NonNull::from(unsafe { borrow(request) }?);
+    let loan: NonNull<BackendRequest> = NonNull::from(unsafe { borrow(request) }?);
     // SAFETY: just borrowed from a live handle.
     unsafe { loan.as_ref() }.check_owned()?;
     // SAFETY: handles of requests come from `Arc::into_raw`, and a live one still owns its count.
@@ -30,7 +32,7 @@ unsafe fn share(request: *mut abi::TRITONBACKEND_Request) -> Result<Arc<Loan>, E
 /// # Safety
 /// `name` ends with NUL; the targets are writable and may not be null.
 unsafe fn describe(
-    output: &AnswerOutput,
+    output: &BackendOutput,
     datatype: *mut abi::TRITONSERVER_DataType,
     shape: *mut *const i64,
     dim_count: *mut u64,
@@ -51,8 +53,8 @@ export! {
     fn TRITONBACKEND_ResponseFactoryNew(
         factory: *mut *mut abi::TRITONBACKEND_ResponseFactory, request: *mut abi::TRITONBACKEND_Request,
     ) {
-        let sender = Sender::new(share(request)?);
-        give(factory, Box::new(Factory::new(sender)))
+        let sender = ResponseSender::new(share(request)?);
+        give(factory, Box::new(ResponseFactory::new(sender)))
     }
 
     fn TRITONBACKEND_ResponseFactoryDelete(factory: *mut abi::TRITONBACKEND_ResponseFactory) {
@@ -72,13 +74,13 @@ export! {
     fn TRITONBACKEND_ResponseNew(
         response: *mut *mut abi::TRITONBACKEND_Response, request: *mut abi::TRITONBACKEND_Request,
     ) {
-        give(response, Answer::begin(Sender::new(share(request)?))?)
+        give(response, BackendResponse::begin(ResponseSender::new(share(request)?))?)
     }
 
     fn TRITONBACKEND_ResponseNewFromFactory(
         response: *mut *mut abi::TRITONBACKEND_Response, factory: *mut abi::TRITONBACKEND_ResponseFactory,
     ) {
-        give(response, Answer::begin(borrow(factory)?.sender.another())?)
+        give(response, BackendResponse::begin(borrow(factory)?.sender.another())?)
     }
 
     fn TRITONBACKEND_ResponseDelete(response: *mut abi::TRITONBACKEND_Response) {

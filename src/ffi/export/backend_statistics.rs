@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_engine::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
-use conch_engine::trace::Activity;
+use conch_engine::trace::TraceActivity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;
-use crate::boundary::{Tag, borrow, borrow_mut, delete, give, handles, slice};
-use crate::host::{LoadedModel, Loan};
+use crate::boundary::{HandleTag, borrow, borrow_mut, delete, give, handles, slice};
+use crate::host::{BackendRequest, LoadedModel};
 use crate::objects::kind_of;
 
 handles! {
-    TRITONBACKEND_ModelInstanceResponseStatistics => ResponseStatistics, "response statistics", tagged;
+    TRITONBACKEND_ModelInstanceResponseStatistics => BackendResponseStatistics, "response statistics", tagged;
 }
 
 /// What a backend collects about one response before it reports it. Times are monotonic ns.
 #[derive(Default)]
 #[repr(C)]
-pub(crate) struct ResponseStatistics {
-    tag: Tag<abi::TRITONBACKEND_ModelInstanceResponseStatistics>,
+pub(crate) struct BackendResponseStatistics {
+    tag: HandleTag<abi::TRITONBACKEND_ModelInstanceResponseStatistics>,
     version: Option<Arc<ModelVersion>>,
-    loan: Option<Arc<Loan>>,
+    loan: Option<Arc<BackendRequest>>,
     start_ns: u64,
     output_start_ns: u64,
     end_ns: u64,
@@ -30,9 +30,9 @@ pub(crate) struct ResponseStatistics {
     error: Option<u32>,
 }
 
-impl ResponseStatistics {
+impl BackendResponseStatistics {
     fn report(&self) -> ResponseReport {
-        let ResponseStatistics {
+        let BackendResponseStatistics {
             start_ns,
             output_start_ns,
             end_ns,
@@ -102,10 +102,10 @@ export! {
         let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
         executed.report_execution(&loan.origin()?.model, success, &span);
         if let Some(trace) = loan.trace() {
-            trace.reach(Activity::ComputeStart, exec_start_ns);
-            trace.reach(Activity::ComputeInputEnd, compute_start_ns);
-            trace.reach(Activity::ComputeOutputStart, compute_end_ns);
-            trace.reach(Activity::ComputeEnd, exec_end_ns);
+            trace.reach(TraceActivity::ComputeStart, exec_start_ns);
+            trace.reach(TraceActivity::ComputeInputEnd, compute_start_ns);
+            trace.reach(TraceActivity::ComputeOutputStart, compute_end_ns);
+            trace.reach(TraceActivity::ComputeEnd, exec_end_ns);
         }
         loan.mark_reported();
         Ok(())
@@ -125,7 +125,7 @@ export! {
     fn TRITONBACKEND_ModelInstanceResponseStatisticsNew(
         response_statistics: *mut *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
     ) {
-        give(response_statistics, Box::<ResponseStatistics>::default())
+        give(response_statistics, Box::<BackendResponseStatistics>::default())
     }
 
     fn TRITONBACKEND_ModelInstanceResponseStatisticsDelete(

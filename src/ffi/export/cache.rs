@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_memory::Kind;
+use conch_memory::MemoryKind;
 
 use super::export;
 use crate::boundary::{borrow, write};
@@ -17,7 +17,7 @@ use crate::objects::{BufferAttributes, kind_of};
 /// INVALID_ARG for memory that the CPU cannot read.
 fn byte_size_of(attributes: &BufferAttributes) -> Result<usize, Error> {
     let attributes = attributes.load();
-    if kind_of(attributes.memory_type)? == Kind::Gpu {
+    if kind_of(attributes.memory_type)? == MemoryKind::Gpu {
         return Err(Error::invalid(
             "Only buffers in CPU memory are allowed in cache currently",
         ));
@@ -59,7 +59,7 @@ export! {
         any_null(entry, base, buffer_attributes)?;
         let buffer = borrow(entry)?.get(index)?;
         write(base, buffer.base)?;
-        borrow(buffer_attributes)?.store(buffer.byte_size as u64, Kind::Cpu as u32, 0);
+        borrow(buffer_attributes)?.store(buffer.byte_size as u64, MemoryKind::Cpu as u32, 0);
         Ok(())
     }
 

@@ -8,15 +8,15 @@ use conch_engine::metrics::{Family, FamilyKind, Metric};
 
 use super::export;
 use crate::boundary::{
-    Tag, borrow, borrow_mut, delete, give, handles, lossy_text, slice, text, write,
+    HandleTag, borrow, borrow_mut, delete, give, handles, lossy_text, slice, text, write,
 };
-use crate::objects::Value;
+use crate::objects::NamedValue;
 
 /// What a metric is made with beyond its labels.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct MetricArguments {
-    tag: Tag<abi::TRITONSERVER_MetricArgs>,
+    tag: HandleTag<abi::TRITONSERVER_MetricArgs>,
     /// Upper bounds of a histogram's buckets, once set.
     bounds: Option<Vec<f64>>,
 }
@@ -29,13 +29,13 @@ handles! {
 
 #[repr(C)]
 pub(crate) struct FamilyHandle {
-    tag: Tag<abi::TRITONSERVER_MetricFamily>,
+    tag: HandleTag<abi::TRITONSERVER_MetricFamily>,
     family: Family,
 }
 
 #[repr(C)]
 pub(crate) struct MetricHandle {
-    tag: Tag<abi::TRITONSERVER_Metric>,
+    tag: HandleTag<abi::TRITONSERVER_Metric>,
     metric: Metric,
 }
 
@@ -63,7 +63,7 @@ unsafe fn new_metric(
         // SAFETY: live by this function's contract.
         let parameter = unsafe { borrow(*label) }?;
         let name = parameter.name.to_string_lossy().into_owned();
-        let Value::Text(value) = &parameter.value else {
+        let NamedValue::Text(value) = &parameter.value else {
             return Err(Error::invalid(format!(
                 "Parameter [{name}] must have a type of TRITONSERVER_PARAMETER_STRING to be added as a label."
             )));
@@ -76,7 +76,7 @@ unsafe fn new_metric(
         give(
             metric,
             Box::new(MetricHandle {
-                tag: Tag::new(),
+                tag: HandleTag::new(),
                 metric: made,
             }),
         )
@@ -95,7 +95,7 @@ export! {
             _ => return Err(Error::invalid("Unsupported kind passed to MetricFamily constructor.")),
         };
         let opened = Family::open(kind, text(name, "name")?, &lossy_text(description))?;
-        give(family, Box::new(FamilyHandle { tag: Tag::new(), family: opened }))
+        give(family, Box::new(FamilyHandle { tag: HandleTag::new(), family: opened }))
     }
 
     fn TRITONSERVER_MetricFamilyDelete(family: *mut abi::TRITONSERVER_MetricFamily) {

@@ -4,14 +4,16 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::demand::Summons;
-use conch_engine::{Demand, Error, ModelVersion, ParameterValue, Server};
-use conch_memory::Place;
+use conch_engine::demand::LoadOutcome;
+use conch_engine::{Error, ModelVersion, OnDemand, ParameterValue, Server};
+use conch_memory::MemoryPlace;
 
 use super::export;
 use super::server::version_of;
 use crate::boundary::{borrow, borrow_mut, c_string, delete, give, slice, text, write};
-use crate::embed::{Allocator, Callback, Correlation, InferenceRequest, MemoryChunk};
+use crate::embed::{
+    CorrelationText, EmbedderCallback, InferenceRequest, MemoryChunk, RequestAllocator,
+};
 use crate::objects::kind_of;
 
 /// The longest textual correlation id, in bytes, as upstream counts.
@@ -40,7 +42,7 @@ unsafe fn chunk(
     Ok(MemoryChunk {
         base,
         length: byte_size,
-        place: Place {
+        place: MemoryPlace {
             kind: kind_of(memory_type)?,
             id: memory_type_id,
         },
@@ -55,9 +57,9 @@ fn find(
     version: Option<i64>,
 ) -> Result<Arc<ModelVersion>, Error> {
     if let Some(demand) = server.demand()
-        && let Summons::Coming(_) = demand.summon(server, name, version)?
+        && let LoadOutcome::Coming(_) = demand.summon(server, name, version)?
     {
-        return Err(Demand::later(name));
+        return Err(OnDemand::later(name));
     }
     let snapshot = server.registry().snapshot();
     snapshot.find(name, version).cloned()
@@ -106,8 +108,8 @@ export! {
         inference_request: *mut abi::TRITONSERVER_InferenceRequest, correlation_id: *mut u64,
     ) {
         match &borrow(inference_request)?.correlation_id {
-            Correlation::Unsigned(number) => write(correlation_id, *number),
-            Correlation::Text(_) => Err(Error::invalid("given request's correlation id is not an unsigned int")),
+            CorrelationText::Unsigned(number) => write(correlation_id, *number),
+            CorrelationText::Text(_) => Err(Error::invalid("given request's correlation id is not an unsigned int")),
         }
     }
 
@@ -115,15 +117,15 @@ export! {
         inference_request: *mut abi::TRITONSERVER_InferenceRequest, correlation_id: *mut *const c_char,
     ) {
         match &borrow(inference_request)?.correlation_id {
-            Correlation::Text(text) => write(correlation_id, text.as_ptr()),
-            Correlation::Unsigned(_) => Err(Error::invalid("given request's correlation id is not a string")),
+            CorrelationText::Text(text) => write(correlation_id, text.as_ptr()),
+            CorrelationText::Unsigned(_) => Err(Error::invalid("given request's correlation id is not a string")),
         }
     }
 
     fn TRITONSERVER_InferenceRequestSetCorrelationId(
         inference_request: *mut abi::TRITONSERVER_InferenceRequest, correlation_id: u64,
     ) {
-        borrow_mut(inference_request)?.correlation_id = Correlation::Unsigned(correlation_id);
+        borrow_mut(inference_request)?.correlation_id = CorrelationText::Unsigned(correlation_id);
         Ok(())
     }
 
@@ -135,7 +137,7 @@ export! {
         if text.as_bytes().len() > CORRELATION_ID_BYTES_MAX {
             return Err(Error::unsupported("string correlation ID cannot be longer than 128 characters"));
         }
-        request.correlation_id = Correlation::Text(text);
+        request.correlation_id = CorrelationText::Text(text);
         Ok(())
     }
 
@@ -283,7 +285,7 @@ export! {
     ) {
         let request = borrow_mut(inference_request)?;
         let function = request_release_fn.ok_or_else(|| Error::invalid("request_release_fn was nullptr"))?;
-        request.set_release(Callback::new(function, request_release_userp));
+        request.set_release(EmbedderCallback::new(function, request_release_userp));
         Ok(())
     }
 
@@ -296,8 +298,8 @@ export! {
         let function = response_fn.ok_or_else(|| Error::invalid("response_fn was nullptr"))?;
         let functions = Arc::clone(&borrow(response_allocator)?.functions);
         request.set_respond(
-            Allocator::new(response_allocator, functions, response_allocator_userp),
-            Callback::new(function, response_userp),
+            RequestAllocator::new(response_allocator, functions, response_allocator_userp),
+            EmbedderCallback::new(function, response_userp),
         );
         Ok(())
     }

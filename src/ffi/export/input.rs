@@ -4,11 +4,11 @@ use std::ffi::{c_char, c_void};
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_memory::View;
+use conch_memory::ByteView;
 
 use super::export;
 use crate::boundary::{as_handle, borrow, text, write, write_optional};
-use crate::host::LentInput;
+use crate::host::BackendInput;
 
 /// Where the caller wants an input's properties; each may be null.
 struct PropertyTargets {
@@ -23,8 +23,8 @@ struct PropertyTargets {
 /// # Safety
 /// The input's request is live; the targets are null or writable.
 unsafe fn properties(
-    lent: &LentInput,
-    policy: Option<&[View]>,
+    lent: &BackendInput,
+    policy: Option<&[ByteView]>,
     targets: PropertyTargets,
 ) -> Result<(), Error> {
     // SAFETY: by this function's contract.
@@ -48,7 +48,7 @@ unsafe fn properties(
 /// # Safety
 /// As of `TRITONBACKEND_InputBuffer`, whose arguments these are.
 unsafe fn buffer_at(
-    chunks: &[View],
+    chunks: &[ByteView],
     index: u32,
     buffer: *mut *const c_void,
     buffer_byte_size: *mut u64,
@@ -78,9 +78,9 @@ unsafe fn buffer_at(
 /// # Safety
 /// `host_policy_name` is null or ends with NUL.
 unsafe fn policy_chunks(
-    lent: &LentInput,
+    lent: &BackendInput,
     host_policy_name: *const c_char,
-) -> Result<Option<&[View]>, Error> {
+) -> Result<Option<&[ByteView]>, Error> {
     let Some(extra) = lent.extra() else {
         return Ok(None);
     };

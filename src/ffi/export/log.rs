@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_log::{self as log, Level};
+use conch_log::{self as log, LogLevel};
 
 use super::export;
 use crate::boundary::lossy_text;
@@ -22,12 +22,12 @@ pub(super) fn flush_log_at_exit() {
     });
 }
 
-fn level_of(level: abi::TRITONSERVER_LogLevel) -> Option<Level> {
+fn level_of(level: abi::TRITONSERVER_LogLevel) -> Option<LogLevel> {
     match level {
-        abi::TRITONSERVER_LOG_INFO => Some(Level::Info),
-        abi::TRITONSERVER_LOG_WARN => Some(Level::Warning),
-        abi::TRITONSERVER_LOG_ERROR => Some(Level::Error),
-        abi::TRITONSERVER_LOG_VERBOSE => Some(Level::Verbose(1)),
+        abi::TRITONSERVER_LOG_INFO => Some(LogLevel::Info),
+        abi::TRITONSERVER_LOG_WARN => Some(LogLevel::Warning),
+        abi::TRITONSERVER_LOG_ERROR => Some(LogLevel::Error),
+        abi::TRITONSERVER_LOG_VERBOSE => Some(LogLevel::Verbose(1)),
         _ => None,
     }
 }

@@ -4,19 +4,21 @@ use std::ffi::c_void;
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_memory::{ALIGNMENT_BYTES, Kind};
+use conch_memory::{ALIGNMENT_BYTES, MemoryKind};
 
 use super::export;
-use crate::boundary::{Tag, borrow, handles, write};
+use crate::boundary::{HandleTag, borrow, handles, write};
 use crate::objects::kind_of;
 
 /// The one memory manager: host memory comes from the C allocator, whose blocks know their size when they are freed.
 #[repr(C)]
 pub(crate) struct MemoryManager {
-    tag: Tag<abi::TRITONBACKEND_MemoryManager>,
+    tag: HandleTag<abi::TRITONBACKEND_MemoryManager>,
 }
 
-pub(crate) static MEMORY_MANAGER: MemoryManager = MemoryManager { tag: Tag::new() };
+pub(crate) static MEMORY_MANAGER: MemoryManager = MemoryManager {
+    tag: HandleTag::new(),
+};
 
 handles! {
     TRITONBACKEND_MemoryManager => MemoryManager, "memory manager", tagged;
@@ -30,9 +32,9 @@ export! {
         borrow(manager)?;
         let _ = memory_type_id;
         match kind_of(memory_type)? {
-            Kind::Gpu => return Err(Error::unsupported("GPU memory allocation not supported")),
-            Kind::CpuPinned => return Err(Error::unsupported("Pinned memory allocation not supported")),
-            Kind::Cpu => {}
+            MemoryKind::Gpu => return Err(Error::unsupported("GPU memory allocation not supported")),
+            MemoryKind::CpuPinned => return Err(Error::unsupported("Pinned memory allocation not supported")),
+            MemoryKind::Cpu => {}
         }
         let refused = || Error::unavailable("CPU memory allocation failed");
         let mut memory = std::ptr::null_mut();
@@ -51,9 +53,9 @@ export! {
         borrow(manager)?;
         let _ = memory_type_id;
         match kind_of(memory_type)? {
-            Kind::Gpu => Err(Error::unsupported("GPU memory allocation not supported")),
-            Kind::CpuPinned => Err(Error::unsupported("Pinned memory allocation not supported")),
-            Kind::Cpu => {
+            MemoryKind::Gpu => Err(Error::unsupported("GPU memory allocation not supported")),
+            MemoryKind::CpuPinned => Err(Error::unsupported("Pinned memory allocation not supported")),
+            MemoryKind::Cpu => {
                 libc::free(buffer);
                 Ok(())
             }

@@ -6,7 +6,7 @@ use conch_abi as abi;
 
 use super::export;
 use crate::boundary::{borrow, delete, give, slice, write};
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 export! {
     fn TRITONSERVER_MessageNewFromSerializedJson(
@@ -14,7 +14,7 @@ export! {
     ) {
         // Not parsed here, as upstream: whoever reads the message says what is wrong with it.
         let bytes = slice(base.cast::<u8>(), byte_size, "base")?;
-        give(message, Box::new(Message::new(bytes)))
+        give(message, Box::new(JsonMessage::new(bytes)))
     }
 
     fn TRITONSERVER_MessageDelete(message: *mut abi::TRITONSERVER_Message) {

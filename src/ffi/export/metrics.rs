@@ -7,10 +7,10 @@ use conch_engine::Error;
 
 use super::export;
 use crate::boundary::{borrow, delete, handles, write};
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 /// The text of all metrics at one moment.
-pub(crate) struct MetricsText(pub(crate) Message);
+pub(crate) struct MetricsText(pub(crate) JsonMessage);
 
 handles! {
     TRITONSERVER_Metrics => MetricsText, "metrics";

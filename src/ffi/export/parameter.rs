@@ -7,11 +7,11 @@ use conch_abi as abi;
 use conch_engine::Error;
 
 use crate::boundary::{delete, guard_value, into_handle, write};
-use crate::host::{LentParameter, LentValue};
-use crate::objects::{Parameter, Value};
+use crate::host::{BackendParameter, BackendParameterValue};
+use crate::objects::{NamedParameter, NamedValue};
 
 /// Where a caller wants a parameter's name, its type and the address of its value.
-type Targets = (
+type ParameterTargets = (
     *mut *const c_char,
     *mut abi::TRITONSERVER_ParameterType,
     *mut *const c_void,
@@ -25,10 +25,10 @@ type Targets = (
 /// # Safety
 /// Each target is null or writable.
 pub(super) unsafe fn write_parameter(
-    parameters: &[LentParameter],
+    parameters: &[BackendParameter],
     owner: &str,
     index: u32,
-    (name, kind, value): Targets,
+    (name, kind, value): ParameterTargets,
 ) -> Result<(), Error> {
     let place = usize::try_from(index).unwrap_or(usize::MAX);
     let Some(parameter) = parameters.get(place) else {
@@ -38,10 +38,10 @@ pub(super) unsafe fn write_parameter(
         )));
     };
     let kind_of_value = match parameter.value {
-        LentValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
-        LentValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
-        LentValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
-        LentValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
+        BackendParameterValue::Text(_) => abi::TRITONSERVER_PARAMETER_STRING,
+        BackendParameterValue::Int(_) => abi::TRITONSERVER_PARAMETER_INT,
+        BackendParameterValue::Bool(_) => abi::TRITONSERVER_PARAMETER_BOOL,
+        BackendParameterValue::Double(_) => abi::TRITONSERVER_PARAMETER_DOUBLE,
     };
     // SAFETY: by this function's contract.
     unsafe {
@@ -67,19 +67,23 @@ pub unsafe extern "C" fn TRITONSERVER_ParameterNew(
         let value = unsafe {
             match kind {
                 abi::TRITONSERVER_PARAMETER_STRING => {
-                    Value::Text(CStr::from_ptr(value.cast()).to_owned())
+                    NamedValue::Text(CStr::from_ptr(value.cast()).to_owned())
                 }
-                abi::TRITONSERVER_PARAMETER_INT => Value::Int(value.cast::<i64>().read_unaligned()),
-                abi::TRITONSERVER_PARAMETER_BOOL => Value::Bool(value.cast::<u8>().read() != 0),
+                abi::TRITONSERVER_PARAMETER_INT => {
+                    NamedValue::Int(value.cast::<i64>().read_unaligned())
+                }
+                abi::TRITONSERVER_PARAMETER_BOOL => {
+                    NamedValue::Bool(value.cast::<u8>().read() != 0)
+                }
                 abi::TRITONSERVER_PARAMETER_DOUBLE => {
-                    Value::Double(value.cast::<f64>().read_unaligned())
+                    NamedValue::Double(value.cast::<f64>().read_unaligned())
                 }
                 _ => return ptr::null_mut(),
             }
         };
         // SAFETY: non-null, and ends with NUL by this function's contract.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
-        into_handle(Box::new(Parameter::new(name, value)))
+        into_handle(Box::new(NamedParameter::new(name, value)))
     })
 }
 
@@ -97,7 +101,10 @@ pub unsafe extern "C" fn TRITONSERVER_ParameterBytesNew(
         }
         // SAFETY: non-null, and ends with NUL by this function's contract.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
-        into_handle(Box::new(Parameter::new(name, Value::Bytes(byte_ptr, size))))
+        into_handle(Box::new(NamedParameter::new(
+            name,
+            NamedValue::Bytes(byte_ptr, size),
+        )))
     })
 }
 

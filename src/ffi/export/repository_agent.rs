@@ -11,7 +11,7 @@ use conch_engine::Error;
 use super::backend_model::check_document_version;
 use super::export;
 use crate::boundary::{borrow, give, write};
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 export! {
     fn TRITONREPOAGENT_ModelRepositoryLocation(
@@ -74,7 +74,7 @@ export! {
     ) {
         let model = borrow(model)?;
         check_document_version(config_version)?;
-        give(model_config, Box::new(Message::new(model.config_json())))
+        give(model_config, Box::new(JsonMessage::new(model.config_json())))
     }
 
     fn TRITONREPOAGENT_ModelState(model: *mut abi::TRITONREPOAGENT_AgentModel, state: *mut *mut c_void) {

@@ -10,7 +10,7 @@ use super::backend_model::check_document_version;
 use super::export;
 use super::metrics::MetricsText;
 use crate::boundary::{borrow, give, release, slice, text, write};
-use crate::objects::{Message, Value};
+use crate::objects::{JsonMessage, NamedValue};
 
 /// The version that the C API means: -1 is "the latest that is ready".
 pub(super) fn version_of(version: i64) -> Option<i64> {
@@ -51,7 +51,7 @@ unsafe fn overrides(parameters: &[*const abi::TRITONSERVER_Parameter]) -> Result
         let parameter = unsafe { borrow(*parameter) }?;
         let name = parameter.name.to_string_lossy();
         match (&*name, &parameter.value) {
-            ("config", Value::Text(config)) => {
+            ("config", NamedValue::Text(config)) => {
                 overrides.config = Some(config.to_string_lossy().into_owned());
             }
             ("config", _) => {
@@ -59,7 +59,7 @@ unsafe fn overrides(parameters: &[*const abi::TRITONSERVER_Parameter]) -> Result
                     "Config parameter 'config' must have string type for its value",
                 ));
             }
-            (file, Value::Bytes(base, length)) if file.starts_with("file:") => {
+            (file, NamedValue::Bytes(base, length)) if file.starts_with("file:") => {
                 let length = usize::try_from(*length)
                     .map_err(|_| Error::invalid("the file is too large"))?;
                 // SAFETY: by this function's contract.
@@ -148,13 +148,13 @@ export! {
         server: *mut abi::TRITONSERVER_Server, server_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
         // Known while the server starts, too.
-        let metadata = server::Metadata {
+        let metadata = server::ServerMetadata {
             name: borrow(server)?.id().to_owned(),
             version: server::VERSION,
             extensions: server::EXTENSIONS,
         };
         let json = documents::server_metadata(&metadata);
-        give(server_metadata, Box::new(Message::new(json)))
+        give(server_metadata, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelConfig(
@@ -166,7 +166,7 @@ export! {
         let model = snapshot.find(text(model_name, "model_name")?, version_of(model_version))?;
         check_document_version(config_version)?;
         let json = conch_config::to_json(&model.shown_config().message);
-        give(model_config, Box::new(Message::new(json)))
+        give(model_config, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelIndex(
@@ -174,14 +174,14 @@ export! {
     ) {
         let ready_only = flags & abi::TRITONSERVER_INDEX_FLAG_READY != 0;
         let rows = serving(server)?.index(ready_only);
-        give(model_index, Box::new(Message::new(documents::index(&rows))))
+        give(model_index, Box::new(JsonMessage::new(documents::index(&rows))))
     }
 
     fn TRITONSERVER_ServerMetrics(
         server: *mut abi::TRITONSERVER_Server, metrics: *mut *mut abi::TRITONSERVER_Metrics,
     ) {
         let text = borrow(server)?.server()?.metrics_text();
-        give(metrics, Box::new(MetricsText(Message::new(text))))
+        give(metrics, Box::new(MetricsText(JsonMessage::new(text))))
     }
 
     fn TRITONSERVER_ServerModelMetadata(
@@ -193,7 +193,7 @@ export! {
         let version = version_of(model_version);
         let model = snapshot.find(text(model_name, "model_name")?, version)?;
         let json = documents::model_metadata(&description::model_metadata(&server, model, version)?);
-        give(model_metadata, Box::new(Message::new(json)))
+        give(model_metadata, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerModelStatistics(
@@ -203,7 +203,7 @@ export! {
         let server = serving(server)?;
         let models = description::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
         let json = documents::statistics(&models);
-        give(model_stats, Box::new(Message::new(json)))
+        give(model_stats, Box::new(JsonMessage::new(json)))
     }
 
     fn TRITONSERVER_ServerNew(
@@ -257,7 +257,7 @@ export! {
         for mapping in slice(name_mapping.cast_const(), count, "name_mapping")? {
             let mapping = borrow(*mapping)?;
             let directory = mapping.name.to_string_lossy().into_owned();
-            let Value::Text(model) = &mapping.value else {
+            let NamedValue::Text(model) = &mapping.value else {
                 return Err(Error::invalid(format!(
                     "Mapped model name must be a string, found another type for {directory}"
                 )));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{Capacity, ControlMode, Error};
+use conch_engine::{ControlMode, Error, ResourceCapacity};
 use conch_log as log;
 
 use super::export;
@@ -99,7 +99,7 @@ export! {
         options: *mut abi::TRITONSERVER_ServerOptions, resource_name: *const c_char, resource_count: usize,
         device: c_int,
     ) {
-        let capacity = Capacity {
+        let capacity = ResourceCapacity {
             name: text(resource_name, "resource_name")?.to_owned(),
             count: resource_count as u64,
             // As on the command line: -1 is every device.
@@ -245,8 +245,8 @@ export! {
     ) {
         let _ = options;
         log::set_format(match format {
-            abi::TRITONSERVER_LOG_DEFAULT => log::Format::Default,
-            abi::TRITONSERVER_LOG_ISO8601 => log::Format::Iso8601,
+            abi::TRITONSERVER_LOG_DEFAULT => log::LogFormat::Default,
+            abi::TRITONSERVER_LOG_ISO8601 => log::LogFormat::Iso8601,
             other => return Err(Error::invalid(format!("unknown log format '{other}'"))),
         });
         Ok(())

@@ -25,7 +25,7 @@ use libloading::os::unix::Library;
 
 use super::agent_model::LoadedAgentModel;
 use super::library::{open_file, optional, required};
-use crate::boundary::{Tag, as_handle, handles};
+use crate::boundary::{HandleTag, as_handle, handles};
 use crate::guard;
 
 handles! {
@@ -42,18 +42,18 @@ const CLOSING_LOOK: Duration = Duration::from_millis(1);
 /// One agent's library.
 #[repr(C)]
 pub(crate) struct LoadedAgent {
-    tag: Tag<abi::TRITONREPOAGENT_Agent>,
+    tag: HandleTag<abi::TRITONREPOAGENT_Agent>,
     name: String,
     path: PathBuf,
     state: AtomicPtr<c_void>,
-    entry_points: EntryPoints,
+    entry_points: AgentEntryPoints,
     /// Whether it is among the open ones: it leaves them when it is dropped.
     is_listed: AtomicBool,
     library: ManuallyDrop<Library>,
 }
 
 /// The functions of an agent. They stay callable while the library is open.
-struct EntryPoints {
+struct AgentEntryPoints {
     initialize: Option<abi::TRITONREPOAGENT_InitializeFn>,
     finalize: Option<abi::TRITONREPOAGENT_FinalizeFn>,
     model_initialize: Option<abi::TRITONREPOAGENT_ModelInitializeFn>,
@@ -80,7 +80,7 @@ impl LoadedAgent {
         let library = open_file(path)?;
         // SAFETY: each name is paired with the type that `tritonrepoagent.h` gives it.
         let entry_points = unsafe {
-            EntryPoints {
+            AgentEntryPoints {
                 initialize: optional(&library, "TRITONREPOAGENT_Initialize"),
                 finalize: optional(&library, "TRITONREPOAGENT_Finalize"),
                 model_initialize: optional(&library, "TRITONREPOAGENT_ModelInitialize"),
@@ -89,7 +89,7 @@ impl LoadedAgent {
             }
         };
         let agent = Arc::new(LoadedAgent {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             name: name.to_owned(),
             path: path.to_owned(),
             state: AtomicPtr::new(ptr::null_mut()),

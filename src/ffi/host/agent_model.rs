@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::{AgentAction, AgentContext, AgentModel, Error, Scratch};
+use conch_engine::{AgentAction, AgentContext, AgentModel, Error, ScratchDirectory};
 use conch_log as log;
 
 use super::agent::LoadedAgent;
-use crate::boundary::{Tag, c_string, handles};
+use crate::boundary::{HandleTag, c_string, handles};
 
 handles! {
     TRITONREPOAGENT_AgentModel => LoadedAgentModel, "agent model", tagged;
@@ -21,22 +21,22 @@ handles! {
 /// See the module. Dropping it calls ModelFinalize.
 #[repr(C)]
 pub(crate) struct LoadedAgentModel {
-    tag: Tag<abi::TRITONREPOAGENT_AgentModel>,
+    tag: HandleTag<abi::TRITONREPOAGENT_AgentModel>,
     agent: Arc<LoadedAgent>,
     config_json: String,
     parameters: Vec<(CString, CString)>,
     state: AtomicPtr<c_void>,
-    place: Mutex<Place>,
+    place: Mutex<AgentModelLocation>,
 }
 
 /// Where the model lies.
-struct Place {
+struct AgentModelLocation {
     last_action: Option<AgentAction>,
     artifact_type: abi::TRITONREPOAGENT_ArtifactType,
     /// All locations so far, the current one last: the agent may still hold a pointer to an earlier one.
     locations: Vec<Box<CStr>>,
     /// The directory that the agent asked for, and its path as the agent gets it.
-    acquired: Option<(Scratch, CString)>,
+    acquired: Option<(ScratchDirectory, CString)>,
 }
 
 impl LoadedAgentModel {
@@ -56,14 +56,14 @@ impl LoadedAgentModel {
         let location = CString::new(location.as_os_str().as_bytes())
             .map_err(|_| Error::invalid("the model's path contains a NUL"))?;
         let model = Arc::new(LoadedAgentModel {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             config_json: conch_config::to_json(&config),
             parameters: parameters
                 .iter()
                 .map(|(name, value)| (c_string(name), c_string(value)))
                 .collect(),
             state: AtomicPtr::new(ptr::null_mut()),
-            place: Mutex::new(Place {
+            place: Mutex::new(AgentModelLocation {
                 last_action: None,
                 artifact_type: abi::TRITONREPOAGENT_ARTIFACT_FILESYSTEM,
                 locations: vec![location.into_boxed_c_str()],
@@ -137,7 +137,7 @@ impl LoadedAgentModel {
         let (_, path) = match &mut place.acquired {
             Some(acquired) => acquired,
             none => {
-                let directory = Scratch::new()?;
+                let directory = ScratchDirectory::new()?;
                 let path = CString::new(directory.path().as_os_str().as_bytes())
                     .map_err(|_| Error::internal("the temporary path contains a NUL"))?;
                 none.insert((directory, path))
@@ -157,7 +157,7 @@ impl LoadedAgentModel {
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, AgentModelLocation> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

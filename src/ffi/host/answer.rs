@@ -7,47 +7,47 @@ use std::sync::Arc;
 use conch_abi as abi;
 use conch_config::DataType;
 use conch_engine::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
-use conch_engine::regions::Usage;
-use conch_engine::trace::Activity;
+use conch_engine::regions::RequestRegions;
+use conch_engine::trace::TraceActivity;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
-use conch_memory::{Block, Budget, Charge, Kind, View};
+use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind};
 
 use super::facts::ModelFacts;
-use super::loan::Sender;
-use crate::boundary::{Tag, c_string, handles};
-use crate::embed::{Allocator, Placed};
+use super::loan::ResponseSender;
+use crate::boundary::{HandleTag, c_string, handles};
+use crate::embed::{PlacedBuffer, RequestAllocator};
 use crate::objects::{BufferAttributes, BufferPlace};
 
 handles! {
-    TRITONBACKEND_Response => Answer, "response", tagged;
-    TRITONBACKEND_Output => AnswerOutput, "output", tagged;
-    TRITONBACKEND_ResponseFactory => Factory, "response factory", tagged;
+    TRITONBACKEND_Response => BackendResponse, "response", tagged;
+    TRITONBACKEND_Output => BackendOutput, "output", tagged;
+    TRITONBACKEND_ResponseFactory => ResponseFactory, "response factory", tagged;
 }
 
 /// A response under construction, or one that was sent: its loan keeps that for the next.
 #[repr(C)]
-pub(crate) struct Answer {
-    tag: Tag<abi::TRITONBACKEND_Response>,
+pub(crate) struct BackendResponse {
+    tag: HandleTag<abi::TRITONBACKEND_Response>,
     /// None once it was sent.
-    sender: Option<Sender>,
+    sender: Option<ResponseSender>,
     /// Boxed: the backend holds their addresses. Those from `output_count` on are left over from an earlier response.
     #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
-    outputs: Vec<Box<AnswerOutput>>,
+    outputs: Vec<Box<BackendOutput>>,
     output_count: usize,
     parameters: Vec<Parameter>,
 }
 
 /// The right to make responses for a request.
 #[repr(C)]
-pub(crate) struct Factory {
-    tag: Tag<abi::TRITONBACKEND_ResponseFactory>,
-    pub(crate) sender: Sender,
+pub(crate) struct ResponseFactory {
+    tag: HandleTag<abi::TRITONBACKEND_ResponseFactory>,
+    pub(crate) sender: ResponseSender,
 }
 
-impl Factory {
-    pub(crate) fn new(sender: Sender) -> Factory {
-        Factory {
-            tag: Tag::default(),
+impl ResponseFactory {
+    pub(crate) fn new(sender: ResponseSender) -> ResponseFactory {
+        ResponseFactory {
+            tag: HandleTag::default(),
             sender,
         }
     }
@@ -55,19 +55,19 @@ impl Factory {
 
 /// One output under construction.
 #[repr(C)]
-pub(crate) struct AnswerOutput {
-    tag: Tag<abi::TRITONBACKEND_Output>,
+pub(crate) struct BackendOutput {
+    tag: HandleTag<abi::TRITONBACKEND_Output>,
     facts: Arc<ModelFacts>,
     name: Arc<str>,
     c_name: OutputName,
     data_type: DataType,
     shape: Shape,
-    buffer: Option<Buffer>,
+    buffer: Option<OutputBuffer>,
     attributes: BufferAttributes,
     /// Whose buffers to use: the embedder's, if one asked.
-    allocator: Option<Allocator>,
+    allocator: Option<RequestAllocator>,
     /// Where the client may want it.
-    usage: Option<Arc<Usage>>,
+    usage: Option<Arc<RequestRegions>>,
     /// What its bytes are charged to; none: the process.
     budget: Option<Arc<Budget>>,
     /// The request's credits bound it while it is small.
@@ -82,37 +82,37 @@ enum OutputName {
 }
 
 /// Where an output's bytes are written.
-enum Buffer {
+enum OutputBuffer {
     Pooled(Block),
-    Placed(Arc<Placed>),
+    Placed(Arc<PlacedBuffer>),
     /// In memory that the client shares.
-    Shared(View),
+    Shared(ByteView),
 }
 
 /// A buffer as the backend gets it.
-pub(crate) struct Granted {
+pub(crate) struct GrantedBuffer {
     pub(crate) address: *mut c_void,
     pub(crate) memory_type: u32,
     pub(crate) memory_type_id: i64,
 }
 
-impl Answer {
+impl BackendResponse {
     /// Begins a response.
     ///
     /// # Errors
     /// INVALID_ARG if the request's loan is over.
-    pub(crate) fn begin(sender: Sender) -> Result<Box<Answer>, Error> {
+    pub(crate) fn begin(sender: ResponseSender) -> Result<Box<BackendResponse>, Error> {
         sender.loan().facts()?;
         if let Some(asked) = sender.loan().asked() {
             asked.allocator().start();
         }
         if let Some(mut answer) = sender.loan().take_spare() {
-            answer.tag = Tag::new();
+            answer.tag = HandleTag::new();
             answer.sender = Some(sender);
             return Ok(answer);
         }
-        Ok(Box::new(Answer {
-            tag: Tag::new(),
+        Ok(Box::new(BackendResponse {
+            tag: HandleTag::new(),
             sender: Some(sender),
             outputs: Vec::new(),
             output_count: 0,
@@ -136,7 +136,7 @@ impl Answer {
         name: &str,
         data_type: u32,
         shape: &[i64],
-    ) -> Result<&mut AnswerOutput, Error> {
+    ) -> Result<&mut BackendOutput, Error> {
         let data_type = DataType::from_number(data_type).ok_or_else(|| {
             Error::invalid(format!("output '{name}' has invalid data type {data_type}"))
         })?;
@@ -148,8 +148,8 @@ impl Answer {
         };
         let origin = sender.loan().origin()?;
         let place = self.output_count;
-        let output = AnswerOutput {
-            tag: Tag::new(),
+        let output = BackendOutput {
+            tag: HandleTag::new(),
             facts: Arc::clone(facts),
             name: shared_name,
             c_name,
@@ -173,7 +173,7 @@ impl Answer {
             .ok_or_else(sent)
     }
 
-    pub(crate) fn outputs(&self) -> &[Box<AnswerOutput>] {
+    pub(crate) fn outputs(&self) -> &[Box<BackendOutput>] {
         self.outputs.get(..self.output_count).unwrap_or_default()
     }
 
@@ -199,7 +199,7 @@ impl Answer {
             }),
         };
         if let (Some(trace), Ok(response)) = (sender.loan().trace(), &outcome) {
-            trace.show_outputs(Activity::TensorBackendOutput, &response.outputs);
+            trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
         }
         self.retire();
         sender.send(Some(outcome), is_final, Some(self))
@@ -207,10 +207,10 @@ impl Answer {
 
     /// Gives everything up but the memory, which is no handle of anything any more.
     fn retire(&mut self) {
-        self.tag = Tag::none();
+        self.tag = HandleTag::none();
         self.outputs.truncate(OUTPUTS_KEPT_MAX);
         for output in &mut self.outputs {
-            output.tag = Tag::none();
+            output.tag = HandleTag::none();
             output.buffer = None;
             output.usage = None;
             output.budget = None;
@@ -219,7 +219,7 @@ impl Answer {
     }
 }
 
-impl AnswerOutput {
+impl BackendOutput {
     pub(crate) fn c_name(&self) -> &CStr {
         match &self.c_name {
             OutputName::Other(name) => name,
@@ -247,7 +247,11 @@ impl AnswerOutput {
     ///
     /// # Errors
     /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room, INTERNAL if the client's memory has none; the allocator's own.
-    pub(crate) fn allocate(&mut self, bytes: u64, wanted: (u32, i64)) -> Result<Granted, Error> {
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: u64,
+        wanted: (u32, i64),
+    ) -> Result<GrantedBuffer, Error> {
         if self.buffer.is_some() {
             let message = format!("allocated buffer for output '{}' already exists", self.name);
             return Err(Error::new(Code::AlreadyExists, message));
@@ -263,12 +267,12 @@ impl AnswerOutput {
             let placed = allocator.place(self.c_name(), size, wanted)?;
             let place = placed.place_of_buffer();
             self.attributes = place.into();
-            let granted = Granted {
+            let granted = GrantedBuffer {
                 address: placed.buffer(),
                 memory_type: place.memory_type,
                 memory_type_id: place.memory_type_id,
             };
-            self.buffer = Some(Buffer::Placed(placed));
+            self.buffer = Some(OutputBuffer::Placed(placed));
             return Ok(granted);
         }
         if let Some(usage) = &self.usage {
@@ -276,12 +280,12 @@ impl AnswerOutput {
             if let Some(view) = usage.place(&self.name, size, alignment)? {
                 let place = BufferPlace::of_view(&view);
                 self.attributes = place.into();
-                let granted = Granted {
+                let granted = GrantedBuffer {
                     address: view.as_ptr().cast_mut().cast(),
                     memory_type: place.memory_type,
                     memory_type_id: place.memory_type_id,
                 };
-                self.buffer = Some(Buffer::Shared(view));
+                self.buffer = Some(OutputBuffer::Shared(view));
                 return Ok(granted);
             }
         }
@@ -297,13 +301,13 @@ impl AnswerOutput {
         block.set_charge(charge);
         block.advance(size);
         self.attributes = BufferAttributes::default();
-        self.attributes.store(bytes, Kind::Cpu as u32, 0);
+        self.attributes.store(bytes, MemoryKind::Cpu as u32, 0);
         let address = block.as_mut_ptr().cast();
-        self.buffer = Some(Buffer::Pooled(block));
+        self.buffer = Some(OutputBuffer::Pooled(block));
         // Whatever the backend prefers: outputs leave through sockets, so they lie in host memory.
-        Ok(Granted {
+        Ok(GrantedBuffer {
             address,
-            memory_type: Kind::Cpu as u32,
+            memory_type: MemoryKind::Cpu as u32,
             memory_type_id: 0,
         })
     }
@@ -311,10 +315,10 @@ impl AnswerOutput {
     /// The output as clients see it. What is left is only good for another output.
     fn freeze(&mut self) -> Output {
         let data = match self.buffer.take() {
-            None => View::empty(),
-            Some(Buffer::Pooled(block)) => View::from(block),
-            Some(Buffer::Placed(placed)) => Placed::freeze(placed),
-            Some(Buffer::Shared(view)) => view,
+            None => ByteView::empty(),
+            Some(OutputBuffer::Pooled(block)) => ByteView::from(block),
+            Some(OutputBuffer::Placed(placed)) => PlacedBuffer::freeze(placed),
+            Some(OutputBuffer::Shared(view)) => view,
         };
         Output {
             name: Arc::clone(&self.name),

@@ -22,30 +22,30 @@ use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library::{self, EntryPoints};
-use super::search::{Found, PYTHON_RUNTIME};
-use super::shared::Life;
-use crate::boundary::{Tag, as_handle, c_string, handles};
+use super::search::{BackendLocation, PYTHON_RUNTIME};
+use super::shared::LibraryLock;
+use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 handles! {
     TRITONBACKEND_Backend => LoadedBackend, "backend", tagged;
-    TRITONBACKEND_BackendAttribute => Attributes, "backend attributes", tagged;
+    TRITONBACKEND_BackendAttribute => BackendAttributes, "backend attributes", tagged;
 }
 
 /// One backend library, initialised once for all of its models.
 #[repr(C)]
 pub(crate) struct LoadedBackend {
-    tag: Tag<abi::TRITONBACKEND_Backend>,
+    tag: HandleTag<abi::TRITONBACKEND_Backend>,
     name: String,
     c_name: CString,
-    found: Found,
+    found: BackendLocation,
     c_directory: CString,
     own_directory: PathBuf,
-    configuration: Message,
+    configuration: JsonMessage,
     state: AtomicPtr<c_void>,
     policy: AtomicU32,
-    attributes: OnceLock<Attributes>,
+    attributes: OnceLock<BackendAttributes>,
     is_finalized: AtomicBool,
     /// How many servers keep it open until they end.
     keepers: AtomicUsize,
@@ -54,29 +54,29 @@ pub(crate) struct LoadedBackend {
     library: ManuallyDrop<Library>,
     closes: AtomicBool,
     /// Serialises Initialize and Finalize of one library file. Empty until initialised: whoever opens holds the lock meanwhile.
-    life: OnceLock<Arc<Life>>,
+    life: OnceLock<Arc<LibraryLock>>,
 }
 
 /// What GetBackendAttribute reports.
 #[derive(Default)]
 #[repr(C)]
-pub(crate) struct Attributes {
-    tag: Tag<abi::TRITONBACKEND_BackendAttribute>,
+pub(crate) struct BackendAttributes {
+    tag: HandleTag<abi::TRITONBACKEND_BackendAttribute>,
     pub(crate) preferred_groups: Vec<PreferredGroup>,
     pub(crate) allows_parallel_instances: bool,
 }
 
 /// What a backend is opened with.
-pub(crate) struct Opening<'a> {
+pub(crate) struct BackendSettings<'a> {
     pub(crate) name: &'a str,
-    pub(crate) found: Found,
+    pub(crate) found: BackendLocation,
     /// Where the backend directory keeps it, be its library from there or not.
     pub(crate) own_directory: PathBuf,
     /// The JSON document of BackendConfig.
     pub(crate) configuration: String,
     /// Finalise and close when no model uses it any more.
     pub(crate) closes: bool,
-    pub(super) life: Arc<Life>,
+    pub(super) life: Arc<LibraryLock>,
 }
 
 impl LoadedBackend {
@@ -84,16 +84,16 @@ impl LoadedBackend {
     ///
     /// # Errors
     /// NOT_FOUND if the library is not usable, else what the backend returned. Nothing is left behind.
-    pub(crate) fn open(opening: Opening<'_>) -> Result<Arc<LoadedBackend>, Error> {
+    pub(crate) fn open(opening: BackendSettings<'_>) -> Result<Arc<LoadedBackend>, Error> {
         let (library, entry_points) = library::open(&opening.found.library)?;
         let backend = Arc::new(LoadedBackend {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             name: opening.name.to_owned(),
             c_name: c_string(opening.name),
             c_directory: c_string(&opening.found.directory().to_string_lossy()),
             found: opening.found,
             own_directory: opening.own_directory,
-            configuration: Message::new(opening.configuration),
+            configuration: JsonMessage::new(opening.configuration),
             state: AtomicPtr::new(ptr::null_mut()),
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
             attributes: OnceLock::new(),
@@ -116,7 +116,7 @@ impl LoadedBackend {
             // SAFETY: the entry point of this library, with its backend's handle.
             unsafe { guard::call1(initialize, as_handle::<abi::TRITONBACKEND_Backend>(self)) }?;
         }
-        let mut attributes = Attributes::default();
+        let mut attributes = BackendAttributes::default();
         if let Some(attribute) = self.entry_points.attribute {
             let attributes =
                 ptr::from_mut(&mut attributes).cast::<abi::TRITONBACKEND_BackendAttribute>();
@@ -157,7 +157,7 @@ impl LoadedBackend {
         &self.c_name
     }
 
-    pub(crate) fn found(&self) -> &Found {
+    pub(crate) fn found(&self) -> &BackendLocation {
         &self.found
     }
 
@@ -169,7 +169,7 @@ impl LoadedBackend {
         &self.own_directory
     }
 
-    pub(crate) fn configuration(&self) -> &Message {
+    pub(crate) fn configuration(&self) -> &JsonMessage {
         &self.configuration
     }
 

@@ -7,46 +7,46 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::{Checkup, Error};
+use conch_engine::{Error, ReadinessCheck};
 
 use super::instance::LoadedInstance;
 use crate::boundary::as_handle;
 use crate::guard;
 
 /// Asks one instance, as long as it is there.
-pub(super) struct Hook {
+pub(super) struct ReadinessHook {
     ready: abi::TRITONBACKEND_ModelInstanceReadyFn,
     /// The instance's handle until it goes. Atomic only because a plain pointer is not `Send`: the lock orders everything.
     gate: Mutex<Option<AtomicPtr<abi::TRITONBACKEND_ModelInstance>>>,
 }
 
 /// The instance's hold of its hook, which it lets go before it is finalised.
-pub(super) struct Latch(Arc<Hook>);
+pub(super) struct HookGuard(Arc<ReadinessHook>);
 
-impl Latch {
+impl HookGuard {
     /// None if the instance's backend has no such hook. The latch must be dropped before `instance` is.
-    pub(super) fn on(instance: &LoadedInstance) -> Option<Latch> {
+    pub(super) fn on(instance: &LoadedInstance) -> Option<HookGuard> {
         let ready = instance.model().backend().entry_points().ready?;
         let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);
-        Some(Latch(Arc::new(Hook {
+        Some(HookGuard(Arc::new(ReadinessHook {
             ready,
             gate: Mutex::new(Some(AtomicPtr::new(handle))),
         })))
     }
 
-    pub(super) fn checkup(&self) -> Arc<dyn Checkup> {
-        Arc::clone(&self.0) as Arc<dyn Checkup>
+    pub(super) fn checkup(&self) -> Arc<dyn ReadinessCheck> {
+        Arc::clone(&self.0) as Arc<dyn ReadinessCheck>
     }
 }
 
-impl Drop for Latch {
+impl Drop for HookGuard {
     /// Blocks as long as the hook is in the backend.
     fn drop(&mut self) {
         *self.0.gate.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-impl Checkup for Hook {
+impl ReadinessCheck for ReadinessHook {
     fn ask(&self) -> Result<(), Error> {
         // Held over the call: the instance must not be finalised during it.
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);

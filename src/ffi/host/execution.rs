@@ -5,28 +5,32 @@
 use std::cell::Cell;
 use std::ptr;
 
-use conch_engine::{Departures, Error, Origin, Response};
+use conch_engine::{Error, PendingResponses, RequestContext, Response};
 
 thread_local! {
-    static CURRENT: Cell<*mut Execution> = const { Cell::new(ptr::null_mut()) };
+    static CURRENT: Cell<*mut CurrentBatch> = const { Cell::new(ptr::null_mut()) };
 }
 
 /// The batch that a thread is executing.
-struct Execution {
+struct CurrentBatch {
     instance: u64,
-    departures: *mut Departures,
+    departures: *mut PendingResponses,
 }
 
 /// Runs `call` as the execution of a batch on `instance` (a number unique in the process).
-pub(crate) fn run<R>(instance: u64, departures: &mut Departures, call: impl FnOnce() -> R) -> R {
+pub(crate) fn run<R>(
+    instance: u64,
+    departures: &mut PendingResponses,
+    call: impl FnOnce() -> R,
+) -> R {
     /// Restores the outer execution also if `call` panics.
-    struct Restore(*mut Execution);
+    struct Restore(*mut CurrentBatch);
     impl Drop for Restore {
         fn drop(&mut self) {
             CURRENT.set(self.0);
         }
     }
-    let mut execution = Execution {
+    let mut execution = CurrentBatch {
         instance,
         departures,
     };
@@ -43,7 +47,7 @@ pub(crate) fn is_current(instance: u64) -> bool {
 /// Lets an answer depart with the batch that this thread executes on `instance`; gives it back if there is none.
 pub(crate) fn depart(
     instance: u64,
-    origin: &Origin,
+    origin: &RequestContext,
     outcome: Option<Result<Response, Error>>,
     is_final: bool,
 ) -> Option<Option<Result<Response, Error>>> {

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use conch_config::{Model, Scheduling, TensorSpec};
+use conch_config::{ResolvedConfig, Scheduling, TensorSpec};
 use conch_engine::Shape;
 use conch_log::LogLimiter;
 use conch_memory::{Budget, Owner, Pool};
@@ -22,16 +22,16 @@ pub(crate) struct ModelFacts {
     pub(crate) owner: Owner,
     pub(crate) budget: Arc<Budget>,
     pub(crate) complaints: LogLimiter,
-    inputs: Names,
-    outputs: Names,
+    inputs: TensorNames,
+    outputs: TensorNames,
     /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
     output_ranks: Vec<usize>,
     has_batch_dim: bool,
-    reshapes: Vec<Reshape>,
+    reshapes: Vec<OutputReshape>,
 }
 
 /// An output that clients see in another shape than the backend makes.
-struct Reshape {
+struct OutputReshape {
     name: Arc<str>,
     /// What the backend makes, without the batch dimension.
     source: Vec<i64>,
@@ -40,11 +40,11 @@ struct Reshape {
 }
 
 /// Tensor names, in the order of the configuration.
-type Names = Vec<(Arc<str>, CString)>;
+type TensorNames = Vec<(Arc<str>, CString)>;
 
 impl ModelFacts {
     pub(crate) fn new(
-        config: &Model,
+        config: &ResolvedConfig,
         backend: String,
         pool: Arc<Pool>,
         budget: Arc<Budget>,
@@ -67,7 +67,7 @@ impl ModelFacts {
                 .outputs
                 .iter()
                 .filter_map(|spec| {
-                    Some(Reshape {
+                    Some(OutputReshape {
                         name: Arc::clone(&spec.name),
                         source: spec.reshape.clone()?,
                         target: spec.dims.clone(),
@@ -118,7 +118,7 @@ impl ModelFacts {
     }
 }
 
-impl Reshape {
+impl OutputReshape {
     /// `None` if `made` has not the configured rank: then there is nothing to go by, and it stays as it is.
     fn apply(&self, made: &[i64], batch_dim_count: usize) -> Option<Shape> {
         let (batch, dims) = made.split_at_checked(batch_dim_count)?;
@@ -139,7 +139,7 @@ impl Reshape {
     }
 }
 
-fn names(specs: &[TensorSpec]) -> Names {
+fn names(specs: &[TensorSpec]) -> TensorNames {
     specs
         .iter()
         .map(|spec| (Arc::clone(&spec.name), c_string(&spec.name)))
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn outputs_take_the_configured_shape() {
-        let reshape = |source: &[i64], target: &[i64]| Reshape {
+        let reshape = |source: &[i64], target: &[i64]| OutputReshape {
             name: "o".into(),
             source: source.to_vec(),
             target: target.to_vec(),

@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use conch_abi as abi;
 use conch_config::InstanceKind;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::{Batch, Checkup, Departures, Error, Instance, InstanceSpec};
+use conch_engine::{Batch, Error, Instance, InstanceSpec, PendingResponses, ReadinessCheck};
 use conch_log as log;
 
-use super::checkup::Latch;
+use super::checkup::HookGuard;
 use super::execution;
-use super::loan::Loan;
+use super::loan::BackendRequest;
 use super::model::LoadedModel;
-use super::offspring::Offspring;
-use crate::boundary::{Tag, as_handle, c_string, handles};
+use super::offspring::ChildProcesses;
+use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
-use crate::objects::Message;
+use crate::objects::JsonMessage;
 
 handles! {
     TRITONBACKEND_ModelInstance => LoadedInstance, "model instance", tagged;
@@ -29,12 +29,12 @@ handles! {
 /// One initialised instance.
 #[repr(C)]
 pub(crate) struct LoadedInstance {
-    tag: Tag<abi::TRITONBACKEND_ModelInstance>,
+    tag: HandleTag<abi::TRITONBACKEND_ModelInstance>,
     spec: InstanceSpec,
     c_name: CString,
     c_profiles: Vec<CString>,
     c_secondary_devices: Vec<(CString, i64)>,
-    host_policy: Message,
+    host_policy: JsonMessage,
     state: AtomicPtr<c_void>,
     model: Arc<LoadedModel>,
     /// Unique in the process, above 0: names it as the executor of a batch and as an owner of memory.
@@ -58,7 +58,7 @@ impl LoadedInstance {
         &self.c_secondary_devices
     }
 
-    pub(crate) fn host_policy(&self) -> &Message {
+    pub(crate) fn host_policy(&self) -> &JsonMessage {
         &self.host_policy
     }
 
@@ -117,23 +117,23 @@ impl LoadedInstance {
 /// The engine's side of an instance, with what its batches reuse.
 pub(crate) struct InstanceHandle {
     /// First, so that it is dropped before the instance.
-    latch: Option<Latch>,
+    latch: Option<HookGuard>,
     /// Where the backend has no hook.
-    offspring: Option<Arc<Offspring>>,
+    offspring: Option<Arc<ChildProcesses>>,
     /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that moves promises that nobody else uses what is in it.
     loaded: Arc<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
-    spare: Vec<Arc<Loan>>,
-    lent: Vec<Arc<Loan>>,
-    handles: Handles,
+    spare: Vec<Arc<BackendRequest>>,
+    lent: Vec<Arc<BackendRequest>>,
+    handles: RequestArray,
 }
 
 /// The array that Execute receives, kept between batches for its capacity.
 #[derive(Default)]
-struct Handles(Vec<*mut abi::TRITONBACKEND_Request>);
+struct RequestArray(Vec<*mut abi::TRITONBACKEND_Request>);
 
 // SAFETY: empty whenever the instance moves between threads: `execute` fills and clears it.
-unsafe impl Send for Handles {}
+unsafe impl Send for RequestArray {}
 
 impl InstanceHandle {
     /// Initialises an instance. Blocks as long as the backend does.
@@ -152,7 +152,7 @@ impl InstanceHandle {
             .collect();
         let policy = serde_json::json!({ spec.host_policy.as_str(): settings });
         let loaded = Arc::new(LoadedInstance {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             c_name: c_string(&spec.name),
             c_profiles: spec
                 .profiles
@@ -164,7 +164,7 @@ impl InstanceHandle {
                 .iter()
                 .map(|(kind, id)| (c_string(kind), *id))
                 .collect(),
-            host_policy: Message::new(policy.to_string()),
+            host_policy: JsonMessage::new(policy.to_string()),
             state: AtomicPtr::new(ptr::null_mut()),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             spec,
@@ -179,10 +179,10 @@ impl InstanceHandle {
                 )
             }?;
         }
-        let latch = Latch::on(&loaded);
+        let latch = HookGuard::on(&loaded);
         let offspring = match latch {
             Some(_) => None,
-            None => Offspring::of_this_thread(&loaded.spec.name).map(Arc::new),
+            None => ChildProcesses::of_this_thread(&loaded.spec.name).map(Arc::new),
         };
         Ok(InstanceHandle {
             latch,
@@ -190,7 +190,7 @@ impl InstanceHandle {
             loaded,
             spare: Vec::new(),
             lent: Vec::new(),
-            handles: Handles::default(),
+            handles: RequestArray::default(),
         })
     }
 
@@ -222,7 +222,7 @@ impl InstanceHandle {
 }
 
 impl Instance for InstanceHandle {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
         if let Err(error) = self.lend(batch) {
             for live in batch.drain(..) {
                 departures.push(live.shared(), Some(Err(error.clone())), true);
@@ -258,9 +258,12 @@ impl Instance for InstanceHandle {
         self.collect();
     }
 
-    fn checkup(&self) -> Option<Arc<dyn Checkup>> {
-        let offspring = || Some(Arc::clone(self.offspring.as_ref()?) as Arc<dyn Checkup>);
-        self.latch.as_ref().map(Latch::checkup).or_else(offspring)
+    fn checkup(&self) -> Option<Arc<dyn ReadinessCheck>> {
+        let offspring = || Some(Arc::clone(self.offspring.as_ref()?) as Arc<dyn ReadinessCheck>);
+        self.latch
+            .as_ref()
+            .map(HookGuard::checkup)
+            .or_else(offspring)
     }
 }
 

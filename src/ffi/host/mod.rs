@@ -30,21 +30,23 @@ use conch_engine::{AgentHost, Backend, BackendHost, BackendSpec, Error, HostPoli
 use conch_log as log;
 use conch_memory::Budget;
 
-pub(crate) use answer::{Answer, AnswerOutput, Factory};
+pub(crate) use answer::{BackendOutput, BackendResponse, ResponseFactory};
 pub(crate) use cache::CacheBuffer;
 pub use cache::cache_config;
-pub(crate) use loan::{LentInput, LentParameter, LentValue, Loan, Sender};
+pub(crate) use loan::{
+    BackendInput, BackendParameter, BackendParameterValue, BackendRequest, ResponseSender,
+};
 pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;
 
 use agent::Agents;
-use backend::{LoadedBackend, Opening};
+use backend::{BackendSettings, LoadedBackend};
 use search::PYTHON_BACKEND;
-use shared::{Attached, Left};
+use shared::{AttachedBackend, LibraryRemainder};
 
 /// What the host is made with.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HostOptions {
     /// `name` of the server metadata, for backends that ask.
     pub server_id: String,
     /// Holds one directory per backend.
@@ -65,9 +67,9 @@ pub struct Options {
     pub repoagent_directory: PathBuf,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for HostOptions {
+    fn default() -> HostOptions {
+        HostOptions {
             server_id: String::from("triton"),
             backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_config: Vec::new(),
@@ -82,43 +84,43 @@ impl Default for Options {
 }
 
 /// All open backends of a process.
-pub struct Host {
-    options: Options,
+pub struct BackendLibraries {
+    options: HostOptions,
     server: Arc<ServerHandle>,
-    shelf: Mutex<Shelf>,
+    shelf: Mutex<OpenedBackends>,
     /// Once it is opened.
-    cache: Mutex<Option<cache::Opened>>,
+    cache: Mutex<Option<cache::OpenedCache>>,
     agents: Agents,
 }
 
 /// The backends that this server opened, in that order.
 #[derive(Default)]
-struct Shelf {
-    open: Vec<Kept>,
+struct OpenedBackends {
+    open: Vec<KeepOpen>,
 }
 
 /// Who keeps a backend open.
-enum Kept {
+enum KeepOpen {
     /// The host, until the server ends.
     Always(Arc<LoadedBackend>),
     /// Its models (`unload-when-unused`).
     WhileUsed(Weak<LoadedBackend>),
 }
 
-impl Kept {
+impl KeepOpen {
     fn backend(&self) -> Option<Arc<LoadedBackend>> {
         match self {
-            Kept::Always(backend) => Some(Arc::clone(backend)),
-            Kept::WhileUsed(backend) => backend.upgrade(),
+            KeepOpen::Always(backend) => Some(Arc::clone(backend)),
+            KeepOpen::WhileUsed(backend) => backend.upgrade(),
         }
     }
 }
 
-impl Host {
-    pub fn new(options: Options) -> Arc<Host> {
+impl BackendLibraries {
+    pub fn new(options: HostOptions) -> Arc<BackendLibraries> {
         let policies = options.host_policies.clone();
         let server = Arc::new(ServerHandle::new(options.server_id.clone(), policies));
-        Arc::new(Host {
+        Arc::new(BackendLibraries {
             agents: Agents::new(options.repoagent_directory.clone()),
             options,
             server,
@@ -180,36 +182,36 @@ impl Host {
     fn note(&self, backend: &Arc<LoadedBackend>, closes: bool) {
         let mut shelf = self.shelf();
         shelf.open.retain(
-            |kept| !matches!(kept, Kept::WhileUsed(backend) if backend.strong_count() == 0),
+            |kept| !matches!(kept, KeepOpen::WhileUsed(backend) if backend.strong_count() == 0),
         );
         // Compared without a reference of our own, which might turn out to be the last.
-        let is_same = |kept: &Kept| match kept {
-            Kept::Always(known) => Arc::ptr_eq(known, backend),
-            Kept::WhileUsed(known) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(backend)),
+        let is_same = |kept: &KeepOpen| match kept {
+            KeepOpen::Always(known) => Arc::ptr_eq(known, backend),
+            KeepOpen::WhileUsed(known) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(backend)),
         };
         if shelf.open.iter().any(is_same) {
             return;
         }
         shelf.open.push(if closes {
-            Kept::WhileUsed(Arc::downgrade(backend))
+            KeepOpen::WhileUsed(Arc::downgrade(backend))
         } else {
             backend.keep();
-            Kept::Always(Arc::clone(backend))
+            KeepOpen::Always(Arc::clone(backend))
         });
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    fn shelf(&self) -> MutexGuard<'_, OpenedBackends> {
         lock(&self.shelf)
     }
 }
 
-impl Drop for Host {
+impl Drop for BackendLibraries {
     fn drop(&mut self) {
         self.finalize_all();
     }
 }
 
-impl BackendHost for Host {
+impl BackendHost for BackendLibraries {
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error> {
         let found = search::find_library(&self.options.backend_directory, spec)?;
         let slot = shared::slot(&found.key);
@@ -234,7 +236,7 @@ impl BackendHost for Host {
             ),
         }
         let open = |life| {
-            LoadedBackend::open(Opening {
+            LoadedBackend::open(BackendSettings {
                 name: &spec.backend,
                 found,
                 own_directory: self.options.backend_directory.join(&spec.backend),
@@ -244,14 +246,19 @@ impl BackendHost for Host {
             })
         };
         let backend = slot.open(open, |backend| self.note(backend, closes))?;
-        Ok(Arc::new(Attached {
+        Ok(Arc::new(AttachedBackend {
             backend,
             server: Arc::clone(&self.server),
         }))
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
-        let backends: Vec<_> = self.shelf().open.iter().filter_map(Kept::backend).collect();
+        let backends: Vec<_> = self
+            .shelf()
+            .open
+            .iter()
+            .filter_map(KeepOpen::backend)
+            .collect();
         let row = |name: &str, path: &Path, backend: &LoadedBackend| {
             let configuration = String::from_utf8_lossy(backend.configuration().as_bytes());
             (
@@ -282,7 +289,7 @@ impl BackendHost for Host {
 
     fn open_cache(&self, budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
         let opened = cache::open(&self.options, budget)?;
-        let cache = opened.as_ref().map(cache::Opened::cache);
+        let cache = opened.as_ref().map(cache::OpenedCache::cache);
         *lock(&self.cache) = opened;
         Ok(cache)
     }
@@ -290,26 +297,26 @@ impl BackendHost for Host {
     fn finalize_all(&self) {
         self.finalize_backends();
         // Models are gone, and with them all that would ask it.
-        if let Some(cache::Opened::Plugin(cache)) = lock(&self.cache).take() {
+        if let Some(cache::OpenedCache::Plugin(cache)) = lock(&self.cache).take() {
             cache.finalize();
         }
     }
 }
 
-impl Host {
+impl BackendLibraries {
     fn finalize_backends(&self) {
         let mut shelf = self.shelf();
         let open = std::mem::take(&mut shelf.open);
         drop(shelf);
         for kept in open.into_iter().rev() {
-            let Kept::Always(backend) = kept else {
+            let KeepOpen::Always(backend) = kept else {
                 continue;
             };
             match shared::leave(backend) {
-                Left::Shared => {}
-                Left::Unused(backend) => drop(backend),
+                LibraryRemainder::Shared => {}
+                LibraryRemainder::Unused(backend) => drop(backend),
                 // They would be called after their backend's end; leaving the backend alone is the lesser evil.
-                Left::Used => log::error!(
+                LibraryRemainder::Used => log::error!(
                     "a backend still has models at the end of the server: it is not finalized"
                 ),
             }

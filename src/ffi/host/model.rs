@@ -18,8 +18,8 @@ use super::backend::LoadedBackend;
 use super::facts::ModelFacts;
 use super::instance::InstanceHandle;
 use super::server::ServerHandle;
-use super::strategy::{Asking, Strategy};
-use crate::boundary::{Tag, as_handle, c_string, handles};
+use super::strategy::{CustomBatcher, QueueBatcher};
+use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
 
 handles! {
@@ -29,25 +29,25 @@ handles! {
 /// One initialised model version.
 #[repr(C)]
 pub(crate) struct LoadedModel {
-    tag: Tag<abi::TRITONBACKEND_Model>,
+    tag: HandleTag<abi::TRITONBACKEND_Model>,
     context: LoadContext,
     c_name: CString,
     c_path: CString,
     backend: Arc<LoadedBackend>,
     server: Arc<ServerHandle>,
     state: AtomicPtr<c_void>,
-    config: Mutex<Arc<conch_config::Model>>,
+    config: Mutex<Arc<conch_config::ResolvedConfig>>,
     /// During ModelInitialize, the only time at which the backend may change the configuration.
     is_initializing: AtomicBool,
-    bound: OnceLock<Bound>,
+    bound: OnceLock<FinalConfig>,
     /// How requests are batched, if the model has a library for that.
-    strategy: OnceLock<Strategy>,
+    strategy: OnceLock<CustomBatcher>,
     /// Reported before the model was bound.
     early_usage: Mutex<Vec<(MemoryOwner, MemoryUsage)>>,
 }
 
 /// What is known once the configuration is final.
-struct Bound {
+struct FinalConfig {
     version: Weak<ModelVersion>,
     facts: Arc<ModelFacts>,
 }
@@ -63,7 +63,7 @@ impl LoadedModel {
         context: LoadContext,
     ) -> Result<Arc<LoadedModel>, Error> {
         let model = Arc::new(LoadedModel {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             c_name: c_string(&context.name),
             c_path: c_string(&context.path.to_string_lossy()),
             state: AtomicPtr::new(ptr::null_mut()),
@@ -86,7 +86,7 @@ impl LoadedModel {
             model.context.path.clone(),
             model.backend.own_directory().to_owned(),
         ];
-        if let Some(strategy) = Strategy::load(&model, &directories)? {
+        if let Some(strategy) = CustomBatcher::load(&model, &directories)? {
             model.strategy.get_or_init(|| strategy);
         }
         Ok(model)
@@ -116,7 +116,7 @@ impl LoadedModel {
         &self.state
     }
 
-    pub(super) fn strategy(&self) -> Option<&Strategy> {
+    pub(super) fn strategy(&self) -> Option<&CustomBatcher> {
         self.strategy.get()
     }
 
@@ -124,7 +124,7 @@ impl LoadedModel {
         self.context.may_complete
     }
 
-    pub(crate) fn current_config(&self) -> Arc<conch_config::Model> {
+    pub(crate) fn current_config(&self) -> Arc<conch_config::ResolvedConfig> {
         Arc::clone(&lock(&self.config))
     }
 
@@ -141,7 +141,7 @@ impl LoadedModel {
         let proposal = conch_config::from_json(json)?;
         let mut config = lock(&self.config);
         let merged = conch_config::merge_proposal(&config.message, proposal)?;
-        *config = Arc::new(conch_config::Model::from_partial(merged)?);
+        *config = Arc::new(conch_config::ResolvedConfig::from_partial(merged)?);
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Drop for LoadedModel {
 pub(crate) struct ModelHandle(pub(crate) Arc<LoadedModel>);
 
 impl Model for ModelHandle {
-    fn config(&self) -> Arc<conch_config::Model> {
+    fn config(&self) -> Arc<conch_config::ResolvedConfig> {
         self.0.current_config()
     }
 
@@ -209,7 +209,7 @@ impl Model for ModelHandle {
             Arc::clone(&context.budget),
         );
         let mut early = lock(&self.0.early_usage);
-        self.0.bound.get_or_init(|| Bound {
+        self.0.bound.get_or_init(|| FinalConfig {
             version: Arc::downgrade(version),
             facts: Arc::new(facts),
         });
@@ -218,13 +218,13 @@ impl Model for ModelHandle {
         }
     }
 
-    fn reconfigure(&self, config: &Arc<conch_config::Model>) {
+    fn reconfigure(&self, config: &Arc<conch_config::ResolvedConfig>) {
         *lock(&self.0.config) = Arc::clone(config);
     }
 
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
         self.0.strategy()?;
-        Some(Box::new(Asking::new(&self.0)))
+        Some(Box::new(QueueBatcher::new(&self.0)))
     }
 
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error> {

@@ -8,23 +8,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use conch_engine::{Checkup, Error};
+use conch_engine::{Error, ReadinessCheck};
 
 /// The child processes of one thread. Asked on the inspector's thread; reads `/proc`.
-pub(super) struct Offspring {
+pub(super) struct ChildProcesses {
     instance: String,
     /// `/proc/<process>/task/<thread>/children`.
     children: PathBuf,
     count: usize,
 }
 
-impl Offspring {
+impl ChildProcesses {
     /// Of the calling thread, which is the instance's. None if it has no child process, or the kernel does not list them.
-    pub(super) fn of_this_thread(instance: &str) -> Option<Offspring> {
+    pub(super) fn of_this_thread(instance: &str) -> Option<ChildProcesses> {
         let thread = fs::read_link("/proc/thread-self").ok()?;
         let children = Path::new("/proc").join(thread).join("children");
         let count = live_count(&children)?;
-        (count > 0).then(|| Offspring {
+        (count > 0).then(|| ChildProcesses {
             instance: instance.to_owned(),
             children,
             count,
@@ -32,7 +32,7 @@ impl Offspring {
     }
 }
 
-impl Checkup for Offspring {
+impl ReadinessCheck for ChildProcesses {
     fn ask(&self) -> Result<(), Error> {
         // A thread that is gone has none: its instance is being unloaded.
         if live_count(&self.children).unwrap_or(0) >= self.count {
@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn a_child_that_ends_is_missed_until_another_takes_its_place() {
-        assert!(Offspring::of_this_thread("none").is_none());
+        assert!(ChildProcesses::of_this_thread("none").is_none());
         let start = || Command::new("sleep").arg("60").spawn().unwrap();
         let mut child = start();
-        let offspring = Offspring::of_this_thread("one").unwrap();
+        let offspring = ChildProcesses::of_this_thread("one").unwrap();
         // Other threads ask.
         let ask = || std::thread::scope(|scope| scope.spawn(|| offspring.ask()).join().unwrap());
         assert_eq!(ask(), Ok(()));

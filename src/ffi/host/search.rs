@@ -7,7 +7,7 @@ use conch_engine::{BackendSpec, Error, log, truncated};
 /// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links: backends put them together with the
 /// backend directory, which they are told as it was given.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct BackendLocation {
     /// The shared library to open.
     pub(crate) library: PathBuf,
     /// A backend that is a `model.py`, which the Python backend's library runs: that file.
@@ -17,7 +17,7 @@ pub(crate) struct Found {
     pub(crate) key: PathBuf,
 }
 
-impl Found {
+impl BackendLocation {
     /// The file that makes this backend another one than the others.
     pub(crate) fn file(&self) -> &Path {
         self.script.as_deref().unwrap_or(&self.library)
@@ -37,7 +37,10 @@ const PATH_BYTES_MAX: usize = 4096;
 ///
 /// # Errors
 /// INVALID_ARG if there is none, or if `runtime` leads out of the directory in which it was found.
-pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Result<Found, Error> {
+pub(crate) fn find_library(
+    backend_directory: &Path,
+    spec: &BackendSpec,
+) -> Result<BackendLocation, Error> {
     if spec.backend.len().max(spec.runtime.len()) > PATH_BYTES_MAX {
         return Err(Error::invalid(format!(
             "unable to find backend library for backend '{}', try specifying runtime on the model configuration.",
@@ -101,13 +104,13 @@ pub(crate) fn find_library(backend_directory: &Path, spec: &BackendSpec) -> Resu
         )));
     }
     if !is_script {
-        return Ok(Found {
+        return Ok(BackendLocation {
             library,
             script: None,
             key: resolved,
         });
     }
-    Ok(Found {
+    Ok(BackendLocation {
         library,
         key: resolve(&backend_directory.join(&spec.backend))?.join(PYTHON_RUNTIME),
         script: Some(script),
@@ -263,7 +266,7 @@ mod tests {
             "unable to find Python backend based backend library 'model.py' for model 'm', searched: '"
         ));
         touch(&root.join("backends/llm/model.py"));
-        let expected = Found {
+        let expected = BackendLocation {
             library: root.join("backends/python/libtriton_python.so"),
             script: Some(root.join("backends/llm/model.py")),
             key: root.canonicalize().unwrap().join("backends/llm/model.py"),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use conch_abi as abi;
 use conch_engine::{Error, HostPolicies, Server};
 
-use super::Host;
-use crate::boundary::{Tag, handles};
+use super::BackendLibraries;
+use crate::boundary::{HandleTag, handles};
 
 handles! {
     TRITONSERVER_Server => ServerHandle, "server", tagged;
@@ -17,25 +17,25 @@ handles! {
 /// The way to a server. Backends are loaded while it starts, so it is bound late; until then only its identity is known.
 #[repr(C)]
 pub(crate) struct ServerHandle {
-    tag: Tag<abi::TRITONSERVER_Server>,
+    tag: HandleTag<abi::TRITONSERVER_Server>,
     id: String,
     host_policies: HostPolicies,
     server: OnceLock<Weak<Server>>,
     exit_timeout_secs: AtomicU64,
     /// If an embedder made the server: until it is deleted.
-    owned: Mutex<Option<Owned>>,
+    owned: Mutex<Option<EmbeddedServer>>,
 }
 
 /// An embedder's server. Dropped in this order: what backends still do ends with the server.
-struct Owned {
+struct EmbeddedServer {
     server: Arc<Server>,
-    _host: Arc<Host>,
+    _host: Arc<BackendLibraries>,
 }
 
 impl ServerHandle {
     pub(crate) fn new(id: String, host_policies: HostPolicies) -> ServerHandle {
         ServerHandle {
-            tag: Tag::default(),
+            tag: HandleTag::default(),
             id,
             host_policies,
             server: OnceLock::new(),
@@ -51,8 +51,8 @@ impl ServerHandle {
     }
 
     /// Keeps the server for its embedder.
-    pub(crate) fn own(&self, server: Arc<Server>, host: Arc<Host>) {
-        *self.lock() = Some(Owned {
+    pub(crate) fn own(&self, server: Arc<Server>, host: Arc<BackendLibraries>) {
+        *self.lock() = Some(EmbeddedServer {
             server,
             _host: host,
         });
@@ -101,7 +101,7 @@ impl ServerHandle {
         drop(owned);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Owned>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<EmbeddedServer>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

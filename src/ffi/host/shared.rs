@@ -14,20 +14,20 @@ use super::server::ServerHandle;
 
 /// One library file, or one file of Python.
 #[derive(Default)]
-pub(super) struct Slot {
-    life: Arc<Life>,
+pub(super) struct LibrarySlot {
+    life: Arc<LibraryLock>,
     backend: Mutex<Weak<LoadedBackend>>,
 }
 
 /// Serialises Initialize and Finalize of one library file.
 #[derive(Default)]
-pub(super) struct Life {
+pub(super) struct LibraryLock {
     /// From Initialize to the end of Finalize.
     is_open: Mutex<bool>,
     closed: Condvar,
 }
 
-impl Life {
+impl LibraryLock {
     /// Ends the life of a backend that was opened.
     pub(super) fn end(&self, finalize: impl FnOnce()) {
         let mut is_open = lock(&self.is_open);
@@ -37,7 +37,7 @@ impl Life {
     }
 }
 
-impl Slot {
+impl LibrarySlot {
     /// The backend that is open, or a new one. Waits for others who open it, and for the end of one that nobody uses any more.
     /// `keep` is told of it before its last user can go.
     ///
@@ -45,7 +45,7 @@ impl Slot {
     /// What `open` returns.
     pub(super) fn open(
         &self,
-        open: impl FnOnce(Arc<Life>) -> Result<Arc<LoadedBackend>, Error>,
+        open: impl FnOnce(Arc<LibraryLock>) -> Result<Arc<LoadedBackend>, Error>,
         keep: impl FnOnce(&Arc<LoadedBackend>),
     ) -> Result<Arc<LoadedBackend>, Error> {
         let mut is_open = lock(&self.life.is_open);
@@ -78,7 +78,7 @@ impl Slot {
 static TURN: Mutex<()> = Mutex::new(());
 
 /// What becomes of a backend that a server gives up.
-pub(super) enum Left {
+pub(super) enum LibraryRemainder {
     /// Another server has it.
     Shared,
     /// Nobody has it: it ends when this is dropped.
@@ -88,34 +88,34 @@ pub(super) enum Left {
 }
 
 /// A server gives a backend up that it kept.
-pub(super) fn leave(backend: Arc<LoadedBackend>) -> Left {
+pub(super) fn leave(backend: Arc<LoadedBackend>) -> LibraryRemainder {
     let _turn = lock(&TURN);
     if !backend.give_up() {
-        return Left::Shared;
+        return LibraryRemainder::Shared;
     }
     // Not taken out of its place: plug-ins know it by its address.
     if Arc::strong_count(&backend) > 1 {
-        return Left::Used;
+        return LibraryRemainder::Used;
     }
-    Left::Unused(backend)
+    LibraryRemainder::Unused(backend)
 }
 
-/// By [`super::search::Found`]'s `key`. As many as there are files; an empty slot is a few words.
-static SLOTS: LazyLock<Mutex<HashMap<PathBuf, Arc<Slot>>>> = LazyLock::new(Mutex::default);
+/// By [`super::search::BackendLocation`]'s `key`. As many as there are files; an empty slot is a few words.
+static SLOTS: LazyLock<Mutex<HashMap<PathBuf, Arc<LibrarySlot>>>> = LazyLock::new(Mutex::default);
 
 /// The slot of a file.
-pub(super) fn slot(key: &Path) -> Arc<Slot> {
+pub(super) fn slot(key: &Path) -> Arc<LibrarySlot> {
     Arc::clone(lock(&SLOTS).entry(key.to_owned()).or_default())
 }
 
 /// A backend as one server uses it.
-pub(super) struct Attached {
+pub(super) struct AttachedBackend {
     pub(super) backend: Arc<LoadedBackend>,
     /// Which server its models belong to.
     pub(super) server: Arc<ServerHandle>,
 }
 
-impl Backend for Attached {
+impl Backend for AttachedBackend {
     fn name(&self) -> &str {
         self.backend.name()
     }

@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_engine::states::States;
+use conch_engine::states::SequenceStates;
 
-use crate::boundary::{Tag, handles};
+use crate::boundary::{HandleTag, handles};
 use crate::objects::BufferAttributes;
 
 handles! {
-    TRITONBACKEND_State => LentState, "state", tagged;
+    TRITONBACKEND_State => BackendState, "state", tagged;
 }
 
 /// A state of the request's sequence.
 #[repr(C)]
-pub(crate) struct LentState {
-    tag: Tag<abi::TRITONBACKEND_State>,
-    states: Arc<Mutex<States>>,
+pub(crate) struct BackendState {
+    tag: HandleTag<abi::TRITONBACKEND_State>,
+    states: Arc<Mutex<SequenceStates>>,
     number: usize,
     attributes: BufferAttributes,
 }
 
-impl LentState {
-    pub(super) fn new(states: &Arc<Mutex<States>>, number: usize) -> LentState {
-        LentState {
-            tag: Tag::default(),
+impl BackendState {
+    pub(super) fn new(states: &Arc<Mutex<SequenceStates>>, number: usize) -> BackendState {
+        BackendState {
+            tag: HandleTag::default(),
             states: Arc::clone(states),
             number,
             attributes: BufferAttributes::default(),
@@ -45,7 +45,7 @@ impl LentState {
     /// Where the value is to be written, in host memory.
     ///
     /// # Errors
-    /// As [`States::buffer`].
+    /// As [`SequenceStates::buffer`].
     pub(crate) fn buffer(&self, bytes: u64) -> Result<*mut c_void, Error> {
         let mut states = lock(&self.states);
         let address = states.buffer(self.number, bytes)?.as_mut_ptr().cast();
@@ -57,13 +57,13 @@ impl LentState {
     /// Makes it what the sequence's next request finds.
     ///
     /// # Errors
-    /// As [`States::update`].
+    /// As [`SequenceStates::update`].
     pub(crate) fn update(&self) -> Result<(), Error> {
         lock(&self.states).update(self.number)
     }
 }
 
 /// Uncontended: one request at a time has a sequence's states, and its backend uses them from one thread.
-pub(super) fn lock(states: &Mutex<States>) -> MutexGuard<'_, States> {
+pub(super) fn lock(states: &Mutex<SequenceStates>) -> MutexGuard<'_, SequenceStates> {
     states.lock().unwrap_or_else(PoisonError::into_inner)
 }

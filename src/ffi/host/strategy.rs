@@ -9,20 +9,20 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 
 use conch_abi as abi;
-use conch_config::{Model as ModelConfig, Scheduling};
-use conch_engine::{BatchStrategy, Error, Live};
+use conch_config::{ResolvedConfig as ModelConfig, Scheduling};
+use conch_engine::{BatchStrategy, Error, OwnedRequest};
 use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library;
-use super::loan::Loan;
+use super::loan::BackendRequest;
 use super::model::LoadedModel;
 use crate::boundary::as_handle;
 use crate::guard;
 
 /// A batching library, initialised for one model.
-pub(crate) struct Strategy {
-    functions: Functions,
+pub(crate) struct CustomBatcher {
+    functions: BatcherFunctions,
     /// What BatcherInitialize made; the library's own.
     batcher: *mut abi::TRITONBACKEND_Batcher,
     model: String,
@@ -32,12 +32,12 @@ pub(crate) struct Strategy {
 
 // SAFETY: the batcher is only passed back to its library, whose functions upstream calls from several threads, too: initialised by a loading
 // thread, used by whoever forms a batch, finalised by whoever unloads the model.
-unsafe impl Send for Strategy {}
+unsafe impl Send for CustomBatcher {}
 // SAFETY: as above.
-unsafe impl Sync for Strategy {}
+unsafe impl Sync for CustomBatcher {}
 
 #[derive(Clone, Copy)]
-struct Functions {
+struct BatcherFunctions {
     batcher_finalize: abi::TRITONBACKEND_ModelBatcherFinalizeFn,
     initialize: BatchInitializeFn,
     include: abi::TRITONBACKEND_ModelBatchIncludeRequestFn,
@@ -50,7 +50,7 @@ type BatchInitializeFn = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> *mut abi::TRITONSERVER_Error;
 
-impl Strategy {
+impl CustomBatcher {
     /// The strategy of `model`, if it has a library that defines one. Blocks as long as the library does.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Strategy {
     pub(crate) fn load(
         model: &LoadedModel,
         directories: &[PathBuf; 3],
-    ) -> Result<Option<Strategy>, Error> {
+    ) -> Result<Option<CustomBatcher>, Error> {
         let config = model.current_config();
         let Some(path) = find(&config, directories)? else {
             return Ok(None);
@@ -97,7 +97,7 @@ impl Strategy {
             ) => {
                 let batcher_initialize: abi::TRITONBACKEND_ModelBatcherInitializeFn =
                     batcher_initialize;
-                let functions = Functions {
+                let functions = BatcherFunctions {
                     batcher_finalize,
                     initialize,
                     include,
@@ -122,7 +122,7 @@ impl Strategy {
             )
         };
         // Made before the error is looked at: Finalize follows a failure, too, as upstream has it.
-        let strategy = Strategy {
+        let strategy = CustomBatcher {
             functions,
             batcher,
             model: name,
@@ -132,7 +132,7 @@ impl Strategy {
     }
 }
 
-impl Drop for Strategy {
+impl Drop for CustomBatcher {
     fn drop(&mut self) {
         // SAFETY: the library's own function and batcher, which nobody uses any more.
         if let Err(error) = unsafe { guard::call1(self.functions.batcher_finalize, self.batcher) } {
@@ -208,20 +208,20 @@ fn resolved(path: &Path) -> PathBuf {
 }
 
 /// A queue's way to its model's strategy. The model outlives its cores, which are the only ones to ask.
-pub(crate) struct Asking {
+pub(crate) struct QueueBatcher {
     model: Weak<LoadedModel>,
     /// What the library keeps about the batch that forms; its own.
     batch: *mut c_void,
     /// What it sees of a request; reused.
-    shell: Arc<Loan>,
+    shell: Arc<BackendRequest>,
 }
 
 // SAFETY: the batch is only passed back to its library, by one thread at a time.
-unsafe impl Send for Asking {}
+unsafe impl Send for QueueBatcher {}
 
-impl Asking {
-    pub(crate) fn new(model: &Arc<LoadedModel>) -> Asking {
-        Asking {
+impl QueueBatcher {
+    pub(crate) fn new(model: &Arc<LoadedModel>) -> QueueBatcher {
+        QueueBatcher {
             model: Arc::downgrade(model),
             batch: ptr::null_mut(),
             shell: Arc::default(),
@@ -229,7 +229,7 @@ impl Asking {
     }
 }
 
-impl BatchStrategy for Asking {
+impl BatchStrategy for QueueBatcher {
     fn begin(&mut self) {
         let Some(model) = self.model.upgrade() else {
             return;
@@ -248,7 +248,7 @@ impl BatchStrategy for Asking {
         report("initialization", strategy, begun);
     }
 
-    fn includes(&mut self, request: Live) -> (Live, bool) {
+    fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool) {
         let model = self.model.upgrade();
         let strategy = model.as_deref().and_then(LoadedModel::strategy);
         let facts = model.as_deref().and_then(|model| model.facts().ok());
@@ -297,7 +297,7 @@ impl BatchStrategy for Asking {
     }
 }
 
-fn report(step: &str, strategy: &Strategy, result: Result<(), Error>) {
+fn report(step: &str, strategy: &CustomBatcher, result: Result<(), Error>) {
     if let Err(error) = result {
         log::error!(
             "Custom batching {step} function failed for model {}: {}",

@@ -11,10 +11,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::cache::{Key, ResponseCache};
+use conch_engine::cache::{CacheKey, ResponseCache};
 use conch_engine::{BackendHost, Code, Error, ModelVersion, Output, Response, Shape};
-use conch_ffi::host::{Host, Options};
-use conch_memory::{Budget, View};
+use conch_ffi::host::{BackendLibraries, HostOptions};
+use conch_memory::{Budget, ByteView};
 use libloading::os::unix::Library;
 
 /// A cache directory with the plug-in under a name of its own, so that tests at a time have journals of their own.
@@ -43,16 +43,16 @@ fn library_of(directory: &Path, name: &str) -> PathBuf {
 }
 
 struct Bench {
-    host: Arc<Host>,
+    host: Arc<BackendLibraries>,
     budget: Arc<Budget>,
     cache: Arc<dyn ResponseCache>,
 }
 
 fn open(directory: &Path, name: &str, act: &str) -> Result<Bench, Error> {
-    let host = Host::new(Options {
+    let host = BackendLibraries::new(HostOptions {
         cache_directory: directory.to_owned(),
         cache_config: vec![(name.to_owned(), act.to_owned())],
-        ..Options::default()
+        ..HostOptions::default()
     });
     let budget = Budget::new(1 << 20);
     let cache = host.open_cache(&budget)?.expect("one was asked for");
@@ -78,12 +78,12 @@ fn journal(directory: &Path, name: &str) -> String {
 fn response(byte: u8, size: usize) -> Response {
     let mut message = conch_config::parse_text("test", "name: 'm' backend: 'b'").unwrap();
     conch_config::normalize(&mut message);
-    let config = conch_config::Model::from_partial(message).unwrap();
+    let config = conch_config::ResolvedConfig::from_partial(message).unwrap();
     let output = Output {
         name: "x".into(),
         data_type: DataType::Uint8,
         shape: Shape::from_slice(&[i64::try_from(size).unwrap()]),
-        data: View::copy_of(&vec![byte; size]),
+        data: ByteView::copy_of(&vec![byte; size]),
     };
     Response {
         model: Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1)),
@@ -92,7 +92,7 @@ fn response(byte: u8, size: usize) -> Response {
     }
 }
 
-const KEY: Key = Key(0xabc);
+const KEY: CacheKey = CacheKey(0xabc);
 
 fn outcome<T>(result: Result<T, Error>) -> String {
     match result {
@@ -172,7 +172,7 @@ fn a_hit_is_a_copy_charged_to_the_budget() {
     let bench = open(&directory, "copies", "overwrite").unwrap();
     bench.cache.insert(KEY, &response(7, 200_000)).unwrap();
     assert_eq!(bench.budget.used_bytes(), 0);
-    assert!(bench.cache.lookup(Key(1)).unwrap().is_none());
+    assert!(bench.cache.lookup(CacheKey(1)).unwrap().is_none());
     let kept = bench.cache.lookup(KEY).unwrap().unwrap();
     assert_eq!(
         kept.outputs[0].data.as_ref(),
@@ -185,8 +185,11 @@ fn a_hit_is_a_copy_charged_to_the_budget() {
     let error = bench.cache.insert(KEY, &response(7, 1)).unwrap_err();
     assert_eq!(error.code, Code::AlreadyExists);
     // More than the budget has.
-    bench.cache.insert(Key(2), &response(8, 2 << 20)).unwrap();
-    let error = bench.cache.lookup(Key(2)).unwrap_err();
+    bench
+        .cache
+        .insert(CacheKey(2), &response(8, 2 << 20))
+        .unwrap();
+    let error = bench.cache.lookup(CacheKey(2)).unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
 }
 
@@ -197,7 +200,7 @@ fn a_plug_in_that_mixes_keys_up_is_found_out() {
     bench.cache.insert(KEY, &response(7, 10)).unwrap();
     assert!(bench.cache.lookup(KEY).unwrap().is_some());
     assert_eq!(
-        outcome(bench.cache.lookup(Key(5))),
+        outcome(bench.cache.lookup(CacheKey(5))),
         "Internal: the cached response has another key"
     );
 }
@@ -285,7 +288,7 @@ fn many_threads_call_at_a_time() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for number in 0..200_u8 {
-                    let key = Key(u128::from(number));
+                    let key = CacheKey(u128::from(number));
                     match bench.cache.lookup(key).unwrap() {
                         Some(kept) => assert_eq!(kept.outputs[0].data.as_ref(), [number; 64]),
                         None => match bench.cache.insert(key, &response(number, 64)) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bench::Bench;
 use conch_engine::Instance;
-use conch_engine::states::{States, StatesStart};
+use conch_engine::states::{InitialStates, SequenceStates};
 use conch_memory::{Budget, Pool};
 use conch_sync::ClaimReason;
 
@@ -52,18 +52,18 @@ fn directory() -> PathBuf {
 struct Sequence {
     bench: Bench,
     instance: Box<dyn Instance>,
-    states: Arc<Mutex<States>>,
+    states: Arc<Mutex<SequenceStates>>,
 }
 
 impl Sequence {
     fn new() -> Sequence {
         let bench = Bench::at("stateful", MODEL, &directory());
         let specs = conch_config::states(&bench.version.config).unwrap();
-        let start = StatesStart::new(specs, &Budget::new(1 << 20), |path| {
+        let start = InitialStates::new(specs, &Budget::new(1 << 20), |path| {
             assert_eq!(path, "initial_state/start");
             Ok(100_i32.to_le_bytes().to_vec())
         });
-        let states = States::new(&start.unwrap(), &Pool::new(1 << 20));
+        let states = SequenceStates::new(&start.unwrap(), &Pool::new(1 << 20));
         Sequence {
             instance: bench.instance(),
             states: Arc::new(Mutex::new(states)),
@@ -77,7 +77,12 @@ impl Sequence {
         self.run(id, number, Some(&states))
     }
 
-    fn run(&mut self, id: &str, number: i32, states: Option<&Arc<Mutex<States>>>) -> String {
+    fn run(
+        &mut self,
+        id: &str,
+        number: i32,
+        states: Option<&Arc<Mutex<SequenceStates>>>,
+    ) -> String {
         let request = vec![("IN", vec![1, 1], vec![number])];
         let ticket = self.bench.admit(0, id, &request);
         let mut live = ticket.claim(ClaimReason::Execute, None).unwrap();

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bench::Bench;
-use conch_engine::Live;
+use conch_engine::OwnedRequest;
 use conch_sync::ClaimReason;
 use libloading::os::unix::Library;
 
@@ -70,7 +70,7 @@ fn limit(limit: i32) -> String {
     format!("{MODEL} parameters {{ key: 'LIMIT' value {{ string_value: '{limit}' }} }}")
 }
 
-fn request(bench: &Bench, id: &str, number: i32) -> Live {
+fn request(bench: &Bench, id: &str, number: i32) -> OwnedRequest {
     let ticket = bench.admit(0, id, &vec![("IN", vec![1, 1], vec![number])]);
     ticket.claim(ClaimReason::Execute, None).unwrap()
 }

@@ -4,13 +4,13 @@
 //! before anything is set. The file cannot be changed over the network: that would let a client write where the server may.
 
 use conch_engine::Error;
-use conch_engine::admit::Prefix;
-use conch_log::Settings;
-use conch_log::{self as log, Format};
+use conch_engine::admit::RequestIdPrefix;
+use conch_log::LogSettings;
+use conch_log::{self as log, LogFormat};
 
 /// Says that an inference was refused, if the log shows as much. The id is empty where it is not known, or not known yet.
 pub(crate) fn note_refusal(id: &str, message: &str) {
-    log::verbose!(1, "{}Infer failed: {message}", Prefix(id));
+    log::verbose!(1, "{}Infer failed: {message}", RequestIdPrefix(id));
 }
 
 /// What a request sets; the rest stays.
@@ -20,12 +20,12 @@ pub(crate) struct LogChanges {
     pub(crate) shows_warning: Option<bool>,
     pub(crate) shows_error: Option<bool>,
     pub(crate) verbose_level: Option<u32>,
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<LogFormat>,
 }
 
 impl LogChanges {
     /// Sets what is to be set, and returns what is in force then.
-    pub(crate) fn apply(self) -> Settings {
+    pub(crate) fn apply(self) -> LogSettings {
         let LogChanges {
             shows_info,
             shows_warning,

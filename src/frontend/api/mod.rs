@@ -15,7 +15,7 @@ use crate::leading;
 pub(crate) use classes::Classes;
 pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
 pub(crate) use logging::{LogChanges, log_file_refusal, note_refusal};
-pub(crate) use readiness::Patient;
+pub(crate) use readiness::ProbeWithTimeout;
 pub(crate) use tracing::{
     check_traced_model, level_names, parse_count, parse_levels, parse_unsigned, trace_file_refusal,
 };

@@ -4,26 +4,26 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use conch_engine::readiness::Inquiry;
+use conch_engine::readiness::ReadinessProbe;
 
 use crate::shard::Timer;
 
 /// The answer of an inquiry, or its default when none comes in time.
-pub(crate) struct Patient {
-    inquiry: Inquiry,
+pub(crate) struct ProbeWithTimeout {
+    inquiry: ReadinessProbe,
     timer: Timer,
 }
 
-impl Patient {
-    pub(crate) fn new(inquiry: Inquiry) -> Patient {
-        Patient {
+impl ProbeWithTimeout {
+    pub(crate) fn new(inquiry: ReadinessProbe) -> ProbeWithTimeout {
+        ProbeWithTimeout {
             timer: Timer::at(inquiry.deadline_ns()),
             inquiry,
         }
     }
 }
 
-impl Future for Patient {
+impl Future for ProbeWithTimeout {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::regions::{Kind, RegionStatus, Regions};
+use conch_engine::regions::{RegionKind, RegionStatus, Regions};
 use conch_engine::{Error, ModelVersion, admit, truncated};
-use conch_memory::{Budget, Charge, View};
+use conch_memory::{Budget, ByteView, Charge};
 use smallvec::SmallVec;
 
 use crate::shard::{Shard, breathe};
@@ -23,7 +23,7 @@ pub(crate) enum RegionAction {
 
 /// Where a system region lies, as a client says it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct RegionLocation {
     pub(crate) key: String,
     pub(crate) offset: u64,
     pub(crate) byte_size: u64,
@@ -35,21 +35,21 @@ pub(crate) struct Location {
 /// In upstream's words.
 pub(crate) fn register(
     regions: &Regions,
-    kind: Kind,
+    kind: RegionKind,
     name: &str,
-    location: impl FnOnce() -> Result<Location, Error>,
+    location: impl FnOnce() -> Result<RegionLocation, Error>,
 ) -> Result<(), Error> {
     regions.check_enabled()?;
     match kind {
-        Kind::System => {
-            let Location {
+        RegionKind::System => {
+            let RegionLocation {
                 key,
                 offset,
                 byte_size,
             } = location()?;
             regions.register(name, &key, offset, byte_size)
         }
-        Kind::Cuda => {
+        RegionKind::Cuda => {
             location()?;
             Err(Error::invalid(format!(
                 "failed to register CUDA shared memory region: '{name}', GPUs not supported",
@@ -63,12 +63,12 @@ pub(crate) fn register(
 ///
 /// # Errors
 /// UNSUPPORTED unless clients may register regions.
-pub(crate) fn unregister(regions: &Regions, kind: Kind, name: &str) -> Result<(), Error> {
+pub(crate) fn unregister(regions: &Regions, kind: RegionKind, name: &str) -> Result<(), Error> {
     match (kind, name) {
         // None can be registered.
-        (Kind::Cuda, _) => regions.check_enabled(),
-        (Kind::System, "") => regions.unregister_all(),
-        (Kind::System, name) => regions.unregister(name),
+        (RegionKind::Cuda, _) => regions.check_enabled(),
+        (RegionKind::System, "") => regions.unregister_all(),
+        (RegionKind::System, name) => regions.unregister(name),
     }
 }
 
@@ -78,12 +78,12 @@ pub(crate) fn unregister(regions: &Regions, kind: Kind, name: &str) -> Result<()
 /// NOT_FOUND in upstream's words.
 pub(crate) fn status(
     regions: &Regions,
-    kind: Kind,
+    kind: RegionKind,
     name: &str,
 ) -> Result<Vec<RegionStatus>, Error> {
     match kind {
-        Kind::System => regions.status(name),
-        Kind::Cuda => regions.cuda_status(name).map(|()| Vec::new()),
+        RegionKind::System => regions.status(name),
+        RegionKind::Cuda => regions.cuda_status(name).map(|()| Vec::new()),
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn must_copy(
     model: &ModelVersion,
     name: &str,
     data_type: DataType,
-    view: &View,
+    view: &ByteView,
 ) -> bool {
     let is_shape_tensor = model
         .config
@@ -114,7 +114,7 @@ pub(crate) async fn settle(
     model: &ModelVersion,
     name: &str,
     data_type: DataType,
-    chunks: &mut SmallVec<[View; 1]>,
+    chunks: &mut SmallVec<[ByteView; 1]>,
 ) -> Result<(), Error> {
     for chunk in chunks {
         if must_copy(model, name, data_type, chunk) {
@@ -128,7 +128,11 @@ pub(crate) async fn settle(
 ///
 /// # Errors
 /// UNAVAILABLE if the budget has no room.
-pub(crate) async fn copy(shard: &Shard, budget: &Arc<Budget>, view: &View) -> Result<View, Error> {
+pub(crate) async fn copy(
+    shard: &Shard,
+    budget: &Arc<Budget>,
+    view: &ByteView,
+) -> Result<ByteView, Error> {
     let mut charge = Charge::empty(budget);
     charge.cover(view.len() as u64).map_err(|exhausted| {
         Error::unavailable(format!(
@@ -141,13 +145,13 @@ pub(crate) async fn copy(shard: &Shard, budget: &Arc<Budget>, view: &View) -> Re
     while block.len() < view.len() {
         let start = block.len();
         let end = view.len().min(start + SLICE_BYTES);
-        let slice = view.slice(start, end).unwrap_or_else(View::empty);
+        let slice = view.slice(start, end).unwrap_or_else(ByteView::empty);
         slice.read(0, &mut block);
         if end < view.len() {
             breathe().await;
         }
     }
-    Ok(View::from(block))
+    Ok(ByteView::from(block))
 }
 
 /// The regions of the server that a shard belongs to.

@@ -2,9 +2,9 @@
 
 use conch_engine::{Error, truncated};
 
-use crate::leading::{self, NoNumber};
+use crate::leading::{self, ParseNumberError};
 use crate::shard::Shard;
-use crate::trace::{Change, Levels};
+use crate::trace::{FieldChange, TraceLevels};
 
 /// Refuses settings of a model that is not there; an empty name stands for the server's own settings.
 ///
@@ -29,9 +29,9 @@ pub(crate) fn trace_file_refusal() -> Error {
 ///
 /// # Errors
 /// INVALID_ARG for `OFF` beside others.
-pub(crate) fn parse_levels(names: &[&str]) -> Result<Change<Levels>, Error> {
-    let mut levels = Levels::default();
-    let mut change = Change::Keep;
+pub(crate) fn parse_levels(names: &[&str]) -> Result<FieldChange<TraceLevels>, Error> {
+    let mut levels = TraceLevels::default();
+    let mut change = FieldChange::Keep;
     for name in names {
         match *name {
             "OFF" if names.len() > 1 => {
@@ -44,13 +44,13 @@ pub(crate) fn parse_levels(names: &[&str]) -> Result<Change<Levels>, Error> {
             "TENSORS" => levels.tensors = true,
             _ => continue,
         }
-        change = Change::Set(levels);
+        change = FieldChange::Set(levels);
     }
     Ok(change)
 }
 
 /// The names of levels, as they are shown.
-pub(crate) fn level_names(levels: Levels) -> Vec<&'static str> {
+pub(crate) fn level_names(levels: TraceLevels) -> Vec<&'static str> {
     if levels.is_off() {
         return vec!["OFF"];
     }
@@ -91,10 +91,10 @@ pub(crate) fn parse_count(text: &str, gap: &str) -> Result<i32, Error> {
     Ok(count)
 }
 
-fn refusal(why: NoNumber, name: &str, text: &str, range: &str) -> Error {
+fn refusal(why: ParseNumberError, name: &str, text: &str, range: &str) -> Error {
     let range = match why {
-        NoNumber::Missing => String::new(),
-        NoNumber::OutOfRange => format!(", value is out of range [ {range} ]"),
+        ParseNumberError::Missing => String::new(),
+        ParseNumberError::OutOfRange => format!(", value is out of range [ {range} ]"),
     };
     Error::invalid(format!(
         "Unable to parse '{name}'{range}, got: {text}",
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn levels() {
         let levels = |timestamps, tensors| {
-            Ok(Change::Set(Levels {
+            Ok(FieldChange::Set(TraceLevels {
                 timestamps,
                 tensors,
             }))
@@ -144,14 +144,17 @@ mod tests {
             (&["OFF"][..], levels(false, false)),
             (&["TIMESTAMPS"], levels(true, false)),
             (&["TENSORS", "TIMESTAMPS", "MAX"], levels(true, true)),
-            (&["timestamps"], Ok(Change::Keep)),
-            (&[], Ok(Change::Keep)),
+            (&["timestamps"], Ok(FieldChange::Keep)),
+            (&[], Ok(FieldChange::Keep)),
             (&["TENSORS", "OFF"], refusal),
         ] {
             let parsed = parse_levels(names).map_err(|error| error.message.into_owned());
             assert_eq!(parsed, expected, "{names:?}");
-            if let Ok(Change::Set(levels)) = parsed {
-                assert_eq!(parse_levels(&level_names(levels)), Ok(Change::Set(levels)));
+            if let Ok(FieldChange::Set(levels)) = parsed {
+                assert_eq!(
+                    parse_levels(&level_names(levels)),
+                    Ok(FieldChange::Set(levels))
+                );
             }
         }
     }

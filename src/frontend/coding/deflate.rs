@@ -3,7 +3,7 @@
 use conch_memory::{OutOfMemory, try_reserve};
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::Coding;
+use super::ContentCoding;
 
 const WINDOW_BITS: u8 = 15;
 /// Room is made in steps of at least so much.
@@ -14,14 +14,14 @@ const ROOM_BYTES_MIN: usize = 1 << 10;
 /// # Errors
 /// Without memory for it.
 pub(crate) fn deflate_into<'a>(
-    coding: Coding,
+    coding: ContentCoding,
     pieces: impl IntoIterator<Item = &'a [u8]>,
     target: &mut Vec<u8>,
 ) -> Result<(), OutOfMemory> {
     let level = Compression::default();
     let mut state = match coding {
-        Coding::Gzip => Compress::new_gzip(level, WINDOW_BITS),
-        Coding::Deflate => Compress::new_with_window_bits(level, true, WINDOW_BITS),
+        ContentCoding::Gzip => Compress::new_gzip(level, WINDOW_BITS),
+        ContentCoding::Deflate => Compress::new_with_window_bits(level, true, WINDOW_BITS),
     };
     for piece in pieces {
         run(&mut state, piece, target, FlushCompress::None)?;

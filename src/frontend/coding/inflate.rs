@@ -2,7 +2,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Coding;
+use super::ContentCoding;
 
 /// The largest window of the format, which every decoder offers.
 const WINDOW_BITS: u8 = 15;
@@ -11,11 +11,11 @@ const GZIP_MAGIC: u8 = 0x1f;
 
 /// The bytes are no such stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Corrupt;
+pub(crate) struct CorruptStream;
 
 /// What one step has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct InflateStep {
     pub(crate) read_count: usize,
     pub(crate) written_count: usize,
     /// The stream's last byte is out, and its checksum was right.
@@ -26,14 +26,14 @@ pub(crate) struct Step {
 pub(crate) struct Inflater {
     state: Decompress,
     /// Of which format it is.
-    pub(crate) coding: Coding,
+    pub(crate) coding: ContentCoding,
 }
 
 impl Inflater {
-    pub(crate) fn new(coding: Coding) -> Inflater {
+    pub(crate) fn new(coding: ContentCoding) -> Inflater {
         let state = match coding {
-            Coding::Gzip => Decompress::new_gzip(WINDOW_BITS),
-            Coding::Deflate => Decompress::new_with_window_bits(true, WINDOW_BITS),
+            ContentCoding::Gzip => Decompress::new_gzip(WINDOW_BITS),
+            ContentCoding::Deflate => Decompress::new_with_window_bits(true, WINDOW_BITS),
         };
         Inflater { state, coding }
     }
@@ -41,20 +41,25 @@ impl Inflater {
     /// For a stream that begins with `bytes`, whatever it is called: HTTP clients have mixed the names up, and zlib looks for itself.
     pub(crate) fn detect(bytes: &[u8]) -> Inflater {
         Inflater::new(match bytes.first() {
-            Some(&GZIP_MAGIC) => Coding::Gzip,
-            _ => Coding::Deflate,
+            Some(&GZIP_MAGIC) => ContentCoding::Gzip,
+            _ => ContentCoding::Deflate,
         })
     }
 
     /// Turns some of `input` into some of `output`. A step that does neither and has not ended wants more of one of them.
-    pub(crate) fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step, Corrupt> {
+    pub(crate) fn step(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<InflateStep, CorruptStream> {
         let (in_before, out_before) = (self.state.total_in(), self.state.total_out());
         let status = self
             .state
             .decompress(input, output, FlushDecompress::None)
-            .map_err(|_| Corrupt)?;
-        let count = |before: u64, after: u64| usize::try_from(after - before).map_err(|_| Corrupt);
-        Ok(Step {
+            .map_err(|_| CorruptStream)?;
+        let count =
+            |before: u64, after: u64| usize::try_from(after - before).map_err(|_| CorruptStream);
+        Ok(InflateStep {
             read_count: count(in_before, self.state.total_in())?,
             written_count: count(out_before, self.state.total_out())?,
             has_ended: status == Status::StreamEnd,
@@ -67,7 +72,11 @@ mod tests {
     use super::*;
     use crate::coding::deflate_into;
 
-    fn inflated(mut inflater: Inflater, packed: &[u8], room: usize) -> Result<Vec<u8>, Corrupt> {
+    fn inflated(
+        mut inflater: Inflater,
+        packed: &[u8],
+        room: usize,
+    ) -> Result<Vec<u8>, CorruptStream> {
         let (mut out, mut at) = (Vec::new(), 0);
         let mut place = vec![0; room];
         loop {
@@ -78,7 +87,7 @@ mod tests {
                 return Ok(out);
             }
             if step.read_count == 0 && step.written_count == 0 {
-                return Err(Corrupt);
+                return Err(CorruptStream);
             }
         }
     }
@@ -88,7 +97,7 @@ mod tests {
         let plain: Vec<u8> = (0..100_000u32)
             .flat_map(|n| (n / 7).to_le_bytes())
             .collect();
-        for coding in [Coding::Gzip, Coding::Deflate] {
+        for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
             let mut packed = Vec::new();
             deflate_into(coding, [&plain[..5], &plain[5..]], &mut packed).unwrap();
             assert!(packed.len() < plain.len() / 2);
@@ -109,13 +118,16 @@ mod tests {
                 &plain[..],
                 &[],
             ] {
-                assert_eq!(inflated(Inflater::new(coding), broken, 1000), Err(Corrupt));
+                assert_eq!(
+                    inflated(Inflater::new(coding), broken, 1000),
+                    Err(CorruptStream)
+                );
             }
             let mut flipped = packed.clone();
             *flipped.last_mut().unwrap() ^= 1;
             assert_eq!(
                 inflated(Inflater::new(coding), &flipped, 1000),
-                Err(Corrupt),
+                Err(CorruptStream),
                 "a checksum is looked at"
             );
         }

@@ -11,25 +11,25 @@ pub(crate) use inflate::Inflater;
 
 /// A compressed form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub(crate) enum ContentCoding {
     Gzip,
     Deflate,
 }
 
-impl Coding {
+impl ContentCoding {
     /// As both protocols write it; case matters, as it does upstream.
-    pub(crate) fn of(name: &[u8]) -> Option<Coding> {
+    pub(crate) fn of(name: &[u8]) -> Option<ContentCoding> {
         match name {
-            b"gzip" => Some(Coding::Gzip),
-            b"deflate" => Some(Coding::Deflate),
+            b"gzip" => Some(ContentCoding::Gzip),
+            b"deflate" => Some(ContentCoding::Deflate),
             _ => None,
         }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Coding::Gzip => "gzip",
-            Coding::Deflate => "deflate",
+            ContentCoding::Gzip => "gzip",
+            ContentCoding::Deflate => "deflate",
         }
     }
 }

@@ -9,45 +9,45 @@ use bytes::Bytes;
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
 use h2::{RecvStream, SendStream};
 
-use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, Prefix, put_prefix};
-use super::infer::{Arrived, Pieces, Reader};
-use super::packing::{InflatedLimit, Sink, Unpacking};
-use super::patience::Patience;
+use super::frame::{MESSAGE_BYTES_MAX, MessagePrefix, PREFIX_BYTES, put_prefix};
+use super::infer::{CompleteMessage, MessageReader, Pieces};
+use super::packing::{InflateTarget, InflatedLimit, MessageInflater};
+use super::patience::PeerTimeout;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
-use super::status::Status;
-use super::uploads::Uploads;
-use crate::coding::Coding;
+use super::status::GrpcStatus;
+use super::uploads::PartialMessages;
+use crate::coding::ContentCoding;
 use crate::shard::Shard;
 
 /// Why a call ends without an answer of its own.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     /// To be told to the client.
-    Status(Status),
+    Status(GrpcStatus),
     /// The client has withdrawn the call, or is gone.
     Gone,
 }
 
-impl From<Status> for Failure {
-    fn from(status: Status) -> Failure {
-        Failure::Status(status)
+impl From<GrpcStatus> for CallFailure {
+    fn from(status: GrpcStatus) -> CallFailure {
+        CallFailure::Status(status)
     }
 }
 
-impl From<h2::Error> for Failure {
-    fn from(_: h2::Error) -> Failure {
-        Failure::Gone
+impl From<h2::Error> for CallFailure {
+    fn from(_: h2::Error) -> CallFailure {
+        CallFailure::Gone
     }
 }
 
 /// The next DATA frame; none at the end of the stream. Its bytes still count against the windows.
 async fn next_frame(
     body: &mut RecvStream,
-    patience: &mut Patience,
-) -> Result<Option<Bytes>, Failure> {
+    patience: &mut PeerTimeout,
+) -> Result<Option<Bytes>, CallFailure> {
     std::future::poll_fn(|context| match body.poll_data(context) {
         Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
-        Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failure::Gone)),
+        Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
         Poll::Ready(None) => Poll::Ready(Ok(None)),
         Poll::Pending => patience.poll(context).map(|status| Err(status.into())),
     })
@@ -65,17 +65,17 @@ pub(super) async fn receive_tensors(
     shard: &Shard,
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut Patience,
-    coding: Option<Coding>,
-    uploads: &Rc<Uploads>,
-) -> Result<Arrived, Failure> {
-    let mut prefix = Prefix::default();
-    let mut reader: Option<Reader> = None;
+    patience: &mut PeerTimeout,
+    coding: Option<ContentCoding>,
+    uploads: &Rc<PartialMessages>,
+) -> Result<CompleteMessage, CallFailure> {
+    let mut prefix = MessagePrefix::default();
+    let mut reader: Option<MessageReader> = None;
     // From the first bytes on, unless they are all.
     let mut upload = None;
     loop {
         let Some(data) = next_frame(body, patience).await? else {
-            return Err(Status::unparsable().into());
+            return Err(GrpcStatus::unparsable().into());
         };
         patience.note_progress();
         let mut bytes: &[u8] = &data;
@@ -85,7 +85,7 @@ pub(super) async fn receive_tensors(
             if let (Some(length), Some(coding)) = (length, prefix.packed()) {
                 let first = data.slice(data.len() - rest.len()..);
                 release(body, data.len());
-                let mut pile = Pile::new(shard, budget, length, Some(coding))?;
+                let mut pile = CompressedMessage::new(shard, budget, length, Some(coding))?;
                 // Boxed: most calls are not compressed, and its state would make each larger.
                 return Box::pin(async {
                     pile.push(first)?;
@@ -94,21 +94,21 @@ pub(super) async fn receive_tensors(
                 })
                 .await;
             }
-            reader = length.map(|length| Reader::new(&shard.pool, budget, length));
+            reader = length.map(|length| MessageReader::new(&shard.pool, budget, length));
         }
         let Some(open) = &mut reader else {
             release(body, data.len());
             continue;
         };
         let (own, excess) = bytes.split_at(bytes.len().min(open.left()));
-        open.feed(own).map_err(Status::from)?;
+        open.feed(own).map_err(GrpcStatus::from)?;
         if !excess.is_empty() {
             return Err(surplus().into());
         }
         release(body, data.len());
         if open.left() == 0 {
             let reader = reader.expect("it was just fed");
-            return Ok(reader.finish().map_err(Status::from)?);
+            return Ok(reader.finish().map_err(GrpcStatus::from)?);
         }
         if upload.is_none() {
             upload = Some(uploads.begin()?);
@@ -120,18 +120,18 @@ pub(super) async fn receive_tensors(
 pub(super) async fn receive_message(
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut Patience,
-    coding: Option<Coding>,
-    uploads: &Rc<Uploads>,
-) -> Result<Charged, Failure> {
+    patience: &mut PeerTimeout,
+    coding: Option<ContentCoding>,
+    uploads: &Rc<PartialMessages>,
+) -> Result<ChargedBytes, CallFailure> {
     const LENGTH_MAX: usize = CONTROL_MESSAGE_BYTES_MAX;
-    let mut prefix = Prefix::default();
+    let mut prefix = MessagePrefix::default();
     let mut wanted = None;
     let mut upload = None;
-    let mut message = Charged::empty(budget);
+    let mut message = ChargedBytes::empty(budget);
     loop {
         let Some(data) = next_frame(body, patience).await? else {
-            return Err(Status::unparsable().into());
+            return Err(GrpcStatus::unparsable().into());
         };
         patience.note_progress();
         let mut bytes: &[u8] = &data;
@@ -154,10 +154,10 @@ pub(super) async fn receive_message(
         let Some(coding) = prefix.packed() else {
             return Ok(message);
         };
-        let Charged { bytes, charge } = message;
+        let ChargedBytes { bytes, charge } = message;
         let pieces = vec![Bytes::from(bytes)];
         let limit = InflatedLimit::fixed(LENGTH_MAX);
-        let unpacking = Unpacking::new(pieces, coding, limit, Charged::empty(budget));
+        let unpacking = MessageInflater::new(pieces, coding, limit, ChargedBytes::empty(budget));
         let message = Box::pin(unpacking.finish_in_slices()).await?;
         drop(charge);
         return Ok(message);
@@ -165,19 +165,19 @@ pub(super) async fn receive_message(
 }
 
 /// A message in the pieces in which it came, and what it holds of the byte budget.
-pub(super) struct Pile {
+pub(super) struct CompressedMessage {
     pieces: Vec<Bytes>,
     length: usize,
     length_max: usize,
     /// How it is compressed.
-    coding: Option<Coding>,
+    coding: Option<ContentCoding>,
     inflated: InflatedLimit,
     /// Given back with the pieces.
     charge: Charge,
     budget: Arc<Budget>,
 }
 
-impl Pile {
+impl CompressedMessage {
     /// For a message of `length_max` bytes as they are on the wire.
     ///
     /// # Errors
@@ -186,13 +186,13 @@ impl Pile {
         shard: &Shard,
         budget: &Arc<Budget>,
         length_max: usize,
-        coding: Option<Coding>,
-    ) -> Result<Pile, Status> {
+        coding: Option<ContentCoding>,
+    ) -> Result<CompressedMessage, GrpcStatus> {
         let inflated = InflatedLimit::configured(&shard.options);
         if coding.is_some() {
             inflated.check_packed(length_max)?;
         }
-        Ok(Pile {
+        Ok(CompressedMessage {
             pieces: Vec::new(),
             length: 0,
             length_max,
@@ -209,7 +209,7 @@ impl Pile {
     }
 
     /// Takes the next bytes.
-    pub(super) fn push(&mut self, mut data: Bytes) -> Result<(), Status> {
+    pub(super) fn push(&mut self, mut data: Bytes) -> Result<(), GrpcStatus> {
         if data.is_empty() {
             return Ok(());
         }
@@ -231,16 +231,16 @@ impl Pile {
     async fn receive(
         &mut self,
         body: &mut RecvStream,
-        patience: &mut Patience,
-        uploads: &Rc<Uploads>,
-    ) -> Result<(), Failure> {
+        patience: &mut PeerTimeout,
+        uploads: &Rc<PartialMessages>,
+    ) -> Result<(), CallFailure> {
         let _upload = match self.left() {
             0 => None,
             _ => Some(uploads.begin()?),
         };
         while self.left() > 0 {
             let Some(data) = next_frame(body, patience).await? else {
-                return Err(Status::unparsable().into());
+                return Err(GrpcStatus::unparsable().into());
             };
             patience.note_progress();
             let frame_bytes = data.len();
@@ -251,8 +251,8 @@ impl Pile {
     }
 
     /// Inflates a request for inference on its way into tensors.
-    pub(super) async fn unpack_tensors(self, shard: &Shard) -> Result<Arrived, Status> {
-        let Pile {
+    pub(super) async fn unpack_tensors(self, shard: &Shard) -> Result<CompleteMessage, GrpcStatus> {
+        let CompressedMessage {
             pieces,
             coding,
             inflated,
@@ -264,16 +264,16 @@ impl Pile {
         charge.settle();
         let coding = coding.expect("only compressed messages are unpacked");
         // Its length is only a bound; what is too long is for the inflater to tell. The charge covers what has been inflated.
-        let reader = Reader::new(&shard.pool, &budget, MESSAGE_BYTES_MAX);
-        let unpacking = Unpacking::new(pieces, coding, inflated, reader);
+        let reader = MessageReader::new(&shard.pool, &budget, MESSAGE_BYTES_MAX);
+        let unpacking = MessageInflater::new(pieces, coding, inflated, reader);
         let reader = unpacking.finish_on(shard).await?;
         drop(charge);
         Ok(reader.end()?)
     }
 
     /// The message in one piece, inflated, and what it is charged with. Copies it: not for shards, as it may be large.
-    pub(super) fn join(self) -> Result<(Vec<u8>, Charge), Status> {
-        let Pile {
+    pub(super) fn join(self) -> Result<(Vec<u8>, Charge), GrpcStatus> {
+        let CompressedMessage {
             pieces,
             length,
             coding,
@@ -282,11 +282,11 @@ impl Pile {
             ..
         } = self;
         if let Some(coding) = coding {
-            let plain = Charged {
+            let plain = ChargedBytes {
                 bytes: Vec::new(),
                 charge,
             };
-            let plain = Unpacking::new(pieces, coding, inflated, plain).finish()?;
+            let plain = MessageInflater::new(pieces, coding, inflated, plain).finish()?;
             return Ok((plain.bytes, plain.charge));
         }
         let mut message = Vec::new();
@@ -299,21 +299,21 @@ impl Pile {
 }
 
 /// Bytes in one piece that are charged as they come.
-pub(super) struct Charged {
+pub(super) struct ChargedBytes {
     bytes: Vec<u8>,
     charge: Charge,
 }
 
-impl Charged {
-    fn empty(budget: &Arc<Budget>) -> Charged {
-        Charged {
+impl ChargedBytes {
+    fn empty(budget: &Arc<Budget>) -> ChargedBytes {
+        ChargedBytes {
             bytes: Vec::new(),
             charge: Charge::empty(budget),
         }
     }
 }
 
-impl Deref for Charged {
+impl Deref for ChargedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -321,8 +321,8 @@ impl Deref for Charged {
     }
 }
 
-impl Sink for Charged {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+impl InflateTarget for ChargedBytes {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), GrpcStatus> {
         let held_bytes = self.bytes.len() + bytes.len();
         if held_bytes > UNCHARGED_BYTES {
             let charged = self.charge.cover(held_bytes as u64);
@@ -337,14 +337,14 @@ pub(super) async fn receive_pile(
     shard: &Shard,
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut Patience,
-    coding: Option<Coding>,
-    uploads: &Rc<Uploads>,
-) -> Result<Pile, Failure> {
-    let mut prefix = Prefix::default();
+    patience: &mut PeerTimeout,
+    coding: Option<ContentCoding>,
+    uploads: &Rc<PartialMessages>,
+) -> Result<CompressedMessage, CallFailure> {
+    let mut prefix = MessagePrefix::default();
     loop {
         let Some(data) = next_frame(body, patience).await? else {
-            return Err(Status::unparsable().into());
+            return Err(GrpcStatus::unparsable().into());
         };
         patience.note_progress();
         let (length, rest) = prefix.take(&data, MESSAGE_BYTES_MAX, coding)?;
@@ -353,7 +353,7 @@ pub(super) async fn receive_pile(
             release(body, data.len());
             continue;
         };
-        let mut pile = Pile::new(shard, budget, length, prefix.packed())?;
+        let mut pile = CompressedMessage::new(shard, budget, length, prefix.packed())?;
         pile.push(rest)?;
         release(body, data.len());
         pile.receive(body, patience, uploads).await?;
@@ -371,9 +371,9 @@ const MOVED_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES: usize = 128;
 
 /// A unary call has one message.
-fn surplus() -> Status {
-    Status::new(
-        super::status::Code::Internal,
+fn surplus() -> GrpcStatus {
+    GrpcStatus::new(
+        super::status::GrpcCode::Internal,
         "the call carries more than one message",
     )
 }
@@ -394,8 +394,8 @@ pub(super) async fn send_pieces(
     stream: &mut SendStream<Bytes>,
     budget: &Budget,
     pieces: Pieces,
-    patience: &mut Patience,
-) -> Result<(), Failure> {
+    patience: &mut PeerTimeout,
+) -> Result<(), CallFailure> {
     for mut piece in pieces {
         while !piece.is_empty() {
             stream.reserve_capacity(piece.len());
@@ -411,7 +411,7 @@ pub(super) async fn send_pieces(
             }
             let waited = std::future::poll_fn(|context| match stream.poll_capacity(context) {
                 Poll::Ready(Some(Ok(_))) => Poll::Ready(Ok(())),
-                Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(Failure::Gone)),
+                Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(CallFailure::Gone)),
                 Poll::Pending => patience.poll(context).map(|status| Err(status.into())),
             })
             .await;

@@ -18,33 +18,35 @@ use http::request::Parts;
 use http::{HeaderMap, Method as Verb, Request, StatusCode};
 use smallvec::smallvec;
 
-use super::body::{Failure, framed, receive_message, receive_pile, receive_tensors, send_pieces};
-use super::calls::End;
-use super::infer::{self, Pieces, Sender};
-use super::method::Method;
-use super::packing::{Packing, pack};
-use super::patience::Patience;
+use super::body::{
+    CallFailure, framed, receive_message, receive_pile, receive_tensors, send_pieces,
+};
+use super::calls::CallEnd;
+use super::infer::{self, CallMetadata, Pieces};
+use super::method::GrpcMethod;
+use super::packing::{CallCompression, pack};
+use super::patience::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
-use super::status::{self, Code, Status};
-use super::trace::{SEND_END, SEND_START, Stations, Wait, note};
-use super::uploads::{Uploads, check_memory};
+use super::status::{self, GrpcCode, GrpcStatus};
+use super::trace::{CallTrace, RequestWait, SEND_END, SEND_START, note};
+use super::uploads::{PartialMessages, check_memory};
 use super::{
     control, delays, forward, readiness, reflection, repository, shared_memory, stream, timeout,
 };
-use crate::access::Granted;
-use crate::coding::Coding;
-use crate::shard::{Shard, Shares, Timer};
+use crate::access::GrantedRoute;
+use crate::coding::ContentCoding;
+use crate::shard::{ConnectionShares, Shard, Timer};
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
 ///
 /// The head is read before the call has a state to keep: what it says takes some bytes, it takes hundreds.
 pub(super) fn run(
     shard: Rc<Shard>,
-    shares: &Shares,
-    uploads: Rc<Uploads>,
+    shares: &ConnectionShares,
+    uploads: Rc<PartialMessages>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-) -> impl Future<Output = End> + use<> {
+) -> impl Future<Output = CallEnd> + use<> {
     let (head, body) = request.into_parts();
     let begun = begin(&shard, shares, &head);
     drop(head);
@@ -53,12 +55,12 @@ pub(super) fn run(
             .catch_unwind()
             .await;
         let status = match outcome {
-            Ok(Ok(())) => return End::Answered,
-            Ok(Err(Failure::Gone)) => return End::Gone,
-            Ok(Err(Failure::Status(status))) => status,
+            Ok(Ok(())) => return CallEnd::Answered,
+            Ok(Err(CallFailure::Gone)) => return CallEnd::Gone,
+            Ok(Err(CallFailure::Status(status))) => status,
             Err(_) => {
                 log::error!("a gRPC call panicked; it fails alone");
-                Status::new(Code::Internal, "internal error")
+                GrpcStatus::new(GrpcCode::Internal, "internal error")
             }
         };
         if respond
@@ -68,40 +70,40 @@ pub(super) fn run(
             // The head is out already, or the client is gone: nothing more can be said.
             respond.send_reset(Reason::INTERNAL_ERROR);
         }
-        End::Answered
+        CallEnd::Answered
     }
 }
 
 /// What a call's head asks for.
-struct Begun {
-    method: Granted<Method>,
+struct CallHead {
+    method: GrantedRoute<GrpcMethod>,
     deadline_ns: Option<u64>,
     /// `triton_grpc_error`: the first failed inference ends a stream.
     ends_at_error: bool,
-    sender: Sender,
-    packing: Packing,
+    sender: CallMetadata,
+    packing: CallCompression,
 }
 
 /// Why a call is not let in.
-enum Refusal {
+enum CallRefusal {
     /// It is no gRPC call at all.
     Transport(StatusCode),
-    Status(Status),
+    Status(GrpcStatus),
 }
 
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Refusal {
-        Refusal::Status(status)
+impl From<GrpcStatus> for CallRefusal {
+    fn from(status: GrpcStatus) -> CallRefusal {
+        CallRefusal::Status(status)
     }
 }
 
-fn begin(shard: &Shard, shares: &Shares, head: &Parts) -> Result<Begun, Refusal> {
+fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallHead, CallRefusal> {
     if let Some(refusal) = refuse_transport(&head.method, &head.headers) {
-        return Err(Refusal::Transport(refusal));
+        return Err(CallRefusal::Transport(refusal));
     }
     check_metadata(&head.headers)?;
-    let Some(method) = Method::of(head.uri.path()) else {
-        return Err(Status::new(Code::Unimplemented, "unknown method").into());
+    let Some(method) = GrpcMethod::of(head.uri.path()) else {
+        return Err(GrpcStatus::new(GrpcCode::Unimplemented, "unknown method").into());
     };
     let granted = shard.options.grpc_restrictions.pass(method, |name| {
         head.headers.get(name).map(http::HeaderValue::as_bytes)
@@ -111,12 +113,12 @@ fn begin(shard: &Shard, shares: &Shares, head: &Parts) -> Result<Begun, Refusal>
             "This protocol is restricted, expecting header '{}'",
             restriction.header()
         );
-        Status::new(Code::Unavailable, message)
+        GrpcStatus::new(GrpcCode::Unavailable, message)
     })?;
-    let packing = Packing::agree(&head.headers, shard.options.grpc_compression)?;
+    let packing = CallCompression::agree(&head.headers, shard.options.grpc_compression)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
-        return Err(Status::shutting_down().into());
+        return Err(GrpcStatus::shutting_down().into());
     }
     if !method.is_health() {
         check_memory()?;
@@ -133,11 +135,11 @@ fn begin(shard: &Shard, shares: &Shares, head: &Parts) -> Result<Begun, Refusal>
         true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
         false => None,
     };
-    Ok(Begun {
+    Ok(CallHead {
         method: granted,
         deadline_ns,
         ends_at_error,
-        sender: Sender {
+        sender: CallMetadata {
             forwarded,
             tenant,
             budget: shares.of_request(shard, |name| {
@@ -150,12 +152,12 @@ fn begin(shard: &Shard, shares: &Shares, head: &Parts) -> Result<Begun, Refusal>
 
 async fn answer(
     shard: &Rc<Shard>,
-    uploads: &Rc<Uploads>,
-    begun: Result<Begun, Refusal>,
+    uploads: &Rc<PartialMessages>,
+    begun: Result<CallHead, CallRefusal>,
     mut body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> Result<(), Failure> {
-    let Begun {
+) -> Result<(), CallFailure> {
+    let CallHead {
         method,
         deadline_ns,
         ends_at_error,
@@ -163,20 +165,20 @@ async fn answer(
         packing,
     } = match begun {
         Ok(begun) => begun,
-        Err(Refusal::Transport(refusal)) => {
+        Err(CallRefusal::Transport(refusal)) => {
             respond.send_response(status::not_grpc(refusal), true)?;
             return Ok(());
         }
-        Err(Refusal::Status(status)) => return Err(status.into()),
+        Err(CallRefusal::Status(status)) => return Err(status.into()),
     };
     if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
-        return Err(Status::deadline_exceeded().into());
+        return Err(GrpcStatus::deadline_exceeded().into());
     }
     // Kept there alone: each call in flight has room for what lives on.
-    let mut patience = Patience::new(deadline_ns);
+    let mut patience = PeerTimeout::new(deadline_ns);
     match method.into_inner() {
-        Method::ModelInfer => {
-            let wait = Wait::begin(shard);
+        GrpcMethod::ModelInfer => {
+            let wait = RequestWait::begin(shard);
             let mut arrived = receive_tensors(
                 shard,
                 &sender.budget,
@@ -200,8 +202,8 @@ async fn answer(
                 infer::submit(shard, arrived, typed, sender, patience.deadline_ns, wait)?;
             let outcome = outcome(shard, submitted, patience.deadline_ns, respond);
             let mut pieces = match note_failure(outcome.await, stations.as_ref())? {
-                infer::Encoded::Ready(pieces) => pieces,
-                infer::Encoded::Later(pieces) => pieces.await?,
+                infer::EncodedResponse::Ready(pieces) => pieces,
+                infer::EncodedResponse::Later(pieces) => pieces.await?,
             };
             if let Some(delay) = shard.options.grpc_delays.complete {
                 Box::pin(delays::wait(delay, "the answer of an inference")).await;
@@ -215,9 +217,9 @@ async fn answer(
             note(stations.as_ref(), SEND_END);
             sent
         }
-        Method::ModelStreamInfer => {
+        GrpcMethod::ModelStreamInfer => {
             // Boxed, as below.
-            let terms = stream::Terms {
+            let terms = stream::StreamSetup {
                 deadline_ns: patience.deadline_ns,
                 ends_at_error,
                 sender,
@@ -225,7 +227,7 @@ async fn answer(
             };
             Box::pin(stream::serve(shard, terms, uploads, body, respond)).await
         }
-        Method::Reflection => {
+        GrpcMethod::Reflection => {
             // Boxed, as above.
             let coding = packing.incoming;
             Box::pin(reflection::serve(
@@ -238,9 +240,9 @@ async fn answer(
             ))
             .await
         }
-        method @ (Method::RepositoryIndex
-        | Method::RepositoryModelLoad
-        | Method::RepositoryModelUnload) => {
+        method @ (GrpcMethod::RepositoryIndex
+        | GrpcMethod::RepositoryModelLoad
+        | GrpcMethod::RepositoryModelUnload) => {
             // A model's files may come with the call.
             let message = Box::pin(receive_pile(
                 shard,
@@ -271,10 +273,10 @@ async fn answer(
                     .await?;
             let answer = match method {
                 // Boxed, these three: rare, and their states would make every call larger.
-                Method::HealthWatch => {
+                GrpcMethod::HealthWatch => {
                     return Box::pin(watch(shard, budget, respond, patience.deadline_ns)).await;
                 }
-                Method::ServerReady | Method::ModelReady | Method::HealthCheck => {
+                GrpcMethod::ServerReady | GrpcMethod::ModelReady | GrpcMethod::HealthCheck => {
                     Box::pin(readiness::answer(
                         shard,
                         method,
@@ -284,7 +286,7 @@ async fn answer(
                     ))
                     .await?
                 }
-                Method::SharedMemory(kind, action) => {
+                GrpcMethod::SharedMemory(kind, action) => {
                     Box::pin(shared_memory::answer(shard, kind, action, message)).await?
                 }
                 method => control::answer(shard, method, &message)?,
@@ -295,7 +297,7 @@ async fn answer(
     }
 }
 
-/// See [`Delays`](super::Delays).
+/// See [`Delays`](super::ServerDelays).
 async fn delay_answer(shard: &Shard) {
     if let Some(delay) = shard.options.grpc_delays.answer {
         Box::pin(delays::wait(delay, "the write of the response")).await;
@@ -305,10 +307,10 @@ async fn delay_answer(shard: &Shard) {
 /// Waits for one inference; withdraws it if the client does. No `async fn`: what it is given would take up room twice.
 fn outcome<'a>(
     shard: &'a Rc<Shard>,
-    mut submitted: infer::Submitted,
+    mut submitted: infer::SubmittedRequest,
     deadline_ns: Option<u64>,
     respond: &'a mut SendResponse<Bytes>,
-) -> impl Future<Output = Result<infer::Encoded, Failure>> + 'a {
+) -> impl Future<Output = Result<infer::EncodedResponse, CallFailure>> + 'a {
     let mut notice = None;
     std::future::poll_fn(move |context| {
         let Poll::Ready(outcome) = Pin::new(&mut submitted.reply).poll(context) else {
@@ -319,7 +321,7 @@ fn outcome<'a>(
             if let Some(notice) = &mut notice {
                 ready!(notice.as_mut().poll(context));
             }
-            return Poll::Ready(Err(Failure::Gone));
+            return Poll::Ready(Err(CallFailure::Gone));
         };
         if let Some(stations) = &submitted.stations {
             stations.note_response();
@@ -328,7 +330,7 @@ fn outcome<'a>(
             Ok(response) => {
                 let id = std::mem::take(&mut submitted.id);
                 let classes = std::mem::take(&mut submitted.classes);
-                infer::answer(shard, response, id, classes).map_err(Failure::from)
+                infer::answer(shard, response, id, classes).map_err(CallFailure::from)
             }
             Err(error) => Err(refusal(error, deadline_ns).into()),
         })
@@ -337,10 +339,10 @@ fn outcome<'a>(
 
 /// Notes that an error is sent, like an answer, at once and in one frame.
 fn note_failure(
-    outcome: Result<infer::Encoded, Failure>,
-    stations: Option<&Rc<Stations>>,
-) -> Result<infer::Encoded, Failure> {
-    if let (Err(Failure::Status(_)), Some(stations)) = (&outcome, stations) {
+    outcome: Result<infer::EncodedResponse, CallFailure>,
+    stations: Option<&Rc<CallTrace>>,
+) -> Result<infer::EncodedResponse, CallFailure> {
+    if let (Err(CallFailure::Status(_)), Some(stations)) = (&outcome, stations) {
         stations.reach(SEND_START);
         stations.reach(SEND_END);
     }
@@ -348,12 +350,12 @@ fn note_failure(
 }
 
 /// The status of a failed inference; one that was withdrawn at its deadline failed by that.
-fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> Status {
+fn refusal(error: conch_engine::Error, deadline_ns: Option<u64>) -> GrpcStatus {
     let is_late = deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns());
     if is_late && error.code == conch_engine::Code::Cancelled {
-        return Status::deadline_exceeded();
+        return GrpcStatus::deadline_exceeded();
     }
-    Status::from(error)
+    GrpcStatus::from(error)
 }
 
 /// Sends a complete answer.
@@ -361,9 +363,9 @@ async fn send(
     respond: &mut SendResponse<Bytes>,
     budget: &Budget,
     pieces: Pieces,
-    coding: Option<Coding>,
-    patience: &mut Patience,
-) -> Result<(), Failure> {
+    coding: Option<ContentCoding>,
+    patience: &mut PeerTimeout,
+) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(coding), false)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
     patience.deadline_ns = None;
@@ -381,14 +383,14 @@ async fn watch(
     budget: &Budget,
     respond: &mut SendResponse<Bytes>,
     deadline_ns: Option<u64>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(None), false)?;
     let mut told = None;
     loop {
         let health = readiness::health(shard).await;
         if told != Some(health) {
             told = Some(health);
-            let mut patience = Patience::new(deadline_ns);
+            let mut patience = PeerTimeout::new(deadline_ns);
             let pieces = smallvec![framed(&readiness::health_response(health))];
             if let Err(failure) = send_pieces(&mut stream, budget, pieces, &mut patience).await {
                 stream.send_reset(Reason::CANCEL);
@@ -396,9 +398,9 @@ async fn watch(
             }
         }
         let end = if shard.is_draining() {
-            Some(Status::shutting_down())
+            Some(GrpcStatus::shutting_down())
         } else if deadline_ns.is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns()) {
-            Some(Status::deadline_exceeded())
+            Some(GrpcStatus::deadline_exceeded())
         } else {
             None
         };
@@ -410,7 +412,7 @@ async fn watch(
         let mut drained = pin!(shard.drained());
         std::future::poll_fn(|context| {
             if stream.poll_reset(context).is_ready() {
-                return Poll::Ready(Err(Failure::Gone));
+                return Poll::Ready(Err(CallFailure::Gone));
             }
             if drained.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Ok(()));
@@ -440,7 +442,7 @@ fn refuse_transport(verb: &Verb, headers: &HeaderMap) -> Option<StatusCode> {
 }
 
 /// What a client may say about a call. A field costs 32 bytes beside its own, as HTTP/2 counts.
-fn check_metadata(headers: &HeaderMap) -> Result<(), Status> {
+fn check_metadata(headers: &HeaderMap) -> Result<(), GrpcStatus> {
     let bytes: usize = headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 32)
@@ -450,16 +452,16 @@ fn check_metadata(headers: &HeaderMap) -> Result<(), Status> {
     }
     let message =
         format!("received metadata size exceeds limit ({bytes} vs. {METADATA_BYTES_MAX})");
-    Err(Status::new(Code::ResourceExhausted, message))
+    Err(GrpcStatus::new(GrpcCode::ResourceExhausted, message))
 }
 
 /// The client's deadline on our clock.
-fn deadline_of(headers: &HeaderMap) -> Result<Option<u64>, Status> {
+fn deadline_of(headers: &HeaderMap) -> Result<Option<u64>, GrpcStatus> {
     let Some(value) = headers.get("grpc-timeout") else {
         return Ok(None);
     };
     let timeout_ns = timeout::parse_ns(value.as_bytes())
-        .ok_or_else(|| Status::new(Code::Internal, "malformed grpc-timeout"))?;
+        .ok_or_else(|| GrpcStatus::new(GrpcCode::Internal, "malformed grpc-timeout"))?;
     Ok(Some(clock::monotonic_ns().saturating_add(timeout_ns)))
 }
 
@@ -519,7 +521,7 @@ mod tests {
             deadline_of(&headers(&[("grpc-timeout", "soon")]))
                 .unwrap_err()
                 .code,
-            Code::Internal
+            GrpcCode::Internal
         );
     }
 }

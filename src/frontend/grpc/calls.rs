@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-type Call = Pin<Box<dyn Future<Output = End>>>;
+type CallFuture = Pin<Box<dyn Future<Output = CallEnd>>>;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CallEnd {
     /// It was answered, be it with an error.
     Answered,
     /// The client cancelled it, or left.
@@ -26,7 +26,7 @@ const ROUNDS_MAX: usize = 4;
 
 /// What is due.
 #[derive(Default)]
-struct Due {
+struct DueCalls {
     calls: Vec<usize>,
     is_connection_due: bool,
     /// The task to wake when something becomes due; none while it looks anyway.
@@ -35,12 +35,12 @@ struct Due {
 
 /// Shared with the wakers. The lock is taken for a push or a swap, nearly always by the shard's own thread: uncontended, some 20 ns.
 #[derive(Default)]
-struct Board {
-    due: Mutex<Due>,
+struct ReadyList {
+    due: Mutex<DueCalls>,
 }
 
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Due> {
+impl ReadyList {
+    fn lock(&self) -> MutexGuard<'_, DueCalls> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -48,7 +48,7 @@ impl Board {
 struct CallWaker {
     index: usize,
     is_noted: AtomicBool,
-    board: Arc<Board>,
+    board: Arc<ReadyList>,
 }
 
 impl Wake for CallWaker {
@@ -73,7 +73,7 @@ impl Wake for CallWaker {
 }
 
 struct ConnectionWaker {
-    board: Arc<Board>,
+    board: Arc<ReadyList>,
 }
 
 impl Wake for ConnectionWaker {
@@ -93,30 +93,30 @@ impl Wake for ConnectionWaker {
     }
 }
 
-struct Slot {
-    call: Option<Call>,
+struct CallSlot {
+    call: Option<CallFuture>,
     note: Arc<CallWaker>,
     waker: Waker,
 }
 
 /// A set of calls beside a connection.
-pub(super) struct Calls {
-    board: Arc<Board>,
-    slots: Vec<Slot>,
+pub(super) struct CallSet {
+    board: Arc<ReadyList>,
+    slots: Vec<CallSlot>,
     free: Vec<usize>,
     connection_waker: Waker,
     /// Reused from round to round.
     round: Vec<usize>,
 }
 
-impl Calls {
-    pub(super) fn new() -> Calls {
-        let board = Arc::new(Board::default());
+impl CallSet {
+    pub(super) fn new() -> CallSet {
+        let board = Arc::new(ReadyList::default());
         board.lock().is_connection_due = true;
         let connection_waker = Waker::from(Arc::new(ConnectionWaker {
             board: Arc::clone(&board),
         }));
-        Calls {
+        CallSet {
             board,
             slots: Vec::new(),
             free: Vec::new(),
@@ -126,8 +126,8 @@ impl Calls {
     }
 
     /// Adds a call, which is due at once.
-    pub(super) fn push(&mut self, call: impl Future<Output = End> + 'static) {
-        let call: Call = Box::pin(call);
+    pub(super) fn push(&mut self, call: impl Future<Output = CallEnd> + 'static) {
+        let call: CallFuture = Box::pin(call);
         let index = match self.free.pop() {
             Some(index) => {
                 if let Some(slot) = self.slots.get_mut(index) {
@@ -144,7 +144,7 @@ impl Calls {
                     board,
                 });
                 let waker = Waker::from(Arc::clone(&note));
-                self.slots.push(Slot {
+                self.slots.push(CallSlot {
                     call: Some(call),
                     note,
                     waker,
@@ -167,7 +167,7 @@ impl Calls {
     pub(super) fn poll_turn(
         &mut self,
         context: &mut Context<'_>,
-        mut poll_connection: impl FnMut(&mut Calls, &mut Context<'_>) -> Poll<()>,
+        mut poll_connection: impl FnMut(&mut CallSet, &mut Context<'_>) -> Poll<()>,
     ) -> Poll<()> {
         for _ in 0..ROUNDS_MAX {
             self.poll_due_calls();
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::testing::WakeCount;
 
-    fn running(calls: &Calls) -> usize {
+    fn running(calls: &CallSet) -> usize {
         calls.slots.len() - calls.free.len()
     }
 
@@ -258,13 +258,13 @@ mod tests {
         let counter = Arc::new(WakeCount::default());
         let waker = Waker::from(Arc::clone(&counter));
         let mut context = Context::from_waker(&waker);
-        let mut calls = Calls::new();
+        let mut calls = CallSet::new();
         let trace = Rc::new(RefCell::new(Vec::new()));
         let gates: Vec<Gate> = (0..3).map(|_| Gate::default()).collect();
         let connection_waker = Rc::new(RefCell::new(None::<Waker>));
 
         let mut is_first = true;
-        let mut poll = |calls: &mut Calls, context: &mut Context<'_>| {
+        let mut poll = |calls: &mut CallSet, context: &mut Context<'_>| {
             trace.borrow_mut().push("connection");
             *connection_waker.borrow_mut() = Some(context.waker().clone());
             if std::mem::take(&mut is_first) {
@@ -283,7 +283,7 @@ mod tests {
                             .as_ref()
                             .expect("polled before")
                             .wake_by_ref();
-                        End::Answered
+                        CallEnd::Answered
                     });
                 }
             }
@@ -307,7 +307,7 @@ mod tests {
     fn a_call_that_never_rests_lets_others_run() {
         let counter = Arc::new(WakeCount::default());
         let waker = Waker::from(Arc::clone(&counter));
-        let mut calls = Calls::new();
+        let mut calls = CallSet::new();
         calls.push(async {
             loop {
                 futures_lite::future::yield_now().await;
@@ -320,10 +320,10 @@ mod tests {
 
     #[test]
     fn slots_are_reused() {
-        let mut calls = Calls::new();
+        let mut calls = CallSet::new();
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..10 {
-            calls.push(async { End::Answered });
+            calls.push(async { CallEnd::Answered });
             assert!(
                 calls
                     .poll_turn(&mut context, |_, _| Poll::Pending)

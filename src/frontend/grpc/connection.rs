@@ -14,20 +14,20 @@ use h2::server::Connection as Http2;
 use h2::{Ping, PingPong, Reason};
 
 use super::call;
-use super::calls::Calls;
+use super::calls::CallSet;
 use super::handler;
 use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
-use super::transport::{Transport, Vitals};
-use super::uploads::Uploads;
+use super::transport::{Transport, TransportState};
+use super::uploads::PartialMessages;
 use crate::options::GrpcConnections;
-use crate::shard::{Presence, Shard, Shares, Stream, Timer};
+use crate::shard::{ConnectionGuard, ConnectionShares, Shard, ShardStream, Timer};
 use crate::tls;
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
 pub(super) fn serve(
     shard: Rc<Shard>,
-    stream: Stream,
-    presence: Presence,
+    stream: ShardStream,
+    presence: ConnectionGuard,
 ) -> impl Future<Output = ()> {
     // In a state of its own, which is gone when the connection begins.
     let handshake = Box::pin(shake_hands(shard, stream, Rc::clone(presence.shares())));
@@ -39,10 +39,10 @@ pub(super) fn serve(
     }
 }
 
-async fn serve_calls(mut connection: Box<Connection>, presence: &Presence) {
+async fn serve_calls(mut connection: Box<GrpcConnection>, presence: &ConnectionGuard) {
     let shard = Rc::clone(&connection.shard);
     let mut drained = std::pin::pin!(shard.drained());
-    let mut calls = Calls::new();
+    let mut calls = CallSet::new();
     std::future::poll_fn(|context| {
         let is_asked_to_end = presence.is_asked_to_end();
         connection.poll_farewell(&mut calls, is_asked_to_end, drained.as_mut(), context);
@@ -60,9 +60,9 @@ async fn serve_calls(mut connection: Box<Connection>, presence: &Presence) {
 /// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
 async fn shake_hands(
     shard: Rc<Shard>,
-    stream: Stream,
-    shares: Rc<Shares>,
-) -> Option<Box<Connection>> {
+    stream: ShardStream,
+    shares: Rc<ConnectionShares>,
+) -> Option<Box<GrpcConnection>> {
     let mut drained = std::pin::pin!(shard.drained());
     let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
@@ -77,13 +77,18 @@ async fn shake_hands(
         Pin::new(&mut timer).poll(context).map(|()| None)
     })
     .await?;
-    Some(Connection::new(Rc::clone(&shard), shares, http2, vitals))
+    Some(GrpcConnection::new(
+        Rc::clone(&shard),
+        shares,
+        http2,
+        vitals,
+    ))
 }
 
 async fn introduce(
     shard: &Shard,
-    mut stream: Stream,
-) -> Option<(Http2<Transport, Bytes>, Rc<Vitals>)> {
+    mut stream: ShardStream,
+) -> Option<(Http2<Transport, Bytes>, Rc<TransportState>)> {
     let session = match &shard.options.grpc_tls {
         Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
         None => None,
@@ -93,15 +98,15 @@ async fn introduce(
     Some((http2, vitals))
 }
 
-struct Connection {
+struct GrpcConnection {
     shard: Rc<Shard>,
-    shares: Rc<Shares>,
+    shares: Rc<ConnectionShares>,
     /// The messages of its calls that have arrived in part.
-    uploads: Rc<Uploads>,
+    uploads: Rc<PartialMessages>,
     http2: Http2<Transport, Bytes>,
-    watch: Watch,
-    age: Age,
-    farewell: Farewell,
+    watch: TimeoutSweep,
+    age: MaxAge,
+    farewell: GoawayState,
 }
 
 /// How far the connection is on its way to its end, once the shard drains or it is old enough.
@@ -110,7 +115,7 @@ struct Connection {
 /// ping shows that it has, and then h2 names the last call that is served and ends the connection behind it. Not every peer answers
 /// while it is idle, so after a while it is not waited for: calls that come too late lie behind the last one named, and the peer may
 /// repeat them elsewhere.
-enum Farewell {
+enum GoawayState {
     None,
     Announced(Timer),
     /// To be ended as soon as no call is left.
@@ -118,22 +123,22 @@ enum Farewell {
     Said,
 }
 
-impl Connection {
+impl GrpcConnection {
     fn new(
         shard: Rc<Shard>,
-        shares: Rc<Shares>,
+        shares: Rc<ConnectionShares>,
         mut http2: Http2<Transport, Bytes>,
-        vitals: Rc<Vitals>,
-    ) -> Box<Connection> {
+        vitals: Rc<TransportState>,
+    ) -> Box<GrpcConnection> {
         let ping_pong = http2.ping_pong();
-        let age = Age::new(&shard.options.grpc_connections);
-        Box::new(Connection {
+        let age = MaxAge::new(&shard.options.grpc_connections);
+        Box::new(GrpcConnection {
             shard,
             shares,
             uploads: Rc::default(),
             age,
             http2,
-            watch: Watch {
+            watch: TimeoutSweep {
                 vitals,
                 ping_pong,
                 idle: None,
@@ -142,38 +147,38 @@ impl Connection {
                 pinged_ns: 0,
                 rested_ns: 0,
             },
-            farewell: Farewell::None,
+            farewell: GoawayState::None,
         })
     }
 
     /// Moves on towards the end, if the shard drains, or the connection is old enough or one too many.
     fn poll_farewell(
         &mut self,
-        calls: &mut Calls,
+        calls: &mut CallSet,
         is_asked_to_end: bool,
         drained: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
-        if let Farewell::None = self.farewell
+        if let GoawayState::None = self.farewell
             && (is_asked_to_end
                 || drained.poll(context).is_ready()
                 || self.age.poll(context).is_ready())
         {
             self.http2.graceful_shutdown();
-            self.farewell = Farewell::Announced(Timer::after(FAREWELL_TIMEOUT));
+            self.farewell = GoawayState::Announced(Timer::after(FAREWELL_TIMEOUT));
             // h2 does not wake itself for this.
             calls.note_connection();
         }
-        if let Farewell::Announced(timer) = &mut self.farewell
+        if let GoawayState::Announced(timer) = &mut self.farewell
             && Pin::new(timer).poll(context).is_ready()
         {
-            self.farewell = Farewell::Due;
+            self.farewell = GoawayState::Due;
             calls.note_connection();
         }
     }
 
     /// Moves bytes in both directions and accepts what calls have come. Ready when the connection is over.
-    fn poll(&mut self, calls: &mut Calls, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.http2.poll_accept(context) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
@@ -189,9 +194,9 @@ impl Connection {
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending
-                    if matches!(self.farewell, Farewell::Due) && !self.http2.has_streams() =>
+                    if matches!(self.farewell, GoawayState::Due) && !self.http2.has_streams() =>
                 {
-                    self.farewell = Farewell::Said;
+                    self.farewell = GoawayState::Said;
                     self.http2.abrupt_shutdown(Reason::NO_ERROR);
                 }
                 Poll::Pending => break,
@@ -203,7 +208,7 @@ impl Connection {
 }
 
 /// When the connection is to end whatever happens on it.
-struct Age {
+struct MaxAge {
     /// Until it is asked to end.
     whole: Option<Timer>,
     grace_time: Option<Duration>,
@@ -211,9 +216,9 @@ struct Age {
     grace: Option<Timer>,
 }
 
-impl Age {
-    fn new(options: &GrpcConnections) -> Age {
-        Age {
+impl MaxAge {
+    fn new(options: &GrpcConnections) -> MaxAge {
+        MaxAge {
             whole: options.age_max.map(|age| Timer::after(about(age))),
             grace_time: options.age_grace,
             grace: None,
@@ -249,8 +254,8 @@ fn about(age: Duration) -> Duration {
 
 /// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long, or does not end the headers of a
 /// call, is left.
-struct Watch {
-    vitals: Rc<Vitals>,
+struct TimeoutSweep {
+    vitals: Rc<TransportState>,
     ping_pong: Option<PingPong>,
     idle: Option<Timer>,
     blocked: Option<Timer>,
@@ -261,7 +266,7 @@ struct Watch {
     rested_ns: u64,
 }
 
-impl Watch {
+impl TimeoutSweep {
     /// Ready when the connection is to be dropped.
     fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
         let (vitals, blocked) = (&self.vitals, &mut self.blocked);

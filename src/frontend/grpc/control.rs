@@ -1,30 +1,34 @@
 //! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
 
 use bytes::Bytes;
-use conch_engine::stats::{self, Tally};
-use conch_memory::Kind;
+use conch_engine::stats::{self, CountAndTime};
+use conch_memory::MemoryKind;
 use conch_proto::Message;
 use conch_proto::inference as proto;
 use conch_proto::inference::model_metadata_response::TensorMetadata;
 
 use super::body::framed;
-use super::method::Method;
-use super::status::Status;
+use super::method::GrpcMethod;
+use super::status::GrpcStatus;
 use super::{logging, trace};
 use crate::api;
 use crate::shard::Shard;
 
 /// Answers `message` to `method`, framed for the wire. Does not block.
-pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<Bytes, Status> {
+pub(super) fn answer(
+    shard: &Shard,
+    method: GrpcMethod,
+    message: &[u8],
+) -> Result<Bytes, GrpcStatus> {
     let server = &shard.server;
     Ok(match method {
-        Method::ServerLive => {
+        GrpcMethod::ServerLive => {
             decode::<proto::ServerLiveRequest>(message)?;
             framed(&proto::ServerLiveResponse {
                 live: server.is_live(),
             })
         }
-        Method::ServerMetadata => {
+        GrpcMethod::ServerMetadata => {
             decode::<proto::ServerMetadataRequest>(message)?;
             let metadata = server.metadata();
             framed(&proto::ServerMetadataResponse {
@@ -37,41 +41,41 @@ pub(super) fn answer(shard: &Shard, method: Method, message: &[u8]) -> Result<By
                     .collect(),
             })
         }
-        Method::ModelMetadata => framed(&model_metadata(shard, &decode(message)?)?),
-        Method::ModelConfig => {
+        GrpcMethod::ModelMetadata => framed(&model_metadata(shard, &decode(message)?)?),
+        GrpcMethod::ModelConfig => {
             let request: proto::ModelConfigRequest = decode(message)?;
             let model = shard.find(&request.name, api::parse_version(&request.version)?)?;
             framed(&proto::ModelConfigResponse {
                 config: Some((*model.shown_config().message).clone()),
             })
         }
-        Method::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
-        Method::TraceSetting => framed(&trace::answer(shard, &decode(message)?)?),
-        Method::LogSettings => framed(&logging::answer(&decode(message)?)?),
-        Method::RepositoryIndex
-        | Method::RepositoryModelLoad
-        | Method::RepositoryModelUnload
-        | Method::ServerReady
-        | Method::ModelReady
-        | Method::HealthCheck
-        | Method::ModelInfer
-        | Method::SharedMemory(..)
-        | Method::ModelStreamInfer
-        | Method::HealthWatch
-        | Method::Reflection => {
+        GrpcMethod::ModelStatistics => framed(&statistics(shard, &decode(message)?)?),
+        GrpcMethod::TraceSetting => framed(&trace::answer(shard, &decode(message)?)?),
+        GrpcMethod::LogSettings => framed(&logging::answer(&decode(message)?)?),
+        GrpcMethod::RepositoryIndex
+        | GrpcMethod::RepositoryModelLoad
+        | GrpcMethod::RepositoryModelUnload
+        | GrpcMethod::ServerReady
+        | GrpcMethod::ModelReady
+        | GrpcMethod::HealthCheck
+        | GrpcMethod::ModelInfer
+        | GrpcMethod::SharedMemory(..)
+        | GrpcMethod::ModelStreamInfer
+        | GrpcMethod::HealthWatch
+        | GrpcMethod::Reflection => {
             unreachable!("answered elsewhere")
         }
     })
 }
 
-pub(super) fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Status> {
-    M::decode(message).map_err(|_| Status::unparsable())
+pub(super) fn decode<M: Message + Default>(message: &[u8]) -> Result<M, GrpcStatus> {
+    M::decode(message).map_err(|_| GrpcStatus::unparsable())
 }
 
 fn model_metadata(
     shard: &Shard,
     request: &proto::ModelMetadataRequest,
-) -> Result<proto::ModelMetadataResponse, Status> {
+) -> Result<proto::ModelMetadataResponse, GrpcStatus> {
     let wanted = api::parse_version(&request.version)?;
     let model = shard.find(&request.name, wanted)?;
     let metadata = api::model_metadata(&shard.server, &model, wanted)?;
@@ -97,7 +101,7 @@ fn model_metadata(
 fn statistics(
     shard: &Shard,
     request: &proto::ModelStatisticsRequest,
-) -> Result<proto::ModelStatisticsResponse, Status> {
+) -> Result<proto::ModelStatisticsResponse, GrpcStatus> {
     let version = api::parse_version(&request.version)?;
     let found = api::statistics(&shard.server, &request.name, version)?;
     Ok(proto::ModelStatisticsResponse {
@@ -138,9 +142,9 @@ fn model_statistics(model: stats::ModelStatistics) -> proto::ModelStatistics {
             .iter()
             .map(|usage| proto::MemoryUsage {
                 r#type: match usage.kind {
-                    Kind::Cpu => "CPU",
-                    Kind::CpuPinned => "CPU_PINNED",
-                    Kind::Gpu => "GPU",
+                    MemoryKind::Cpu => "CPU",
+                    MemoryKind::CpuPinned => "CPU_PINNED",
+                    MemoryKind::Gpu => "GPU",
                 }
                 .to_owned(),
                 id: usage.id,
@@ -165,7 +169,7 @@ fn model_statistics(model: stats::ModelStatistics) -> proto::ModelStatistics {
     }
 }
 
-fn duration(tally: Tally) -> Option<proto::StatisticDuration> {
+fn duration(tally: CountAndTime) -> Option<proto::StatisticDuration> {
     Some(proto::StatisticDuration {
         count: tally.count,
         ns: tally.duration_ns,

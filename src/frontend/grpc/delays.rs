@@ -9,7 +9,7 @@ use crate::shard::Timer;
 
 /// How long a call waits, and where. None: not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delays {
+pub struct ServerDelays {
     /// Before the answer of a call that is no inference.
     pub(super) answer: Option<Duration>,
     /// Before an inference is submitted, and before it is answered.
@@ -22,10 +22,10 @@ pub struct Delays {
     pub(super) release: Option<Duration>,
 }
 
-impl Delays {
+impl ServerDelays {
     /// Those of the process.
-    pub(crate) fn from_environment() -> Delays {
-        Delays::read(|name| std::env::var(name).unwrap_or_default())
+    pub(crate) fn from_environment() -> ServerDelays {
+        ServerDelays::read(|name| std::env::var(name).unwrap_or_default())
     }
 
     /// What a call waits for before it is withdrawn.
@@ -34,14 +34,14 @@ impl Delays {
         Some(Box::pin(wait(delay, "the notification of a cancellation")))
     }
 
-    fn read(variable: impl Fn(&str) -> String) -> Delays {
+    fn read(variable: impl Fn(&str) -> String) -> ServerDelays {
         // What is no number is none, as for upstream.
         let number = |name: &&str| variable(name).trim().parse::<u32>().unwrap_or(0);
         let sum = |names: &[&str]| {
             let sum: u64 = names.iter().map(number).map(u64::from).sum();
             Some(sum).filter(|sum| *sum > 0)
         };
-        Delays {
+        ServerDelays {
             answer: sum(&ANSWER_SECONDS).map(Duration::from_secs),
             submit: sum(&SUBMIT_MS).map(Duration::from_millis),
             complete: sum(&COMPLETE_MS).map(Duration::from_millis),
@@ -82,16 +82,18 @@ mod tests {
     fn numbers_are_read_and_nothing_else() {
         let read = |set: &[(&str, &str)]| {
             let value = |name: &str| set.iter().find(|(known, _)| *known == name);
-            Delays::read(|name| value(name).map_or_else(String::new, |(_, value)| (*value).into()))
+            ServerDelays::read(|name| {
+                value(name).map_or_else(String::new, |(_, value)| (*value).into())
+            })
         };
-        assert_eq!(read(&[]), Delays::default());
+        assert_eq!(read(&[]), ServerDelays::default());
         assert_eq!(
             read(&[
                 (ANSWER_SECONDS[0], "x"),
                 (WRITE_MS[0], "-1"),
                 (SUBMIT_MS[0], "0")
             ]),
-            Delays::default()
+            ServerDelays::default()
         );
         let ms = |ms| Some(Duration::from_millis(ms));
         assert_eq!(
@@ -104,7 +106,7 @@ mod tests {
                 (NOTICE_MS[0], "40"),
                 (RELEASE_MS[0], "50"),
             ]),
-            Delays {
+            ServerDelays {
                 answer: ms(2_000),
                 submit: ms(5_000),
                 complete: ms(21),

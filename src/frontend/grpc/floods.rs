@@ -5,7 +5,7 @@
 //! milliseconds; the connection then ends with GOAWAY ENHANCE_YOUR_CALM. h2 bounds some of these by itself (CONTINUATION per header
 //! block, resets before a call is accepted, small DATA frames); these bounds hold before h2 sees a frame.
 
-use super::frames::{CONTINUATION, DATA, Frame, HEADERS, RST_STREAM, SETTINGS};
+use super::frames::{CONTINUATION, DATA, FrameHead, HEADERS, RST_STREAM, SETTINGS};
 
 /// Size updates of the HPACK table in front of one header block. The protocol needs two.
 const TABLE_UPDATES_MAX: u32 = 4;
@@ -19,37 +19,37 @@ const DATA_BYTES_PER_TOKEN: usize = 256;
 const EMPTY_PADDED_BYTES_MAX: usize = 256;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-const CONTROL: Limit = Limit {
+const CONTROL: FrameLimit = FrameLimit {
     burst: 8192,
     per_second: 2000,
 };
-const SETTINGS_FRAMES: Limit = Limit {
+const SETTINGS_FRAMES: FrameLimit = FrameLimit {
     burst: 64,
     per_second: 4,
 };
 /// A client that gives up on every call after 2 ms stays below, and so does one that cancels every second call at any rate.
-const RESETS: Limit = Limit {
+const RESETS: FrameLimit = FrameLimit {
     burst: 2000,
     per_second: 500,
 };
 
 #[derive(Clone, Copy, Debug)]
-struct Limit {
+struct FrameLimit {
     burst: u32,
     per_second: u32,
 }
 
 #[derive(Debug)]
-struct Bucket {
-    limit: Limit,
+struct TokenBucket {
+    limit: FrameLimit,
     tokens: u32,
     /// Up to when the time has been turned into tokens.
     refilled_ns: u64,
 }
 
-impl Bucket {
-    fn new(limit: Limit, now_ns: u64) -> Bucket {
-        Bucket {
+impl TokenBucket {
+    fn new(limit: FrameLimit, now_ns: u64) -> TokenBucket {
+        TokenBucket {
             limit,
             tokens: limit.burst,
             refilled_ns: now_ns,
@@ -80,23 +80,23 @@ impl Bucket {
 
 /// What one connection may still send of such frames.
 #[derive(Debug)]
-pub(super) struct Floods {
-    control: Bucket,
-    settings: Bucket,
-    resets: Bucket,
+pub(super) struct FloodLimits {
+    control: TokenBucket,
+    settings: TokenBucket,
+    resets: TokenBucket,
 }
 
-impl Floods {
-    pub(super) fn new(now_ns: u64) -> Floods {
-        Floods {
-            control: Bucket::new(CONTROL, now_ns),
-            settings: Bucket::new(SETTINGS_FRAMES, now_ns),
-            resets: Bucket::new(RESETS, now_ns),
+impl FloodLimits {
+    pub(super) fn new(now_ns: u64) -> FloodLimits {
+        FloodLimits {
+            control: TokenBucket::new(CONTROL, now_ns),
+            settings: TokenBucket::new(SETTINGS_FRAMES, now_ns),
+            resets: TokenBucket::new(RESETS, now_ns),
         }
     }
 
     /// Counts a frame that came. Returns what there were too many of, if the connection is to end.
-    pub(super) fn note_received(&mut self, frame: Frame, now_ns: u64) -> Option<&'static str> {
+    pub(super) fn note_received(&mut self, frame: FrameHead, now_ns: u64) -> Option<&'static str> {
         let (bucket, words) = match frame.kind {
             HEADERS => return None,
             DATA => {
@@ -121,7 +121,7 @@ impl Floods {
     }
 
     /// A frame was sent to the client.
-    pub(super) fn note_sent(&mut self, frame: Frame) {
+    pub(super) fn note_sent(&mut self, frame: FrameHead) {
         match frame.kind {
             HEADERS => {
                 self.control.add(TOKENS_PER_RESPONSE);
@@ -144,8 +144,8 @@ mod tests {
     use super::super::frames::{ACK, END_STREAM, PADDED, PING, WINDOW_UPDATE};
     use super::*;
 
-    fn frame(kind: u8, flags: u8, length: usize) -> Frame {
-        Frame {
+    fn frame(kind: u8, flags: u8, length: usize) -> FrameHead {
+        FrameHead {
             kind,
             flags,
             stream: 1,
@@ -154,8 +154,8 @@ mod tests {
     }
 
     /// How many of `frame` are taken within `per_frame_ns` of each other, of at most 100,000.
-    fn taken(frame: Frame, per_frame_ns: u64) -> Option<(u64, &'static str)> {
-        let mut floods = Floods::new(0);
+    fn taken(frame: FrameHead, per_frame_ns: u64) -> Option<(u64, &'static str)> {
+        let mut floods = FloodLimits::new(0);
         (0..100_000)
             .find_map(|index| Some((index, floods.note_received(frame, index * per_frame_ns)?)))
     }
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn messages_of_a_stream_earn_control_frames_and_bytes_do_not() {
         for (length, refused_at) in [(60, None), (32, None), (31, Some(4096)), (1, Some(4096))] {
-            let mut floods = Floods::new(0);
+            let mut floods = FloodLimits::new(0);
             let refused = (0..50_000).find(|_| {
                 floods.note_sent(frame(DATA, 0, length));
                 [WINDOW_UPDATE, WINDOW_UPDATE]
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn answers_earn_control_frames_and_resets() {
-        let mut floods = Floods::new(0);
+        let mut floods = FloodLimits::new(0);
         for _ in 0..50_000 {
             // A client that cancels every second call, and acknowledges what it gets.
             floods.note_sent(frame(HEADERS, 0, 20));
@@ -217,7 +217,7 @@ mod tests {
             }
         }
         // A window opened byte by byte.
-        let mut floods = Floods::new(0);
+        let mut floods = FloodLimits::new(0);
         let dribbled = (0..100_000).find(|_| {
             floods.note_sent(frame(DATA, 0, 1));
             floods

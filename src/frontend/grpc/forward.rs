@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 
-use crate::forward::{Collector, Forwarded, HeaderPattern};
+use crate::forward::{ForwardedHeaders, HeaderCollector, HeaderPattern};
 use crate::http::base64;
 
 /// What the gRPC library under upstream keeps to itself.
@@ -15,8 +15,8 @@ const OWN: [&str; 5] = [
 ];
 
 /// The metadata that match. Values of `-bin` keys are decoded, as every gRPC library does.
-pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> Forwarded {
-    let mut collector = Collector::new(pattern);
+pub(super) fn collect(pattern: &HeaderPattern, headers: &HeaderMap) -> ForwardedHeaders {
+    let mut collector = HeaderCollector::new(pattern);
     for (name, value) in headers {
         let name = name.as_str();
         if OWN.contains(&name) {

@@ -1,7 +1,7 @@
 //! gRPC's message framing: a compressed flag, a 32-bit length, the message.
 
-use crate::coding::Coding;
-use crate::grpc::status::{Code, Status};
+use crate::coding::ContentCoding;
+use crate::grpc::status::{GrpcCode, GrpcStatus};
 
 /// What upstream accepts and sends: the largest int32.
 pub(super) const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
@@ -10,20 +10,20 @@ pub(super) const PREFIX_BYTES: usize = 5;
 
 /// The prefix of a message that arrives, perhaps in parts.
 #[derive(Debug, Default)]
-pub(super) struct Prefix {
+pub(super) struct MessagePrefix {
     bytes: [u8; PREFIX_BYTES],
     len: usize,
-    packed: Option<Coding>,
+    packed: Option<ContentCoding>,
 }
 
-impl Prefix {
+impl MessagePrefix {
     /// Whether no byte of it has come.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// How the message is compressed, once its length is known.
-    pub(super) fn packed(&self) -> Option<Coding> {
+    pub(super) fn packed(&self) -> Option<ContentCoding> {
         self.packed
     }
 
@@ -36,8 +36,8 @@ impl Prefix {
         &mut self,
         bytes: &'a [u8],
         length_max: usize,
-        coding: Option<Coding>,
-    ) -> Result<(Option<usize>, &'a [u8]), Status> {
+        coding: Option<ContentCoding>,
+    ) -> Result<(Option<usize>, &'a [u8]), GrpcStatus> {
         let (own, rest) = bytes.split_at(bytes.len().min(PREFIX_BYTES - self.len));
         for byte in own {
             if let Some(place) = self.bytes.get_mut(self.len) {
@@ -54,11 +54,11 @@ impl Prefix {
             1 if coding.is_some() => self.packed = coding,
             1 => {
                 let message = "message is compressed, but the call has no grpc-encoding";
-                return Err(Status::new(Code::Internal, message));
+                return Err(GrpcStatus::new(GrpcCode::Internal, message));
             }
             _ => {
-                return Err(Status::new(
-                    Code::Internal,
+                return Err(GrpcStatus::new(
+                    GrpcCode::Internal,
                     format!("invalid compressed flag {flag} of a message"),
                 ));
             }
@@ -69,7 +69,7 @@ impl Prefix {
             _ => {
                 let message =
                     format!("Received message larger than max ({length} vs. {length_max})");
-                Err(Status::new(Code::ResourceExhausted, message))
+                Err(GrpcStatus::new(GrpcCode::ResourceExhausted, message))
             }
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         let wire = [0, 0, 0, 1, 2, 9, 9];
         for first in 0..=wire.len() {
             let (a, b) = wire.split_at(first);
-            let mut prefix = Prefix::default();
+            let mut prefix = MessagePrefix::default();
             let (length, rest) = prefix.take(a, 1000, None).unwrap();
             if first < PREFIX_BYTES {
                 assert_eq!((length, rest.len()), (None, 0));
@@ -108,20 +108,20 @@ mod tests {
     #[test]
     fn refusals() {
         let table = [
-            ([1, 0, 0, 0, 1], Code::Internal),
-            ([2, 0, 0, 0, 1], Code::Internal),
-            ([0, 0x80, 0, 0, 0], Code::ResourceExhausted),
-            ([0, 0xff, 0xff, 0xff, 0xff], Code::ResourceExhausted),
+            ([1, 0, 0, 0, 1], GrpcCode::Internal),
+            ([2, 0, 0, 0, 1], GrpcCode::Internal),
+            ([0, 0x80, 0, 0, 0], GrpcCode::ResourceExhausted),
+            ([0, 0xff, 0xff, 0xff, 0xff], GrpcCode::ResourceExhausted),
         ];
         for (wire, code) in table {
-            let status = Prefix::default()
+            let status = MessagePrefix::default()
                 .take(&wire, MESSAGE_BYTES_MAX, None)
                 .unwrap_err();
             assert_eq!(status.code, code, "{wire:?}");
         }
         let largest = [0, 0x7f, 0xff, 0xff, 0xff];
         assert_eq!(
-            Prefix::default()
+            MessagePrefix::default()
                 .take(&largest, MESSAGE_BYTES_MAX, None)
                 .unwrap()
                 .0,
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn compressed_messages_say_so() {
-        let gzip = Some(Coding::Gzip);
+        let gzip = Some(ContentCoding::Gzip);
         for (wire, expected) in [([1, 0, 0, 0, 5], gzip), ([0, 0, 0, 0, 5], None)] {
-            let mut prefix = Prefix::default();
+            let mut prefix = MessagePrefix::default();
             assert_eq!(prefix.take(&wire, 1000, gzip).unwrap().0, Some(5));
             assert_eq!(prefix.packed(), expected);
         }

@@ -19,7 +19,7 @@ pub(super) const PREFACE_BYTES: usize = 24;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameHead {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) stream: u32,
@@ -27,7 +27,7 @@ pub(super) struct Frame {
     pub(super) length: usize,
 }
 
-impl Frame {
+impl FrameHead {
     pub(super) fn is_ping(self) -> bool {
         self.kind == PING && !self.is_ack()
     }
@@ -59,22 +59,22 @@ impl Frame {
 
 /// Follows the frames in one direction of a connection, whatever pieces the bytes come in.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameObserver {
     /// Bytes in front of the next frame.
     skip: usize,
     head: [u8; FRAME_HEAD_BYTES],
     head_len: usize,
-    block: Block,
+    block: HeaderBlock,
 }
 
-impl Frames {
+impl FrameObserver {
     /// For bytes whose first frame stands behind `skip` bytes.
-    pub(super) fn new(skip: usize) -> Frames {
-        Frames {
+    pub(super) fn new(skip: usize) -> FrameObserver {
+        FrameObserver {
             skip,
             head: [0; FRAME_HEAD_BYTES],
             head_len: 0,
-            block: Block::default(),
+            block: HeaderBlock::default(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Frames {
     }
 
     /// Looks at the next bytes; `note` gets each frame whose head they complete.
-    pub(super) fn follow(&mut self, mut bytes: &[u8], mut note: impl FnMut(Frame)) {
+    pub(super) fn follow(&mut self, mut bytes: &[u8], mut note: impl FnMut(FrameHead)) {
         while !bytes.is_empty() {
             let (skipped, rest) = bytes.split_at(bytes.len().min(self.skip));
             self.skip -= skipped.len();
@@ -112,7 +112,7 @@ impl Frames {
                 let [a, b, c, kind, flags, stream @ ..] = self.head;
                 self.head_len = 0;
                 self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
-                let frame = Frame {
+                let frame = FrameHead {
                     kind,
                     flags,
                     stream: u32::from_be_bytes(stream) & 0x7fff_ffff,
@@ -127,7 +127,7 @@ impl Frames {
 
 /// The last header block: a HEADERS frame and the CONTINUATION frames that belong to it.
 #[derive(Debug, Default)]
-struct Block {
+struct HeaderBlock {
     is_open: bool,
     /// The current frame is one of its frames, and has bytes to come.
     is_in_frame: bool,
@@ -141,15 +141,15 @@ struct Block {
     has_fields: bool,
 }
 
-impl Block {
-    fn begin_frame(&mut self, frame: Frame) {
+impl HeaderBlock {
+    fn begin_frame(&mut self, frame: FrameHead) {
         match frame.kind {
             HEADERS => {
-                *self = Block {
+                *self = HeaderBlock {
                     is_open: true,
                     skip: usize::from(frame.is_padded())
                         + 5 * usize::from(frame.flags & PRIORITY != 0),
-                    ..Block::default()
+                    ..HeaderBlock::default()
                 };
             }
             CONTINUATION if self.is_open => {}
@@ -226,7 +226,7 @@ mod tests {
             wire.extend(frame(kind, flags, stream, length));
         }
         for cut in [1, 2, 9, 10, 1000, wire.len()] {
-            let mut frames = Frames::new(PREFACE_BYTES);
+            let mut frames = FrameObserver::new(PREFACE_BYTES);
             let mut seen = Vec::new();
             for piece in wire.chunks(cut) {
                 frames.follow(piece, |frame| {
@@ -243,7 +243,7 @@ mod tests {
             assert!(!frames.is_between());
         }
         let goaway = enhance_your_calm(7, "too_many_pings");
-        let mut frames = Frames::new(0);
+        let mut frames = FrameObserver::new(0);
         frames.follow(&goaway, |frame| assert_eq!(frame.kind, GOAWAY));
         assert!(frames.is_between());
     }
@@ -300,7 +300,7 @@ mod tests {
                 wire[start..].copy_from_slice(payload);
             }
             for cut in [1, 2, 5, wire.len()] {
-                let mut frames = Frames::new(0);
+                let mut frames = FrameObserver::new(0);
                 for piece in wire.chunks(cut) {
                     frames.follow(piece, |_| ());
                 }
@@ -308,7 +308,7 @@ mod tests {
                 assert_eq!(seen, (is_open, update_count), "{rows:?} {cut}");
             }
             // Before its last byte no block has ended.
-            let mut frames = Frames::new(0);
+            let mut frames = FrameObserver::new(0);
             frames.follow(&wire[..wire.len() - 1], |_| ());
             assert!(frames.is_in_block() || wire.len() == FRAME_HEAD_BYTES || rows.len() == 3);
         }

@@ -6,44 +6,48 @@ use std::thread;
 
 use conch_log as log;
 
-use super::calls::End;
-use super::delays::{self, Delays};
-use super::method::Method;
+use super::calls::CallEnd;
+use super::delays::{self, ServerDelays};
+use super::method::GrpcMethod;
 
 /// Which of upstream's handlers serves a call.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum HandlerKind {
     Infer,
     Stream,
 }
 
-impl Kind {
+impl HandlerKind {
     const fn name(self) -> &'static str {
         match self {
-            Kind::Infer => "ModelInferHandler",
-            Kind::Stream => "ModelStreamInferHandler",
+            HandlerKind::Infer => "ModelInferHandler",
+            HandlerKind::Stream => "ModelStreamInferHandler",
         }
     }
 }
 
 /// The handler of a call of this path, if there is one and the log shows it.
-pub(super) fn logged(path: &str) -> Option<Kind> {
-    if !log::is_shown(log::Level::Verbose(1)) {
+pub(super) fn logged(path: &str) -> Option<HandlerKind> {
+    if !log::is_shown(log::LogLevel::Verbose(1)) {
         return None;
     }
-    match Method::of(path)? {
-        Method::ModelInfer => Some(Kind::Infer),
-        Method::ModelStreamInfer => Some(Kind::Stream),
+    match GrpcMethod::of(path)? {
+        GrpcMethod::ModelInfer => Some(HandlerKind::Infer),
+        GrpcMethod::ModelStreamInfer => Some(HandlerKind::Stream),
         _ => None,
     }
 }
 
 /// Runs a call and logs its life.
-pub(super) async fn log(kind: Kind, delays: Delays, call: impl Future<Output = End>) -> End {
-    let mut handler = Handler::begin(kind);
+pub(super) async fn log(
+    kind: HandlerKind,
+    delays: ServerDelays,
+    call: impl Future<Output = CallEnd>,
+) -> CallEnd {
+    let mut handler = CallHandler::begin(kind);
     let end = call.await;
     handler.end(end);
-    if end == End::Gone
+    if end == CallEnd::Gone
         && let Some(delay) = delays.release
     {
         delays::wait(delay, "the release of a cancelled call").await;
@@ -52,7 +56,7 @@ pub(super) async fn log(kind: Kind, delays: Delays, call: impl Future<Output = E
 }
 
 /// Logs that a handler is there for the next call, as upstream does at the start and whenever a call takes one; returns its number.
-pub(super) fn announce(kind: Kind) -> u32 {
+pub(super) fn announce(kind: HandlerKind) -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     log::verbose!(1, "New request handler for {}, {number}", kind.name());
@@ -60,27 +64,27 @@ pub(super) fn announce(kind: Kind) -> u32 {
 }
 
 /// One call. Dropped before its end, its connection ended.
-struct Handler {
-    kind: Kind,
+struct CallHandler {
+    kind: HandlerKind,
     number: u32,
     is_over: bool,
 }
 
-impl Handler {
-    fn begin(kind: Kind) -> Handler {
+impl CallHandler {
+    fn begin(kind: HandlerKind) -> CallHandler {
         let number = announce(kind);
         log::verbose!(2, "StateNew, {number} Step START");
-        Handler {
+        CallHandler {
             kind,
             number,
             is_over: false,
         }
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: CallEnd) {
         self.is_over = true;
         let (name, number) = (self.kind.name(), self.number);
-        if end == End::Gone {
+        if end == CallEnd::Gone {
             log::verbose!(
                 1,
                 "Cancellation notification received for {name}, rpc_ok=1, context {number}, state {number}"
@@ -89,10 +93,10 @@ impl Handler {
     }
 }
 
-impl Drop for Handler {
+impl Drop for CallHandler {
     fn drop(&mut self) {
         if !self.is_over && !thread::panicking() {
-            self.end(End::Gone);
+            self.end(CallEnd::Gone);
         }
         log::verbose!(2, "StateRelease, {} Step FINISH", self.number);
     }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use conch_engine::truncated;
-use conch_log::{Format, Settings};
+use conch_log::{LogFormat, LogSettings};
 use conch_proto::inference as proto;
 use proto::log_settings_request::setting_value::ParameterChoice as Given;
 use proto::log_settings_response::setting_value::ParameterChoice as Shown;
 
-use super::status::{Code, Status};
+use super::status::{GrpcCode, GrpcStatus};
 use crate::api::{LogChanges, log_file_refusal};
 
-type Settled = BTreeMap<String, proto::log_settings_request::SettingValue>;
+type ResolvedLogSettings = BTreeMap<String, proto::log_settings_request::SettingValue>;
 
 /// Sets what the request names, and tells what is in force then.
 ///
@@ -19,11 +19,11 @@ type Settled = BTreeMap<String, proto::log_settings_request::SettingValue>;
 /// In upstream's words; nothing is set then.
 pub(super) fn answer(
     request: &proto::LogSettingsRequest,
-) -> Result<proto::LogSettingsResponse, Status> {
+) -> Result<proto::LogSettingsResponse, GrpcStatus> {
     Ok(show(&read(&request.settings)?.apply()))
 }
 
-fn read(settings: &Settled) -> Result<LogChanges, Status> {
+fn read(settings: &ResolvedLogSettings) -> Result<LogChanges, GrpcStatus> {
     if settings.contains_key("log_file") {
         return Err(log_file_refusal().into());
     }
@@ -45,7 +45,7 @@ fn read(settings: &Settled) -> Result<LogChanges, Status> {
         format: match choice(settings, "log_format") {
             None => None,
             Some(Some(Given::StringParam(name))) => {
-                Some(Format::from_name(name).ok_or_else(|| {
+                Some(LogFormat::from_name(name).ok_or_else(|| {
                     invalid(format!(
                         "invalid argument for log_format, got: {name}",
                         name = truncated(&name)
@@ -58,23 +58,23 @@ fn read(settings: &Settled) -> Result<LogChanges, Status> {
 }
 
 /// The value of a setting: none if it is not named, and none of any kind if it is named without one.
-fn choice<'a>(settings: &'a Settled, name: &str) -> Option<Option<&'a Given>> {
+fn choice<'a>(settings: &'a ResolvedLogSettings, name: &str) -> Option<Option<&'a Given>> {
     let value = settings.get(name)?;
     Some(value.parameter_choice.as_ref())
 }
 
-fn wrong_kind(kind: &str, name: &str) -> Status {
+fn wrong_kind(kind: &str, name: &str) -> GrpcStatus {
     invalid(format!(
         "expect {kind} for '{name}'",
         name = truncated(&name)
     ))
 }
 
-fn invalid(message: String) -> Status {
-    Status::new(Code::InvalidArgument, message)
+fn invalid(message: String) -> GrpcStatus {
+    GrpcStatus::new(GrpcCode::InvalidArgument, message)
 }
 
-fn show(settings: &Settings) -> proto::LogSettingsResponse {
+fn show(settings: &LogSettings) -> proto::LogSettingsResponse {
     let rows = [
         ("log_file", Shown::StringParam(settings.file.clone())),
         ("log_info", Shown::BoolParam(settings.shows_info)),
@@ -106,7 +106,7 @@ fn show(settings: &Settings) -> proto::LogSettingsResponse {
 mod tests {
     use super::*;
 
-    fn given(rows: &[(&str, Option<Given>)]) -> Settled {
+    fn given(rows: &[(&str, Option<Given>)]) -> ResolvedLogSettings {
         rows.iter()
             .map(|(name, choice)| {
                 let value = proto::log_settings_request::SettingValue {
@@ -132,7 +132,7 @@ mod tests {
             shows_warning: Some(true),
             shows_error: None,
             verbose_level: Some(7),
-            format: Some(Format::Iso8601),
+            format: Some(LogFormat::Iso8601),
         };
         assert_eq!(read(&given(&rows)), Ok(expected));
     }

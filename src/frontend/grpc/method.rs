@@ -1,12 +1,12 @@
 //! The methods that this server knows, by their paths.
 
-use conch_engine::regions::Kind;
+use conch_engine::regions::RegionKind;
 
-use crate::access::{Access, Category, Guarded};
+use crate::access::{Access, Category, GuardedRoute};
 use crate::api::regions::RegionAction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum GrpcMethod {
     ServerLive,
     ServerReady,
     ModelReady,
@@ -21,95 +21,100 @@ pub(super) enum Method {
     ModelStreamInfer,
     TraceSetting,
     LogSettings,
-    SharedMemory(Kind, RegionAction),
+    SharedMemory(RegionKind, RegionAction),
     HealthCheck,
     HealthWatch,
     /// ServerReflectionInfo, of either version: their messages are the same.
     Reflection,
 }
 
-impl Guarded for Method {
+impl GuardedRoute for GrpcMethod {
     fn access(&self) -> Access {
         Access::Of(match self {
-            Method::ServerLive
-            | Method::ServerReady
-            | Method::ModelReady
-            | Method::HealthCheck
-            | Method::HealthWatch => Category::Health,
-            Method::ServerMetadata | Method::ModelMetadata | Method::Reflection => {
+            GrpcMethod::ServerLive
+            | GrpcMethod::ServerReady
+            | GrpcMethod::ModelReady
+            | GrpcMethod::HealthCheck
+            | GrpcMethod::HealthWatch => Category::Health,
+            GrpcMethod::ServerMetadata | GrpcMethod::ModelMetadata | GrpcMethod::Reflection => {
                 Category::Metadata
             }
-            Method::ModelConfig => Category::ModelConfig,
-            Method::ModelStatistics => Category::Statistics,
-            Method::RepositoryIndex
-            | Method::RepositoryModelLoad
-            | Method::RepositoryModelUnload => Category::ModelRepository,
-            Method::ModelInfer | Method::ModelStreamInfer => Category::Inference,
-            Method::TraceSetting => Category::Trace,
-            Method::LogSettings => Category::Logging,
-            Method::SharedMemory(..) => Category::SharedMemory,
+            GrpcMethod::ModelConfig => Category::ModelConfig,
+            GrpcMethod::ModelStatistics => Category::Statistics,
+            GrpcMethod::RepositoryIndex
+            | GrpcMethod::RepositoryModelLoad
+            | GrpcMethod::RepositoryModelUnload => Category::ModelRepository,
+            GrpcMethod::ModelInfer | GrpcMethod::ModelStreamInfer => Category::Inference,
+            GrpcMethod::TraceSetting => Category::Trace,
+            GrpcMethod::LogSettings => Category::Logging,
+            GrpcMethod::SharedMemory(..) => Category::SharedMemory,
         })
     }
 }
 
-impl Method {
+impl GrpcMethod {
     /// The method behind a request path; paths are case-sensitive.
-    pub(super) fn of(path: &str) -> Option<Method> {
+    pub(super) fn of(path: &str) -> Option<GrpcMethod> {
         if let Some(name) = path.strip_prefix("/inference.GRPCInferenceService/") {
             return Some(match name {
-                "ModelInfer" => Method::ModelInfer,
-                "ModelStreamInfer" => Method::ModelStreamInfer,
-                "ServerLive" => Method::ServerLive,
-                "ServerReady" => Method::ServerReady,
-                "ModelReady" => Method::ModelReady,
-                "ServerMetadata" => Method::ServerMetadata,
-                "ModelMetadata" => Method::ModelMetadata,
-                "ModelConfig" => Method::ModelConfig,
-                "ModelStatistics" => Method::ModelStatistics,
-                "RepositoryIndex" => Method::RepositoryIndex,
-                "RepositoryModelLoad" => Method::RepositoryModelLoad,
-                "RepositoryModelUnload" => Method::RepositoryModelUnload,
-                "TraceSetting" => Method::TraceSetting,
-                "LogSettings" => Method::LogSettings,
+                "ModelInfer" => GrpcMethod::ModelInfer,
+                "ModelStreamInfer" => GrpcMethod::ModelStreamInfer,
+                "ServerLive" => GrpcMethod::ServerLive,
+                "ServerReady" => GrpcMethod::ServerReady,
+                "ModelReady" => GrpcMethod::ModelReady,
+                "ServerMetadata" => GrpcMethod::ServerMetadata,
+                "ModelMetadata" => GrpcMethod::ModelMetadata,
+                "ModelConfig" => GrpcMethod::ModelConfig,
+                "ModelStatistics" => GrpcMethod::ModelStatistics,
+                "RepositoryIndex" => GrpcMethod::RepositoryIndex,
+                "RepositoryModelLoad" => GrpcMethod::RepositoryModelLoad,
+                "RepositoryModelUnload" => GrpcMethod::RepositoryModelUnload,
+                "TraceSetting" => GrpcMethod::TraceSetting,
+                "LogSettings" => GrpcMethod::LogSettings,
                 "SystemSharedMemoryStatus" => {
-                    Method::SharedMemory(Kind::System, RegionAction::Status)
+                    GrpcMethod::SharedMemory(RegionKind::System, RegionAction::Status)
                 }
                 "SystemSharedMemoryRegister" => {
-                    Method::SharedMemory(Kind::System, RegionAction::Register)
+                    GrpcMethod::SharedMemory(RegionKind::System, RegionAction::Register)
                 }
                 "SystemSharedMemoryUnregister" => {
-                    Method::SharedMemory(Kind::System, RegionAction::Unregister)
+                    GrpcMethod::SharedMemory(RegionKind::System, RegionAction::Unregister)
                 }
-                "CudaSharedMemoryStatus" => Method::SharedMemory(Kind::Cuda, RegionAction::Status),
+                "CudaSharedMemoryStatus" => {
+                    GrpcMethod::SharedMemory(RegionKind::Cuda, RegionAction::Status)
+                }
                 "CudaSharedMemoryRegister" => {
-                    Method::SharedMemory(Kind::Cuda, RegionAction::Register)
+                    GrpcMethod::SharedMemory(RegionKind::Cuda, RegionAction::Register)
                 }
                 "CudaSharedMemoryUnregister" => {
-                    Method::SharedMemory(Kind::Cuda, RegionAction::Unregister)
+                    GrpcMethod::SharedMemory(RegionKind::Cuda, RegionAction::Unregister)
                 }
                 _ => return None,
             });
         }
         match path {
-            "/grpc.health.v1.Health/Check" => Some(Method::HealthCheck),
-            "/grpc.health.v1.Health/Watch" => Some(Method::HealthWatch),
+            "/grpc.health.v1.Health/Check" => Some(GrpcMethod::HealthCheck),
+            "/grpc.health.v1.Health/Watch" => Some(GrpcMethod::HealthWatch),
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
-                Some(Method::Reflection)
+                Some(GrpcMethod::Reflection)
             }
             _ => None,
         }
     }
 
     pub(super) fn is_inference(self) -> bool {
-        matches!(self, Method::ModelInfer | Method::ModelStreamInfer)
+        matches!(self, GrpcMethod::ModelInfer | GrpcMethod::ModelStreamInfer)
     }
 
     /// Health is answered to the end: that is how a balancer learns of it.
     pub(super) fn is_health(self) -> bool {
         matches!(
             self,
-            Method::HealthCheck | Method::HealthWatch | Method::ServerLive | Method::ServerReady
+            GrpcMethod::HealthCheck
+                | GrpcMethod::HealthWatch
+                | GrpcMethod::ServerLive
+                | GrpcMethod::ServerReady
         )
     }
 }
@@ -123,17 +128,23 @@ mod tests {
         let table = [
             (
                 "/inference.GRPCInferenceService/ModelInfer",
-                Some(Method::ModelInfer),
+                Some(GrpcMethod::ModelInfer),
             ),
             (
                 "/inference.GRPCInferenceService/LogSettings",
-                Some(Method::LogSettings),
+                Some(GrpcMethod::LogSettings),
             ),
             (
                 "/inference.GRPCInferenceService/CudaSharedMemoryRegister",
-                Some(Method::SharedMemory(Kind::Cuda, RegionAction::Register)),
+                Some(GrpcMethod::SharedMemory(
+                    RegionKind::Cuda,
+                    RegionAction::Register,
+                )),
             ),
-            ("/grpc.health.v1.Health/Check", Some(Method::HealthCheck)),
+            (
+                "/grpc.health.v1.Health/Check",
+                Some(GrpcMethod::HealthCheck),
+            ),
             ("/grpc.health.v1.Health/List", None),
             ("/inference.GRPCInferenceService/modelinfer", None),
             ("/inference.GRPCInferenceService/ModelInfer/", None),
@@ -142,7 +153,7 @@ mod tests {
             ("", None),
         ];
         for (path, expected) in table {
-            assert_eq!(Method::of(path), expected, "{path}");
+            assert_eq!(GrpcMethod::of(path), expected, "{path}");
         }
     }
 }

@@ -38,22 +38,22 @@ mod wire;
 use std::future::Future;
 use std::rc::Rc;
 
-use crate::shard::{Presence, Shard, Stream};
+use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
-pub use delays::Delays;
+pub use delays::ServerDelays;
 
 /// What upstream says of its handlers at the start: of the inferences two wait, and one of the streams.
 pub(crate) fn note_handlers() {
-    handler::announce(handler::Kind::Infer);
-    handler::announce(handler::Kind::Infer);
-    handler::announce(handler::Kind::Stream);
+    handler::announce(handler::HandlerKind::Infer);
+    handler::announce(handler::HandlerKind::Infer);
+    handler::announce(handler::HandlerKind::Stream);
 }
 
 /// Serves one connection until it ends.
 pub(crate) fn serve(
     shard: Rc<Shard>,
-    stream: Stream,
-    presence: Presence,
+    stream: ShardStream,
+    presence: ConnectionGuard,
 ) -> impl Future<Output = ()> {
     connection::serve(shard, stream, presence)
 }

@@ -6,40 +6,43 @@ use http::HeaderMap;
 use smallvec::smallvec;
 
 use super::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
-use super::infer::{Pieces, Reader};
-use super::status::{Code, Status};
+use super::infer::{MessageReader, Pieces};
+use super::status::{GrpcCode, GrpcStatus};
 use crate::coding::{
-    Coding, DEFLATE_IN_PLACE_BYTES, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into,
+    ContentCoding, DEFLATE_IN_PLACE_BYTES, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into,
     packed_bytes_max,
 };
-use crate::options::{CompressionLevel, Options};
+use crate::options::{CompressionLevel, FrontendOptions};
 use crate::shard::offload::INFLATED_PER_PACKED;
 use crate::shard::{Shard, breathe};
 
 /// What a call's head says about compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Packing {
+pub(super) struct CallCompression {
     /// How messages are compressed that say they are.
-    pub(super) incoming: Option<Coding>,
+    pub(super) incoming: Option<ContentCoding>,
     /// How inference responses are to be compressed.
-    pub(super) outgoing: Option<Coding>,
+    pub(super) outgoing: Option<ContentCoding>,
 }
 
-impl Packing {
+impl CallCompression {
     /// Reads `headers`.
     ///
     /// # Errors
     /// UNIMPLEMENTED for a compressor that is not known; the answer's head says which are.
-    pub(super) fn agree(headers: &HeaderMap, level: CompressionLevel) -> Result<Packing, Status> {
+    pub(super) fn agree(
+        headers: &HeaderMap,
+        level: CompressionLevel,
+    ) -> Result<CallCompression, GrpcStatus> {
         let incoming = match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
             None | Some(b"identity") => None,
-            Some(name) => Some(Coding::of(name).ok_or_else(|| {
+            Some(name) => Some(ContentCoding::of(name).ok_or_else(|| {
                 let name = String::from_utf8_lossy(name);
                 let message = format!(
                     "Compression algorithm '{name}' is not supported.",
                     name = truncated(&name)
                 );
-                Status::new(Code::Unimplemented, message)
+                GrpcStatus::new(GrpcCode::Unimplemented, message)
             })?),
         };
         let outgoing = match level {
@@ -48,18 +51,18 @@ impl Packing {
                 .get("grpc-accept-encoding")
                 .and_then(|accepted| choose(accepted.as_bytes(), level)),
         };
-        Ok(Packing { incoming, outgoing })
+        Ok(CallCompression { incoming, outgoing })
     }
 }
 
 /// The compressor for `level` among those that the client accepts, ranked as upstream's library does: gzip below deflate.
-fn choose(accepted: &[u8], level: CompressionLevel) -> Option<Coding> {
-    let is_accepted = |coding: &Coding| {
+fn choose(accepted: &[u8], level: CompressionLevel) -> Option<ContentCoding> {
+    let is_accepted = |coding: &ContentCoding| {
         accepted
             .split(|byte| *byte == b',')
             .any(|name| name.trim_ascii() == coding.name().as_bytes())
     };
-    let mut ranked = [Coding::Gzip, Coding::Deflate]
+    let mut ranked = [ContentCoding::Gzip, ContentCoding::Deflate]
         .into_iter()
         .filter(is_accepted);
     match level {
@@ -71,18 +74,18 @@ fn choose(accepted: &[u8], level: CompressionLevel) -> Option<Coding> {
 }
 
 /// Where an inflated message goes.
-pub(super) trait Sink: Send + 'static {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status>;
+pub(super) trait InflateTarget: Send + 'static {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), GrpcStatus>;
 }
 
-impl Sink for Reader {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+impl InflateTarget for MessageReader {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), GrpcStatus> {
         Ok(self.feed(bytes)?)
     }
 }
 
-impl Sink for Vec<u8> {
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Status> {
+impl InflateTarget for Vec<u8> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), GrpcStatus> {
         self.extend_from_slice(bytes);
         Ok(())
     }
@@ -92,7 +95,7 @@ impl Sink for Vec<u8> {
 const PLACE_BYTES: usize = 16 << 10;
 
 /// A compressed message on its way into its sink.
-pub(super) struct Unpacking<S> {
+pub(super) struct MessageInflater<S> {
     pieces: Vec<Bytes>,
     index: usize,
     at: usize,
@@ -119,7 +122,7 @@ impl InflatedLimit {
     }
 
     /// `--grpc-max-inflated-size`, within what any message may have.
-    pub(super) fn configured(options: &Options) -> InflatedLimit {
+    pub(super) fn configured(options: &FrontendOptions) -> InflatedLimit {
         let bytes_max = usize::try_from(options.grpc_inflated_bytes_max).unwrap_or(usize::MAX);
         InflatedLimit {
             bytes_max: bytes_max.min(MESSAGE_BYTES_MAX),
@@ -131,7 +134,7 @@ impl InflatedLimit {
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED.
-    pub(super) fn check_packed(self, packed_bytes: usize) -> Result<(), Status> {
+    pub(super) fn check_packed(self, packed_bytes: usize) -> Result<(), GrpcStatus> {
         let packed_max = packed_bytes_max(self.bytes_max as u64);
         if packed_bytes as u64 > packed_max {
             return Err(self.exceeded(packed_bytes));
@@ -139,7 +142,7 @@ impl InflatedLimit {
         Ok(())
     }
 
-    fn exceeded(self, length: usize) -> Status {
+    fn exceeded(self, length: usize) -> GrpcStatus {
         let mut message = format!(
             "Received message larger than max ({length} vs. {})",
             self.bytes_max
@@ -147,14 +150,19 @@ impl InflatedLimit {
         if self.is_configured {
             message.push_str(": the limit of compressed messages, see --grpc-max-inflated-size");
         }
-        Status::new(Code::ResourceExhausted, message)
+        GrpcStatus::new(GrpcCode::ResourceExhausted, message)
     }
 }
 
-impl<S: Sink> Unpacking<S> {
+impl<S: InflateTarget> MessageInflater<S> {
     /// `sink` takes at most as many bytes as `limit` says.
-    pub(super) fn new(pieces: Vec<Bytes>, coding: Coding, limit: InflatedLimit, sink: S) -> Self {
-        Unpacking {
+    pub(super) fn new(
+        pieces: Vec<Bytes>,
+        coding: ContentCoding,
+        limit: InflatedLimit,
+        sink: S,
+    ) -> Self {
+        MessageInflater {
             pieces,
             index: 0,
             at: 0,
@@ -166,7 +174,7 @@ impl<S: Sink> Unpacking<S> {
     }
 
     /// Inflates in place as long as that is short, then on the shard's offload thread.
-    pub(super) async fn finish_on(mut self, shard: &Shard) -> Result<S, Status> {
+    pub(super) async fn finish_on(mut self, shard: &Shard) -> Result<S, GrpcStatus> {
         let packed_bytes: usize = self.pieces.iter().map(Bytes::len).sum();
         if packed_bytes <= INFLATE_IN_PLACE_BYTES && self.run(INFLATE_IN_PLACE_BYTES)? {
             return Ok(self.sink);
@@ -176,7 +184,7 @@ impl<S: Sink> Unpacking<S> {
     }
 
     /// Inflates in slices, between which the shard breathes: for messages with a small bound.
-    pub(super) async fn finish_in_slices(mut self) -> Result<S, Status> {
+    pub(super) async fn finish_in_slices(mut self) -> Result<S, GrpcStatus> {
         while !self.run(INFLATE_IN_PLACE_BYTES)? {
             breathe().await;
         }
@@ -184,13 +192,13 @@ impl<S: Sink> Unpacking<S> {
     }
 
     /// Inflates all of it. Not for shards.
-    pub(super) fn finish(mut self) -> Result<S, Status> {
+    pub(super) fn finish(mut self) -> Result<S, GrpcStatus> {
         while !self.run(usize::MAX)? {}
         Ok(self.sink)
     }
 
     /// Inflates until the end or until about `work_bytes` have gone in or come out; says whether that was the end.
-    fn run(&mut self, work_bytes: usize) -> Result<bool, Status> {
+    fn run(&mut self, work_bytes: usize) -> Result<bool, GrpcStatus> {
         let mut place = [0; PLACE_BYTES];
         let mut done_bytes = 0;
         let has_begun = self.index != 0 || self.at != 0;
@@ -240,13 +248,13 @@ impl<S: Sink> Unpacking<S> {
         rest(&self.pieces, self.index, self.at)
     }
 
-    fn corrupt(&self) -> Status {
+    fn corrupt(&self) -> GrpcStatus {
         let name = self.inflater.coding.name();
         let message = format!(
             "Unexpected error decompressing data for algorithm {name}",
             name = truncated(&name)
         );
-        Status::new(Code::Internal, message)
+        GrpcStatus::new(GrpcCode::Internal, message)
     }
 }
 
@@ -258,7 +266,7 @@ fn rest(pieces: &[Bytes], index: usize, at: usize) -> &[u8] {
 
 /// `pieces` as one compressed message if that is shorter, as upstream's library decides. What is large is compressed on the shard's
 /// offload thread.
-pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: Coding) -> Pieces {
+pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: ContentCoding) -> Pieces {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if length <= DEFLATE_IN_PLACE_BYTES {
         return packed(pieces, length, coding);
@@ -267,7 +275,7 @@ pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: Coding) -> Piece
     shard.offload(length as u64, work).await
 }
 
-fn packed(pieces: Pieces, length: usize, coding: Coding) -> Pieces {
+fn packed(pieces: Pieces, length: usize, coding: ContentCoding) -> Pieces {
     let mut out = vec![0; PREFIX_BYTES];
     let mut prefix_bytes = PREFIX_BYTES;
     let contents = pieces.iter().map(|piece| {
@@ -294,7 +302,7 @@ mod tests {
 
     #[test]
     fn compressors_are_agreed_on() {
-        let (gzip, deflate) = (Some(Coding::Gzip), Some(Coding::Deflate));
+        let (gzip, deflate) = (Some(ContentCoding::Gzip), Some(ContentCoding::Deflate));
         use CompressionLevel::{High, Low, Medium, None as Never};
         for (accepted, level, expected) in [
             ("identity,deflate,gzip", Never, None),
@@ -309,21 +317,25 @@ mod tests {
             ("snappy", Low, None),
             ("", Low, None),
         ] {
-            let agreed = Packing::agree(&headers(&[("grpc-accept-encoding", accepted)]), level);
-            let expected = Packing {
+            let agreed =
+                CallCompression::agree(&headers(&[("grpc-accept-encoding", accepted)]), level);
+            let expected = CallCompression {
                 incoming: None,
                 outgoing: expected,
             };
             assert_eq!(agreed, Ok(expected), "{accepted} {level:?}");
         }
-        assert_eq!(Packing::agree(&headers(&[]), High), Ok(Packing::default()));
+        assert_eq!(
+            CallCompression::agree(&headers(&[]), High),
+            Ok(CallCompression::default())
+        );
         for (name, expected) in [("gzip", gzip), ("deflate", deflate), ("identity", None)] {
-            let agreed = Packing::agree(&headers(&[("grpc-encoding", name)]), Never);
+            let agreed = CallCompression::agree(&headers(&[("grpc-encoding", name)]), Never);
             assert_eq!(agreed.map(|packing| packing.incoming), Ok(expected));
         }
         for name in ["snappy", "", "GZIP", "stream/gzip"] {
-            let refused = Packing::agree(&headers(&[("grpc-encoding", name)]), Never);
-            assert_eq!(refused.unwrap_err().code, Code::Unimplemented, "{name}");
+            let refused = CallCompression::agree(&headers(&[("grpc-encoding", name)]), Never);
+            assert_eq!(refused.unwrap_err().code, GrpcCode::Unimplemented, "{name}");
         }
     }
 
@@ -340,17 +352,17 @@ mod tests {
     fn unpacked(
         packed: &[u8],
         cut: usize,
-        coding: Coding,
+        coding: ContentCoding,
         length_max: usize,
-    ) -> Result<Vec<u8>, Status> {
+    ) -> Result<Vec<u8>, GrpcStatus> {
         let pieces = packed.chunks(cut).map(Bytes::copy_from_slice).collect();
-        Unpacking::new(pieces, coding, InflatedLimit::fixed(length_max), Vec::new()).finish()
+        MessageInflater::new(pieces, coding, InflatedLimit::fixed(length_max), Vec::new()).finish()
     }
 
     #[test]
     fn messages_come_back_in_any_pieces() {
         let message: Vec<u8> = (0..20_000u32).flat_map(|n| (n / 9).to_le_bytes()).collect();
-        for coding in [Coding::Gzip, Coding::Deflate] {
+        for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
             let wire = packed(framed(&message), message.len() + PREFIX_BYTES, coding).concat();
             let (prefix, body) = wire.split_at(PREFIX_BYTES);
             assert_eq!(
@@ -364,7 +376,7 @@ mod tests {
                 );
             }
             let large = unpacked(body, 5000, coding, message.len() - 1).unwrap_err();
-            assert_eq!(large.code, Code::ResourceExhausted);
+            assert_eq!(large.code, GrpcCode::ResourceExhausted);
             for bad in [
                 &body[..body.len() - 1],
                 &[body, b"x"].concat(),
@@ -372,17 +384,21 @@ mod tests {
                 &message,
             ] {
                 let refused = unpacked(bad, 100, coding, usize::MAX).unwrap_err();
-                assert_eq!(refused.code, Code::Internal);
+                assert_eq!(refused.code, GrpcCode::Internal);
             }
             assert_eq!(unpacked(&[], 1, coding, 0), Ok(Vec::new()));
         }
     }
 
     /// In as many turns as they take.
-    fn unpacked_in_slices(packed: Vec<u8>, coding: Coding, work_bytes: usize) -> (usize, Outcome) {
+    fn unpacked_in_slices(
+        packed: Vec<u8>,
+        coding: ContentCoding,
+        work_bytes: usize,
+    ) -> (usize, Outcome) {
         let pieces = vec![Bytes::from(packed)];
         let mut unpacking =
-            Unpacking::new(pieces, coding, InflatedLimit::fixed(usize::MAX), Vec::new());
+            MessageInflater::new(pieces, coding, InflatedLimit::fixed(usize::MAX), Vec::new());
         let mut turns = 1;
         loop {
             match unpacking.run(work_bytes) {
@@ -393,11 +409,11 @@ mod tests {
         }
     }
 
-    type Outcome = Result<Vec<u8>, Code>;
+    type Outcome = Result<Vec<u8>, GrpcCode>;
 
     #[test]
     fn a_turn_that_takes_the_last_bytes_is_not_the_end() {
-        for coding in [Coding::Gzip, Coding::Deflate] {
+        for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
             // All bytes that a turn may make, or more than it may; and without the checksum.
             for length in [PLACE_BYTES, 4 * PLACE_BYTES, 9 * PLACE_BYTES] {
                 let message = vec![7; length];
@@ -406,11 +422,11 @@ mod tests {
                 for work_bytes in [1, PLACE_BYTES, length] {
                     let (_, whole) = unpacked_in_slices(body.clone(), coding, work_bytes);
                     assert_eq!(whole, Ok(message.clone()), "{coding:?} {work_bytes}");
-                    let checksum_bytes = if coding == Coding::Gzip { 8 } else { 4 };
+                    let checksum_bytes = if coding == ContentCoding::Gzip { 8 } else { 4 };
                     for missing in 1..=checksum_bytes {
                         let cut = body[..body.len() - missing].to_vec();
                         let (_, refused) = unpacked_in_slices(cut, coding, work_bytes);
-                        assert_eq!(refused, Err(Code::Internal), "{coding:?} {work_bytes}");
+                        assert_eq!(refused, Err(GrpcCode::Internal), "{coding:?} {work_bytes}");
                     }
                 }
             }
@@ -422,8 +438,9 @@ mod tests {
         // Stored blocks of no bytes; the last one is not marked as such.
         let mut body = vec![0x78, 0x9c];
         body.extend([0, 0, 0, 0xff, 0xff].repeat(100_000));
-        let (turns, refused) = unpacked_in_slices(body, Coding::Deflate, INFLATE_IN_PLACE_BYTES);
-        assert_eq!(refused, Err(Code::Internal));
+        let (turns, refused) =
+            unpacked_in_slices(body, ContentCoding::Deflate, INFLATE_IN_PLACE_BYTES);
+        assert_eq!(refused, Err(GrpcCode::Internal));
         assert_eq!(turns, 1 + 500_002 / INFLATE_IN_PLACE_BYTES);
     }
 
@@ -433,10 +450,10 @@ mod tests {
         let packed_max = (1 << 20) + (1 << 16) + (64 << 10);
         assert_eq!(limit.check_packed(packed_max), Ok(()));
         let refused = limit.check_packed(packed_max + 1).unwrap_err();
-        assert_eq!(refused.code, Code::ResourceExhausted);
-        let options = Options {
+        assert_eq!(refused.code, GrpcCode::ResourceExhausted);
+        let options = FrontendOptions {
             grpc_inflated_bytes_max: u64::MAX,
-            ..Options::default()
+            ..FrontendOptions::default()
         };
         let limit = InflatedLimit::configured(&options);
         assert_eq!(limit.bytes_max, MESSAGE_BYTES_MAX);
@@ -452,7 +469,11 @@ mod tests {
         for message in [&b""[..], b"abc", b"\x01\xf3\x77"] {
             let pieces = framed(message);
             assert_eq!(
-                packed(pieces.clone(), message.len() + PREFIX_BYTES, Coding::Gzip),
+                packed(
+                    pieces.clone(),
+                    message.len() + PREFIX_BYTES,
+                    ContentCoding::Gzip
+                ),
                 pieces
             );
         }

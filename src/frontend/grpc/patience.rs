@@ -9,19 +9,19 @@ use std::task::{Context, Poll};
 use conch_engine::clock;
 
 use super::settings::STALL_TIMEOUT;
-use super::status::{Code, Status};
+use super::status::{GrpcCode, GrpcStatus};
 use crate::shard::Timer;
 
-pub(super) struct Patience {
+pub(super) struct PeerTimeout {
     /// Monotonic.
     pub(super) deadline_ns: Option<u64>,
     has_progressed: bool,
     timer: Option<Timer>,
 }
 
-impl Patience {
-    pub(super) fn new(deadline_ns: Option<u64>) -> Patience {
-        Patience {
+impl PeerTimeout {
+    pub(super) fn new(deadline_ns: Option<u64>) -> PeerTimeout {
+        PeerTimeout {
             deadline_ns,
             has_progressed: false,
             timer: None,
@@ -34,7 +34,7 @@ impl Patience {
     }
 
     /// Ready with the reason when the wait is over. To be polled when the peer lets us wait.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<GrpcStatus> {
         loop {
             let Some(timer) = &mut self.timer else {
                 let stalled_ns =
@@ -54,11 +54,11 @@ impl Patience {
                 .deadline_ns
                 .is_some_and(|deadline_ns| deadline_ns <= clock::monotonic_ns())
             {
-                return Poll::Ready(Status::deadline_exceeded());
+                return Poll::Ready(GrpcStatus::deadline_exceeded());
             }
             if !self.has_progressed {
                 let message = format!("the client stalled for {} seconds", STALL_TIMEOUT.as_secs());
-                return Poll::Ready(Status::new(Code::Cancelled, message));
+                return Poll::Ready(GrpcStatus::new(GrpcCode::Cancelled, message));
             }
         }
     }

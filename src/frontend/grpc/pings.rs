@@ -13,7 +13,7 @@ const INTERVAL_WITHOUT_CALLS: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// What is borne of one client's pings.
 #[derive(Debug)]
-pub(super) struct Strikes {
+pub(super) struct PingStrikes {
     interval_min: Duration,
     count_max: u32,
     are_welcome_without_calls: bool,
@@ -22,9 +22,9 @@ pub(super) struct Strikes {
     count: u32,
 }
 
-impl Strikes {
-    pub(super) fn new(options: &GrpcConnections) -> Strikes {
-        Strikes {
+impl PingStrikes {
+    pub(super) fn new(options: &GrpcConnections) -> PingStrikes {
+        PingStrikes {
             interval_min: options.ping_interval_min,
             count_max: options.ping_strikes_max,
             are_welcome_without_calls: options.pings_without_calls,
@@ -68,7 +68,7 @@ mod tests {
         const SECOND: u64 = 1_000_000_000;
         let options = GrpcConnections::default();
         let tolerated = |options: &GrpcConnections, has_calls, step_s: u64| {
-            let mut strikes = Strikes::new(options);
+            let mut strikes = PingStrikes::new(options);
             (0..50).find(|index| strikes.note_ping(index * step_s * SECOND, has_calls))
         };
         // The first is free, two are borne.
@@ -92,7 +92,7 @@ mod tests {
             ..options.clone()
         };
         assert_eq!(tolerated(&patient, false, 0), None);
-        let mut strikes = Strikes::new(&options);
+        let mut strikes = PingStrikes::new(&options);
         for index in 0..50 {
             assert!(!strikes.note_ping(index, true));
             if index % 3 == 2 {

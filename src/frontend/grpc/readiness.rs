@@ -5,32 +5,32 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use bytes::Bytes;
-use conch_engine::readiness::Readiness;
+use conch_engine::readiness::ReadinessAnswer;
 use conch_proto::health::health_check_response::ServingStatus;
 use conch_proto::health::{HealthCheckRequest, HealthCheckResponse};
 use conch_proto::inference as proto;
 use h2::server::SendResponse;
 
-use super::body::{Failure, framed};
+use super::body::{CallFailure, framed};
 use super::control::decode;
-use super::method::Method;
-use super::status::Status;
+use super::method::GrpcMethod;
+use super::status::GrpcStatus;
 use crate::api;
 use crate::shard::{Shard, Timer};
 
 /// Answers `message` to one of these methods, framed for the wire. Ends early if the client withdraws the call or its deadline passes.
 pub(super) async fn answer(
     shard: &Shard,
-    method: Method,
+    method: GrpcMethod,
     message: &[u8],
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, CallFailure> {
     let readiness = ask(shard, method, message)?;
     let is_ready = match readiness {
-        Readiness::Known(is_ready) => is_ready,
-        Readiness::Asked(inquiry) => {
-            let mut patient = pin!(api::Patient::new(inquiry));
+        ReadinessAnswer::Known(is_ready) => is_ready,
+        ReadinessAnswer::Asked(inquiry) => {
+            let mut patient = pin!(api::ProbeWithTimeout::new(inquiry));
             let mut deadline = deadline_ns.map(Timer::at);
             std::future::poll_fn(|context| {
                 if let Poll::Ready(is_ready) = patient.as_mut().poll(context) {
@@ -39,31 +39,31 @@ pub(super) async fn answer(
                 if let Some(timer) = &mut deadline
                     && Pin::new(timer).poll(context).is_ready()
                 {
-                    return Poll::Ready(Err(Status::deadline_exceeded().into()));
+                    return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
                 }
-                respond.poll_reset(context).map(|_| Err(Failure::Gone))
+                respond.poll_reset(context).map(|_| Err(CallFailure::Gone))
             })
             .await?
         }
     };
     Ok(match method {
-        Method::ServerReady => framed(&proto::ServerReadyResponse { ready: is_ready }),
-        Method::ModelReady => framed(&proto::ModelReadyResponse { ready: is_ready }),
+        GrpcMethod::ServerReady => framed(&proto::ServerReadyResponse { ready: is_ready }),
+        GrpcMethod::ModelReady => framed(&proto::ModelReadyResponse { ready: is_ready }),
         _ => framed(&health_response(serving(is_ready))),
     })
 }
 
-fn ask(shard: &Shard, method: Method, message: &[u8]) -> Result<Readiness, Status> {
+fn ask(shard: &Shard, method: GrpcMethod, message: &[u8]) -> Result<ReadinessAnswer, GrpcStatus> {
     Ok(match method {
-        Method::ModelReady => {
+        GrpcMethod::ModelReady => {
             let request: proto::ModelReadyRequest = decode(message)?;
             let version = api::parse_version(&request.version)?;
             shard.server.check_serving()?;
             // Clients ask for models that may not be there yet, and take an error for a broken server.
             let readiness = shard.server.model_readiness(&request.name, version);
-            readiness.unwrap_or(Readiness::Known(false))
+            readiness.unwrap_or(ReadinessAnswer::Known(false))
         }
-        Method::ServerReady => {
+        GrpcMethod::ServerReady => {
             decode::<proto::ServerReadyRequest>(message)?;
             shard.server.readiness()
         }
@@ -77,14 +77,14 @@ fn ask(shard: &Shard, method: Method, message: &[u8]) -> Result<Readiness, Statu
 /// The server's health for `grpc.health.v1`; the service name makes no difference, as upstream.
 pub(super) async fn health(shard: &Shard) -> ServingStatus {
     serving(match health_readiness(shard) {
-        Readiness::Known(is_ready) => is_ready,
-        Readiness::Asked(inquiry) => api::Patient::new(inquiry).await,
+        ReadinessAnswer::Known(is_ready) => is_ready,
+        ReadinessAnswer::Asked(inquiry) => api::ProbeWithTimeout::new(inquiry).await,
     })
 }
 
-fn health_readiness(shard: &Shard) -> Readiness {
+fn health_readiness(shard: &Shard) -> ReadinessAnswer {
     if shard.is_draining() {
-        return Readiness::Known(false);
+        return ReadinessAnswer::Known(false);
     }
     shard.server.readiness()
 }

@@ -17,13 +17,13 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use smallvec::smallvec;
 
-use super::body::{Failure, framed, release, send_pieces};
+use super::body::{CallFailure, framed, release, send_pieces};
 use super::control::decode;
-use super::frame::Prefix;
-use super::packing::{InflatedLimit, Unpacking};
-use super::patience::Patience;
-use super::status::{self, Code, Status};
-use crate::coding::Coding;
+use super::frame::MessagePrefix;
+use super::packing::{InflatedLimit, MessageInflater};
+use super::patience::PeerTimeout;
+use super::status::{self, GrpcCode, GrpcStatus};
+use crate::coding::ContentCoding;
 use crate::shard::{Shard, Timer, breathe};
 
 /// A question holds one name.
@@ -36,21 +36,21 @@ pub(super) async fn serve(
     shard: &Rc<Shard>,
     budget: &Budget,
     body: RecvStream,
-    coding: Option<Coding>,
+    coding: Option<ContentCoding>,
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(None), false)?;
-    let mut questions = Questions {
+    let mut questions = ReflectionRequests {
         body,
         coding,
         rest: Bytes::new(),
-        prefix: Prefix::default(),
+        prefix: MessagePrefix::default(),
         wanted: None,
         message: Vec::new(),
     };
     let mut deadline = deadline_ns.map(Timer::at);
-    let mut patience = Patience::new(deadline_ns);
+    let mut patience = PeerTimeout::new(deadline_ns);
     let mut count = 0;
     let outcome = loop {
         let next = {
@@ -61,12 +61,12 @@ pub(super) async fn serve(
                     return Poll::Ready(next);
                 }
                 if drained.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(Err(Status::shutting_down().into()));
+                    return Poll::Ready(Err(GrpcStatus::shutting_down().into()));
                 }
                 match &mut deadline {
                     Some(timer) => Pin::new(timer)
                         .poll(context)
-                        .map(|()| Err(Status::deadline_exceeded().into())),
+                        .map(|()| Err(GrpcStatus::deadline_exceeded().into())),
                     None => Poll::Pending,
                 }
             })
@@ -91,26 +91,26 @@ pub(super) async fn serve(
     };
     stream.send_trailers(match outcome {
         Ok(()) => status::ok_trailers(),
-        Err(Failure::Status(status)) => status::error_trailers(&status),
-        Err(Failure::Gone) => return Err(Failure::Gone),
+        Err(CallFailure::Status(status)) => status::error_trailers(&status),
+        Err(CallFailure::Gone) => return Err(CallFailure::Gone),
     })?;
     Ok(())
 }
 
 /// Cuts the call's bytes into questions.
-struct Questions {
+struct ReflectionRequests {
     body: RecvStream,
-    coding: Option<Coding>,
+    coding: Option<ContentCoding>,
     /// What is left of the last frame.
     rest: Bytes,
-    prefix: Prefix,
+    prefix: MessagePrefix,
     wanted: Option<usize>,
     message: Vec<u8>,
 }
 
-impl Questions {
+impl ReflectionRequests {
     /// The next question; none when the client has asked its last. A client may take its time: it holds up nobody.
-    async fn next(&mut self) -> Result<Option<proto::ServerReflectionRequest>, Failure> {
+    async fn next(&mut self) -> Result<Option<proto::ServerReflectionRequest>, CallFailure> {
         loop {
             if let Some(question) = self.cut()? {
                 return Ok(Some(question));
@@ -122,14 +122,14 @@ impl Questions {
                     release(&mut self.body, frame.len());
                     self.rest = frame;
                 }
-                Some(Err(_)) => return Err(Failure::Gone),
+                Some(Err(_)) => return Err(CallFailure::Gone),
                 None if is_between => return Ok(None),
-                None => return Err(Status::unparsable().into()),
+                None => return Err(GrpcStatus::unparsable().into()),
             }
         }
     }
 
-    fn cut(&mut self) -> Result<Option<proto::ServerReflectionRequest>, Status> {
+    fn cut(&mut self) -> Result<Option<proto::ServerReflectionRequest>, GrpcStatus> {
         if self.wanted.is_none() {
             let taken = self
                 .prefix
@@ -152,7 +152,7 @@ impl Questions {
         let mut message = std::mem::take(&mut self.message);
         if let Some(coding) = prefix.packed() {
             let pieces = vec![Bytes::from(message)];
-            message = Unpacking::new(
+            message = MessageInflater::new(
                 pieces,
                 coding,
                 InflatedLimit::fixed(QUESTION_BYTES_MAX),
@@ -190,7 +190,7 @@ fn answer(question: proto::ServerReflectionRequest) -> proto::ServerReflectionRe
                 .collect();
             Answer::ListServicesResponse(proto::ListServiceResponse { service })
         }
-        None => failure(Code::InvalidArgument, "the request asks for nothing"),
+        None => failure(GrpcCode::InvalidArgument, "the request asks for nothing"),
     };
     proto::ServerReflectionResponse {
         valid_host: question.host.clone(),
@@ -214,10 +214,10 @@ fn files(file: Option<&'static File>, otherwise: &str) -> Answer {
 }
 
 fn not_found(message: &str) -> Answer {
-    failure(Code::NotFound, message)
+    failure(GrpcCode::NotFound, message)
 }
 
-fn failure(code: Code, message: &str) -> Answer {
+fn failure(code: GrpcCode, message: &str) -> Answer {
     Answer::ErrorResponse(proto::ErrorResponse {
         error_code: i32::from(code as u8),
         error_message: message.to_owned(),

@@ -13,11 +13,11 @@ use conch_proto::inference::model_repository_parameter::ParameterChoice as Choic
 use conch_proto::inference::repository_index_response::ModelIndex;
 use h2::server::SendResponse;
 
-use super::body::{Failure, Pile, framed};
+use super::body::{CallFailure, CompressedMessage, framed};
 use super::control::decode;
-use super::method::Method;
-use super::status::{Code, Status};
-use super::wire::Fields;
+use super::method::GrpcMethod;
+use super::status::{GrpcCode, GrpcStatus};
+use super::wire::FieldReader;
 use crate::api;
 use crate::aside::aside;
 use crate::shard::{Shard, Timer};
@@ -26,11 +26,11 @@ use crate::shard::{Shard, Timer};
 /// waiting, not the work.
 pub(super) async fn answer(
     shard: &Shard,
-    method: Method,
-    message: Pile,
+    method: GrpcMethod,
+    message: CompressedMessage,
     deadline_ns: Option<u64>,
     respond: &mut SendResponse<Bytes>,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, CallFailure> {
     let server = Arc::clone(&shard.server);
     let work = aside(move || {
         // Charged until the files are where they belong.
@@ -40,7 +40,7 @@ pub(super) async fn answer(
             outcome
         }))
     })
-    .map_err(Status::from)?;
+    .map_err(GrpcStatus::from)?;
     let mut work = pin!(work);
     let mut deadline = deadline_ns.map(Timer::at);
     let outcome = std::future::poll_fn(|context| {
@@ -50,22 +50,22 @@ pub(super) async fn answer(
         if let Some(timer) = &mut deadline
             && Pin::new(timer).poll(context).is_ready()
         {
-            return Poll::Ready(Err(Status::deadline_exceeded().into()));
+            return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
         }
-        respond.poll_reset(context).map(|_| Err(Failure::Gone))
+        respond.poll_reset(context).map(|_| Err(CallFailure::Gone))
     });
-    Ok(outcome.await?.map_err(Status::from)??)
+    Ok(outcome.await?.map_err(GrpcStatus::from)??)
 }
 
 /// Blocks as long as models load.
-fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Status> {
-    if method != Method::RepositoryModelLoad && message.len() > api::CONTROL_BYTES_MAX {
+fn run(server: &Server, method: GrpcMethod, message: Vec<u8>) -> Result<Bytes, GrpcStatus> {
+    if method != GrpcMethod::RepositoryModelLoad && message.len() > api::CONTROL_BYTES_MAX {
         return Err(api::too_large(message.len()).into());
     }
     // Before they are decoded: each would become an entry of a map.
     check_field_count(&message)?;
     match method {
-        Method::RepositoryModelLoad => {
+        GrpcMethod::RepositoryModelLoad => {
             let request: proto::RepositoryModelLoadRequest = decode(&message)?;
             // The request has copies of all that it names.
             drop(message);
@@ -74,7 +74,7 @@ fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Statu
             server.load_model(&request.model_name, overrides)?;
             Ok(framed(&proto::RepositoryModelLoadResponse {}))
         }
-        Method::RepositoryModelUnload => {
+        GrpcMethod::RepositoryModelUnload => {
             let request: proto::RepositoryModelUnloadRequest = decode(&message)?;
             check_repository(&request.repository_name)?;
             server.unload_model(&request.model_name, unload_dependents(&request)?)?;
@@ -90,22 +90,26 @@ fn run(server: &Server, method: Method, message: Vec<u8>) -> Result<Bytes, Statu
 }
 
 /// Refuses more parameters than a request for model control can have, each a field of the message.
-fn check_field_count(message: &[u8]) -> Result<(), Status> {
+fn check_field_count(message: &[u8]) -> Result<(), GrpcStatus> {
     // The names, the flag, and `config`.
     const FIELDS_MAX: usize = LOAD_FILES_MAX + 8;
-    let mut fields = Fields::new(message);
+    let mut fields = FieldReader::new(message);
     let mut count = 0;
-    while fields.next().map_err(|_| Status::unparsable())?.is_some() {
+    while fields
+        .next()
+        .map_err(|_| GrpcStatus::unparsable())?
+        .is_some()
+    {
         count += 1;
         if count > FIELDS_MAX {
             let message = format!("a request for model control has at most {FIELDS_MAX} fields");
-            return Err(Status::new(Code::InvalidArgument, message));
+            return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
         }
     }
     Ok(())
 }
 
-fn check_repository(name: &str) -> Result<(), Status> {
+fn check_repository(name: &str) -> Result<(), GrpcStatus> {
     if name.is_empty() {
         return Ok(());
     }
@@ -129,7 +133,7 @@ fn index(rows: Vec<IndexRow>) -> proto::RepositoryIndexResponse {
 
 /// What is loaded instead of the repository's files. The map is ordered, so that with two bad parameters the answer is the same each
 /// time.
-fn overrides(parameters: Parameters) -> Result<Overrides, Status> {
+fn overrides(parameters: LoadParameters) -> Result<Overrides, GrpcStatus> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {
         let wanted = match (name.as_str(), value.parameter_choice) {
@@ -150,38 +154,38 @@ fn overrides(parameters: Parameters) -> Result<Overrides, Status> {
                     "unrecognized load parameter '{name}'.",
                     name = truncated(&name)
                 );
-                return Err(Status::new(Code::InvalidArgument, message));
+                return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
             }
         };
         let message = format!(
             "invalid value type for load parameter '{name}', expected {wanted}.",
             name = truncated(&name)
         );
-        return Err(Status::new(Code::InvalidArgument, message));
+        return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }
     Ok(overrides)
 }
 
-fn unload_dependents(request: &proto::RepositoryModelUnloadRequest) -> Result<bool, Status> {
+fn unload_dependents(request: &proto::RepositoryModelUnloadRequest) -> Result<bool, GrpcStatus> {
     match request.parameters.get("unload_dependents") {
         None => Ok(false),
         Some(value) => match value.parameter_choice {
             Some(Choice::BoolParam(wanted)) => Ok(wanted),
-            _ => Err(Status::new(
-                Code::InvalidArgument,
+            _ => Err(GrpcStatus::new(
+                GrpcCode::InvalidArgument,
                 "invalid value type for 'unload_dependents' parameter, expected bool_param.",
             )),
         },
     }
 }
 
-type Parameters = std::collections::BTreeMap<String, proto::ModelRepositoryParameter>;
+type LoadParameters = std::collections::BTreeMap<String, proto::ModelRepositoryParameter>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parameters(pairs: &[(&str, Choice)]) -> Parameters {
+    fn parameters(pairs: &[(&str, Choice)]) -> LoadParameters {
         pairs
             .iter()
             .map(|(name, choice)| {
@@ -215,10 +219,10 @@ mod tests {
             assert_eq!(check_field_count(&request(count)).err(), None);
         }
         let refused = check_field_count(&request(LOAD_FILES_MAX + 9)).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument);
+        assert_eq!(refused.code, GrpcCode::InvalidArgument);
         assert_eq!(
             check_field_count(b"\xff").unwrap_err(),
-            Status::unparsable()
+            GrpcStatus::unparsable()
         );
     }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conch_engine::Regions;
-use conch_engine::regions::{Kind, RegionStatus};
+use conch_engine::regions::{RegionKind, RegionStatus};
 use conch_proto::inference as proto;
 use conch_proto::inference::system_shared_memory_status_response::RegionStatus as Row;
 
-use super::body::{Charged, framed};
+use super::body::{ChargedBytes, framed};
 use super::control::decode;
-use super::status::Status;
-use crate::api::regions::{self, Location, RegionAction};
+use super::status::GrpcStatus;
+use crate::api::regions::{self, RegionAction, RegionLocation};
 use crate::shard::Shard;
 use crate::shard::offload::SYSTEM_CALLS_COST;
 
@@ -19,61 +19,61 @@ use crate::shard::offload::SYSTEM_CALLS_COST;
 /// may be many regions.
 pub(super) async fn answer(
     shard: &Shard,
-    kind: Kind,
+    kind: RegionKind,
     action: RegionAction,
-    message: Charged,
-) -> Result<Bytes, Status> {
+    message: ChargedBytes,
+) -> Result<Bytes, GrpcStatus> {
     let regions = Arc::clone(regions::of(shard));
     let cost_bytes = SYSTEM_CALLS_COST + message.len() as u64;
     shard
         .offload(cost_bytes, move || match kind {
-            Kind::System => system(&regions, action, &message),
-            Kind::Cuda => cuda(&regions, action, &message),
+            RegionKind::System => system(&regions, action, &message),
+            RegionKind::Cuda => cuda(&regions, action, &message),
         })
         .await
 }
 
-fn system(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes, Status> {
+fn system(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes, GrpcStatus> {
     Ok(match action {
         RegionAction::Status => {
             let request: proto::SystemSharedMemoryStatusRequest = decode(message)?;
-            let rows = regions::status(regions, Kind::System, &request.name)?;
+            let rows = regions::status(regions, RegionKind::System, &request.name)?;
             framed(&list(rows))
         }
         RegionAction::Register => {
             let request: proto::SystemSharedMemoryRegisterRequest = decode(message)?;
-            let location = Location {
+            let location = RegionLocation {
                 key: request.key,
                 offset: request.offset,
                 byte_size: request.byte_size,
             };
-            regions::register(regions, Kind::System, &request.name, || Ok(location))?;
+            regions::register(regions, RegionKind::System, &request.name, || Ok(location))?;
             framed(&proto::SystemSharedMemoryRegisterResponse {})
         }
         RegionAction::Unregister => {
             let request: proto::SystemSharedMemoryUnregisterRequest = decode(message)?;
-            regions::unregister(regions, Kind::System, &request.name)?;
+            regions::unregister(regions, RegionKind::System, &request.name)?;
             framed(&proto::SystemSharedMemoryUnregisterResponse {})
         }
     })
 }
 
-fn cuda(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes, Status> {
+fn cuda(regions: &Regions, action: RegionAction, message: &[u8]) -> Result<Bytes, GrpcStatus> {
     Ok(match action {
         RegionAction::Status => {
             let request: proto::CudaSharedMemoryStatusRequest = decode(message)?;
-            regions::status(regions, Kind::Cuda, &request.name)?;
+            regions::status(regions, RegionKind::Cuda, &request.name)?;
             framed(&proto::CudaSharedMemoryStatusResponse::default())
         }
         RegionAction::Register => {
             let request: proto::CudaSharedMemoryRegisterRequest = decode(message)?;
-            let location = || Ok(Location::default());
-            regions::register(regions, Kind::Cuda, &request.name, location)?;
+            let location = || Ok(RegionLocation::default());
+            regions::register(regions, RegionKind::Cuda, &request.name, location)?;
             framed(&proto::CudaSharedMemoryRegisterResponse {})
         }
         RegionAction::Unregister => {
             let request: proto::CudaSharedMemoryUnregisterRequest = decode(message)?;
-            regions::unregister(regions, Kind::Cuda, &request.name)?;
+            regions::unregister(regions, RegionKind::Cuda, &request.name)?;
             framed(&proto::CudaSharedMemoryUnregisterResponse {})
         }
     })

@@ -8,12 +8,12 @@ use conch_memory::OutOfMemory;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::coding::Coding;
+use crate::coding::ContentCoding;
 
 /// gRPC status codes that this server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Code {
+pub(super) enum GrpcCode {
     Cancelled = 1,
     Unknown = 2,
     InvalidArgument = 3,
@@ -28,54 +28,54 @@ pub(super) enum Code {
 
 /// Why a call failed, as its trailers tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Status {
-    pub(super) code: Code,
+pub(super) struct GrpcStatus {
+    pub(super) code: GrpcCode,
     pub(super) message: Cow<'static, str>,
 }
 
-impl Status {
-    pub(super) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Status {
-        Status {
+impl GrpcStatus {
+    pub(super) fn new(code: GrpcCode, message: impl Into<Cow<'static, str>>) -> GrpcStatus {
+        GrpcStatus {
             code,
             message: message.into(),
         }
     }
 
     /// The words of the gRPC library under upstream when a message is no valid protobuf.
-    pub(super) fn unparsable() -> Status {
-        Status::new(Code::Internal, "Unable to parse request")
+    pub(super) fn unparsable() -> GrpcStatus {
+        GrpcStatus::new(GrpcCode::Internal, "Unable to parse request")
     }
 
-    pub(super) fn shutting_down() -> Status {
+    pub(super) fn shutting_down() -> GrpcStatus {
         let message = "GRPC server is shutting down and has stopped accepting new requests.";
-        Status::new(Code::Unavailable, message)
+        GrpcStatus::new(GrpcCode::Unavailable, message)
     }
 
-    pub(super) fn deadline_exceeded() -> Status {
-        Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
-    }
-}
-
-impl From<OutOfMemory> for Status {
-    fn from(refused: OutOfMemory) -> Status {
-        Status::new(Code::ResourceExhausted, refused.to_string())
+    pub(super) fn deadline_exceeded() -> GrpcStatus {
+        GrpcStatus::new(GrpcCode::DeadlineExceeded, "Deadline Exceeded")
     }
 }
 
-impl From<Error> for Status {
-    fn from(error: Error) -> Status {
+impl From<OutOfMemory> for GrpcStatus {
+    fn from(refused: OutOfMemory) -> GrpcStatus {
+        GrpcStatus::new(GrpcCode::ResourceExhausted, refused.to_string())
+    }
+}
+
+impl From<Error> for GrpcStatus {
+    fn from(error: Error) -> GrpcStatus {
         let code = match error.code {
-            EngineCode::Unknown => Code::Unknown,
-            EngineCode::Internal => Code::Internal,
-            EngineCode::NotFound => Code::NotFound,
-            EngineCode::InvalidArg => Code::InvalidArgument,
-            EngineCode::Unavailable => Code::Unavailable,
-            EngineCode::Unsupported => Code::Unimplemented,
-            EngineCode::AlreadyExists => Code::AlreadyExists,
-            EngineCode::Cancelled => Code::Cancelled,
-            EngineCode::Exhausted | EngineCode::OutOfMemory => Code::ResourceExhausted,
+            EngineCode::Unknown => GrpcCode::Unknown,
+            EngineCode::Internal => GrpcCode::Internal,
+            EngineCode::NotFound => GrpcCode::NotFound,
+            EngineCode::InvalidArg => GrpcCode::InvalidArgument,
+            EngineCode::Unavailable => GrpcCode::Unavailable,
+            EngineCode::Unsupported => GrpcCode::Unimplemented,
+            EngineCode::AlreadyExists => GrpcCode::AlreadyExists,
+            EngineCode::Cancelled => GrpcCode::Cancelled,
+            EngineCode::Exhausted | EngineCode::OutOfMemory => GrpcCode::ResourceExhausted,
         };
-        Status {
+        GrpcStatus {
             code,
             message: error.message,
         }
@@ -93,7 +93,7 @@ const ACCEPTED_ENCODINGS: HeaderValue = HeaderValue::from_static("identity, defl
 const MESSAGE_BYTES_MAX: usize = 6 << 10;
 
 /// The head of a response that carries messages, compressed with `coding` where they say so.
-pub(super) fn response_head(coding: Option<Coding>) -> Response<()> {
+pub(super) fn response_head(coding: Option<ContentCoding>) -> Response<()> {
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, APPLICATION_GRPC);
@@ -112,14 +112,14 @@ pub(super) fn ok_trailers() -> HeaderMap {
 }
 
 /// The trailers of a call that failed after its head was sent.
-pub(super) fn error_trailers(status: &Status) -> HeaderMap {
+pub(super) fn error_trailers(status: &GrpcStatus) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     put_status(&mut trailers, status);
     trailers
 }
 
 /// The whole answer of a call that failed before it sent anything ("trailers-only").
-pub(super) fn trailers_only(status: &Status) -> Response<()> {
+pub(super) fn trailers_only(status: &GrpcStatus) -> Response<()> {
     let mut response = response_head(None);
     put_status(response.headers_mut(), status);
     response
@@ -132,7 +132,7 @@ pub(super) fn not_grpc(status: StatusCode) -> Response<()> {
     response
 }
 
-fn put_status(headers: &mut HeaderMap, status: &Status) {
+fn put_status(headers: &mut HeaderMap, status: &GrpcStatus) {
     headers.insert(GRPC_STATUS, HeaderValue::from(status.code as u16));
     if !status.message.is_empty() {
         headers.insert(GRPC_MESSAGE, percent_encode(&status.message));
@@ -178,7 +178,7 @@ mod tests {
             (EngineCode::OutOfMemory, 8),
         ];
         for (code, expected) in table {
-            let status = Status::from(Error::new(code, "why"));
+            let status = GrpcStatus::from(Error::new(code, "why"));
             assert_eq!(status.code as u8, expected);
             assert_eq!(status.message, "why");
         }
@@ -202,12 +202,12 @@ mod tests {
 
     #[test]
     fn trailers_only_carries_status_and_message() {
-        let response = trailers_only(&Status::new(Code::NotFound, "gone"));
+        let response = trailers_only(&GrpcStatus::new(GrpcCode::NotFound, "gone"));
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "application/grpc");
         assert_eq!(response.headers()["grpc-status"], "5");
         assert_eq!(response.headers()["grpc-message"], "gone");
-        let silent = trailers_only(&Status::new(Code::Cancelled, ""));
+        let silent = trailers_only(&GrpcStatus::new(GrpcCode::Cancelled, ""));
         assert!(!silent.headers().contains_key("grpc-message"));
     }
 }

@@ -9,12 +9,12 @@ use conch_engine::{Error, clock, truncated};
 use conch_proto::inference as proto;
 use smallvec::SmallVec;
 
-use super::status::{Code, Status};
+use super::status::{GrpcCode, GrpcStatus};
 use crate::api;
 use crate::shard::Shard;
-use crate::trace::{Change, Traced, Update};
+use crate::trace::{ActiveTrace, FieldChange, SettingsUpdate};
 
-type Given = BTreeMap<String, proto::trace_setting_request::SettingValue>;
+type TraceSettingValues = BTreeMap<String, proto::trace_setting_request::SettingValue>;
 
 /// Sets what the request names, and tells what is in force then.
 ///
@@ -23,7 +23,7 @@ type Given = BTreeMap<String, proto::trace_setting_request::SettingValue>;
 pub(super) fn answer(
     shard: &Shard,
     request: &proto::TraceSettingRequest,
-) -> Result<proto::TraceSettingResponse, Status> {
+) -> Result<proto::TraceSettingResponse, GrpcStatus> {
     let model = &*request.model_name;
     api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
@@ -55,19 +55,19 @@ pub(super) fn answer(
 }
 
 /// No value clears a field, what is not named stays.
-fn read(settings: &Given) -> Result<Update, Status> {
+fn read(settings: &TraceSettingValues) -> Result<SettingsUpdate, GrpcStatus> {
     if settings.contains_key("trace_file") {
         return Err(api::trace_file_refusal().into());
     }
     let levels = match settings.get("trace_level").map(|given| &*given.value) {
-        None => Change::Keep,
-        Some([]) => Change::Clear,
+        None => FieldChange::Keep,
+        Some([]) => FieldChange::Clear,
         Some(names) => {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             api::parse_levels(&names)?
         }
     };
-    Ok(Update {
+    Ok(SettingsUpdate {
         levels,
         rate: field(settings, "trace_rate", |text| {
             api::parse_unsigned("trace_rate", text)
@@ -80,35 +80,35 @@ fn read(settings: &Given) -> Result<Update, Status> {
 }
 
 fn field<T>(
-    settings: &Given,
+    settings: &TraceSettingValues,
     name: &str,
     parse: impl FnOnce(&str) -> Result<T, Error>,
-) -> Result<Change<T>, Status> {
+) -> Result<FieldChange<T>, GrpcStatus> {
     match settings.get(name).map(|given| &*given.value) {
-        None => Ok(Change::Keep),
-        Some([]) => Ok(Change::Clear),
-        Some([text]) => Ok(Change::Set(parse(text)?)),
-        Some(_) => Err(Status::new(
-            Code::InvalidArgument,
+        None => Ok(FieldChange::Keep),
+        Some([]) => Ok(FieldChange::Clear),
+        Some([text]) => Ok(FieldChange::Set(parse(text)?)),
+        Some(_) => Err(GrpcStatus::new(
+            GrpcCode::InvalidArgument,
             format!("expect only 1 value for '{name}'", name = truncated(&name)),
         )),
     }
 }
 
 /// When the server began to wait for a request, and when that was there; nothing while tracing is off. Boxed: every call has room for it.
-pub(super) struct Wait(Option<Box<(u64, u64)>>);
+pub(super) struct RequestWait(Option<Box<(u64, u64)>>);
 
-impl Wait {
-    pub(super) fn begin(shard: &Shard) -> Wait {
-        Wait(shard.tracing.is_on().then(|| {
+impl RequestWait {
+    pub(super) fn begin(shard: &Shard) -> RequestWait {
+        RequestWait(shard.tracing.is_on().then(|| {
             let now_ns = clock::monotonic_ns();
             Box::new((now_ns, now_ns))
         }))
     }
 
     /// By value: what is borrowed takes up room for as long as its scope lasts.
-    pub(super) fn end(mut self) -> Wait {
-        if let Wait(Some(wait)) = &mut self {
+    pub(super) fn end(mut self) -> RequestWait {
+        if let RequestWait(Some(wait)) = &mut self {
             wait.1 = clock::monotonic_ns();
         }
         self
@@ -116,30 +116,30 @@ impl Wait {
 }
 
 /// A traced request of a call. Its stations are reported when it is over, behind those of the engine, as upstream.
-pub(super) struct Stations {
-    traced: Arc<Traced>,
+pub(super) struct CallTrace {
+    traced: Arc<ActiveTrace>,
     reached: RefCell<SmallVec<[(&'static str, u64); 6]>>,
     has_response: Cell<bool>,
 }
 
-impl Stations {
-    pub(super) fn new(traced: Arc<Traced>, wait: Wait) -> Rc<Stations> {
+impl CallTrace {
+    pub(super) fn new(traced: Arc<ActiveTrace>, wait: RequestWait) -> Rc<CallTrace> {
         let mut reached = SmallVec::new();
         // Tracing may have been switched on in between.
-        if let Wait(Some(wait)) = wait {
+        if let RequestWait(Some(wait)) = wait {
             let (from_ns, until_ns) = *wait;
             reached.push(("GRPC_WAITREAD_START", from_ns));
             reached.push(("GRPC_WAITREAD_END", until_ns));
         }
         let reached = RefCell::new(reached);
-        Rc::new(Stations {
+        Rc::new(CallTrace {
             traced,
             reached,
             has_response: Cell::new(false),
         })
     }
 
-    pub(super) fn traced(&self) -> &Arc<Traced> {
+    pub(super) fn traced(&self) -> &Arc<ActiveTrace> {
         &self.traced
     }
 
@@ -165,14 +165,14 @@ const RESPONSE_COMPLETE: &str = "INFER_RESPONSE_COMPLETE";
 pub(super) const SEND_START: &str = "GRPC_SEND_START";
 pub(super) const SEND_END: &str = "GRPC_SEND_END";
 
-/// [`Stations::reach`] for a request that may not be traced.
-pub(super) fn note(stations: Option<&Rc<Stations>>, station: &'static str) {
+/// [`CallTrace::reach`] for a request that may not be traced.
+pub(super) fn note(stations: Option<&Rc<CallTrace>>, station: &'static str) {
     if let Some(stations) = stations {
         stations.reach(station);
     }
 }
 
-impl Drop for Stations {
+impl Drop for CallTrace {
     fn drop(&mut self) {
         for (station, timestamp_ns) in self.reached.get_mut().drain(..) {
             self.traced.reached_at(station, timestamp_ns);

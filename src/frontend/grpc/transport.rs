@@ -14,19 +14,19 @@ use std::task::{Context, Poll, ready};
 use conch_engine::clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::floods::Floods;
-use super::frames::{Frames, PREFACE_BYTES, enhance_your_calm};
-use super::pings::Strikes;
+use super::floods::FloodLimits;
+use super::frames::{FrameObserver, PREFACE_BYTES, enhance_your_calm};
+use super::pings::PingStrikes;
 use crate::options::GrpcConnections;
-use crate::shard::Stream;
-use crate::tls::Session;
+use crate::shard::ShardStream;
+use crate::tls::TlsSession;
 
 /// Some thirty small requests.
 const STACK_BYTES: usize = 8 << 10;
 
 /// What the connection task knows of its socket, which h2 owns.
 #[derive(Debug, Default)]
-pub(super) struct Vitals {
+pub(super) struct TransportState {
     /// When the peer's last bytes came; monotonic.
     pub(super) received_ns: Cell<u64>,
     /// Since when the socket takes no more bytes; 0 if it does.
@@ -38,26 +38,26 @@ pub(super) struct Vitals {
 }
 
 pub(super) struct Transport {
-    stream: Stream,
-    session: Option<Box<Session>>,
-    vitals: Rc<Vitals>,
+    stream: ShardStream,
+    session: Option<Box<TlsSession>>,
+    vitals: Rc<TransportState>,
     /// The last read filled all its room, so more is probably there.
     expects_more: bool,
-    incoming: Frames,
-    outgoing: Frames,
-    strikes: Strikes,
-    floods: Floods,
+    incoming: FrameObserver,
+    outgoing: FrameObserver,
+    strikes: PingStrikes,
+    floods: FloodLimits,
     /// The highest that the peer has opened, or tried to.
     last_stream: u32,
 }
 
 impl Transport {
     pub(super) fn new(
-        stream: Stream,
-        session: Option<Box<Session>>,
+        stream: ShardStream,
+        session: Option<Box<TlsSession>>,
         options: &GrpcConnections,
-    ) -> (Transport, Rc<Vitals>) {
-        let vitals = Rc::new(Vitals::default());
+    ) -> (Transport, Rc<TransportState>) {
+        let vitals = Rc::new(TransportState::default());
         let now_ns = clock::monotonic_ns();
         vitals.received_ns.set(now_ns);
         (
@@ -66,10 +66,10 @@ impl Transport {
                 session,
                 vitals: Rc::clone(&vitals),
                 expects_more: false,
-                incoming: Frames::new(PREFACE_BYTES),
-                outgoing: Frames::new(0),
-                strikes: Strikes::new(options),
-                floods: Floods::new(now_ns),
+                incoming: FrameObserver::new(PREFACE_BYTES),
+                outgoing: FrameObserver::new(0),
+                strikes: PingStrikes::new(options),
+                floods: FloodLimits::new(now_ns),
                 last_stream: 0,
             },
             vitals,
@@ -107,7 +107,7 @@ impl Transport {
             true => vitals.block_since_ns.get(),
         };
         vitals.block_since_ns.set(block_since_ns);
-        if Floods::has_too_many_updates(self.incoming.table_update_count()) {
+        if FloodLimits::has_too_many_updates(self.incoming.table_update_count()) {
             excess = excess.or(Some("too_many_table_updates"));
         }
         match excess {

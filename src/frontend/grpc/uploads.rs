@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use conch_memory::is_scarce;
 
-use super::status::{Code, Status};
+use super::status::{GrpcCode, GrpcStatus};
 
 /// Messages of one connection that may be open at a time. Clients send those that fit into a stream's window of a megabyte one after the
 /// other, and larger ones fill the connection's window when sixteen are on their way.
@@ -16,35 +16,35 @@ const OPEN_MAX: u32 = 256;
 
 /// How many are open.
 #[derive(Debug, Default)]
-pub(super) struct Uploads {
+pub(super) struct PartialMessages {
     open_count: Cell<u32>,
 }
 
 /// A message that has arrived in part, for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Upload(Rc<Uploads>);
+pub(super) struct PartialMessage(Rc<PartialMessages>);
 
-impl Uploads {
+impl PartialMessages {
     /// Counts a message that is not whole after its first bytes.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED if the connection has as many as it may.
-    pub(super) fn begin(self: &Rc<Uploads>) -> Result<Upload, Status> {
+    pub(super) fn begin(self: &Rc<PartialMessages>) -> Result<PartialMessage, GrpcStatus> {
         let open_count = self.open_count.get();
         if open_count >= OPEN_MAX {
-            return Err(Status::new(
-                Code::ResourceExhausted,
+            return Err(GrpcStatus::new(
+                GrpcCode::ResourceExhausted,
                 format!(
                     "the connection has {OPEN_MAX} messages under way that have not arrived in full"
                 ),
             ));
         }
         self.open_count.set(open_count + 1);
-        Ok(Upload(Rc::clone(self)))
+        Ok(PartialMessage(Rc::clone(self)))
     }
 }
 
-impl Drop for Upload {
+impl Drop for PartialMessage {
     fn drop(&mut self) {
         self.0.open_count.set(self.0.open_count.get() - 1);
     }
@@ -54,10 +54,10 @@ impl Drop for Upload {
 ///
 /// # Errors
 /// RESOURCE_EXHAUSTED.
-pub(super) fn check_memory() -> Result<(), Status> {
+pub(super) fn check_memory() -> Result<(), GrpcStatus> {
     if is_scarce() {
-        return Err(Status::new(
-            Code::ResourceExhausted,
+        return Err(GrpcStatus::new(
+            GrpcCode::ResourceExhausted,
             "the server has no memory left for new requests",
         ));
     }
@@ -70,10 +70,11 @@ mod tests {
 
     #[test]
     fn as_many_as_may_be_open_and_no_more() {
-        let uploads = Rc::new(Uploads::default());
-        let mut open: Vec<Upload> = (0..OPEN_MAX).map(|_| uploads.begin().unwrap()).collect();
+        let uploads = Rc::new(PartialMessages::default());
+        let mut open: Vec<PartialMessage> =
+            (0..OPEN_MAX).map(|_| uploads.begin().unwrap()).collect();
         let refused = uploads.begin().unwrap_err();
-        assert_eq!(refused.code, Code::ResourceExhausted);
+        assert_eq!(refused.code, GrpcCode::ResourceExhausted);
         assert!(refused.message.contains("256 messages"), "{refused:?}");
         open.pop();
         let again = uploads.begin();

@@ -4,7 +4,7 @@
 
 /// The bytes are no protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedMessage;
 
 /// Wire types of the protobuf encoding.
 pub(super) const VARINT: u8 = 0;
@@ -18,11 +18,11 @@ pub(super) const FIXED32: u8 = 5;
 pub(super) const GROUP_DEPTH_MAX: usize = 100;
 
 /// Reads a varint of at most ten bytes: the value and the bytes it took. `Ok(None)`: the slice ends inside it.
-pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
+pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, MalformedMessage> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().enumerate() {
         if index == 10 {
-            return Err(Malformed);
+            return Err(MalformedMessage);
         }
         // The tenth byte has one bit left; like every protobuf parser, ignore the excess.
         value |= u64::from(byte & 0x7f) << (7 * index as u32);
@@ -31,36 +31,38 @@ pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
         }
     }
     if bytes.len() >= 10 {
-        Err(Malformed)
+        Err(MalformedMessage)
     } else {
         Ok(None)
     }
 }
 
 /// Splits a tag into field number and wire type.
-pub(super) fn split_tag(tag: u64) -> Result<(u32, u8), Malformed> {
-    let tag = u32::try_from(tag).map_err(|_| Malformed)?;
+pub(super) fn split_tag(tag: u64) -> Result<(u32, u8), MalformedMessage> {
+    let tag = u32::try_from(tag).map_err(|_| MalformedMessage)?;
     let (number, kind) = (tag >> 3, (tag & 7) as u8);
     if number == 0 || kind > FIXED32 {
-        return Err(Malformed);
+        return Err(MalformedMessage);
     }
     Ok((number, kind))
 }
 
 /// The value of one field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
     Fixed32(u32),
 }
 
-impl<'a> Value<'a> {
+impl<'a> FieldValue<'a> {
     /// A string field: valid UTF-8, as proto3 asks.
-    pub(super) fn text(self) -> Result<Option<&'a str>, Malformed> {
+    pub(super) fn text(self) -> Result<Option<&'a str>, MalformedMessage> {
         match self {
-            Value::Bytes(bytes) => std::str::from_utf8(bytes).map(Some).map_err(|_| Malformed),
+            FieldValue::Bytes(bytes) => std::str::from_utf8(bytes)
+                .map(Some)
+                .map_err(|_| MalformedMessage),
             _ => Ok(None),
         }
     }
@@ -68,53 +70,55 @@ impl<'a> Value<'a> {
 
 /// Walks the fields of one message. Fields inside unknown groups are skipped.
 #[derive(Clone)]
-pub(super) struct Fields<'a> {
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
     /// How many fields may follow.
     left: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     /// The fields of a message that is small, or walked in slices.
-    pub(super) fn new(bytes: &'a [u8]) -> Fields<'a> {
-        Fields {
+    pub(super) fn new(bytes: &'a [u8]) -> FieldReader<'a> {
+        FieldReader {
             rest: bytes,
             left: usize::MAX,
         }
     }
 
     /// The fields of a message that is read in one go: more than `count_max` are taken for malformed.
-    pub(super) fn bounded(bytes: &'a [u8], count_max: usize) -> Fields<'a> {
-        Fields {
+    pub(super) fn bounded(bytes: &'a [u8], count_max: usize) -> FieldReader<'a> {
+        FieldReader {
             rest: bytes,
             left: count_max,
         }
     }
 
     /// The next field's number and value; none at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, Malformed> {
+    pub(super) fn next(&mut self) -> Result<Option<(u32, FieldValue<'a>)>, MalformedMessage> {
         let mut groups: Vec<u32> = Vec::new();
         while !self.rest.is_empty() {
-            self.left = self.left.checked_sub(1).ok_or(Malformed)?;
+            self.left = self.left.checked_sub(1).ok_or(MalformedMessage)?;
             let (number, kind) = split_tag(self.take_varint()?)?;
             let value = match kind {
-                VARINT => Value::Varint(self.take_varint()?),
-                FIXED64 => Value::Fixed64(u64::from_le_bytes(self.take_array()?)),
-                FIXED32 => Value::Fixed32(u32::from_le_bytes(self.take_array()?)),
+                VARINT => FieldValue::Varint(self.take_varint()?),
+                FIXED64 => FieldValue::Fixed64(u64::from_le_bytes(self.take_array()?)),
+                FIXED32 => FieldValue::Fixed32(u32::from_le_bytes(self.take_array()?)),
                 BYTES => {
                     let length = self.take_varint()?;
-                    Value::Bytes(self.take(usize::try_from(length).map_err(|_| Malformed)?)?)
+                    FieldValue::Bytes(
+                        self.take(usize::try_from(length).map_err(|_| MalformedMessage)?)?,
+                    )
                 }
                 GROUP_START => {
                     if groups.len() == GROUP_DEPTH_MAX {
-                        return Err(Malformed);
+                        return Err(MalformedMessage);
                     }
                     groups.push(number);
                     continue;
                 }
                 _ => {
                     if groups.pop() != Some(number) {
-                        return Err(Malformed);
+                        return Err(MalformedMessage);
                     }
                     continue;
                 }
@@ -126,24 +130,24 @@ impl<'a> Fields<'a> {
         if groups.is_empty() {
             Ok(None)
         } else {
-            Err(Malformed)
+            Err(MalformedMessage)
         }
     }
 
-    fn take_varint(&mut self) -> Result<u64, Malformed> {
-        let (value, used) = varint(self.rest)?.ok_or(Malformed)?;
+    fn take_varint(&mut self) -> Result<u64, MalformedMessage> {
+        let (value, used) = varint(self.rest)?.ok_or(MalformedMessage)?;
         self.take(used)?;
         Ok(value)
     }
 
-    fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], MalformedMessage> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(MalformedMessage)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        self.take(N)?.try_into().map_err(|_| Malformed)
+    fn take_array<const N: usize>(&mut self) -> Result<[u8; N], MalformedMessage> {
+        self.take(N)?.try_into().map_err(|_| MalformedMessage)
     }
 }
 
@@ -198,8 +202,8 @@ mod tests {
             assert_eq!(varint(&out), Ok(Some((value, out.len()))));
             assert_eq!(varint(&out[..out.len() - 1]), Ok(None));
         }
-        assert_eq!(varint(&[0x80; 11]), Err(Malformed));
-        assert_eq!(varint(&[0x80; 10]), Err(Malformed));
+        assert_eq!(varint(&[0x80; 11]), Err(MalformedMessage));
+        assert_eq!(varint(&[0x80; 10]), Err(MalformedMessage));
         assert_eq!(
             varint(&[0x80, 0]),
             Ok(Some((0, 2))),
@@ -216,9 +220,9 @@ mod tests {
         put_bytes(&mut bytes, 1, b"inside");
         put_tag(&mut bytes, 9, GROUP_END);
         put_bytes(&mut bytes, 2, b"xy");
-        let mut fields = Fields::new(&bytes);
-        assert_eq!(fields.next(), Ok(Some((1, Value::Varint(5)))));
-        assert_eq!(fields.next(), Ok(Some((2, Value::Bytes(b"xy")))));
+        let mut fields = FieldReader::new(&bytes);
+        assert_eq!(fields.next(), Ok(Some((1, FieldValue::Varint(5)))));
+        assert_eq!(fields.next(), Ok(Some((2, FieldValue::Bytes(b"xy")))));
         assert_eq!(fields.next(), Ok(None));
     }
 
@@ -246,14 +250,14 @@ mod tests {
             ("groups too deep", &nested),
         ];
         for (name, bytes) in cases {
-            let mut fields = Fields::new(bytes);
+            let mut fields = FieldReader::new(bytes);
             let outcome = loop {
                 match fields.next() {
                     Ok(Some(_)) => continue,
                     other => break other,
                 }
             };
-            assert_eq!(outcome, Err(Malformed), "{name}");
+            assert_eq!(outcome, Err(MalformedMessage), "{name}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! An answer and its head.
 
 use conch_engine::{Code, Error};
-use conch_memory::View;
+use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use super::cors;
 use super::json::write;
-use crate::coding::Coding;
+use crate::coding::ContentCoding;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentType {
@@ -39,7 +39,7 @@ impl ContentType {
 
 /// How a client finds the end of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Delimiting {
+pub(crate) enum BodyDelimiter {
     #[default]
     Length,
     Chunked,
@@ -57,38 +57,38 @@ pub(crate) fn version_text(is_version_1_0: bool) -> &'static [u8] {
 
 /// What of an answer's head depends on the connection and on the request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HeadOptions<'a> {
+pub(crate) struct ResponseHeadOptions<'a> {
     /// The request's version, which is the answer's.
     pub(crate) is_version_1_0: bool,
     /// The client has the version of this answer already.
     pub(crate) version_is_sent: bool,
     pub(crate) connection: Option<&'static str>,
-    pub(crate) delimiting: Delimiting,
+    pub(crate) delimiting: BodyDelimiter,
     /// Scripts of this origin may read the answer.
     pub(crate) allowed_origin: Option<&'a str>,
 }
 
 /// One answer, without what depends on the connection.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) content_type: ContentType,
     /// Inference-Header-Content-Length.
     pub(crate) json_length: Option<usize>,
     /// Content-Encoding of body and parts.
-    pub(crate) encoding: Option<Coding>,
+    pub(crate) encoding: Option<ContentCoding>,
     /// Tell the client which encodings there are.
     pub(crate) names_encodings: bool,
     pub(crate) body: Vec<u8>,
     /// Follow the body, by reference.
-    pub(crate) parts: SmallVec<[View; 4]>,
+    pub(crate) parts: SmallVec<[ByteView; 4]>,
     /// Further headers, each with a line end in front of it. Few answers have any.
     pub(crate) more_headers: Option<Box<str>>,
 }
 
-impl Answer {
-    pub(crate) fn new(status: u16, content_type: ContentType, body: Vec<u8>) -> Answer {
-        Answer {
+impl HttpResponse {
+    pub(crate) fn new(status: u16, content_type: ContentType, body: Vec<u8>) -> HttpResponse {
+        HttpResponse {
             status,
             content_type,
             json_length: None,
@@ -100,25 +100,25 @@ impl Answer {
         }
     }
 
-    pub(crate) fn json(body: Vec<u8>) -> Answer {
-        Answer::new(200, ContentType::Json, body)
+    pub(crate) fn json(body: Vec<u8>) -> HttpResponse {
+        HttpResponse::new(200, ContentType::Json, body)
     }
 
-    pub(crate) fn empty(status: u16) -> Answer {
-        Answer::new(status, ContentType::Plain, Vec::new())
+    pub(crate) fn empty(status: u16) -> HttpResponse {
+        HttpResponse::new(status, ContentType::Plain, Vec::new())
     }
 
     /// `{"error":"<message>"}`.
-    pub(crate) fn failure(status: u16, content_type: ContentType, message: &str) -> Answer {
+    pub(crate) fn failure(status: u16, content_type: ContentType, message: &str) -> HttpResponse {
         let mut body = Vec::with_capacity(message.len() + 16);
         body.extend_from_slice(b"{\"error\":");
         write::string(&mut body, message.as_bytes());
         body.push(b'}');
-        Answer::new(status, content_type, body)
+        HttpResponse::new(status, content_type, body)
     }
 
-    pub(crate) fn error(error: &Error, content_type: ContentType) -> Answer {
-        Answer::failure(status_of(error.code), content_type, &error.message)
+    pub(crate) fn error(error: &Error, content_type: ContentType) -> HttpResponse {
+        HttpResponse::failure(status_of(error.code), content_type, &error.message)
     }
 
     /// Bytes of body and parts.
@@ -129,7 +129,7 @@ impl Answer {
     }
 
     /// Appends status line and headers.
-    pub(crate) fn write_head(&self, target: &mut Vec<u8>, options: HeadOptions<'_>) {
+    pub(crate) fn write_head(&self, target: &mut Vec<u8>, options: ResponseHeadOptions<'_>) {
         if !options.version_is_sent {
             target.extend_from_slice(version_text(options.is_version_1_0));
         }
@@ -166,14 +166,14 @@ impl Answer {
             cors::write_headers(target, origin);
         }
         match options.delimiting {
-            Delimiting::Length => {
+            BodyDelimiter::Length => {
                 target.extend_from_slice(b"\r\nContent-Length: ");
                 write::unsigned(target, self.length() as u64);
             }
-            Delimiting::Chunked => {
+            BodyDelimiter::Chunked => {
                 target.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
             }
-            Delimiting::Close => {}
+            BodyDelimiter::Close => {}
         }
         target.extend_from_slice(b"\r\n\r\n");
     }
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn heads_and_errors() {
-        let mut answer = Answer::error(&Error::not_found("no \"x\""), ContentType::Json);
+        let mut answer = HttpResponse::error(&Error::not_found("no \"x\""), ContentType::Json);
         answer.json_length = Some(7);
         let mut text = Vec::new();
-        let options = HeadOptions {
+        let options = ResponseHeadOptions {
             connection: Some("close"),
-            ..HeadOptions::default()
+            ..ResponseHeadOptions::default()
         };
         answer.write_head(&mut text, options);
         assert_eq!(
@@ -238,31 +238,31 @@ mod tests {
         );
         assert_eq!(answer.body, br#"{"error":"no \"x\""}"#);
         let mut text = Vec::new();
-        Answer::error(&Error::exhausted("full"), ContentType::Json)
-            .write_head(&mut text, HeadOptions::default());
+        HttpResponse::error(&Error::exhausted("full"), ContentType::Json)
+            .write_head(&mut text, ResponseHeadOptions::default());
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n\
              Content-Length: 16\r\n\r\n"
         );
         let mut text = Vec::new();
-        let options = HeadOptions {
+        let options = ResponseHeadOptions {
             is_version_1_0: true,
             allowed_origin: Some("http://a"),
-            ..HeadOptions::default()
+            ..ResponseHeadOptions::default()
         };
-        Answer::empty(200).write_head(&mut text, options);
+        HttpResponse::empty(200).write_head(&mut text, options);
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nAccess-Control-Allow-Origin: http://a\r\nVary: Origin\r\n\
              Access-Control-Expose-Headers: *\r\nContent-Length: 0\r\n\r\n"
         );
         let mut text = Vec::new();
-        let options = HeadOptions {
+        let options = ResponseHeadOptions {
             version_is_sent: true,
-            ..HeadOptions::default()
+            ..ResponseHeadOptions::default()
         };
-        Answer::empty(200).write_head(&mut text, options);
+        HttpResponse::empty(200).write_head(&mut text, options);
         assert!(text.starts_with(b"200 OK\r\n"));
         for (code, status) in [
             (Code::Unknown, 400),

@@ -2,7 +2,7 @@
 //!
 //! A byte-wise machine for everything but the data itself, so that a body costs time in proportion to its bytes wherever it is cut.
 
-use super::head::Refusal;
+use super::head::HeadRefusal;
 
 /// Upstream's limit.
 const CHUNKS_MAX: u32 = 65_536;
@@ -12,7 +12,7 @@ const IGNORED_BYTES_MAX: usize = 4096;
 const SIZE_DIGITS_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     SizeStart,
     Size,
     /// Blanks behind the size.
@@ -30,8 +30,8 @@ enum State {
 }
 
 /// Decodes one body.
-pub(crate) struct Decoder {
-    state: State,
+pub(crate) struct ChunkedDecoder {
+    state: ChunkState,
     /// Of the present chunk: its size while that is read, then what is still to come.
     remaining: u64,
     digit_count: u32,
@@ -41,20 +41,20 @@ pub(crate) struct Decoder {
     ignored_bytes: usize,
 }
 
-/// What [`Decoder::next`] found.
+/// What [`ChunkedDecoder::next`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum ChunkPiece<'a> {
     Data(&'a [u8]),
     /// Everything given is used up.
     More,
     Done,
 }
 
-impl Decoder {
+impl ChunkedDecoder {
     /// For a body of at most `bytes_max` bytes.
-    pub(crate) fn new(bytes_max: u64) -> Decoder {
-        Decoder {
-            state: State::SizeStart,
+    pub(crate) fn new(bytes_max: u64) -> ChunkedDecoder {
+        ChunkedDecoder {
+            state: ChunkState::SizeStart,
             remaining: 0,
             digit_count: 0,
             room_bytes: bytes_max,
@@ -67,37 +67,37 @@ impl Decoder {
     ///
     /// # Errors
     /// For anything but the strictest reading of the format; 413 as soon as a chunk's size says that the body will be too large.
-    pub(crate) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Piece<'a>, Refusal> {
+    pub(crate) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<ChunkPiece<'a>, HeadRefusal> {
         loop {
-            if self.state == State::Done {
-                return Ok(Piece::Done);
+            if self.state == ChunkState::Done {
+                return Ok(ChunkPiece::Done);
             }
-            if self.state == State::Data {
+            if self.state == ChunkState::Data {
                 let wanted = usize::try_from(self.remaining)
                     .unwrap_or(usize::MAX)
                     .min(bytes.len());
                 if wanted == 0 {
-                    return Ok(Piece::More);
+                    return Ok(ChunkPiece::More);
                 }
                 let (data, rest) = bytes.split_at(wanted);
                 *bytes = rest;
                 self.remaining -= wanted as u64;
                 if self.remaining == 0 {
-                    self.state = State::DataCarriageReturn;
+                    self.state = ChunkState::DataCarriageReturn;
                 }
-                return Ok(Piece::Data(data));
+                return Ok(ChunkPiece::Data(data));
             }
             let Some((byte, rest)) = bytes.split_first() else {
-                return Ok(Piece::More);
+                return Ok(ChunkPiece::More);
             };
             *bytes = rest;
             self.step(*byte)?;
         }
     }
 
-    fn step(&mut self, byte: u8) -> Result<(), Refusal> {
+    fn step(&mut self, byte: u8) -> Result<(), HeadRefusal> {
         self.state = match (self.state, byte) {
-            (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (ChunkState::SizeStart | ChunkState::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = char::from(byte).to_digit(16).unwrap_or(0);
                 self.digit_count += 1;
                 if self.digit_count > SIZE_DIGITS_MAX {
@@ -110,60 +110,60 @@ impl Decoder {
                 if self.remaining > self.room_bytes {
                     return Err(too_large());
                 }
-                State::Size
+                ChunkState::Size
             }
-            (State::Size | State::Blank, b'\r') => State::SizeEnd,
-            (State::Size | State::Blank, b';') => State::Extension,
-            (State::Size | State::Blank, b' ' | b'\t') => {
+            (ChunkState::Size | ChunkState::Blank, b'\r') => ChunkState::SizeEnd,
+            (ChunkState::Size | ChunkState::Blank, b';') => ChunkState::Extension,
+            (ChunkState::Size | ChunkState::Blank, b' ' | b'\t') => {
                 self.ignore()?;
-                State::Blank
+                ChunkState::Blank
             }
-            (State::Extension, b'\r') => State::SizeEnd,
-            (State::Extension, b'\n') => {
+            (ChunkState::Extension, b'\r') => ChunkState::SizeEnd,
+            (ChunkState::Extension, b'\n') => {
                 return Err(malformed("a line ends without a carriage return"));
             }
-            (State::Extension, _) => {
+            (ChunkState::Extension, _) => {
                 self.ignore()?;
-                State::Extension
+                ChunkState::Extension
             }
-            (State::SizeEnd, b'\n') => {
+            (ChunkState::SizeEnd, b'\n') => {
                 self.ignored_bytes = 0;
                 self.digit_count = 0;
                 self.room_bytes = self.room_bytes.saturating_sub(self.remaining);
                 if self.remaining == 0 {
-                    State::TrailerStart
+                    ChunkState::TrailerStart
                 } else {
                     self.chunk_count += 1;
                     if self.chunk_count > CHUNKS_MAX {
-                        return Err(Refusal {
+                        return Err(HeadRefusal {
                             status: 400,
                             message: format!(
                                 "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP chunks."
                             ),
                         });
                     }
-                    State::Data
+                    ChunkState::Data
                 }
             }
-            (State::DataCarriageReturn, b'\r') => State::DataLineFeed,
-            (State::DataLineFeed, b'\n') => State::SizeStart,
-            (State::TrailerStart, b'\r') => State::LastLineFeed,
-            (State::Trailer, b'\r') => State::TrailerLineFeed,
-            (State::TrailerStart | State::Trailer, b'\n') => {
+            (ChunkState::DataCarriageReturn, b'\r') => ChunkState::DataLineFeed,
+            (ChunkState::DataLineFeed, b'\n') => ChunkState::SizeStart,
+            (ChunkState::TrailerStart, b'\r') => ChunkState::LastLineFeed,
+            (ChunkState::Trailer, b'\r') => ChunkState::TrailerLineFeed,
+            (ChunkState::TrailerStart | ChunkState::Trailer, b'\n') => {
                 return Err(malformed("a line ends without a carriage return"));
             }
-            (State::TrailerStart | State::Trailer, _) => {
+            (ChunkState::TrailerStart | ChunkState::Trailer, _) => {
                 self.ignore()?;
-                State::Trailer
+                ChunkState::Trailer
             }
-            (State::TrailerLineFeed, b'\n') => State::TrailerStart,
-            (State::LastLineFeed, b'\n') => State::Done,
+            (ChunkState::TrailerLineFeed, b'\n') => ChunkState::TrailerStart,
+            (ChunkState::LastLineFeed, b'\n') => ChunkState::Done,
             _ => return Err(malformed("unexpected byte")),
         };
         Ok(())
     }
 
-    fn ignore(&mut self) -> Result<(), Refusal> {
+    fn ignore(&mut self) -> Result<(), HeadRefusal> {
         self.ignored_bytes += 1;
         if self.ignored_bytes > IGNORED_BYTES_MAX {
             return Err(malformed("too many bytes beside the data"));
@@ -172,15 +172,15 @@ impl Decoder {
     }
 }
 
-pub(super) fn too_large() -> Refusal {
-    Refusal {
+pub(super) fn too_large() -> HeadRefusal {
+    HeadRefusal {
         status: 413,
         message: "the request's body is too large".to_owned(),
     }
 }
 
-fn malformed(what: &str) -> Refusal {
-    Refusal {
+fn malformed(what: &str) -> HeadRefusal {
+    HeadRefusal {
         status: 400,
         message: format!("the chunked body is malformed: {what}"),
     }
@@ -193,8 +193,8 @@ mod tests {
     const BYTES_MAX: u64 = 1 << 20;
 
     /// Feeds `text` in pieces of `step` bytes. Returns the data and the bytes left behind the body, or none if more is needed.
-    fn decode(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, usize)>, Refusal> {
-        let mut decoder = Decoder::new(BYTES_MAX);
+    fn decode(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, usize)>, HeadRefusal> {
+        let mut decoder = ChunkedDecoder::new(BYTES_MAX);
         let mut data = Vec::new();
         let mut fed = 0;
         while fed < text.len() {
@@ -203,9 +203,9 @@ mod tests {
             fed = end;
             loop {
                 match decoder.next(&mut piece)? {
-                    Piece::Data(bytes) => data.extend_from_slice(bytes),
-                    Piece::More => break,
-                    Piece::Done => return Ok(Some((data, piece.len() + text.len() - fed))),
+                    ChunkPiece::Data(bytes) => data.extend_from_slice(bytes),
+                    ChunkPiece::More => break,
+                    ChunkPiece::Done => return Ok(Some((data, piece.len() + text.len() - fed))),
                 }
             }
         }

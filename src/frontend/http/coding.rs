@@ -4,17 +4,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_memory::{Block, Budget, Charge, View};
+use conch_memory::{Block, Budget, ByteView, Charge};
 
-use super::answer::Answer;
-use super::connection::{Placement, padding};
-use crate::coding::{Coding, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into, packed_bytes_max};
+use super::answer::HttpResponse;
+use super::connection::{BodyPlacement, padding};
+use crate::coding::{
+    ContentCoding, INFLATE_IN_PLACE_BYTES, Inflater, deflate_into, packed_bytes_max,
+};
 use crate::shard::Shard;
 use crate::shard::offload::INFLATED_PER_PACKED;
 
 /// The compressed form that `accept_encoding` prefers; none for the plain one. As upstream reads it: the first of the highest weight among
 /// those that it knows, blanks only in front of a name, and what has no readable weight is passed over.
-pub(super) fn preferred(accept_encoding: &str) -> Option<Coding> {
+pub(super) fn preferred(accept_encoding: &str) -> Option<ContentCoding> {
     let mut preferred = None;
     let mut highest = 0.0;
     for encoding in accept_encoding.split(',') {
@@ -25,7 +27,7 @@ pub(super) fn preferred(accept_encoding: &str) -> Option<Coding> {
         };
         let coding = match name {
             "identity" => None,
-            name => match Coding::of(name.as_bytes()) {
+            name => match ContentCoding::of(name.as_bytes()) {
                 Some(coding) => Some(coding),
                 None => continue,
             },
@@ -49,9 +51,9 @@ fn leading_number(text: &str) -> Option<f64> {
     (number.is_finite() || is_written_so).then_some(number)
 }
 
-impl Answer {
+impl HttpResponse {
     /// The same answer in a compressed form, if there is memory for that. The length of its JSON stays that of the plain one, as upstream counts it.
-    pub(super) fn compressed(mut self, coding: Coding) -> Answer {
+    pub(super) fn compressed(mut self, coding: ContentCoding) -> HttpResponse {
         let mut packed = Vec::new();
         let parts = self.parts.iter().map(AsRef::as_ref);
         let pieces = std::iter::once(&*self.body).chain(parts);
@@ -90,9 +92,9 @@ pub(super) fn too_large(input_bytes_max: u64) -> Error {
 pub(super) async fn inflate(
     shard: &Rc<Shard>,
     budget: &Arc<Budget>,
-    body: View,
+    body: ByteView,
     json_length: Option<&str>,
-) -> Result<View, Error> {
+) -> Result<ByteView, Error> {
     if body.is_empty() {
         return Err(Error::invalid("nothing to be decompressed"));
     }
@@ -103,12 +105,12 @@ pub(super) async fn inflate(
     let json_length = json_length
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0);
-    let start = padding(Placement { json_length });
+    let start = padding(BodyPlacement { json_length });
     let is_small = body.len() <= INFLATE_IN_PLACE_BYTES;
     let cost_bytes = (body.len() as u64).saturating_mul(INFLATED_PER_PACKED);
     let first_bytes = first_bytes(body.as_ref(), input_bytes_max) + start;
     let first = shard.pool.try_take(first_bytes)?;
-    let mut inflation = Inflation::new(body, first, start, budget, input_bytes_max);
+    let mut inflation = BodyInflater::new(body, first, start, budget, input_bytes_max);
     if is_small && inflation.run(INFLATE_IN_PLACE_BYTES)? {
         return Ok(inflation.finish());
     }
@@ -135,8 +137,8 @@ fn first_bytes(packed: &[u8], input_bytes_max: u64) -> usize {
 }
 
 /// A body on its way from compressed to plain.
-struct Inflation {
-    packed: View,
+struct BodyInflater {
+    packed: ByteView,
     at: usize,
     inflater: Inflater,
     member_count: usize,
@@ -146,21 +148,21 @@ struct Inflation {
     input_bytes_max: u64,
 }
 
-impl Inflation {
+impl BodyInflater {
     fn new(
-        packed: View,
+        packed: ByteView,
         mut plain: Block,
         start: usize,
         budget: &Arc<Budget>,
         input_bytes_max: u64,
-    ) -> Inflation {
+    ) -> BodyInflater {
         plain.extend_from_slice(
             [0; conch_memory::ALIGNMENT_BYTES]
                 .get(..start)
                 .unwrap_or(&[]),
         );
         plain.set_charge(Charge::empty(budget));
-        Inflation {
+        BodyInflater {
             at: 0,
             inflater: Inflater::detect(packed.as_ref()),
             member_count: 1,
@@ -203,7 +205,7 @@ impl Inflation {
     /// A gzip body may have several members. What else follows a stream is ignored, as upstream ignores it.
     fn begin_member(&mut self) -> Result<bool, Error> {
         let rest = self.packed.as_ref().get(self.at..).unwrap_or(&[]);
-        if self.inflater.coding != Coding::Gzip || !rest.starts_with(&[0x1f, 0x8b]) {
+        if self.inflater.coding != ContentCoding::Gzip || !rest.starts_with(&[0x1f, 0x8b]) {
             return Ok(false);
         }
         self.member_count += 1;
@@ -212,7 +214,7 @@ impl Inflation {
                 "the compressed body has more than {MEMBERS_MAX} members"
             )));
         }
-        self.inflater = Inflater::new(Coding::Gzip);
+        self.inflater = Inflater::new(ContentCoding::Gzip);
         Ok(true)
     }
 
@@ -230,10 +232,10 @@ impl Inflation {
         Ok(room)
     }
 
-    fn finish(self) -> View {
-        let view = View::from(self.plain);
+    fn finish(self) -> ByteView {
+        let view = ByteView::from(self.plain);
         let end = view.len();
-        view.slice(self.start, end).unwrap_or_else(View::empty)
+        view.slice(self.start, end).unwrap_or_else(ByteView::empty)
     }
 }
 
@@ -241,7 +243,7 @@ fn corrupt() -> Error {
     Error::internal("encountered inconsistent stream state during decompression")
 }
 
-fn exhausted(exhausted: conch_memory::Exhausted) -> Error {
+fn exhausted(exhausted: conch_memory::BudgetExhausted) -> Error {
     Error::unavailable(format!(
         "the server has no memory left for the request: the limit is {} bytes",
         exhausted.limit_bytes
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_first_of_the_highest_weight_is_preferred() {
-        let (gzip, deflate) = (Some(Coding::Gzip), Some(Coding::Deflate));
+        let (gzip, deflate) = (Some(ContentCoding::Gzip), Some(ContentCoding::Deflate));
         for (text, expected) in [
             ("", None),
             ("gzip", gzip),
@@ -289,7 +291,7 @@ mod tests {
         }
     }
 
-    fn packed(coding: Coding, plain: &[u8]) -> Vec<u8> {
+    fn packed(coding: ContentCoding, plain: &[u8]) -> Vec<u8> {
         let mut packed = Vec::new();
         deflate_into(coding, [plain], &mut packed).unwrap();
         packed
@@ -305,13 +307,18 @@ mod tests {
     ) -> Result<Vec<u8>, String> {
         let run = || {
             let first = Block::with_capacity(first_bytes(body, input_bytes_max) + start);
-            let mut inflation =
-                Inflation::new(View::copy_of(body), first, start, budget, input_bytes_max);
+            let mut inflation = BodyInflater::new(
+                ByteView::copy_of(body),
+                first,
+                start,
+                budget,
+                input_bytes_max,
+            );
             while !inflation.run(work_bytes)? {}
             Ok(inflation.finish())
         };
         run()
-            .map(|view: View| {
+            .map(|view: ByteView| {
                 assert_eq!(
                     (view.as_ptr() as usize + conch_memory::ALIGNMENT_BYTES - start)
                         % conch_memory::ALIGNMENT_BYTES,
@@ -327,12 +334,12 @@ mod tests {
         let budget = Budget::new(1 << 30);
         let plain: Vec<u8> = (0..50_000u32).flat_map(u32::to_le_bytes).collect();
         let limit = plain.len() as u64;
-        let gzip = packed(Coding::Gzip, &plain);
-        let zlib = packed(Coding::Deflate, &plain);
+        let gzip = packed(ContentCoding::Gzip, &plain);
+        let zlib = packed(ContentCoding::Deflate, &plain);
         let halves = [
-            packed(Coding::Gzip, &plain[..777]),
-            packed(Coding::Gzip, &[]),
-            packed(Coding::Gzip, &plain[777..]),
+            packed(ContentCoding::Gzip, &plain[..777]),
+            packed(ContentCoding::Gzip, &[]),
+            packed(ContentCoding::Gzip, &plain[777..]),
         ]
         .concat();
         let corrupt = Err("encountered inconsistent stream state during decompression".to_owned());
@@ -359,7 +366,7 @@ mod tests {
 
     #[test]
     fn bombs_stop_at_the_limit_and_at_the_budget() {
-        let bomb = packed(Coding::Gzip, &vec![0; 64 << 20]);
+        let bomb = packed(ContentCoding::Gzip, &vec![0; 64 << 20]);
         assert!(bomb.len() < 70_000);
         let budget = Budget::new(10 << 20);
         assert_eq!(
@@ -368,7 +375,7 @@ mod tests {
         );
         let message = run(&bomb, 0, 1 << 30, &budget, usize::MAX).unwrap_err();
         assert!(message.contains("no memory left"), "{message}");
-        let empty = packed(Coding::Gzip, &[]);
+        let empty = packed(ContentCoding::Gzip, &[]);
         assert_eq!(
             run(&empty.repeat(MEMBERS_MAX), 0, 1, &budget, usize::MAX),
             Ok(Vec::new())

@@ -18,21 +18,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use conch_engine::{Error, clock};
-use conch_memory::{ALIGNMENT_BYTES, Block, Budget, Charge, OutOfMemory, View, is_scarce};
+use conch_memory::{ALIGNMENT_BYTES, Block, Budget, ByteView, Charge, OutOfMemory, is_scarce};
 use smallvec::SmallVec;
 
-use super::answer::{Answer, ContentType, Delimiting, HeadOptions};
-use super::chunked::{self, Decoder, Piece};
+use super::answer::{BodyDelimiter, ContentType, HttpResponse, ResponseHeadOptions};
+use super::chunked::{self, ChunkPiece, ChunkedDecoder};
 use super::cors;
-use super::head::{self, Framing, Head, Refusal};
-use super::input::Input;
-use crate::access::{Granted, Guarded};
+use super::head::{self, BodyFraming, HeadRefusal, RequestHead};
+use super::input::InputBuffer;
+use crate::access::{GrantedRoute, GuardedRoute};
 use crate::api;
-use crate::shard::{Lease, Presence, Shard, Stream, Summoned, Waiting};
-use crate::trace::Traced;
-use half_closed::Ahead;
-pub(crate) use streaming::Source;
-use turn::{REQUEST_BYTES, Turn};
+use crate::shard::{ConnectionGuard, EnsuredModel, ModelLease, Shard, ShardStream, WaitReason};
+use crate::trace::ActiveTrace;
+use half_closed::SendAhead;
+pub(crate) use streaming::BodySource;
+use turn::{REQUEST_BYTES, WorkBudget};
 
 /// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
 /// design's runtime notes.
@@ -50,95 +50,95 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 4 << 20;
 
 /// The connection is over.
-pub(crate) struct Closed;
+pub(crate) struct ConnectionClosed;
 
 /// What a body is for: all that the connection must know before it receives one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placement {
+pub(crate) struct BodyPlacement {
     /// Bytes at the start after which the alignment matters.
     pub(crate) json_length: usize,
 }
 
 /// How a listener answers requests.
-pub(crate) trait Service {
+pub(crate) trait HttpService {
     /// What a request asks for.
-    type Route<'a>: Guarded;
+    type Route<'a>: GuardedRoute;
     /// A request whose head is known.
     type Plan;
 
     /// Says what is asked for, and so what one must be allowed to do.
-    fn route<'a>(&self, shard: &'a Shard, head: &'a Head<'_>) -> Self::Route<'a>;
+    fn route<'a>(&self, shard: &'a Shard, head: &'a RequestHead<'_>) -> Self::Route<'a>;
 
     /// Decides from the head alone.
     fn plan(
         &self,
         shard: &Rc<Shard>,
-        head: &Head<'_>,
-        route: Granted<Self::Route<'_>>,
+        head: &RequestHead<'_>,
+        route: GrantedRoute<Self::Route<'_>>,
     ) -> Self::Plan;
 
     /// The model, and its version, without which there is no plan for the request, where models come when they are asked for.
     fn wanted<'a>(
         &'a self,
-        _head: &'a Head<'_>,
+        _head: &'a RequestHead<'_>,
         _route: &'a Self::Route<'_>,
     ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
         None
     }
 
     /// Gives `plan` what keeps that model.
-    fn keep(&self, _plan: &mut Self::Plan, _lease: Lease) {}
+    fn keep(&self, _plan: &mut Self::Plan, _lease: ModelLease) {}
 
     /// What answers `answer`, whatever was asked for.
-    fn plan_refusal(&self, answer: Answer) -> Self::Plan;
+    fn plan_refusal(&self, answer: HttpResponse) -> Self::Plan;
 
     /// Whether the answer needs neither a body nor any waiting.
     fn is_at_once(&self, plan: &Self::Plan) -> bool;
 
     /// Where the body goes; none if it is of no interest.
-    fn placement(&self, plan: &Self::Plan) -> Option<Placement>;
+    fn placement(&self, plan: &Self::Plan) -> Option<BodyPlacement>;
 
     /// Answers. `body` is what `placement` asked for; `scratch` is an empty buffer for the answer's body.
     async fn answer(
         &self,
         plan: Self::Plan,
-        body: Option<Body>,
+        body: Option<ReceivedBody>,
         scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed>;
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed>;
 }
 
 /// A received body: `bytes[start..]`, so placed that the byte behind its JSON is aligned.
-pub(crate) struct Body {
+pub(crate) struct ReceivedBody {
     pub(crate) block: Block,
     pub(crate) start: usize,
 }
 
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     pub(crate) shard: Rc<Shard>,
-    stream: Stream,
-    presence: Presence,
-    input: Input,
+    stream: ShardStream,
+    presence: ConnectionGuard,
+    input: InputBuffer,
     out: Vec<u8>,
     scratch: Vec<u8>,
     /// The body of the next answer comes from here, piece by piece.
-    source: Option<Box<dyn Source>>,
+    source: Option<Box<dyn BodySource>>,
     /// Whom the answer that is sent next, or on its way, is traced for.
-    traced: Option<Arc<Traced>>,
-    turn: Turn,
+    traced: Option<Arc<ActiveTrace>>,
+    turn: WorkBudget,
     /// What the request at hand is charged to.
     budget: Arc<Budget>,
     /// The client has ended its side.
     is_input_over: bool,
     /// What can be sent of the answer that is waited for.
-    ahead: Ahead,
+    ahead: SendAhead,
     /// The answer's version has been.
     version_is_sent: bool,
 }
 
 /// What of a head is still needed after its bytes are gone.
-struct Outline {
-    framing: Framing,
+struct RequestMeta {
+    framing: BodyFraming,
     keeps_alive: bool,
     is_version_1_0: bool,
     is_head: bool,
@@ -149,24 +149,24 @@ struct Outline {
 
 pub(crate) async fn serve(
     shard: Rc<Shard>,
-    stream: Stream,
-    presence: Presence,
-    service: impl Service,
+    stream: ShardStream,
+    presence: ConnectionGuard,
+    service: impl HttpService,
 ) {
     let budget = Arc::clone(presence.shares().own());
-    let mut connection = Connection {
+    let mut connection = HttpConnection {
         budget,
         shard,
         stream,
         presence,
-        input: Input::default(),
+        input: InputBuffer::default(),
         out: Vec::new(),
         scratch: Vec::new(),
         source: None,
         traced: None,
-        turn: Turn::default(),
+        turn: WorkBudget::default(),
         is_input_over: false,
-        ahead: Ahead::Nothing,
+        ahead: SendAhead::Nothing,
         version_is_sent: false,
     };
     // However it ends, dropping the stream closes the socket.
@@ -174,7 +174,7 @@ pub(crate) async fn serve(
 }
 
 /// The one way from a head to a plan, on every listener.
-fn decide<S: Service>(service: &S, shard: &Rc<Shard>, head: &Head<'_>) -> S::Plan {
+fn decide<S: HttpService>(service: &S, shard: &Rc<Shard>, head: &RequestHead<'_>) -> S::Plan {
     let restrictions = &shard.options.http_restrictions;
     match restrictions.pass(service.route(shard, head), |name| head.find(name)) {
         Ok(route) => service.plan(shard, head, route),
@@ -183,14 +183,18 @@ fn decide<S: Service>(service: &S, shard: &Rc<Shard>, head: &Head<'_>) -> S::Pla
                 "This API is restricted, expecting header '{}'",
                 restriction.header()
             );
-            service.plan_refusal(Answer::failure(403, ContentType::Plain, &message))
+            service.plan_refusal(HttpResponse::failure(403, ContentType::Plain, &message))
         }
     }
 }
 
 /// Sees to it that the model is there that the request needs. Nobody brings one in who may not use it.
-fn summon<S: Service>(service: &S, shard: &Rc<Shard>, head: &[u8]) -> Result<Summoned, Error> {
-    let nothing = Ok(Summoned::Here(None));
+fn summon<S: HttpService>(
+    service: &S,
+    shard: &Rc<Shard>,
+    head: &[u8],
+) -> Result<EnsuredModel, Error> {
+    let nothing = Ok(EnsuredModel::Here(None));
     if shard.server.demand().is_none() {
         return nothing;
     }
@@ -214,28 +218,29 @@ fn deadline_after(timeout: Duration) -> u64 {
     clock::monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
-impl Connection {
-    async fn run<S: Service>(&mut self, service: &S) -> Result<(), Closed> {
+impl HttpConnection {
+    async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionClosed> {
         loop {
             let (outline, plan) = self.next_head(service).await?;
             let placement = service.placement(&plan);
             let is_at_once = service.is_at_once(&plan);
-            self.ahead = Ahead::Version {
+            self.ahead = SendAhead::Version {
                 is_version_1_0: outline.is_version_1_0,
             };
-            if outline.framing != Framing::Length(0) || !is_at_once {
+            if outline.framing != BodyFraming::Length(0) || !is_at_once {
                 // Who waits for an earlier answer is not to wait for this body, or this model.
                 self.flush().await?;
             }
             let is_endless = match outline.framing {
-                Framing::Length(length) => length > self.shard.options.http_body_bytes_max,
-                Framing::Chunked => false,
+                BodyFraming::Length(length) => length > self.shard.options.http_body_bytes_max,
+                BodyFraming::Chunked => false,
             };
             if placement.is_some() && is_endless {
                 return self.refuse(&chunked::too_large()).await;
             }
             if placement.is_none()
-                && (is_endless || outline.expects_continue && outline.framing != Framing::Length(0))
+                && (is_endless
+                    || outline.expects_continue && outline.framing != BodyFraming::Length(0))
             {
                 // A client that waits with its body is spared it, but whether it sends it all the same is not known. Of what nobody would
                 // take nothing is read.
@@ -279,7 +284,10 @@ impl Connection {
         }
     }
 
-    async fn next_head<S: Service>(&mut self, service: &S) -> Result<(Outline, S::Plan), Closed> {
+    async fn next_head<S: HttpService>(
+        &mut self,
+        service: &S,
+    ) -> Result<(RequestMeta, S::Plan), ConnectionClosed> {
         let mut seen = 0;
         let mut head_deadline_ns = 0;
         loop {
@@ -295,22 +303,22 @@ impl Connection {
                     head::settle_version(whole.unwrap_or(&mut []));
                     let bytes = self.input.unused().get(..length).unwrap_or(&[]);
                     let lease = match summon(service, &self.shard, bytes) {
-                        Ok(Summoned::Here(lease)) => Ok(lease),
-                        Ok(Summoned::Coming(coming)) => {
+                        Ok(EnsuredModel::Here(lease)) => Ok(lease),
+                        Ok(EnsuredModel::Coming(coming)) => {
                             // Who waits for an earlier answer is not to wait for this model.
                             self.flush().await?;
-                            self.presence.wait(Waiting::Busy, 0);
+                            self.presence.wait(WaitReason::Busy, 0);
                             coming.await
                         }
                         Err(error) => Err(error),
                     };
                     match head::parse(self.input.unused().get(..length).unwrap_or(&[])) {
                         Ok(head) => {
-                            let outline = Outline {
+                            let outline = RequestMeta {
                                 framing: head.framing,
                                 keeps_alive: head.keeps_alive,
                                 is_version_1_0: head.is_version_1_0,
-                                is_head: head.method == head::Method::Head,
+                                is_head: head.method == head::HttpMethod::Head,
                                 expects_continue: head.expects_continue,
                                 allowed_origin: self.shard.options.http_cors_origins.allowed(&head),
                             };
@@ -329,9 +337,8 @@ impl Connection {
                                     }
                                     plan
                                 }
-                                Err(error) => {
-                                    service.plan_refusal(Answer::error(&error, ContentType::Json))
-                                }
+                                Err(error) => service
+                                    .plan_refusal(HttpResponse::error(&error, ContentType::Json)),
                             };
                             self.input.consume(length);
                             return Ok((outline, plan));
@@ -340,37 +347,39 @@ impl Connection {
                     }
                 }
                 Ok(None) if self.input.unused().len() >= self.shard.options.http_head_bytes_max => {
-                    Refusal {
+                    HeadRefusal {
                         status: 431,
                         message: "the request's head is too large".to_owned(),
                     }
                 }
-                _ if seen == 0 && head::is_tls(self.input.unused()) => return Err(Closed),
+                _ if seen == 0 && head::is_tls(self.input.unused()) => {
+                    return Err(ConnectionClosed);
+                }
                 Ok(None) => {
                     seen = self.input.unused().len();
                     self.flush().await?;
                     if seen == 0 {
                         if self.shard.is_draining() && !self.presence.outlasts_drains() {
-                            return Err(Closed);
+                            return Err(ConnectionClosed);
                         }
                         self.presence.wait(
-                            Waiting::Idle,
+                            WaitReason::Idle,
                             deadline_after(self.shard.options.http_idle_timeout),
                         );
                     } else {
                         if head_deadline_ns == 0 {
                             head_deadline_ns = deadline_after(self.shard.options.http_head_timeout);
                         }
-                        self.presence.wait(Waiting::Receiving, head_deadline_ns);
+                        self.presence.wait(WaitReason::Receiving, head_deadline_ns);
                     }
                     let count = self.receive_head().await?;
                     if count > 0 {
                         continue;
                     }
                     if seen == 0 || !self.presence.is_timed_out() {
-                        return Err(Closed);
+                        return Err(ConnectionClosed);
                     }
-                    Refusal {
+                    HeadRefusal {
                         status: 408,
                         message: "the request's head did not arrive in time".to_owned(),
                     }
@@ -378,12 +387,12 @@ impl Connection {
                 Err(refusal) => refusal,
             };
             self.refuse(&refusal).await?;
-            return Err(Closed);
+            return Err(ConnectionClosed);
         }
     }
 
     /// Receives more of a head. While nothing of it is there the connection keeps no buffers.
-    async fn receive_head(&mut self) -> Result<usize, Closed> {
+    async fn receive_head(&mut self) -> Result<usize, ConnectionClosed> {
         let (shard, stream) = (&*self.shard, &mut self.stream);
         let (input, out, scratch) = (&mut self.input, &mut self.out, &mut self.scratch);
         let count = std::future::poll_fn(|context| {
@@ -400,7 +409,7 @@ impl Connection {
             outcome
         })
         .await
-        .map_err(|_| Closed)?;
+        .map_err(|_| ConnectionClosed)?;
         self.input.received(count);
         self.turn.spend(count).await;
         Ok(count)
@@ -409,35 +418,37 @@ impl Connection {
     /// Receives the body, or receives and forgets it if nobody wants it.
     async fn receive_body(
         &mut self,
-        outline: &Outline,
-        placement: Option<Placement>,
-    ) -> Result<Result<Option<Body>, Refusal>, Closed> {
+        outline: &RequestMeta,
+        placement: Option<BodyPlacement>,
+    ) -> Result<Result<Option<ReceivedBody>, HeadRefusal>, ConnectionClosed> {
         if outline.expects_continue
-            && outline.framing != Framing::Length(0)
+            && outline.framing != BodyFraming::Length(0)
             && self.input.is_empty()
         {
             self.send_bytes(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         let outcome = match (outline.framing, placement) {
-            (Framing::Length(length), Some(placement)) => {
+            (BodyFraming::Length(length), Some(placement)) => {
                 self.receive_length(length, placement).await?.map(Some)
             }
-            (Framing::Chunked, Some(placement)) => self.receive_chunked(Some(placement)).await?,
-            (Framing::Length(length), None) => {
+            (BodyFraming::Chunked, Some(placement)) => {
+                self.receive_chunked(Some(placement)).await?
+            }
+            (BodyFraming::Length(length), None) => {
                 self.forget(length).await?;
                 Ok(None)
             }
-            (Framing::Chunked, None) => self.receive_chunked(None).await?,
+            (BodyFraming::Chunked, None) => self.receive_chunked(None).await?,
         };
-        self.presence.wait(Waiting::Busy, 0);
+        self.presence.wait(WaitReason::Busy, 0);
         Ok(outcome)
     }
 
     async fn receive_length(
         &mut self,
         length: u64,
-        placement: Placement,
-    ) -> Result<Result<Body, Refusal>, Closed> {
+        placement: BodyPlacement,
+    ) -> Result<Result<ReceivedBody, HeadRefusal>, ConnectionClosed> {
         let Ok(length) = usize::try_from(length) else {
             return Ok(Err(chunked::too_large()));
         };
@@ -464,7 +475,7 @@ impl Connection {
                 return Ok(Err(refusal));
             }
             if block.len() == total {
-                return Ok(Ok(Body { block, start }));
+                return Ok(Ok(ReceivedBody { block, start }));
             }
             if total > BODY_FIRST_BYTES {
                 // Thousands of clients may promise much and send little: what they do not need is not kept for them.
@@ -479,38 +490,38 @@ impl Connection {
             let spare = block.spare_mut();
             let wanted = wanted.min(spare.len());
             self.presence.wait(
-                Waiting::Receiving,
+                WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let room = spare.get_mut(..wanted).unwrap_or(&mut []);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => block.advance(count),
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
-                _ => return Err(Closed),
+                _ => return Err(ConnectionClosed),
             }
         }
     }
 
     async fn receive_chunked(
         &mut self,
-        placement: Option<Placement>,
-    ) -> Result<Result<Option<Body>, Refusal>, Closed> {
+        placement: Option<BodyPlacement>,
+    ) -> Result<Result<Option<ReceivedBody>, HeadRefusal>, ConnectionClosed> {
         let start = placement.map_or(0, padding);
         let mut block = match placement.map(|_| self.begin_block(start, COPIED_BYTES_MAX)) {
             Some(Ok(block)) => Some(block),
             Some(Err(refused)) => return Ok(Err(refused.into())),
             None => None,
         };
-        let mut decoder = Decoder::new(self.shard.options.http_body_bytes_max);
+        let mut decoder = ChunkedDecoder::new(self.shard.options.http_body_bytes_max);
         loop {
             let before = self.input.unused();
             let mut unused = before;
             let is_done = loop {
                 match decoder.next(&mut unused) {
                     Err(refusal) => return Ok(Err(refusal)),
-                    Ok(Piece::Done) => break true,
-                    Ok(Piece::More) => break false,
-                    Ok(Piece::Data(data)) => {
+                    Ok(ChunkPiece::Done) => break true,
+                    Ok(ChunkPiece::More) => break false,
+                    Ok(ChunkPiece::Data(data)) => {
                         let Some(block) = &mut block else { continue };
                         let needed = block.len() + data.len();
                         if needed > block.capacity()
@@ -531,10 +542,10 @@ impl Connection {
                 return Ok(Err(refusal));
             }
             if is_done {
-                return Ok(Ok(block.map(|block| Body { block, start })));
+                return Ok(Ok(block.map(|block| ReceivedBody { block, start })));
             }
             self.presence.wait(
-                Waiting::Receiving,
+                WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
@@ -542,7 +553,7 @@ impl Connection {
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => self.input.received(count),
                 Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
-                _ => return Err(Closed),
+                _ => return Err(ConnectionClosed),
             }
         }
     }
@@ -559,7 +570,7 @@ impl Connection {
         Ok(block)
     }
 
-    async fn forget(&mut self, length: u64) -> Result<(), Closed> {
+    async fn forget(&mut self, length: u64) -> Result<(), ConnectionClosed> {
         let mut remaining = length;
         loop {
             let buffered = usize::try_from(remaining)
@@ -571,14 +582,14 @@ impl Connection {
                 return Ok(());
             }
             self.presence.wait(
-                Waiting::Receiving,
+                WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let bytes_max = self.shard.options.http_head_bytes_max;
             let room = self.input.room_mut(bytes_max, &self.shard.spares);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => self.input.received(count),
-                _ => return Err(Closed),
+                _ => return Err(ConnectionClosed),
             }
         }
     }
@@ -589,7 +600,10 @@ impl Connection {
     }
 
     /// Waits for the engine, and for the client to go away: then the request is cancelled, as `reply` is dropped.
-    pub(crate) async fn await_reply<F: Future>(&mut self, reply: F) -> Result<F::Output, Closed> {
+    pub(crate) async fn await_reply<F: Future>(
+        &mut self,
+        reply: F,
+    ) -> Result<F::Output, ConnectionClosed> {
         let mut reply = pin!(reply);
         if !self.is_input_over {
             let shard = &*self.shard;
@@ -609,7 +623,7 @@ impl Connection {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(Ok(0)) => return Poll::Ready(Ok(None)),
                         Poll::Ready(Ok(count)) => input.received(count),
-                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Closed)),
+                        Poll::Ready(Err(_)) => return Poll::Ready(Err(ConnectionClosed)),
                     }
                 }
             })
@@ -624,7 +638,7 @@ impl Connection {
     }
 
     /// A traced request has its response; what is sent next is its answer.
-    pub(crate) fn note_traced(&mut self, traced: Arc<Traced>) {
+    pub(crate) fn note_traced(&mut self, traced: Arc<ActiveTrace>) {
         traced.reach("INFER_RESPONSE_COMPLETE");
         self.traced = Some(traced);
     }
@@ -645,15 +659,15 @@ impl Connection {
     /// Collects an answer's head.
     fn write_head(
         &mut self,
-        answer: &Answer,
-        outline: &Outline,
+        answer: &HttpResponse,
+        outline: &RequestMeta,
         closes: bool,
-        delimiting: Delimiting,
+        delimiting: BodyDelimiter,
     ) {
         if self.out.capacity() == 0 {
             self.out = self.shard.spares.take_output();
         }
-        let options = HeadOptions {
+        let options = ResponseHeadOptions {
             is_version_1_0: outline.is_version_1_0,
             version_is_sent: std::mem::take(&mut self.version_is_sent),
             connection: match (closes, outline.is_version_1_0) {
@@ -665,18 +679,18 @@ impl Connection {
             allowed_origin: outline.allowed_origin.as_deref(),
         };
         answer.write_head(&mut self.out, options);
-        self.ahead = Ahead::Nothing;
+        self.ahead = SendAhead::Nothing;
     }
 
     /// Sends an answer, or collects it if more requests are waiting.
     async fn send(
         &mut self,
-        answer: &Answer,
-        outline: &Outline,
+        answer: &HttpResponse,
+        outline: &RequestMeta,
         closes: bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ConnectionClosed> {
         self.note_sending();
-        self.write_head(answer, outline, closes, Delimiting::Length);
+        self.write_head(answer, outline, closes, BodyDelimiter::Length);
         if outline.is_head {
             return Ok(());
         }
@@ -697,26 +711,29 @@ impl Connection {
         pieces.extend(answer.parts.iter().map(|part| IoSlice::new(part.as_ref())));
         let outcome = self.send_pieces(&mut pieces).await;
         drop(pieces);
-        self.presence.wait(Waiting::Busy, 0);
+        self.presence.wait(WaitReason::Busy, 0);
         self.out = out;
         self.out.clear();
         self.note_sent();
         outcome
     }
 
-    async fn send_pieces(&mut self, mut pieces: &mut [IoSlice<'_>]) -> Result<(), Closed> {
+    async fn send_pieces(
+        &mut self,
+        mut pieces: &mut [IoSlice<'_>],
+    ) -> Result<(), ConnectionClosed> {
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
             self.presence.wait(
-                Waiting::Sending,
+                WaitReason::Sending,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let sent =
                 std::future::poll_fn(|context| self.stream.poll_send_vectored(context, pieces))
                     .await
-                    .map_err(|_| Closed)?;
+                    .map_err(|_| ConnectionClosed)?;
             if sent == 0 {
-                return Err(Closed);
+                return Err(ConnectionClosed);
             }
             self.budget.note_moved(sent);
             IoSlice::advance_slices(&mut pieces, sent);
@@ -724,7 +741,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn flush(&mut self) -> Result<(), Closed> {
+    async fn flush(&mut self) -> Result<(), ConnectionClosed> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -739,13 +756,13 @@ impl Connection {
         outcome
     }
 
-    async fn send_bytes(&mut self, mut bytes: &[u8]) -> Result<(), Closed> {
+    async fn send_bytes(&mut self, mut bytes: &[u8]) -> Result<(), ConnectionClosed> {
         // The deadline costs a look at the clock: set it only when the socket does not take everything at once.
         let mut is_first = true;
         while !bytes.is_empty() {
             if !is_first {
                 self.presence.wait(
-                    Waiting::Sending,
+                    WaitReason::Sending,
                     deadline_after(self.shard.options.http_stall_timeout),
                 );
             }
@@ -754,12 +771,12 @@ impl Connection {
                 if outcome.is_pending() && is_first {
                     let timeout = self.shard.options.http_stall_timeout;
                     self.presence
-                        .wait(Waiting::Sending, deadline_after(timeout));
+                        .wait(WaitReason::Sending, deadline_after(timeout));
                 }
                 outcome
             })
             .await
-            .map_err(|_| Closed)?;
+            .map_err(|_| ConnectionClosed)?;
             is_first = false;
             bytes = bytes.get(sent..).unwrap_or(&[]);
         }
@@ -767,11 +784,11 @@ impl Connection {
     }
 
     /// Answers what cannot be served and ends the connection.
-    async fn refuse(&mut self, refusal: &Refusal) -> Result<(), Closed> {
-        let answer = Answer::failure(refusal.status, ContentType::Plain, &refusal.message);
-        let options = HeadOptions {
+    async fn refuse(&mut self, refusal: &HeadRefusal) -> Result<(), ConnectionClosed> {
+        let answer = HttpResponse::failure(refusal.status, ContentType::Plain, &refusal.message);
+        let options = ResponseHeadOptions {
             connection: Some("close"),
-            ..HeadOptions::default()
+            ..ResponseHeadOptions::default()
         };
         answer.write_head(&mut self.out, options);
         self.out.extend_from_slice(&answer.body);
@@ -780,7 +797,7 @@ impl Connection {
 
     /// Sends what is collected, says that nothing more comes, and reads on for a while: closing on unread bytes would reset the
     /// connection and could take the answer away from the client.
-    async fn linger(&mut self) -> Result<(), Closed> {
+    async fn linger(&mut self) -> Result<(), ConnectionClosed> {
         self.flush().await?;
         conch_net::finish_sending(self.stream.socket());
         let deadline_ns = deadline_after(LINGER);
@@ -788,7 +805,7 @@ impl Connection {
         while received_bytes < LINGER_BYTES_MAX {
             let unused_count = self.input.unused().len();
             self.input.consume(unused_count);
-            self.presence.wait(Waiting::Receiving, deadline_ns);
+            self.presence.wait(WaitReason::Receiving, deadline_ns);
             // Not what room is there: a large body has had it given back, and no room would look like the client's end.
             let bytes_max = self.shard.options.http_head_bytes_max;
             let room = self.input.room_mut(bytes_max, &self.shard.spares);
@@ -796,28 +813,28 @@ impl Connection {
                 .turn
                 .receive(&mut self.stream, room)
                 .await
-                .map_err(|_| Closed)?;
+                .map_err(|_| ConnectionClosed)?;
             if count == 0 {
                 break;
             }
             received_bytes += count;
         }
-        Err(Closed)
+        Err(ConnectionClosed)
     }
 }
 
 /// Bytes in front of the body that bring what follows its JSON onto an alignment boundary.
-pub(super) fn padding(placement: Placement) -> usize {
+pub(super) fn padding(placement: BodyPlacement) -> usize {
     (ALIGNMENT_BYTES - placement.json_length % ALIGNMENT_BYTES) % ALIGNMENT_BYTES
 }
 
 /// Makes the block's charge cover what it holds.
-fn charge(block: &mut Block) -> Result<(), Refusal> {
+fn charge(block: &mut Block) -> Result<(), HeadRefusal> {
     let held_bytes = block.len() as u64;
     let Some(charge) = block.charge_mut() else {
         return Ok(());
     };
-    charge.cover(held_bytes).map_err(|exhausted| Refusal {
+    charge.cover(held_bytes).map_err(|exhausted| HeadRefusal {
         status: 503,
         message: format!(
             "the server has no memory left for the request: the limit is {} bytes",
@@ -826,16 +843,16 @@ fn charge(block: &mut Block) -> Result<(), Refusal> {
     })
 }
 
-fn stalled() -> Refusal {
-    Refusal {
+fn stalled() -> HeadRefusal {
+    HeadRefusal {
         status: 408,
         message: "the request's body did not arrive in time".to_owned(),
     }
 }
 
 /// The bytes behind `start`.
-pub(crate) fn freeze(body: Body) -> View {
-    let view = View::from(body.block);
+pub(crate) fn freeze(body: ReceivedBody) -> ByteView {
+    let view = ByteView::from(body.block);
     let end = view.len();
-    view.slice(body.start, end).unwrap_or_else(View::empty)
+    view.slice(body.start, end).unwrap_or_else(ByteView::empty)
 }

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use super::answer::{Answer, ContentType};
-use super::head::{Head, Method};
+use super::answer::{ContentType, HttpResponse};
+use super::head::{HttpMethod, RequestHead};
 
 /// The origins whose scripts may read answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origins {
+pub struct AllowedOrigins {
     any: bool,
     names: Arc<[Box<str>]>,
 }
@@ -19,13 +19,13 @@ const HEADER_LIST_BYTES_MAX: usize = 4096;
 /// Seconds for which a browser need not ask again.
 const PREFLIGHT_AGE_SECS: u32 = 600;
 
-impl Origins {
+impl AllowedOrigins {
     /// Reads `*`, or origins with commas between them: `https://app.example,http://localhost:3000`.
     ///
     /// # Errors
     /// The part that is no origin.
-    pub fn parse(text: &str) -> Result<Origins, String> {
-        let mut origins = Origins::default();
+    pub fn parse(text: &str) -> Result<AllowedOrigins, String> {
+        let mut origins = AllowedOrigins::default();
         let mut names: Vec<Box<str>> = Vec::new();
         for part in text
             .split(',')
@@ -51,7 +51,7 @@ impl Origins {
     }
 
     /// The request's origin, if its scripts may read the answer.
-    pub(crate) fn allowed(&self, head: &Head<'_>) -> Option<Box<str>> {
+    pub(crate) fn allowed(&self, head: &RequestHead<'_>) -> Option<Box<str>> {
         if self.is_empty() {
             return None;
         }
@@ -97,8 +97,8 @@ pub(super) fn write_headers(target: &mut Vec<u8>, origin: &str) {
 
 /// The answer to a browser that asks whether a script may send what it is about to; none if that is not what `head` asks. Such a request
 /// carries none of the script's headers, so it stands in front of every restriction; it changes nothing and says nothing of any model.
-pub(crate) fn preflight(head: &Head<'_>) -> Option<Answer> {
-    if head.method != Method::Options || head.find("access-control-request-method").is_none() {
+pub(crate) fn preflight(head: &RequestHead<'_>) -> Option<HttpResponse> {
+    if head.method != HttpMethod::Options || head.find("access-control-request-method").is_none() {
         return None;
     }
     let mut headers = format!(
@@ -112,7 +112,7 @@ pub(crate) fn preflight(head: &Head<'_>) -> Option<Answer> {
         headers.push_str("\r\nAccess-Control-Allow-Headers: ");
         headers.push_str(wanted);
     }
-    let mut answer = Answer::new(200, ContentType::Plain, Vec::new());
+    let mut answer = HttpResponse::new(200, ContentType::Plain, Vec::new());
     answer.more_headers = Some(headers.into());
     Some(answer)
 }
@@ -140,7 +140,7 @@ mod tests {
             ("null", "null", true),
             ("*", "caf\u{e9}", false),
         ] {
-            let origins = Origins::parse(text).unwrap();
+            let origins = AllowedOrigins::parse(text).unwrap();
             let request = format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n");
             let head = head::parse(request.as_bytes()).unwrap();
             let allowed = origins.allowed(&head);
@@ -151,7 +151,7 @@ mod tests {
             );
         }
         let without = head::parse(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        assert_eq!(Origins::parse("*").unwrap().allowed(&without), None);
+        assert_eq!(AllowedOrigins::parse("*").unwrap().allowed(&without), None);
         for text in [
             "a",
             "http://",
@@ -160,7 +160,7 @@ mod tests {
             "http://a b",
             "http://u@a",
         ] {
-            assert!(Origins::parse(text).is_err(), "{text}");
+            assert!(AllowedOrigins::parse(text).is_err(), "{text}");
         }
     }
 

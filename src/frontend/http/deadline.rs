@@ -6,15 +6,18 @@ use std::task::Poll;
 
 use conch_engine::{Code, Error, clock};
 
-use super::answer::{Answer, ContentType};
-use super::head::Head;
+use super::answer::{ContentType, HttpResponse};
+use super::head::RequestHead;
 use crate::shard::Timer;
 
 /// The deadline, on our clock, that `head` sets in the header called `name`.
 ///
 /// # Errors
 /// INVALID_ARG unless the header's value is a whole number of milliseconds.
-pub(super) fn deadline_of(head: &Head<'_>, name: Option<&str>) -> Result<Option<u64>, Error> {
+pub(super) fn deadline_of(
+    head: &RequestHead<'_>,
+    name: Option<&str>,
+) -> Result<Option<u64>, Error> {
     let Some((name, value)) = name.and_then(|name| Some((name, head.find(name)?))) else {
         return Ok(None);
     };
@@ -49,8 +52,8 @@ pub(super) fn is_past(deadline_ns: Option<u64>) -> bool {
 pub(super) const EXCEEDED: &str = "Deadline Exceeded";
 
 /// What a request that took too long is answered with.
-pub(super) fn exceeded() -> Answer {
-    Answer::failure(504, ContentType::Json, EXCEEDED)
+pub(super) fn exceeded() -> HttpResponse {
+    HttpResponse::failure(504, ContentType::Json, EXCEEDED)
 }
 
 /// What `future` yields, if it does in time; else it is dropped.
@@ -73,11 +76,11 @@ pub(super) async fn within<T>(
 }
 
 /// The answer to `error`, which came of the response: it is the deadline's own if that is why the request was withdrawn.
-pub(super) fn answer_of(error: &Error, deadline_ns: Option<u64>) -> Answer {
+pub(super) fn answer_of(error: &Error, deadline_ns: Option<u64>) -> HttpResponse {
     if error.code == Code::Cancelled && is_past(deadline_ns) {
         return exceeded();
     }
-    Answer::error(error, ContentType::Plain)
+    HttpResponse::error(error, ContentType::Plain)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use conch_engine::{Error, truncated};
 
-use super::answer::{Answer, ContentType};
-use super::head::{self, Head};
-use crate::leading::{self, NoNumber};
+use super::answer::{ContentType, HttpResponse};
+use super::head::{self, RequestHead};
+use crate::leading::{self, ParseNumberError};
 
 /// What speaks on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Dialect {
     ///
     /// # Errors
     /// The media type stands in the wrong place, or is not text.
-    pub(super) fn length_text<'a>(self, head: &Head<'a>) -> Result<Option<&'a str>, Error> {
+    pub(super) fn length_text<'a>(self, head: &RequestHead<'a>) -> Result<Option<&'a str>, Error> {
         let Some(media_type) = self.media_type() else {
             return Ok(head.json_length);
         };
@@ -59,7 +59,7 @@ impl Dialect {
     }
 
     /// The answer as this dialect has it.
-    pub(super) fn dress(self, mut answer: Answer) -> Answer {
+    pub(super) fn dress(self, mut answer: HttpResponse) -> HttpResponse {
         if self == Dialect::SageMaker && answer.json_length.is_some() {
             answer.content_type = ContentType::SageMaker;
         }
@@ -78,8 +78,8 @@ impl Dialect {
             return Ok(content_length);
         };
         let value = leading::number(text).map_err(|why| match why {
-            NoNumber::Missing => no_number(text),
-            NoNumber::OutOfRange => Error::invalid(format!(
+            ParseNumberError::Missing => no_number(text),
+            ParseNumberError::OutOfRange => Error::invalid(format!(
                 "Unable to parse inference header size, value is out of range, got: {text}",
                 text = truncated(&text)
             )),

@@ -3,13 +3,13 @@
 use conch_engine::{Error, truncated};
 use conch_memory::OutOfMemory;
 
-use crate::leading::{self, NoNumber};
+use crate::leading::{self, ParseNumberError};
 
 /// Headers in one request. Upstream has no bound of its own; here 64 KiB bound them as well.
 const HEADERS_MAX: usize = 500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
+pub(crate) enum HttpMethod {
     Get,
     Post,
     Delete,
@@ -20,27 +20,27 @@ pub(crate) enum Method {
     Other,
 }
 
-impl Method {
+impl HttpMethod {
     /// Whether nothing but an answer is wanted, be it without its body.
     pub(crate) fn is_read(self) -> bool {
-        matches!(self, Method::Get | Method::Head)
+        matches!(self, HttpMethod::Get | HttpMethod::Head)
     }
 }
 
 /// How the body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub(crate) enum BodyFraming {
     Length(u64),
     Chunked,
 }
 
 /// A checked head. Borrows from the bytes it was parsed from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
-    pub(crate) method: Method,
+pub(crate) struct RequestHead<'a> {
+    pub(crate) method: HttpMethod,
     /// Without query.
     pub(crate) path: &'a str,
-    pub(crate) framing: Framing,
+    pub(crate) framing: BodyFraming,
     /// The client lets the connection be used again.
     pub(crate) keeps_alive: bool,
     pub(crate) is_version_1_0: bool,
@@ -54,10 +54,10 @@ pub(crate) struct Head<'a> {
     lines: &'a [u8],
 }
 
-impl<'a> Head<'a> {
+impl<'a> RequestHead<'a> {
     /// The same, with another verb.
-    pub(crate) fn with_method(&self, method: Method) -> Head<'a> {
-        Head { method, ..*self }
+    pub(crate) fn with_method(&self, method: HttpMethod) -> RequestHead<'a> {
+        RequestHead { method, ..*self }
     }
 
     /// The first header called `name`, whatever its case. Reads the headers again: for what few requests need.
@@ -102,22 +102,22 @@ impl<'a> Head<'a> {
 
 /// A head that cannot be accepted. The connection is closed after the answer, since where the next request begins is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct HeadRefusal {
     pub(crate) status: u16,
     pub(crate) message: String,
 }
 
-impl From<OutOfMemory> for Refusal {
-    fn from(refused: OutOfMemory) -> Refusal {
-        Refusal {
+impl From<OutOfMemory> for HeadRefusal {
+    fn from(refused: OutOfMemory) -> HeadRefusal {
+        HeadRefusal {
             status: 503,
             message: refused.to_string(),
         }
     }
 }
 
-fn bad(message: impl Into<String>) -> Refusal {
-    Refusal {
+fn bad(message: impl Into<String>) -> HeadRefusal {
+    HeadRefusal {
         status: 400,
         message: message.into(),
     }
@@ -127,7 +127,7 @@ fn bad(message: impl Into<String>) -> Refusal {
 ///
 /// # Errors
 /// For a line that ends without a carriage return: what one parser takes for one line another takes for two.
-pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, Refusal> {
+pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, HeadRefusal> {
     // The end is four bytes long, and the line feed at `seen - 1` was already looked at.
     for (index, byte) in bytes.iter().enumerate().skip(seen) {
         if *byte != b'\n' {
@@ -175,14 +175,14 @@ pub(crate) fn is_tls(bytes: &[u8]) -> bool {
 }
 
 /// Parses a complete head.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<RequestHead<'_>, HeadRefusal> {
     let mut headers = [const { std::mem::MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(bytes, &mut headers) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return Err(bad("the request's head is incomplete")),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Refusal {
+            return Err(HeadRefusal {
                 status: 431,
                 message: "the request has too many headers".to_owned(),
             });
@@ -190,17 +190,17 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
         Err(error) => return Err(bad(format!("the request's head is malformed: {error}"))),
     }
     let is_version_1_0 = request.version == Some(0);
-    let mut head = Head {
+    let mut head = RequestHead {
         method: match request.method {
-            Some("GET") => Method::Get,
-            Some("POST") => Method::Post,
-            Some("DELETE") => Method::Delete,
-            Some("HEAD") => Method::Head,
-            Some("OPTIONS") => Method::Options,
-            _ => Method::Other,
+            Some("GET") => HttpMethod::Get,
+            Some("POST") => HttpMethod::Post,
+            Some("DELETE") => HttpMethod::Delete,
+            Some("HEAD") => HttpMethod::Head,
+            Some("OPTIONS") => HttpMethod::Options,
+            _ => HttpMethod::Other,
         },
         path: path_of(request.path.unwrap_or("")),
-        framing: Framing::Length(0),
+        framing: BodyFraming::Length(0),
         keeps_alive: !is_version_1_0,
         is_version_1_0,
         expects_continue: false,
@@ -244,7 +244,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             }
             6 if name.eq_ignore_ascii_case("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
-                    return Err(Refusal {
+                    return Err(HeadRefusal {
                         status: 417,
                         message: "the request's Expect is not supported".to_owned(),
                     });
@@ -276,10 +276,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Head<'_>, Refusal> {
             // Some clients say both. The chunks count; whoever stood in front of us may have counted otherwise, so nothing is read
             // behind them.
             head.keeps_alive = false;
-            Framing::Chunked
+            BodyFraming::Chunked
         }
-        (None, true) => Framing::Chunked,
-        (length, false) => Framing::Length(length.unwrap_or(0)),
+        (None, true) => BodyFraming::Chunked,
+        (length, false) => BodyFraming::Length(length.unwrap_or(0)),
     };
     Ok(head)
 }
@@ -292,7 +292,7 @@ fn lines_of(bytes: &[u8]) -> &[u8] {
     end.and_then(|end| line.get(end + 1..)).unwrap_or(&[])
 }
 
-fn text_of(value: &[u8]) -> Result<&str, Refusal> {
+fn text_of(value: &[u8]) -> Result<&str, HeadRefusal> {
     std::str::from_utf8(value).map_err(|_| bad("a header of the request is not valid UTF-8"))
 }
 
@@ -309,7 +309,7 @@ fn path_of(target: &str) -> &str {
 }
 
 /// Content-Length: digits only. How much a request may have is up to what it asks for.
-fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
+fn parse_length(value: &[u8]) -> Result<u64, HeadRefusal> {
     let text = text_of(value)?;
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(bad(format!(
@@ -346,11 +346,11 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
     };
     let value = leading::number(text).map_err(|why| {
         Error::invalid(match why {
-            NoNumber::Missing => format!(
+            ParseNumberError::Missing => format!(
                 "Unable to parse {HEADER}, got: {text}",
                 text = truncated(&text)
             ),
-            NoNumber::OutOfRange => out_of_range(HEADER, text),
+            ParseNumberError::OutOfRange => out_of_range(HEADER, text),
         })
     })?;
     json_length_within(value, content_length, text)
@@ -377,7 +377,7 @@ pub(super) fn json_length_within(
 mod tests {
     use super::*;
 
-    type Parts<'a> = (Method, &'a str, Framing, bool);
+    type Parts<'a> = (HttpMethod, &'a str, BodyFraming, bool);
 
     /// A refusal is its status and the end of its message. Requests of version 1.1 get the Host that they need.
     fn check(text: &str, expected: Result<Parts<'_>, (u16, &str)>) {
@@ -408,56 +408,56 @@ mod tests {
 
     #[test]
     fn heads() {
-        let none = Framing::Length(0);
+        let none = BodyFraming::Length(0);
         for (text, expected) in [
             (
                 "GET /v2 HTTP/1.1\r\nA: x\r\n\r\n",
-                Ok((Method::Get, "/v2", none, true)),
+                Ok((HttpMethod::Get, "/v2", none, true)),
             ),
             (
                 "GET /v2?a=b HTTP/1.1\r\n\r\n",
-                Ok((Method::Get, "/v2", none, true)),
+                Ok((HttpMethod::Get, "/v2", none, true)),
             ),
             (
                 "GET http://host:1/v2 HTTP/1.1\r\n\r\n",
-                Ok((Method::Get, "/v2", none, true)),
+                Ok((HttpMethod::Get, "/v2", none, true)),
             ),
             (
                 "GET / HTTP/1.0\r\n\r\n",
-                Ok((Method::Get, "/", none, false)),
+                Ok((HttpMethod::Get, "/", none, false)),
             ),
             (
                 "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n",
-                Ok((Method::Get, "/", none, true)),
+                Ok((HttpMethod::Get, "/", none, true)),
             ),
             (
                 "GET / HTTP/1.1\r\nConnection: te, close\r\n\r\n",
-                Ok((Method::Get, "/", none, false)),
+                Ok((HttpMethod::Get, "/", none, false)),
             ),
             (
                 "POST / HTTP/1.1\r\ncontent-LENGTH: 12\r\n\r\n",
-                Ok((Method::Post, "/", Framing::Length(12), true)),
+                Ok((HttpMethod::Post, "/", BodyFraming::Length(12), true)),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n",
-                Ok((Method::Post, "/", Framing::Chunked, true)),
+                Ok((HttpMethod::Post, "/", BodyFraming::Chunked, true)),
             ),
             (
                 "HEAD / HTTP/1.1\r\n\r\n",
-                Ok((Method::Head, "/", none, true)),
+                Ok((HttpMethod::Head, "/", none, true)),
             ),
             (
                 "DELETE / HTTP/1.1\r\n\r\n",
-                Ok((Method::Delete, "/", none, true)),
+                Ok((HttpMethod::Delete, "/", none, true)),
             ),
             // What different parsers might take for different requests.
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Ok((Method::Post, "/", Framing::Chunked, false)),
+                Ok((HttpMethod::Post, "/", BodyFraming::Chunked, false)),
             ),
             (
                 "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n",
-                Ok((Method::Post, "/", Framing::Chunked, false)),
+                Ok((HttpMethod::Post, "/", BodyFraming::Chunked, false)),
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
@@ -485,7 +485,12 @@ mod tests {
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n",
-                Ok((Method::Post, "/", Framing::Length(2_147_483_648), true)),
+                Ok((
+                    HttpMethod::Post,
+                    "/",
+                    BodyFraming::Length(2_147_483_648),
+                    true,
+                )),
             ),
             (
                 "POST / HTTP/1.1\r\nContent-Length: 92233720368547758080\r\n\r\n",
@@ -549,7 +554,10 @@ mod tests {
         }
         let many = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(count));
         // One is the Host.
-        check(&many(HEADERS_MAX - 1), Ok((Method::Get, "/", none, true)));
+        check(
+            &many(HEADERS_MAX - 1),
+            Ok((HttpMethod::Get, "/", none, true)),
+        );
         check(
             &many(HEADERS_MAX),
             Err((431, "the request has too many headers")),

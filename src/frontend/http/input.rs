@@ -1,22 +1,22 @@
 //! What has been received and not yet used.
 
-use crate::shard::Spares;
+use crate::shard::SpareBuffers;
 
 /// Room for the head of an ordinary request.
 const SMALL_BYTES: usize = 8 << 10;
 
 /// A growing window of received bytes.
 #[derive(Default)]
-pub(crate) struct Input {
+pub(crate) struct InputBuffer {
     /// All of it initialised; `start..end` is received and unused.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Input {
-    /// Gives the memory back while nothing unused is in it; it comes again with [`Input::room_mut`].
-    pub(crate) fn release(&mut self, spares: &Spares) {
+impl InputBuffer {
+    /// Gives the memory back while nothing unused is in it; it comes again with [`InputBuffer::room_mut`].
+    pub(crate) fn release(&mut self, spares: &SpareBuffers) {
         if self.is_empty() {
             let bytes = std::mem::take(&mut self.bytes);
             if bytes.len() == SMALL_BYTES {
@@ -52,7 +52,7 @@ impl Input {
     }
 
     /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached. With 0 it does not grow.
-    pub(crate) fn room_mut(&mut self, bytes_max: usize, spares: &Spares) -> &mut [u8] {
+    pub(crate) fn room_mut(&mut self, bytes_max: usize, spares: &SpareBuffers) -> &mut [u8] {
         if self.is_empty() && self.bytes.len() != SMALL_BYTES {
             self.bytes = spares.take_input(SMALL_BYTES);
         }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn grows_to_its_bound_and_shrinks_when_empty() {
-        let (mut input, spares) = (Input::default(), Spares::default());
+        let (mut input, spares) = (InputBuffer::default(), SpareBuffers::default());
         let mut expected = Vec::new();
         for round in 0u8.. {
             let room = input.room_mut(20_000, &spares);

@@ -1,9 +1,9 @@
 //! Single steps of a request's walk, for the micro-benches in `bench/`. Nothing else calls this.
 
 use conch_engine::{Error, Regions};
-use conch_memory::View;
+use conch_memory::ByteView;
 
-use super::json::Document;
+use super::json::JsonDocument;
 use super::{head, infer};
 
 /// Finds and parses the head of a request; whether there is a sound one.
@@ -15,9 +15,9 @@ pub fn http_head(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// Those of a request that a client sent.
-pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
+pub fn http_body(body: &ByteView, json_length: usize) -> Result<usize, Error> {
     let regions = Regions::default();
-    let limits = infer::decode::Limits {
+    let limits = infer::decode::JsonLimits {
         input_bytes_max: 64 << 20,
         strict_integers: false,
     };
@@ -29,6 +29,6 @@ pub fn http_body(body: &View, json_length: usize) -> Result<usize, Error> {
 ///
 /// # Errors
 /// As for the JSON of a request.
-pub fn http_json(text: &View) -> Result<(), Error> {
-    Document::parse(text.clone()).map(drop)
+pub fn http_json(text: &ByteView) -> Result<(), Error> {
+    JsonDocument::parse(text.clone()).map(drop)
 }

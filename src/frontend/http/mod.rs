@@ -27,9 +27,9 @@ mod trace;
 
 use std::rc::Rc;
 
-use crate::shard::{Presence, Shard, Stream};
+use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 /// Serves one connection of the inference protocol until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
-    connection::serve(shard, stream, presence, service::Inference).await;
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
+    connection::serve(shard, stream, presence, service::InferenceService).await;
 }

@@ -4,18 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Error, LOAD_FILES_MAX, Overrides, documents};
-use conch_memory::{Charge, View, try_text};
+use conch_memory::{ByteView, Charge, try_text};
 
-use super::answer::Answer;
+use super::answer::HttpResponse;
 use super::base64;
 use super::infer::decode::OFFLOAD_FROM_BYTES;
-use super::json::{Document, Value};
+use super::json::{JsonDocument, JsonValue};
 use crate::api;
 use crate::aside::aside;
 use crate::shard::Shard;
 
 /// The repository index; the body may ask for ready models only.
-pub(super) async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error> {
+pub(super) async fn index(shard: &Rc<Shard>, body: ByteView) -> Result<HttpResponse, Error> {
     let ready_only = with_json(shard, body, |root| match root.find("ready") {
         Some(ready) => ready
             .as_bool()
@@ -30,16 +30,16 @@ pub(super) async fn index(shard: &Rc<Shard>, body: View) -> Result<Answer, Error
         Ok(server.index(ready_only.unwrap_or(false)))
     })?
     .await?;
-    Ok(Answer::json(documents::index(&rows).into_bytes()))
+    Ok(HttpResponse::json(documents::index(&rows).into_bytes()))
 }
 
 /// Loads or unloads model `name`. What is wrong with the request comes first, as upstream.
 pub(super) async fn control(
     shard: &Rc<Shard>,
-    body: View,
+    body: ByteView,
     name: Box<str>,
     is_load: bool,
-) -> Result<Answer, Error> {
+) -> Result<HttpResponse, Error> {
     let server = Arc::clone(&shard.server);
     if is_load {
         let overrides = match body.is_empty() {
@@ -63,10 +63,10 @@ pub(super) async fn control(
         let with_dependents = with_dependents.unwrap_or(false);
         aside(move || server.unload_model(&name, with_dependents))?.await?;
     }
-    Ok(Answer::json(Vec::new()))
+    Ok(HttpResponse::json(Vec::new()))
 }
 
-fn read_overrides(root: Value<'_>) -> Result<Overrides, Error> {
+fn read_overrides(root: JsonValue<'_>) -> Result<Overrides, Error> {
     let mut overrides = Overrides::default();
     let Some(parameters) = root.find("parameters") else {
         return Ok(overrides);
@@ -100,7 +100,7 @@ fn read_overrides(root: Value<'_>) -> Result<Overrides, Error> {
 }
 
 /// Anything but a boolean counts as false: upstream notices, and goes on.
-fn read_unload_dependents(root: Value<'_>) -> Result<bool, Error> {
+fn read_unload_dependents(root: JsonValue<'_>) -> Result<bool, Error> {
     let wanted = root
         .find("parameters")
         .and_then(|parameters| parameters.find("unload_dependents"));
@@ -110,8 +110,8 @@ fn read_unload_dependents(root: Value<'_>) -> Result<bool, Error> {
 /// What `read` makes of the body's JSON; none if there is no body. For requests that name things, and bring none.
 pub(crate) async fn with_json<T: Send + 'static>(
     shard: &Rc<Shard>,
-    body: View,
-    read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
+    body: ByteView,
+    read: impl FnOnce(JsonValue<'_>) -> Result<T, Error> + Send + 'static,
 ) -> Result<Option<T>, Error> {
     if body.is_empty() {
         return Ok(None);
@@ -124,7 +124,7 @@ pub(crate) async fn with_json<T: Send + 'static>(
 ///
 /// # Errors
 /// INVALID_ARG.
-pub(super) fn check_size(body: &View) -> Result<(), Error> {
+pub(super) fn check_size(body: &ByteView) -> Result<(), Error> {
     if body.len() <= api::CONTROL_BYTES_MAX {
         return Ok(());
     }
@@ -134,15 +134,15 @@ pub(super) fn check_size(body: &View) -> Result<(), Error> {
 /// What `read` makes of the body's JSON, which must be there. A large one is parsed off the shard.
 pub(super) async fn parse_json<T: Send + 'static>(
     shard: &Rc<Shard>,
-    body: View,
-    read: impl FnOnce(Value<'_>) -> Result<T, Error> + Send + 'static,
+    body: ByteView,
+    read: impl FnOnce(JsonValue<'_>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let limit_bytes = shard.options.http_input_bytes_max;
     if body.len() as u64 > limit_bytes {
         return Err(too_long(body.len() as u64, limit_bytes));
     }
     let length = body.len();
-    let parse = move || read(Document::parse(body)?.root());
+    let parse = move || read(JsonDocument::parse(body)?.root());
     if length >= OFFLOAD_FROM_BYTES {
         Box::pin(shard.offload(length as u64, parse)).await
     } else {
@@ -161,8 +161,8 @@ pub(crate) fn too_long(length: u64, limit_bytes: u64) -> Error {
 mod tests {
     use super::*;
 
-    fn document(text: &str) -> Document {
-        Document::parse(View::copy_of(text.as_bytes())).unwrap()
+    fn document(text: &str) -> JsonDocument {
+        JsonDocument::parse(ByteView::copy_of(text.as_bytes())).unwrap()
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! From path to operation, as upstream's patterns have it.
 
-use conch_engine::regions::Kind;
+use conch_engine::regions::RegionKind;
 
-use crate::access::{Access, Category, Guarded};
+use crate::access::{Access, Category, GuardedRoute};
 use crate::api::regions::RegionAction;
 
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route<'a> {
+pub(crate) enum HttpRoute<'a> {
     ServerMetadata,
     Live,
     Ready,
     Model {
         name: &'a str,
         version: Option<&'a str>,
-        operation: Operation,
+        operation: ModelOperation,
     },
     Statistics,
     Logging,
@@ -27,7 +27,7 @@ pub(crate) enum Route<'a> {
         names_repository: bool,
     },
     SharedMemory {
-        kind: Kind,
+        kind: RegionKind,
         /// Empty for all.
         region: &'a str,
         action: RegionAction,
@@ -37,7 +37,7 @@ pub(crate) enum Route<'a> {
 
 /// What is asked of one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum ModelOperation {
     Metadata,
     Ready,
     Config,
@@ -48,33 +48,35 @@ pub(crate) enum Operation {
     TraceSetting,
 }
 
-impl Guarded for Route<'_> {
+impl GuardedRoute for HttpRoute<'_> {
     fn access(&self) -> Access {
         Access::Of(match self {
-            Route::Live | Route::Ready => Category::Health,
-            Route::ServerMetadata => Category::Metadata,
-            Route::Model { operation, .. } => operation.category(),
-            Route::Statistics => Category::Statistics,
-            Route::Logging => Category::Logging,
-            Route::TraceSetting => Category::Trace,
-            Route::RepositoryIndex | Route::RepositoryControl { .. } => Category::ModelRepository,
-            Route::SharedMemory { .. } => Category::SharedMemory,
-            Route::Unknown => return Access::Open,
+            HttpRoute::Live | HttpRoute::Ready => Category::Health,
+            HttpRoute::ServerMetadata => Category::Metadata,
+            HttpRoute::Model { operation, .. } => operation.category(),
+            HttpRoute::Statistics => Category::Statistics,
+            HttpRoute::Logging => Category::Logging,
+            HttpRoute::TraceSetting => Category::Trace,
+            HttpRoute::RepositoryIndex | HttpRoute::RepositoryControl { .. } => {
+                Category::ModelRepository
+            }
+            HttpRoute::SharedMemory { .. } => Category::SharedMemory,
+            HttpRoute::Unknown => return Access::Open,
         })
     }
 }
 
-impl Operation {
+impl ModelOperation {
     fn category(self) -> Category {
         match self {
-            Operation::Metadata => Category::Metadata,
-            Operation::Ready => Category::Health,
-            Operation::Config => Category::ModelConfig,
-            Operation::Statistics => Category::Statistics,
-            Operation::Infer | Operation::Generate | Operation::GenerateStream => {
+            ModelOperation::Metadata => Category::Metadata,
+            ModelOperation::Ready => Category::Health,
+            ModelOperation::Config => Category::ModelConfig,
+            ModelOperation::Statistics => Category::Statistics,
+            ModelOperation::Infer | ModelOperation::Generate | ModelOperation::GenerateStream => {
                 Category::Inference
             }
-            Operation::TraceSetting => Category::Trace,
+            ModelOperation::TraceSetting => Category::Trace,
         }
     }
 }
@@ -82,41 +84,43 @@ impl Operation {
 /// Segments of the longest path: `/v2/models/<name>/versions/<version>/trace/setting`.
 const SEGMENTS_MAX: usize = 8;
 
-pub(crate) fn route(path: &str) -> Route<'_> {
+pub(crate) fn route(path: &str) -> HttpRoute<'_> {
     match path.strip_prefix('/') {
         Some(path) => below_root(path),
-        None => Route::Unknown,
+        None => HttpRoute::Unknown,
     }
 }
 
 /// [`route`] for a path without its first slash.
-pub(crate) fn below_root(path: &str) -> Route<'_> {
+pub(crate) fn below_root(path: &str) -> HttpRoute<'_> {
     let mut segments = [""; SEGMENTS_MAX];
     let mut count = 0;
     for segment in path.split('/') {
         // Trailing and double slashes make other paths, as upstream's do.
         let Some(place) = segments.get_mut(count).filter(|_| !segment.is_empty()) else {
-            return Route::Unknown;
+            return HttpRoute::Unknown;
         };
         *place = segment;
         count += 1;
     }
     match segments.get(..count).unwrap_or(&[]) {
-        ["v2"] => Route::ServerMetadata,
-        ["v2", "health", "live"] => Route::Live,
-        ["v2", "health", "ready"] => Route::Ready,
-        ["v2", "models", "stats"] => Route::Statistics,
-        ["v2", "logging"] => Route::Logging,
-        ["v2", "trace", "setting"] => Route::TraceSetting,
+        ["v2"] => HttpRoute::ServerMetadata,
+        ["v2", "health", "live"] => HttpRoute::Live,
+        ["v2", "health", "ready"] => HttpRoute::Ready,
+        ["v2", "models", "stats"] => HttpRoute::Statistics,
+        ["v2", "logging"] => HttpRoute::Logging,
+        ["v2", "trace", "setting"] => HttpRoute::TraceSetting,
         ["v2", "models", name, rest @ ..] => model(name, rest),
-        ["v2", "repository", "index"] | ["v2", "repository", _, "index"] => Route::RepositoryIndex,
+        ["v2", "repository", "index"] | ["v2", "repository", _, "index"] => {
+            HttpRoute::RepositoryIndex
+        }
         [
             "v2",
             "repository",
             "models",
             name,
             action @ ("load" | "unload"),
-        ] => Route::RepositoryControl {
+        ] => HttpRoute::RepositoryControl {
             name,
             is_load: *action == "load",
             names_repository: false,
@@ -128,37 +132,37 @@ pub(crate) fn below_root(path: &str) -> Route<'_> {
             "models",
             name,
             action @ ("load" | "unload"),
-        ] => Route::RepositoryControl {
+        ] => HttpRoute::RepositoryControl {
             name,
             is_load: *action == "load",
             names_repository: true,
         },
         ["v2", memory, action] => shared_memory(memory, "", action),
         ["v2", memory, "region", region, action] => shared_memory(memory, region, action),
-        _ => Route::Unknown,
+        _ => HttpRoute::Unknown,
     }
 }
 
-fn shared_memory<'a>(memory: &str, region: &'a str, action: &str) -> Route<'a> {
+fn shared_memory<'a>(memory: &str, region: &'a str, action: &str) -> HttpRoute<'a> {
     let kind = match memory {
-        "systemsharedmemory" => Kind::System,
-        "cudasharedmemory" => Kind::Cuda,
-        _ => return Route::Unknown,
+        "systemsharedmemory" => RegionKind::System,
+        "cudasharedmemory" => RegionKind::Cuda,
+        _ => return HttpRoute::Unknown,
     };
     let action = match action {
         "status" => RegionAction::Status,
         "register" => RegionAction::Register,
         "unregister" => RegionAction::Unregister,
-        _ => return Route::Unknown,
+        _ => return HttpRoute::Unknown,
     };
-    Route::SharedMemory {
+    HttpRoute::SharedMemory {
         kind,
         region,
         action,
     }
 }
 
-fn model<'a>(name: &'a str, rest: &[&'a str]) -> Route<'a> {
+fn model<'a>(name: &'a str, rest: &[&'a str]) -> HttpRoute<'a> {
     let (version, rest) = match rest {
         ["versions", version, rest @ ..] if version.bytes().all(|byte| byte.is_ascii_digit()) => {
             (Some(*version), rest)
@@ -166,17 +170,17 @@ fn model<'a>(name: &'a str, rest: &[&'a str]) -> Route<'a> {
         _ => (None, rest),
     };
     let operation = match rest {
-        [] => Operation::Metadata,
-        ["ready"] => Operation::Ready,
-        ["config"] => Operation::Config,
-        ["stats"] => Operation::Statistics,
-        ["infer"] => Operation::Infer,
-        ["generate"] => Operation::Generate,
-        ["generate_stream"] => Operation::GenerateStream,
-        ["trace", "setting"] if version.is_none() => Operation::TraceSetting,
-        _ => return Route::Unknown,
+        [] => ModelOperation::Metadata,
+        ["ready"] => ModelOperation::Ready,
+        ["config"] => ModelOperation::Config,
+        ["stats"] => ModelOperation::Statistics,
+        ["infer"] => ModelOperation::Infer,
+        ["generate"] => ModelOperation::Generate,
+        ["generate_stream"] => ModelOperation::GenerateStream,
+        ["trace", "setting"] if version.is_none() => ModelOperation::TraceSetting,
+        _ => return HttpRoute::Unknown,
     };
-    Route::Model {
+    HttpRoute::Model {
         name,
         version,
         operation,
@@ -189,62 +193,71 @@ mod tests {
 
     #[test]
     fn paths() {
-        let model = |name, version, operation| Route::Model {
+        let model = |name, version, operation| HttpRoute::Model {
             name,
             version,
             operation,
         };
         for (path, expected) in [
-            ("/v2", Route::ServerMetadata),
-            ("/v2/", Route::Unknown),
-            ("/", Route::Unknown),
-            ("", Route::Unknown),
-            ("v2", Route::Unknown),
-            ("//v2", Route::Unknown),
-            ("/v2/health/live", Route::Live),
-            ("/v2/health/ready", Route::Ready),
-            ("/v2/health", Route::Unknown),
-            ("/v2/health/ready/", Route::Unknown),
-            ("/v2/models/stats", Route::Statistics),
-            ("/v2/models", Route::Unknown),
-            ("/v2/models/m", model("m", None, Operation::Metadata)),
-            ("/v2/models/m/", Route::Unknown),
-            ("/v2/models/m/versions", Route::Unknown),
+            ("/v2", HttpRoute::ServerMetadata),
+            ("/v2/", HttpRoute::Unknown),
+            ("/", HttpRoute::Unknown),
+            ("", HttpRoute::Unknown),
+            ("v2", HttpRoute::Unknown),
+            ("//v2", HttpRoute::Unknown),
+            ("/v2/health/live", HttpRoute::Live),
+            ("/v2/health/ready", HttpRoute::Ready),
+            ("/v2/health", HttpRoute::Unknown),
+            ("/v2/health/ready/", HttpRoute::Unknown),
+            ("/v2/models/stats", HttpRoute::Statistics),
+            ("/v2/models", HttpRoute::Unknown),
+            ("/v2/models/m", model("m", None, ModelOperation::Metadata)),
+            ("/v2/models/m/", HttpRoute::Unknown),
+            ("/v2/models/m/versions", HttpRoute::Unknown),
             (
                 "/v2/models/m/versions/1",
-                model("m", Some("1"), Operation::Metadata),
+                model("m", Some("1"), ModelOperation::Metadata),
             ),
-            ("/v2/models/m/versions/x/infer", Route::Unknown),
-            ("/v2/models/m/versions/-1/infer", Route::Unknown),
+            ("/v2/models/m/versions/x/infer", HttpRoute::Unknown),
+            ("/v2/models/m/versions/-1/infer", HttpRoute::Unknown),
             (
                 "/v2/models/m/versions/12/infer",
-                model("m", Some("12"), Operation::Infer),
+                model("m", Some("12"), ModelOperation::Infer),
             ),
-            ("/v2/models/m/infer", model("m", None, Operation::Infer)),
+            (
+                "/v2/models/m/infer",
+                model("m", None, ModelOperation::Infer),
+            ),
             (
                 "/v2/models/m/stats",
-                model("m", None, Operation::Statistics),
+                model("m", None, ModelOperation::Statistics),
             ),
-            ("/v2/models/m/ready", model("m", None, Operation::Ready)),
-            ("/v2/models/m/config", model("m", None, Operation::Config)),
+            (
+                "/v2/models/m/ready",
+                model("m", None, ModelOperation::Ready),
+            ),
+            (
+                "/v2/models/m/config",
+                model("m", None, ModelOperation::Config),
+            ),
             (
                 "/v2/models/m/generate",
-                model("m", None, Operation::Generate),
+                model("m", None, ModelOperation::Generate),
             ),
             (
                 "/v2/models/m/generate_stream",
-                model("m", None, Operation::GenerateStream),
+                model("m", None, ModelOperation::GenerateStream),
             ),
             (
                 "/v2/models/m/trace/setting",
-                model("m", None, Operation::TraceSetting),
+                model("m", None, ModelOperation::TraceSetting),
             ),
-            ("/v2/models/m/versions/1/trace/setting", Route::Unknown),
-            ("/v2/repository/index", Route::RepositoryIndex),
-            ("/v2/repository/r/index", Route::RepositoryIndex),
+            ("/v2/models/m/versions/1/trace/setting", HttpRoute::Unknown),
+            ("/v2/repository/index", HttpRoute::RepositoryIndex),
+            ("/v2/repository/r/index", HttpRoute::RepositoryIndex),
             (
                 "/v2/repository/models/m/load",
-                Route::RepositoryControl {
+                HttpRoute::RepositoryControl {
                     name: "m",
                     is_load: true,
                     names_repository: false,
@@ -252,37 +265,40 @@ mod tests {
             ),
             (
                 "/v2/repository/r/models/m/unload",
-                Route::RepositoryControl {
+                HttpRoute::RepositoryControl {
                     name: "m",
                     is_load: false,
                     names_repository: true,
                 },
             ),
-            ("/v2/repository/models/m/reload", Route::Unknown),
-            ("/v2/repository/models/m/reload", Route::Unknown),
+            ("/v2/repository/models/m/reload", HttpRoute::Unknown),
+            ("/v2/repository/models/m/reload", HttpRoute::Unknown),
             (
                 "/v2/systemsharedmemory/status",
-                Route::SharedMemory {
-                    kind: Kind::System,
+                HttpRoute::SharedMemory {
+                    kind: RegionKind::System,
                     region: "",
                     action: RegionAction::Status,
                 },
             ),
             (
                 "/v2/cudasharedmemory/region/r/register",
-                Route::SharedMemory {
-                    kind: Kind::Cuda,
+                HttpRoute::SharedMemory {
+                    kind: RegionKind::Cuda,
                     region: "r",
                     action: RegionAction::Register,
                 },
             ),
-            ("/v2/systemsharedmemory/list", Route::Unknown),
-            ("/v2/sharedmemory/status", Route::Unknown),
-            ("/v2/systemsharedmemory/region/r/s/status", Route::Unknown),
-            ("/v2/systemsharedmemory/region/r", Route::Unknown),
-            ("/v2/logging", Route::Logging),
-            ("/v2/trace/setting", Route::TraceSetting),
-            ("/a/b/c/d/e/f/g/h/i/j", Route::Unknown),
+            ("/v2/systemsharedmemory/list", HttpRoute::Unknown),
+            ("/v2/sharedmemory/status", HttpRoute::Unknown),
+            (
+                "/v2/systemsharedmemory/region/r/s/status",
+                HttpRoute::Unknown,
+            ),
+            ("/v2/systemsharedmemory/region/r", HttpRoute::Unknown),
+            ("/v2/logging", HttpRoute::Logging),
+            ("/v2/trace/setting", HttpRoute::TraceSetting),
+            ("/a/b/c/d/e/f/g/h/i/j", HttpRoute::Unknown),
         ] {
             assert_eq!(route(path), expected, "{path}");
         }

@@ -4,43 +4,45 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::readiness::{Inquiry, Readiness};
+use conch_engine::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::{Error, ModelVersion, Tenant, documents};
 use conch_log as log;
-use conch_memory::View;
+use conch_memory::ByteView;
 
-use super::answer::{Answer, ContentType};
+use super::answer::{ContentType, HttpResponse};
 use super::coding;
-use super::connection::{Body, Closed, Connection, Placement, Service, freeze};
+use super::connection::{
+    BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
+};
 use super::deadline;
 use super::dialect::Dialect;
-use super::generate::Generate;
-use super::head::{Framing, Head, Method};
-use super::infer::decode::{self, Limits, decode};
+use super::generate::GenerateCall;
+use super::head::{BodyFraming, HttpMethod, RequestHead};
+use super::infer::decode::{self, JsonLimits, decode};
 use super::infer::encode::{self, encode};
 use super::json::write;
 use super::repository;
-use super::route::{Operation, Route, route};
+use super::route::{HttpRoute, ModelOperation, route};
 use super::{logging, shared_memory, trace};
-use crate::access::Granted;
+use crate::access::GrantedRoute;
 use crate::api;
 use crate::api::regions::{self, RegionAction};
 use crate::coding::packed_bytes_max;
-use crate::coding::{Coding, DEFLATE_IN_PLACE_BYTES};
-use crate::forward::{self, Collector, Forwarded, HeaderPattern};
-use crate::shard::{Lease, Shard};
-use crate::trace::Traced;
+use crate::coding::{ContentCoding, DEFLATE_IN_PLACE_BYTES};
+use crate::forward::{self, ForwardedHeaders, HeaderCollector, HeaderPattern};
+use crate::shard::{ModelLease, Shard};
+use crate::trace::ActiveTrace;
 
-pub(crate) struct Inference;
+pub(crate) struct InferenceService;
 
 /// What is left to do once the head is known.
-pub(crate) enum Plan {
-    Answer(Box<Answer>),
+pub(crate) enum RequestPlan {
+    Answer(Box<HttpResponse>),
     /// Backends are asked whether they are ready.
     Ready {
-        inquiry: Box<Inquiry>,
-        subject: Subject,
-        wanted: JsonWish,
+        inquiry: Box<ReadinessProbe>,
+        subject: ReadinessSubject,
+        wanted: HealthJson,
     },
     Index,
     Control {
@@ -48,14 +50,14 @@ pub(crate) enum Plan {
         is_load: bool,
     },
     /// Settings that a body changes.
-    Settings(Settings),
-    Infer(Infer),
-    Generate(Box<Generate>),
-    SharedMemory(shared_memory::Request),
+    Settings(SettingsKind),
+    Infer(InferCall),
+    Generate(Box<GenerateCall>),
+    SharedMemory(shared_memory::RegionRequest),
 }
 
 /// Which settings.
-pub(crate) enum Settings {
+pub(crate) enum SettingsKind {
     Logging,
     /// Of a model, or of the server.
     Trace(Option<Box<str>>),
@@ -63,16 +65,16 @@ pub(crate) enum Settings {
 
 /// The beginning of the JSON that the client asks for in an answer about health, up to the value; none for upstream's answers, which
 /// have no body when all is well.
-type JsonWish = Option<Box<str>>;
+type HealthJson = Option<Box<str>>;
 
 /// Whose readiness is asked for.
 #[derive(Clone, Copy)]
-pub(crate) enum Subject {
+pub(crate) enum ReadinessSubject {
     Server,
     Model,
 }
 
-pub(crate) struct Infer {
+pub(crate) struct InferCall {
     model: Arc<ModelVersion>,
     /// The version that was asked for.
     version: Option<i64>,
@@ -81,13 +83,13 @@ pub(crate) struct Infer {
     /// The body is compressed.
     is_packed: bool,
     /// How the answer is to be compressed.
-    answers_in: Option<Coding>,
+    answers_in: Option<ContentCoding>,
     /// By the client's own clock hand, if it may set one.
     deadline_ns: Option<u64>,
-    forwarded: Forwarded,
+    forwarded: ForwardedHeaders,
     tenant: Option<Tenant>,
-    lease: Lease,
-    traced: Option<Arc<Traced>>,
+    lease: ModelLease,
+    traced: Option<Arc<ActiveTrace>>,
 }
 
 /// Where the JSON of the body ends.
@@ -97,59 +99,65 @@ enum JsonLength {
     Later(Option<Box<str>>),
 }
 
-impl Service for Inference {
-    type Route<'a> = Route<'a>;
-    type Plan = Plan;
+impl HttpService for InferenceService {
+    type Route<'a> = HttpRoute<'a>;
+    type Plan = RequestPlan;
 
-    fn route<'a>(&self, _shard: &'a Shard, head: &'a Head<'_>) -> Route<'a> {
+    fn route<'a>(&self, _shard: &'a Shard, head: &'a RequestHead<'_>) -> HttpRoute<'a> {
         log::verbose!(1, "HTTP request: {:?} {}", head.method, head.path);
         route(head.path)
     }
 
-    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, route: Granted<Route<'_>>) -> Plan {
+    fn plan(
+        &self,
+        shard: &Rc<Shard>,
+        head: &RequestHead<'_>,
+        route: GrantedRoute<HttpRoute<'_>>,
+    ) -> RequestPlan {
         plan_route(shard, head, route, Dialect::Triton)
     }
 
     fn wanted<'a>(
         &'a self,
-        head: &'a Head<'_>,
-        route: &'a Route<'_>,
+        head: &'a RequestHead<'_>,
+        route: &'a HttpRoute<'_>,
     ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
         match route {
-            Route::Model {
+            HttpRoute::Model {
                 name,
                 version,
-                operation: Operation::Infer | Operation::Generate | Operation::GenerateStream,
-            } if head.method == Method::Post => Some((Cow::Borrowed(name), *version)),
+                operation:
+                    ModelOperation::Infer | ModelOperation::Generate | ModelOperation::GenerateStream,
+            } if head.method == HttpMethod::Post => Some((Cow::Borrowed(name), *version)),
             _ => None,
         }
     }
 
-    fn keep(&self, plan: &mut Plan, lease: Lease) {
+    fn keep(&self, plan: &mut RequestPlan, lease: ModelLease) {
         match plan {
-            Plan::Infer(infer) => infer.lease = lease,
-            Plan::Generate(generate) => generate.keep(lease),
+            RequestPlan::Infer(infer) => infer.lease = lease,
+            RequestPlan::Generate(generate) => generate.keep(lease),
             _ => {}
         }
     }
 
-    fn plan_refusal(&self, answer: Answer) -> Plan {
-        Plan::Answer(Box::new(answer))
+    fn plan_refusal(&self, answer: HttpResponse) -> RequestPlan {
+        RequestPlan::Answer(Box::new(answer))
     }
 
-    fn is_at_once(&self, plan: &Plan) -> bool {
-        matches!(plan, Plan::Answer(_))
+    fn is_at_once(&self, plan: &RequestPlan) -> bool {
+        matches!(plan, RequestPlan::Answer(_))
     }
 
-    fn placement(&self, plan: &Plan) -> Option<Placement> {
+    fn placement(&self, plan: &RequestPlan) -> Option<BodyPlacement> {
         match plan {
-            Plan::Answer(_) | Plan::Ready { .. } => None,
-            Plan::Index
-            | Plan::Control { .. }
-            | Plan::Generate(_)
-            | Plan::Settings(_)
-            | Plan::SharedMemory(_) => Some(Placement { json_length: 0 }),
-            Plan::Infer(infer) => Some(Placement {
+            RequestPlan::Answer(_) | RequestPlan::Ready { .. } => None,
+            RequestPlan::Index
+            | RequestPlan::Control { .. }
+            | RequestPlan::Generate(_)
+            | RequestPlan::Settings(_)
+            | RequestPlan::SharedMemory(_) => Some(BodyPlacement { json_length: 0 }),
+            RequestPlan::Infer(infer) => Some(BodyPlacement {
                 json_length: match &infer.json_length {
                     JsonLength::Known(length) => *length,
                     JsonLength::Later(text) => text
@@ -163,45 +171,47 @@ impl Service for Inference {
 
     async fn answer(
         &self,
-        plan: Plan,
-        body: Option<Body>,
+        plan: RequestPlan,
+        body: Option<ReceivedBody>,
         scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed> {
-        let body = body.map_or_else(View::empty, freeze);
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed> {
+        let body = body.map_or_else(ByteView::empty, freeze);
         match plan {
-            Plan::Answer(answer) => Ok(*answer),
-            Plan::Ready {
+            RequestPlan::Answer(answer) => Ok(*answer),
+            RequestPlan::Ready {
                 inquiry,
                 subject,
                 wanted,
             } => {
-                let is_ready = api::Patient::new(*inquiry).await;
+                let is_ready = api::ProbeWithTimeout::new(*inquiry).await;
                 Ok(ready_answer(is_ready, subject, wanted))
             }
             // Boxed, as they are rare: what they keep would make every connection larger.
-            Plan::Index => Ok(Box::pin(repository::index(&connection.shard, body))
+            RequestPlan::Index => Ok(Box::pin(repository::index(&connection.shard, body))
                 .await
-                .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
-            Plan::Control { name, is_load } => {
+                .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json))),
+            RequestPlan::Control { name, is_load } => {
                 let control = repository::control(&connection.shard, body, name, is_load);
                 Ok(Box::pin(control)
                     .await
-                    .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
+                    .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json)))
             }
-            Plan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
-            Plan::Settings(settings) => Ok(Box::pin(change(&connection.shard, body, settings))
-                .await
-                .unwrap_or_else(|error| Answer::error(&error, ContentType::Json))),
-            Plan::SharedMemory(request) => {
+            RequestPlan::Generate(generate) => Box::pin(generate.run(body, connection)).await,
+            RequestPlan::Settings(settings) => {
+                Ok(Box::pin(change(&connection.shard, body, settings))
+                    .await
+                    .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json)))
+            }
+            RequestPlan::SharedMemory(request) => {
                 let answer = shared_memory::answer(&connection.shard, body, request);
                 Ok(Box::pin(answer)
                     .await
-                    .unwrap_or_else(|error| Answer::error(&error, ContentType::Json)))
+                    .unwrap_or_else(|error| HttpResponse::error(&error, ContentType::Json)))
             }
-            Plan::Infer(infer) => match infer.run(body, scratch, connection).await? {
+            RequestPlan::Infer(infer) => match infer.run(body, scratch, connection).await? {
                 Ok(answer) => Ok(answer),
-                Err((error, content_type)) => Ok(Answer::error(&error, content_type)),
+                Err((error, content_type)) => Ok(HttpResponse::error(&error, content_type)),
             },
         }
     }
@@ -210,101 +220,111 @@ impl Service for Inference {
 /// What a route of this protocol, let through on whichever listener, is answered with.
 pub(crate) fn plan_route(
     shard: &Rc<Shard>,
-    head: &Head<'_>,
-    route: Granted<Route<'_>>,
+    head: &RequestHead<'_>,
+    route: GrantedRoute<HttpRoute<'_>>,
     dialect: Dialect,
-) -> Plan {
+) -> RequestPlan {
     let route = route.into_inner();
     if let Some(error) = json_refusal(shard, head, route) {
-        return Plan::Answer(Box::new(Answer::error(&error, ContentType::Json)));
+        return RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Json)));
     }
     match route {
-        Route::RepositoryIndex if head.method == Method::Post => Plan::Index,
-        Route::RepositoryControl {
+        HttpRoute::RepositoryIndex if head.method == HttpMethod::Post => RequestPlan::Index,
+        HttpRoute::RepositoryControl {
             name,
             is_load,
             names_repository: false,
-        } if head.method == Method::Post => Plan::Control {
+        } if head.method == HttpMethod::Post => RequestPlan::Control {
             name: name.into(),
             is_load,
         },
-        Route::Model {
+        HttpRoute::Model {
             name,
             version,
-            operation: Operation::Infer,
-        } if head.method == Method::Post => match plan_infer(shard, head, (name, version), dialect)
-        {
-            Ok(infer) => Plan::Infer(infer),
-            Err(answer) => Plan::Answer(answer),
-        },
-        Route::Model {
-            name,
-            version,
-            operation: operation @ (Operation::Generate | Operation::GenerateStream),
-        } if head.method == Method::Post => {
-            let is_stream = operation == Operation::GenerateStream;
-            let limit_bytes = shard.options.http_input_bytes_max;
-            let plan = Generate::plan(shard, head, name, version, is_stream).and_then(|plan| {
-                match head.framing {
-                    Framing::Length(length) if length > limit_bytes => {
-                        Err(repository::too_long(length, limit_bytes))
-                    }
-                    _ => Ok(plan),
-                }
-            });
-            match plan {
-                Ok(generate) => Plan::Generate(Box::new(generate)),
-                Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Json))),
+            operation: ModelOperation::Infer,
+        } if head.method == HttpMethod::Post => {
+            match plan_infer(shard, head, (name, version), dialect) {
+                Ok(infer) => RequestPlan::Infer(infer),
+                Err(answer) => RequestPlan::Answer(answer),
             }
         }
-        Route::SharedMemory {
+        HttpRoute::Model {
+            name,
+            version,
+            operation: operation @ (ModelOperation::Generate | ModelOperation::GenerateStream),
+        } if head.method == HttpMethod::Post => {
+            let is_stream = operation == ModelOperation::GenerateStream;
+            let limit_bytes = shard.options.http_input_bytes_max;
+            let plan =
+                GenerateCall::plan(shard, head, name, version, is_stream).and_then(
+                    |plan| match head.framing {
+                        BodyFraming::Length(length) if length > limit_bytes => {
+                            Err(repository::too_long(length, limit_bytes))
+                        }
+                        _ => Ok(plan),
+                    },
+                );
+            match plan {
+                Ok(generate) => RequestPlan::Generate(Box::new(generate)),
+                Err(error) => {
+                    RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Json)))
+                }
+            }
+        }
+        HttpRoute::SharedMemory {
             kind,
             region,
             action,
-        } if (head.method == Method::Get) == (action == RegionAction::Status)
-            && matches!(head.method, Method::Get | Method::Post) =>
+        } if (head.method == HttpMethod::Get) == (action == RegionAction::Status)
+            && matches!(head.method, HttpMethod::Get | HttpMethod::Post) =>
         {
-            Plan::SharedMemory(shared_memory::Request {
+            RequestPlan::SharedMemory(shared_memory::RegionRequest {
                 kind,
                 action,
                 name: region.into(),
             })
         }
-        Route::Logging if head.method == Method::Post => Plan::Settings(Settings::Logging),
-        Route::TraceSetting if head.method == Method::Post => Plan::Settings(Settings::Trace(None)),
-        Route::Model {
+        HttpRoute::Logging if head.method == HttpMethod::Post => {
+            RequestPlan::Settings(SettingsKind::Logging)
+        }
+        HttpRoute::TraceSetting if head.method == HttpMethod::Post => {
+            RequestPlan::Settings(SettingsKind::Trace(None))
+        }
+        HttpRoute::Model {
             name,
-            operation: Operation::TraceSetting,
+            operation: ModelOperation::TraceSetting,
             ..
-        } if head.method == Method::Post => Plan::Settings(Settings::Trace(Some(name.into()))),
-        Route::Ready if head.method.is_read() => plan_ready(shard, head),
-        Route::Model {
+        } if head.method == HttpMethod::Post => {
+            RequestPlan::Settings(SettingsKind::Trace(Some(name.into())))
+        }
+        HttpRoute::Ready if head.method.is_read() => plan_ready(shard, head),
+        HttpRoute::Model {
             name,
             version,
-            operation: Operation::Ready,
+            operation: ModelOperation::Ready,
         } if head.method.is_read() => plan_model_ready(shard, head, name, version),
-        route => Plan::Answer(Box::new(answer_at_once(shard, head, route))),
+        route => RequestPlan::Answer(Box::new(answer_at_once(shard, head, route))),
     }
 }
 
 /// What is wrong with a body that is JSON from end to end and too long: nobody need receive it to know.
-fn json_refusal(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Option<Error> {
+fn json_refusal(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_>) -> Option<Error> {
     let is_json = matches!(
         route,
-        Route::RepositoryIndex
-            | Route::RepositoryControl { .. }
-            | Route::SharedMemory { .. }
-            | Route::Logging
-            | Route::TraceSetting
-            | Route::Model {
-                operation: Operation::TraceSetting,
+        HttpRoute::RepositoryIndex
+            | HttpRoute::RepositoryControl { .. }
+            | HttpRoute::SharedMemory { .. }
+            | HttpRoute::Logging
+            | HttpRoute::TraceSetting
+            | HttpRoute::Model {
+                operation: ModelOperation::TraceSetting,
                 ..
             }
     );
     let limit_bytes = shard.options.http_input_bytes_max;
     match head.framing {
-        Framing::Length(length)
-            if is_json && head.method == Method::Post && length > limit_bytes =>
+        BodyFraming::Length(length)
+            if is_json && head.method == HttpMethod::Post && length > limit_bytes =>
         {
             Some(repository::too_long(length, limit_bytes))
         }
@@ -312,20 +332,24 @@ fn json_refusal(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Option<
     }
 }
 
-async fn change(shard: &Rc<Shard>, body: View, settings: Settings) -> Result<Answer, Error> {
+async fn change(
+    shard: &Rc<Shard>,
+    body: ByteView,
+    settings: SettingsKind,
+) -> Result<HttpResponse, Error> {
     match settings {
-        Settings::Logging => logging::update(shard, body).await,
-        Settings::Trace(model) => trace::update(shard, body, model).await,
+        SettingsKind::Logging => logging::update(shard, body).await,
+        SettingsKind::Trace(model) => trace::update(shard, body, model).await,
     }
 }
 
 fn plan_infer(
     shard: &Rc<Shard>,
-    head: &Head<'_>,
+    head: &RequestHead<'_>,
     (name, version): (&str, Option<&str>),
     dialect: Dialect,
-) -> Result<Infer, Box<Answer>> {
-    let plain = |error: Error| Box::new(Answer::error(&error, ContentType::Plain));
+) -> Result<InferCall, Box<HttpResponse>> {
+    let plain = |error: Error| Box::new(HttpResponse::error(&error, ContentType::Plain));
     let version = api::parse_version(version.unwrap_or("")).map_err(plain)?;
     shard.server.check_serving().map_err(plain)?;
     let model = shard.find(name, version).map_err(plain)?;
@@ -342,7 +366,7 @@ fn plan_infer(
         // The other dialects have no encodings.
         _ if dialect != Dialect::Triton => false,
         "" | "identity" => false,
-        encoding if Coding::of(encoding.as_bytes()).is_some() => true,
+        encoding if ContentCoding::of(encoding.as_bytes()).is_some() => true,
         _ => {
             let mut answer = plain(Error::unsupported("Unsupported compression type"));
             answer.names_encodings = true;
@@ -350,30 +374,30 @@ fn plan_infer(
         }
     };
     let length_text = dialect.length_text(head).map_err(plain)?;
-    if let Framing::Length(length) = head.framing
+    if let BodyFraming::Length(length) = head.framing
         && length > shard.options.http_body_bytes_max
     {
         return Err(plain(super::head::length_refusal(length)));
     }
     let json_length = match head.framing {
-        Framing::Length(length) if is_packed => {
+        BodyFraming::Length(length) if is_packed => {
             let input_bytes_max = shard.options.http_input_bytes_max;
             if length > packed_bytes_max(input_bytes_max) {
                 return Err(plain(coding::too_large(input_bytes_max)));
             }
             JsonLength::Later(length_text.map(Box::from))
         }
-        Framing::Length(length) => {
+        BodyFraming::Length(length) => {
             let length = usize::try_from(length)
                 .map_err(|_| plain(Error::invalid("the request's body is too large")))?;
             JsonLength::Known(dialect.parse(length_text, length).map_err(plain)?)
         }
-        Framing::Chunked => JsonLength::Later(length_text.map(Box::from)),
+        BodyFraming::Chunked => JsonLength::Later(length_text.map(Box::from)),
     };
     let options = &shard.options;
     let deadline_ns =
         deadline::deadline_of(head, options.http_timeout_header.as_deref()).map_err(plain)?;
-    Ok(Infer {
+    Ok(InferCall {
         model,
         version,
         dialect,
@@ -395,20 +419,20 @@ fn plan_infer(
     })
 }
 
-fn forward(head: &Head<'_>, pattern: &HeaderPattern) -> Forwarded {
-    let mut collector = Collector::new(pattern);
+fn forward(head: &RequestHead<'_>, pattern: &HeaderPattern) -> ForwardedHeaders {
+    let mut collector = HeaderCollector::new(pattern);
     // With the blanks behind a value, as upstream.
     head.each_header(|name, value| collector.see(name, value));
     collector.finish()
 }
 
-impl Infer {
+impl InferCall {
     async fn run(
         self,
-        mut body: View,
+        mut body: ByteView,
         scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Result<Answer, (Error, ContentType)>, Closed> {
+        connection: &mut HttpConnection,
+    ) -> Result<Result<HttpResponse, (Error, ContentType)>, ConnectionClosed> {
         // Upstream names a type for errors of the request; what comes of its response keeps the type of its library.
         let of_request = |id: &str, error: Error| {
             api::note_refusal(id, &error.message);
@@ -433,7 +457,9 @@ impl Infer {
                     .await;
                     body = match inflated {
                         Ok(plain) => plain,
-                        Err(error) => return Ok(Ok(Answer::error(&error, ContentType::Plain))),
+                        Err(error) => {
+                            return Ok(Ok(HttpResponse::error(&error, ContentType::Plain)));
+                        }
                     };
                 }
                 self.dialect.parse(text.as_deref(), body.len())
@@ -447,7 +473,7 @@ impl Infer {
                 return Ok(Err((error, ContentType::Plain)));
             }
         };
-        let limits = Limits::of(&shard.options);
+        let limits = JsonLimits::of(&shard.options);
         let regions = regions::of(&shard);
         let decoded = if json_length < decode::OFFLOAD_FROM_BYTES
             || json_length as u64 > limits.input_bytes_max
@@ -528,90 +554,101 @@ impl Infer {
 }
 
 /// Everything that needs no body.
-fn answer_at_once(shard: &Rc<Shard>, head: &Head<'_>, route: Route<'_>) -> Answer {
-    let is_get = head.method == Method::Get;
+fn answer_at_once(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_>) -> HttpResponse {
+    let is_get = head.method == HttpMethod::Get;
     let server = &shard.server;
     // Upstream's handlers say what they answer before they look at the verb, except for health and inference.
     let type_of_errors = match route {
-        Route::Live
-        | Route::Ready
-        | Route::Unknown
-        | Route::Model {
-            operation: Operation::Ready | Operation::Infer,
+        HttpRoute::Live
+        | HttpRoute::Ready
+        | HttpRoute::Unknown
+        | HttpRoute::Model {
+            operation: ModelOperation::Ready | ModelOperation::Infer,
             ..
         } => ContentType::Plain,
         _ => ContentType::Json,
     };
-    let wrong_verb = || Answer::failure(405, type_of_errors, "Method Not Allowed");
+    let wrong_verb = || HttpResponse::failure(405, type_of_errors, "Method Not Allowed");
     let outcome = match route {
-        Route::Unknown => return Answer::failure(404, ContentType::Plain, "Not Found"),
-        Route::ServerMetadata if is_get => {
+        HttpRoute::Unknown => return HttpResponse::failure(404, ContentType::Plain, "Not Found"),
+        HttpRoute::ServerMetadata if is_get => {
             Ok(documents::server_metadata(server.metadata()).into_bytes())
         }
-        Route::Live if head.method.is_read() => return live(shard, head),
-        Route::Statistics if is_get => api::statistics(server, "", None)
+        HttpRoute::Live if head.method.is_read() => return live(shard, head),
+        HttpRoute::Statistics if is_get => api::statistics(server, "", None)
             .map(|models| documents::statistics(&models).into_bytes()),
-        Route::Model {
+        HttpRoute::Model {
             name,
             version,
             operation,
         } => {
             return match operation {
-                Operation::Metadata | Operation::Config | Operation::Statistics if is_get => {
+                ModelOperation::Metadata | ModelOperation::Config | ModelOperation::Statistics
+                    if is_get =>
+                {
                     model(shard, name, version, operation)
-                        .unwrap_or_else(|error| Answer::error(&error, type_of_errors))
+                        .unwrap_or_else(|error| HttpResponse::error(&error, type_of_errors))
                 }
-                Operation::TraceSetting if is_get => trace::show(shard, name)
-                    .unwrap_or_else(|error| Answer::error(&error, type_of_errors)),
+                ModelOperation::TraceSetting if is_get => trace::show(shard, name)
+                    .unwrap_or_else(|error| HttpResponse::error(&error, type_of_errors)),
                 _ => wrong_verb(),
             };
         }
         // Without a repository's name it has been planned already.
-        Route::RepositoryControl { .. } if head.method == Method::Post => {
+        HttpRoute::RepositoryControl { .. } if head.method == HttpMethod::Post => {
             Err(api::repository_name_refusal())
         }
-        Route::TraceSetting if is_get => {
+        HttpRoute::TraceSetting if is_get => {
             return trace::show(shard, "")
-                .unwrap_or_else(|error| Answer::error(&error, type_of_errors));
+                .unwrap_or_else(|error| HttpResponse::error(&error, type_of_errors));
         }
-        Route::Logging if is_get => return logging::show(),
+        HttpRoute::Logging if is_get => return logging::show(),
         _ => return wrong_verb(),
     };
     match outcome {
-        Ok(body) => Answer::json(body),
-        Err(error) => Answer::error(&error, type_of_errors),
+        Ok(body) => HttpResponse::json(body),
+        Err(error) => HttpResponse::error(&error, type_of_errors),
     }
 }
 
-fn live(shard: &Rc<Shard>, head: &Head<'_>) -> Answer {
+fn live(shard: &Rc<Shard>, head: &RequestHead<'_>) -> HttpResponse {
     if shard.server.is_stopping() {
         return exiting();
     }
     let is_live = shard.server.is_live();
     let status = if is_live { 200 } else { 400 };
     let wanted = head.wants_json().then(|| r#"{"live":"#.into());
-    health_json(status, is_live, wanted).unwrap_or_else(|| Answer::empty(status))
+    health_json(status, is_live, wanted).unwrap_or_else(|| HttpResponse::empty(status))
 }
 
 /// `{...:<value>}`, if the client asks for it.
-fn health_json(status: u16, value: bool, wanted: JsonWish) -> Option<Answer> {
+fn health_json(status: u16, value: bool, wanted: HealthJson) -> Option<HttpResponse> {
     let body = format!("{}{value}}}", wanted?);
-    Some(Answer::new(status, ContentType::Json, body.into_bytes()))
+    Some(HttpResponse::new(
+        status,
+        ContentType::Json,
+        body.into_bytes(),
+    ))
 }
 
-fn exiting() -> Answer {
-    Answer::failure(503, ContentType::Plain, "Server exiting")
+fn exiting() -> HttpResponse {
+    HttpResponse::failure(503, ContentType::Plain, "Server exiting")
 }
 
-fn plan_ready(shard: &Rc<Shard>, head: &Head<'_>) -> Plan {
+fn plan_ready(shard: &Rc<Shard>, head: &RequestHead<'_>) -> RequestPlan {
     if shard.server.is_draining() {
-        return Plan::Answer(Box::new(exiting()));
+        return RequestPlan::Answer(Box::new(exiting()));
     }
     let wanted = head.wants_json().then(|| r#"{"ready":"#.into());
-    settle(shard.server.readiness(), Subject::Server, wanted)
+    settle(shard.server.readiness(), ReadinessSubject::Server, wanted)
 }
 
-fn plan_model_ready(shard: &Rc<Shard>, head: &Head<'_>, name: &str, version: Option<&str>) -> Plan {
+fn plan_model_ready(
+    shard: &Rc<Shard>,
+    head: &RequestHead<'_>,
+    name: &str,
+    version: Option<&str>,
+) -> RequestPlan {
     let readiness = api::parse_version(version.unwrap_or(""))
         .and_then(|version| shard.server.model_readiness(name, version));
     let wanted = head.wants_json().then(|| {
@@ -621,17 +658,23 @@ fn plan_model_ready(shard: &Rc<Shard>, head: &Head<'_>, name: &str, version: Opt
         String::from_utf8_lossy(&text).into()
     });
     match readiness {
-        Ok(readiness) => settle(readiness, Subject::Model, wanted),
-        Err(error) => Plan::Answer(Box::new(Answer::error(&error, ContentType::Plain))),
+        Ok(readiness) => settle(readiness, ReadinessSubject::Model, wanted),
+        Err(error) => {
+            RequestPlan::Answer(Box::new(HttpResponse::error(&error, ContentType::Plain)))
+        }
     }
 }
 
-fn settle(readiness: Readiness, subject: Subject, wanted: JsonWish) -> Plan {
+fn settle(
+    readiness: ReadinessAnswer,
+    subject: ReadinessSubject,
+    wanted: HealthJson,
+) -> RequestPlan {
     match readiness {
-        Readiness::Known(is_ready) => {
-            Plan::Answer(Box::new(ready_answer(is_ready, subject, wanted)))
+        ReadinessAnswer::Known(is_ready) => {
+            RequestPlan::Answer(Box::new(ready_answer(is_ready, subject, wanted)))
         }
-        Readiness::Asked(inquiry) => Plan::Ready {
+        ReadinessAnswer::Asked(inquiry) => RequestPlan::Ready {
             inquiry: Box::new(inquiry),
             subject,
             wanted,
@@ -639,13 +682,13 @@ fn settle(readiness: Readiness, subject: Subject, wanted: JsonWish) -> Plan {
     }
 }
 
-fn ready_answer(is_ready: bool, subject: Subject, wanted: JsonWish) -> Answer {
+fn ready_answer(is_ready: bool, subject: ReadinessSubject, wanted: HealthJson) -> HttpResponse {
     let status = if is_ready { 200 } else { 400 };
     health_json(status, is_ready, wanted).unwrap_or_else(|| match (is_ready, subject) {
-        (false, Subject::Model) => {
-            Answer::failure(400, ContentType::Plain, "Model version not ready")
+        (false, ReadinessSubject::Model) => {
+            HttpResponse::failure(400, ContentType::Plain, "Model version not ready")
         }
-        _ => Answer::empty(status),
+        _ => HttpResponse::empty(status),
     })
 }
 
@@ -653,23 +696,23 @@ fn model(
     shard: &Rc<Shard>,
     name: &str,
     version: Option<&str>,
-    operation: Operation,
-) -> Result<Answer, Error> {
+    operation: ModelOperation,
+) -> Result<HttpResponse, Error> {
     let server = &shard.server;
     let version = api::parse_version(version.unwrap_or(""))?;
     Ok(match operation {
-        Operation::Statistics => {
+        ModelOperation::Statistics => {
             let models = api::statistics(server, name, version)?;
-            Answer::json(documents::statistics(&models).into_bytes())
+            HttpResponse::json(documents::statistics(&models).into_bytes())
         }
-        Operation::Config => {
+        ModelOperation::Config => {
             let model = shard.find(name, version)?;
-            Answer::json(model.shown_config().json.as_bytes().to_vec())
+            HttpResponse::json(model.shown_config().json.as_bytes().to_vec())
         }
         _ => {
             let model = shard.find(name, version)?;
             let metadata = api::model_metadata(server, &model, version)?;
-            Answer::json(documents::model_metadata(&metadata).into_bytes())
+            HttpResponse::json(documents::model_metadata(&metadata).into_bytes())
         }
     })
 }

@@ -4,20 +4,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_engine::regions::{Kind, RegionStatus};
-use conch_memory::View;
+use conch_engine::regions::{RegionKind, RegionStatus};
+use conch_memory::ByteView;
 
-use super::answer::Answer;
+use super::answer::HttpResponse;
 use super::base64;
-use super::json::{Document, Value, write};
+use super::json::{JsonDocument, JsonValue, write};
 use super::repository::check_size;
-use crate::api::regions::{self, Location, RegionAction};
+use crate::api::regions::{self, RegionAction, RegionLocation};
 use crate::shard::Shard;
 use crate::shard::offload::SYSTEM_CALLS_COST;
 
 /// What is asked; an empty name means all regions of a kind.
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
+pub(crate) struct RegionRequest {
+    pub(crate) kind: RegionKind,
     pub(crate) action: RegionAction,
     pub(crate) name: Box<str>,
 }
@@ -28,20 +28,20 @@ const CUDA_HANDLE_BYTES: usize = 64;
 /// Answers off the shard: the kernel maps and unmaps, others may be at it, and there may be many regions.
 pub(super) async fn answer(
     shard: &Rc<Shard>,
-    body: View,
-    request: Request,
-) -> Result<Answer, Error> {
+    body: ByteView,
+    request: RegionRequest,
+) -> Result<HttpResponse, Error> {
     check_size(&body)?;
     let limit_bytes = shard.options.http_input_bytes_max;
     let regions = Arc::clone(regions::of(shard));
     let cost_bytes = SYSTEM_CALLS_COST + body.len() as u64;
     shard
         .offload(cost_bytes, move || {
-            let Request { kind, action, name } = request;
+            let RegionRequest { kind, action, name } = request;
             match action {
                 RegionAction::Status => {
                     let rows = regions::status(&regions, kind, &name)?;
-                    return Ok(Answer::json(list(&rows)));
+                    return Ok(HttpResponse::json(list(&rows)));
                 }
                 RegionAction::Register => {
                     let location = || locate(kind, &name, body, limit_bytes);
@@ -49,7 +49,7 @@ pub(super) async fn answer(
                 }
                 RegionAction::Unregister => regions::unregister(&regions, kind, &name)?,
             }
-            Ok(Answer::json(Vec::new()))
+            Ok(HttpResponse::json(Vec::new()))
         })
         .await
 }
@@ -75,11 +75,16 @@ fn list(rows: &[RegionStatus]) -> Vec<u8> {
 }
 
 /// What the body of a registration says.
-fn locate(kind: Kind, name: &str, body: View, limit_bytes: u64) -> Result<Location, Error> {
+fn locate(
+    kind: RegionKind,
+    name: &str,
+    body: ByteView,
+    limit_bytes: u64,
+) -> Result<RegionLocation, Error> {
     if name.is_empty() {
         let kind = match kind {
-            Kind::System => "system",
-            Kind::Cuda => "cuda",
+            RegionKind::System => "system",
+            RegionKind::Cuda => "cuda",
         };
         return Err(Error::invalid(format!(
             "'region name' is necessary to register {kind} shared memory region"
@@ -91,11 +96,11 @@ fn locate(kind: Kind, name: &str, body: View, limit_bytes: u64) -> Result<Locati
             body.len()
         )));
     }
-    let document = Document::parse(body)?;
+    let document = JsonDocument::parse(body)?;
     let root = document.root();
     match kind {
-        Kind::System => read_system(root),
-        Kind::Cuda => read_cuda(root),
+        RegionKind::System => read_system(root),
+        RegionKind::Cuda => read_cuda(root),
     }
 }
 
@@ -105,14 +110,14 @@ fn missing(field: &str) -> Error {
     ))
 }
 
-fn read_system(root: Value<'_>) -> Result<Location, Error> {
+fn read_system(root: JsonValue<'_>) -> Result<RegionLocation, Error> {
     let key = root.find("key").ok_or_else(|| missing("key"))?.as_str()?;
-    let offset = root.find("offset").map_or(Ok(0), Value::as_unsigned)?;
+    let offset = root.find("offset").map_or(Ok(0), JsonValue::as_unsigned)?;
     let byte_size = root
         .find("byte_size")
         .ok_or_else(|| missing("byte_size"))?
         .as_unsigned()?;
-    Ok(Location {
+    Ok(RegionLocation {
         key: key.to_owned(),
         offset,
         byte_size,
@@ -120,7 +125,7 @@ fn read_system(root: Value<'_>) -> Result<Location, Error> {
 }
 
 /// Checks what is said of memory on a GPU; there is no use for it yet.
-fn read_cuda(root: Value<'_>) -> Result<Location, Error> {
+fn read_cuda(root: JsonValue<'_>) -> Result<RegionLocation, Error> {
     let handle = root
         .find("raw_handle")
         .ok_or_else(|| missing("raw_handle"))?;
@@ -132,9 +137,9 @@ fn read_cuda(root: Value<'_>) -> Result<Location, Error> {
             "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
         ));
     }
-    Ok(Location {
+    Ok(RegionLocation {
         byte_size,
-        ..Location::default()
+        ..RegionLocation::default()
     })
 }
 
@@ -142,8 +147,8 @@ fn read_cuda(root: Value<'_>) -> Result<Location, Error> {
 mod tests {
     use super::*;
 
-    fn located(kind: Kind, text: &str) -> Result<Location, String> {
-        let body = View::copy_of(text.as_bytes());
+    fn located(kind: RegionKind, text: &str) -> Result<RegionLocation, String> {
+        let body = ByteView::copy_of(text.as_bytes());
         locate(kind, "r", body, 1000).map_err(|error| error.message.into_owned())
     }
 
@@ -175,22 +180,25 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                located(Kind::System, text),
+                located(RegionKind::System, text),
                 Err(expected.to_owned()),
                 "{text}"
             );
         }
-        let location = |offset| Location {
+        let location = |offset| RegionLocation {
             key: "/x".to_owned(),
             offset,
             byte_size: 7,
         };
         assert_eq!(
-            located(Kind::System, r#"{"key":"/x","byte_size":7}"#),
+            located(RegionKind::System, r#"{"key":"/x","byte_size":7}"#),
             Ok(location(0))
         );
         let largest = format!(r#"{{"key":"/x","offset":{},"byte_size":7}}"#, u64::MAX);
-        assert_eq!(located(Kind::System, &largest), Ok(location(u64::MAX)));
+        assert_eq!(
+            located(RegionKind::System, &largest),
+            Ok(location(u64::MAX))
+        );
     }
 
     #[test]
@@ -221,12 +229,12 @@ mod tests {
             (whole("AAAA"), wrong),
         ] {
             assert_eq!(
-                located(Kind::Cuda, &text),
+                located(RegionKind::Cuda, &text),
                 Err(expected.to_owned()),
                 "{text}"
             );
         }
-        assert!(located(Kind::Cuda, &whole(&handle)).is_ok());
+        assert!(located(RegionKind::Cuda, &whole(&handle)).is_ok());
     }
 
     #[test]

@@ -3,17 +3,17 @@
 use std::rc::Rc;
 
 use conch_engine::Error;
-use conch_memory::View;
+use conch_memory::ByteView;
 
-use super::answer::Answer;
-use super::json::{Value, write};
+use super::answer::HttpResponse;
+use super::json::{JsonValue, write};
 use super::repository::{check_size, parse_json};
 use crate::api;
 use crate::shard::Shard;
-use crate::trace::{Change, Update};
+use crate::trace::{FieldChange, SettingsUpdate};
 
 /// What is in force; `model` is empty for the server's own settings.
-pub(super) fn show(shard: &Shard, model: &str) -> Result<Answer, Error> {
+pub(super) fn show(shard: &Shard, model: &str) -> Result<HttpResponse, Error> {
     api::check_traced_model(shard, model)?;
     let tracing = &shard.tracing;
     let values = tracing.values(model);
@@ -29,15 +29,15 @@ pub(super) fn show(shard: &Shard, model: &str) -> Result<Answer, Error> {
     body.extend_from_slice(numbers.as_bytes());
     write::string(&mut body, tracing.file().as_bytes());
     body.extend_from_slice(b",\"trace_mode\":\"triton\"}");
-    Ok(Answer::json(body))
+    Ok(HttpResponse::json(body))
 }
 
 /// Sets what the body names, and tells what is in force then.
 pub(super) async fn update(
     shard: &Rc<Shard>,
-    body: View,
+    body: ByteView,
     model: Option<Box<str>>,
-) -> Result<Answer, Error> {
+) -> Result<HttpResponse, Error> {
     let model = model.unwrap_or_default();
     api::check_traced_model(shard, &model)?;
     check_size(&body)?;
@@ -47,22 +47,22 @@ pub(super) async fn update(
 }
 
 /// A null clears a field, what is not named stays.
-fn read(root: Value<'_>) -> Result<Update, Error> {
+fn read(root: JsonValue<'_>) -> Result<SettingsUpdate, Error> {
     if root.find("trace_file").is_some() {
         return Err(api::trace_file_refusal());
     }
     let levels = match root.find("trace_level") {
-        None => Change::Keep,
-        Some(value) if value.is_null() => Change::Clear,
+        None => FieldChange::Keep,
+        Some(value) if value.is_null() => FieldChange::Clear,
         Some(value) => {
             let names: Vec<&str> = value
                 .as_array()?
-                .map(Value::as_str)
+                .map(JsonValue::as_str)
                 .collect::<Result<_, _>>()?;
             api::parse_levels(&names)?
         }
     };
-    Ok(Update {
+    Ok(SettingsUpdate {
         levels,
         rate: field(root, "trace_rate", |text| {
             api::parse_unsigned("trace_rate", text)
@@ -75,13 +75,13 @@ fn read(root: Value<'_>) -> Result<Update, Error> {
 }
 
 fn field<T>(
-    root: Value<'_>,
+    root: JsonValue<'_>,
     name: &str,
     parse: impl FnOnce(&str) -> Result<T, Error>,
-) -> Result<Change<T>, Error> {
+) -> Result<FieldChange<T>, Error> {
     match root.find(name) {
-        None => Ok(Change::Keep),
-        Some(value) if value.is_null() => Ok(Change::Clear),
-        Some(value) => parse(value.as_str()?).map(Change::Set),
+        None => Ok(FieldChange::Keep),
+        Some(value) if value.is_null() => Ok(FieldChange::Clear),
+        Some(value) => parse(value.as_str()?).map(FieldChange::Set),
     }
 }

@@ -13,7 +13,7 @@ const MODELS_MAX: usize = 1024;
 
 /// A model of the endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct CatalogEntry {
     /// Its name in this server.
     pub(crate) target: Box<str>,
     /// The repository that was registered for it.
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
 
 /// Why a name cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conflict {
+pub(crate) enum ClaimConflict {
     /// It is there, or being loaded or unloaded.
     Taken,
     /// There is none such; it may be about to come.
@@ -30,60 +30,63 @@ pub(crate) enum Conflict {
     TooMany,
 }
 
-type Models = BTreeMap<Box<str>, Entry>;
+type CatalogModels = BTreeMap<Box<str>, CatalogEntry>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
+pub(crate) struct ModelCatalog {
     /// What is loaded, for readers.
-    shown: ArcSwap<Models>,
+    shown: ArcSwap<CatalogModels>,
     /// Names that are being loaded or unloaded. Held while `shown` is replaced, never while a model loads.
     claimed: Mutex<Vec<Box<str>>>,
 }
 
 /// The right to change what is behind a name, until dropped.
-pub(crate) struct Claim {
-    catalog: Arc<Catalog>,
+pub(crate) struct NameClaim {
+    catalog: Arc<ModelCatalog>,
     name: Box<str>,
 }
 
-impl Catalog {
-    pub(crate) fn models(&self) -> Arc<Models> {
+impl ModelCatalog {
+    pub(crate) fn models(&self) -> Arc<CatalogModels> {
         self.shown.load_full()
     }
 
     /// What is behind `name`. Does not block.
-    pub(crate) fn find(&self, name: &str) -> Option<Entry> {
+    pub(crate) fn find(&self, name: &str) -> Option<CatalogEntry> {
         self.shown.load().get(name).cloned()
     }
 
     /// Claims a name that nothing is behind.
-    pub(crate) fn claim_new(self: &Arc<Self>, name: &str) -> Result<Claim, Conflict> {
+    pub(crate) fn claim_new(self: &Arc<Self>, name: &str) -> Result<NameClaim, ClaimConflict> {
         let mut claimed = self.lock();
         let shown = self.shown.load();
         if shown.contains_key(name) || claimed.iter().any(|taken| **taken == *name) {
-            return Err(Conflict::Taken);
+            return Err(ClaimConflict::Taken);
         }
         if shown.len() + claimed.len() >= MODELS_MAX {
-            return Err(Conflict::TooMany);
+            return Err(ClaimConflict::TooMany);
         }
         claimed.push(name.into());
         Ok(self.claim(name))
     }
 
     /// Claims a name to end what is behind it. It is still shown.
-    pub(crate) fn claim_known(self: &Arc<Self>, name: &str) -> Result<(Claim, Entry), Conflict> {
+    pub(crate) fn claim_known(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<(NameClaim, CatalogEntry), ClaimConflict> {
         let mut claimed = self.lock();
         let entry = self.shown.load().get(name).cloned();
-        let entry = entry.ok_or(Conflict::Missing)?;
+        let entry = entry.ok_or(ClaimConflict::Missing)?;
         if claimed.iter().any(|taken| **taken == *name) {
-            return Err(Conflict::Taken);
+            return Err(ClaimConflict::Taken);
         }
         claimed.push(name.into());
         Ok((self.claim(name), entry))
     }
 
-    fn claim(self: &Arc<Self>, name: &str) -> Claim {
-        Claim {
+    fn claim(self: &Arc<Self>, name: &str) -> NameClaim {
+        NameClaim {
             catalog: Arc::clone(self),
             name: name.into(),
         }
@@ -94,11 +97,11 @@ impl Catalog {
     }
 }
 
-impl Claim {
+impl NameClaim {
     /// Shows `entry` under the claimed name, or nothing any more.
-    pub(crate) fn settle(self, entry: Option<Entry>) {
+    pub(crate) fn settle(self, entry: Option<CatalogEntry>) {
         let _claimed = self.catalog.lock();
-        let mut models = Models::clone(&self.catalog.shown.load());
+        let mut models = CatalogModels::clone(&self.catalog.shown.load());
         match entry {
             Some(entry) => models.insert(self.name.clone(), entry),
             None => models.remove(&self.name),
@@ -108,7 +111,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for NameClaim {
     fn drop(&mut self) {
         self.catalog.lock().retain(|taken| *taken != self.name);
     }
@@ -118,8 +121,8 @@ impl Drop for Claim {
 mod tests {
     use super::*;
 
-    fn entry(target: &str) -> Entry {
-        Entry {
+    fn entry(target: &str) -> CatalogEntry {
+        CatalogEntry {
             target: target.into(),
             repository: "/r".into(),
         }
@@ -127,18 +130,18 @@ mod tests {
 
     #[test]
     fn one_change_of_a_name_at_a_time() {
-        let catalog = Arc::new(Catalog::default());
-        assert_eq!(catalog.claim_known("a").err(), Some(Conflict::Missing));
+        let catalog = Arc::new(ModelCatalog::default());
+        assert_eq!(catalog.claim_known("a").err(), Some(ClaimConflict::Missing));
         let claim = catalog.claim_new("a").ok().unwrap();
-        assert_eq!(catalog.claim_new("a").err(), Some(Conflict::Taken));
-        assert_eq!(catalog.claim_known("a").err(), Some(Conflict::Missing));
+        assert_eq!(catalog.claim_new("a").err(), Some(ClaimConflict::Taken));
+        assert_eq!(catalog.claim_known("a").err(), Some(ClaimConflict::Missing));
         assert_eq!(catalog.find("a"), None);
         claim.settle(Some(entry("x")));
         assert_eq!(catalog.find("a"), Some(entry("x")));
-        assert_eq!(catalog.claim_new("a").err(), Some(Conflict::Taken));
+        assert_eq!(catalog.claim_new("a").err(), Some(ClaimConflict::Taken));
         let (claim, found) = catalog.claim_known("a").ok().unwrap();
         assert_eq!(found, entry("x"));
-        assert_eq!(catalog.claim_known("a").err(), Some(Conflict::Taken));
+        assert_eq!(catalog.claim_known("a").err(), Some(ClaimConflict::Taken));
         // A change that fails leaves things as they were.
         drop(claim);
         let (claim, _) = catalog.claim_known("a").ok().unwrap();
@@ -149,11 +152,14 @@ mod tests {
 
     #[test]
     fn there_is_a_bound() {
-        let catalog = Arc::new(Catalog::default());
+        let catalog = Arc::new(ModelCatalog::default());
         for index in 0..MODELS_MAX {
             let claim = catalog.claim_new(&index.to_string()).ok().unwrap();
             claim.settle(Some(entry("x")));
         }
-        assert_eq!(catalog.claim_new("more").err(), Some(Conflict::TooMany));
+        assert_eq!(
+            catalog.claim_new("more").err(),
+            Some(ClaimConflict::TooMany)
+        );
     }
 }

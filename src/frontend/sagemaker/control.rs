@@ -8,7 +8,7 @@ use conch_engine::server::Server;
 use conch_engine::{Code, Error, Overrides, truncated};
 use conch_log as log;
 
-use super::catalog::{Catalog, Conflict, Entry};
+use super::catalog::{CatalogEntry, ClaimConflict, ModelCatalog};
 use super::place;
 
 /// As long as upstream waits for a model to be gone: SageMaker itself gives up after 360 s.
@@ -17,14 +17,14 @@ const UNLOAD_POLL: Duration = Duration::from_millis(20);
 
 /// Why there is no plain success: an HTTP status, and a message unless it is empty.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct ControlFailure {
     pub(super) status: u16,
     pub(super) message: String,
 }
 
-impl Failure {
-    fn new(status: u16, error: &Error) -> Failure {
-        Failure {
+impl ControlFailure {
+    fn new(status: u16, error: &Error) -> ControlFailure {
+        ControlFailure {
             status,
             message: error.message.clone().into_owned(),
         }
@@ -32,7 +32,7 @@ impl Failure {
 }
 
 /// What a load request asks for.
-pub(super) struct Load {
+pub(super) struct LoadRequest {
     /// SageMaker's name of the model.
     pub(super) name: Box<str>,
     pub(super) url: String,
@@ -42,22 +42,22 @@ pub(super) struct Load {
 
 pub(super) fn load(
     server: &Server,
-    catalog: &Arc<Catalog>,
+    catalog: &Arc<ModelCatalog>,
     root: &Path,
-    load: Load,
-) -> Result<(), Failure> {
+    load: LoadRequest,
+) -> Result<(), ControlFailure> {
     let target = load.target.unwrap_or_else(|| load.name.clone());
     log::info!("Loading SageMaker TargetModel: {target}");
-    check_name(&load.name).map_err(|error| Failure::new(400, &error))?;
-    let place = place::find(root, &load.url).map_err(|error| Failure::new(400, &error))?;
+    check_name(&load.name).map_err(|error| ControlFailure::new(400, &error))?;
+    let place = place::find(root, &load.url).map_err(|error| ControlFailure::new(400, &error))?;
     let claim = catalog
         .claim_new(&load.name)
         .map_err(|conflict| match conflict {
-            Conflict::TooMany => Failure {
+            ClaimConflict::TooMany => ControlFailure {
                 status: 507,
                 message: "the server has too many models: Out of memory for more".to_owned(),
             },
-            Conflict::Taken | Conflict::Missing => Failure {
+            ClaimConflict::Taken | ClaimConflict::Missing => ControlFailure {
                 status: 409,
                 message: format!("model '{}' is loaded already", truncated(&load.name)),
             },
@@ -65,7 +65,7 @@ pub(super) fn load(
     let mapping = vec![(place.directory, target.clone().into())];
     server
         .register_repository(&place.repository, mapping)
-        .map_err(|error| Failure::new(conflict_or(&error, 400), &error))?;
+        .map_err(|error| ControlFailure::new(conflict_or(&error, 400), &error))?;
     if let Err(error) = server.load_model(&target, Overrides::default()) {
         if let Err(error) = server.unregister_repository(&place.repository) {
             log::error!("after the failed load of '{target}': {error}");
@@ -75,24 +75,28 @@ pub(super) fn load(
         } else {
             400
         };
-        return Err(Failure::new(conflict_or(&error, status), &error));
+        return Err(ControlFailure::new(conflict_or(&error, status), &error));
     }
-    claim.settle(Some(Entry {
+    claim.settle(Some(CatalogEntry {
         target,
         repository: place.repository.into(),
     }));
     Ok(())
 }
 
-pub(super) fn unload(server: &Server, catalog: &Arc<Catalog>, name: &str) -> Result<(), Failure> {
+pub(super) fn unload(
+    server: &Server,
+    catalog: &Arc<ModelCatalog>,
+    name: &str,
+) -> Result<(), ControlFailure> {
     let (claim, entry) = catalog
         .claim_known(name)
         .map_err(|conflict| match conflict {
-            Conflict::Missing | Conflict::TooMany => Failure {
+            ClaimConflict::Missing | ClaimConflict::TooMany => ControlFailure {
                 status: 404,
                 message: String::new(),
             },
-            Conflict::Taken => Failure {
+            ClaimConflict::Taken => ControlFailure {
                 status: 409,
                 message: format!(
                     "model '{name}' is being unloaded already",
@@ -104,7 +108,7 @@ pub(super) fn unload(server: &Server, catalog: &Arc<Catalog>, name: &str) -> Res
     // What an ensemble is of was loaded with it.
     server
         .unload_model(&entry.target, true)
-        .map_err(|error| Failure::new(400, &error))?;
+        .map_err(|error| ControlFailure::new(400, &error))?;
     let deadline = Instant::now() + UNLOAD_TIMEOUT;
     while !is_gone(server, &entry.target) {
         if Instant::now() >= deadline {
@@ -118,7 +122,7 @@ pub(super) fn unload(server: &Server, catalog: &Arc<Catalog>, name: &str) -> Res
     }
     let unregistered = server
         .unregister_repository(&entry.repository)
-        .map_err(|error| Failure::new(400, &error));
+        .map_err(|error| ControlFailure::new(400, &error));
     claim.settle(None);
     unregistered
 }

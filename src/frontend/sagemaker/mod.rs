@@ -14,22 +14,24 @@ use std::sync::Arc;
 
 use conch_engine::Error;
 use conch_log as log;
-use conch_memory::View;
+use conch_memory::ByteView;
 
-use crate::access::{Access, Category, Granted, Guarded};
+use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
 use crate::aside::aside;
-use crate::http::answer::{Answer, ContentType};
-use crate::http::connection::{self, Body, Closed, Connection, Placement, Service, freeze};
+use crate::http::answer::{ContentType, HttpResponse};
+use crate::http::connection::{
+    self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
+};
 use crate::http::dialect::Dialect;
-use crate::http::head::{Head, Method};
-use crate::http::json::{Value, write};
-use crate::http::route::{Operation, Route as TritonRoute};
-use crate::http::service::{self, Inference, plan_route};
+use crate::http::head::{HttpMethod, RequestHead};
+use crate::http::json::{JsonValue, write};
+use crate::http::route::{HttpRoute as TritonRoute, ModelOperation};
+use crate::http::service::{self, InferenceService, plan_route};
 use crate::options::Endpoint;
-use crate::shard::{Lease, Presence, Shard, Stream};
+use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
 
-use catalog::Catalog;
-use control::{Failure, Load};
+use catalog::ModelCatalog;
+use control::{ControlFailure, LoadRequest};
 
 /// The directory in which SageMaker puts models.
 pub const MODELS_ROOT: &str = "/opt/ml/models";
@@ -47,7 +49,7 @@ pub enum InferenceType {
 
 /// What the listener is started with.
 #[derive(Clone, Debug)]
-pub struct SageMaker {
+pub struct SageMakerOptions {
     pub endpoint: Endpoint,
     /// `/ping` asks whether the server lives, not whether it is ready.
     pub ping_is_live: bool,
@@ -56,12 +58,12 @@ pub struct SageMaker {
     pub inference_type: InferenceType,
     /// Models of a multi-model endpoint are below it.
     pub models_root: PathBuf,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ModelCatalog>,
 }
 
-impl SageMaker {
-    pub fn new(endpoint: Endpoint) -> SageMaker {
-        SageMaker {
+impl SageMakerOptions {
+    pub fn new(endpoint: Endpoint) -> SageMakerOptions {
+        SageMakerOptions {
             endpoint,
             ping_is_live: false,
             // As upstream: the message about an unknown model says what is missing.
@@ -74,21 +76,21 @@ impl SageMaker {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: Stream, presence: Presence) {
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
     let settings = shard.options.sagemaker.clone();
     // There is no connection without a listener.
     if let Some(settings) = settings {
-        connection::serve(shard, stream, presence, Listener { settings }).await;
+        connection::serve(shard, stream, presence, SageMakerService { settings }).await;
     }
 }
 
-struct Listener {
-    settings: Arc<SageMaker>,
+struct SageMakerService {
+    settings: Arc<SageMakerOptions>,
 }
 
 /// What a path and a verb name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route<'a> {
+enum SageMakerRoute<'a> {
     Ping,
     Invocations,
     List,
@@ -99,27 +101,28 @@ enum Route<'a> {
     Unknown,
 }
 
-impl Guarded for Route<'_> {
+impl GuardedRoute for SageMakerRoute<'_> {
     fn access(&self) -> Access {
         Access::Of(match self {
-            Route::Ping => Category::Health,
-            Route::Invocations | Route::Invoke(_) => Category::Inference,
-            Route::List | Route::Get(_) | Route::Load | Route::Unload(_) => {
-                Category::ModelRepository
-            }
-            Route::Unknown => return Access::Open,
+            SageMakerRoute::Ping => Category::Health,
+            SageMakerRoute::Invocations | SageMakerRoute::Invoke(_) => Category::Inference,
+            SageMakerRoute::List
+            | SageMakerRoute::Get(_)
+            | SageMakerRoute::Load
+            | SageMakerRoute::Unload(_) => Category::ModelRepository,
+            SageMakerRoute::Unknown => return Access::Open,
         })
     }
 }
 
-fn route(method: Method, path: &str) -> Route<'_> {
+fn route(method: HttpMethod, path: &str) -> SageMakerRoute<'_> {
     let name = match path {
-        "/ping" => return Route::Ping,
-        "/invocations" => return Route::Invocations,
+        "/ping" => return SageMakerRoute::Ping,
+        "/invocations" => return SageMakerRoute::Invocations,
         "/models" | "/models/" => "",
         _ => match path.strip_prefix("/models/") {
             Some(name) => name,
-            None => return Route::Unknown,
+            None => return SageMakerRoute::Unknown,
         },
     };
     let (name, is_invoke) = match name.strip_suffix("/invoke") {
@@ -127,21 +130,21 @@ fn route(method: Method, path: &str) -> Route<'_> {
         None => (name, false),
     };
     if name.contains('/') || (is_invoke && name.is_empty()) {
-        return Route::Unknown;
+        return SageMakerRoute::Unknown;
     }
     match method {
-        Method::Get if name.is_empty() => Route::List,
-        Method::Get => Route::Get(name),
-        Method::Post if is_invoke => Route::Invoke(name),
-        Method::Post => Route::Load,
-        Method::Delete => Route::Unload(name),
-        Method::Head | Method::Options | Method::Other => Route::Unknown,
+        HttpMethod::Get if name.is_empty() => SageMakerRoute::List,
+        HttpMethod::Get => SageMakerRoute::Get(name),
+        HttpMethod::Post if is_invoke => SageMakerRoute::Invoke(name),
+        HttpMethod::Post => SageMakerRoute::Load,
+        HttpMethod::Delete => SageMakerRoute::Unload(name),
+        HttpMethod::Head | HttpMethod::Options | HttpMethod::Other => SageMakerRoute::Unknown,
     }
 }
 
-enum Plan {
+enum SageMakerPlan {
     Inference {
-        plan: service::Plan,
+        plan: service::RequestPlan,
         /// Of a model of a multi-model endpoint.
         is_invoke: bool,
     },
@@ -153,69 +156,78 @@ enum Plan {
     },
 }
 
-impl Plan {
-    fn answer(answer: Answer) -> Plan {
-        Plan::Inference {
-            plan: service::Plan::Answer(Box::new(answer)),
+impl SageMakerPlan {
+    fn answer(answer: HttpResponse) -> SageMakerPlan {
+        SageMakerPlan::Inference {
+            plan: service::RequestPlan::Answer(Box::new(answer)),
             is_invoke: false,
         }
     }
 }
 
-impl Service for Listener {
-    type Route<'a> = Route<'a>;
-    type Plan = Plan;
+impl HttpService for SageMakerService {
+    type Route<'a> = SageMakerRoute<'a>;
+    type Plan = SageMakerPlan;
 
-    fn route<'a>(&self, _shard: &'a Shard, head: &'a Head<'_>) -> Route<'a> {
+    fn route<'a>(&self, _shard: &'a Shard, head: &'a RequestHead<'_>) -> SageMakerRoute<'a> {
         log::verbose!(1, "SageMaker request: {:?} {}", head.method, head.path);
         route(head.method, head.path)
     }
 
-    fn plan(&self, shard: &Rc<Shard>, head: &Head<'_>, granted: Granted<Route<'_>>) -> Plan {
+    fn plan(
+        &self,
+        shard: &Rc<Shard>,
+        head: &RequestHead<'_>,
+        granted: GrantedRoute<SageMakerRoute<'_>>,
+    ) -> SageMakerPlan {
         let inference = |to: TritonRoute<'_>, is_invoke| {
             let route = granted.to(to);
-            Plan::Inference {
+            SageMakerPlan::Inference {
                 plan: plan_route(shard, head, route, Dialect::SageMaker),
                 is_invoke,
             }
         };
         match *granted {
-            Route::Ping if self.settings.ping_is_live => inference(TritonRoute::Live, false),
-            Route::Ping => inference(TritonRoute::Ready, false),
-            Route::Invocations => {
+            SageMakerRoute::Ping if self.settings.ping_is_live => {
+                inference(TritonRoute::Live, false)
+            }
+            SageMakerRoute::Ping => inference(TritonRoute::Ready, false),
+            SageMakerRoute::Invocations => {
                 let operation = match self.settings.inference_type {
-                    InferenceType::Infer => Operation::Infer,
-                    InferenceType::Generate => Operation::Generate,
-                    InferenceType::GenerateStream => Operation::GenerateStream,
+                    InferenceType::Infer => ModelOperation::Infer,
+                    InferenceType::Generate => ModelOperation::Generate,
+                    InferenceType::GenerateStream => ModelOperation::GenerateStream,
                 };
                 inference(model(&self.settings.default_model, operation), false)
             }
-            Route::Invoke(name) => match self.settings.catalog.find(name) {
-                None => Plan::answer(Answer::empty(404)),
+            SageMakerRoute::Invoke(name) => match self.settings.catalog.find(name) {
+                None => SageMakerPlan::answer(HttpResponse::empty(404)),
                 Some(entry) => {
                     let target = target_of(head).unwrap_or(entry.target);
                     log::verbose!(1, "Invoking SageMaker TargetModel: {target}");
-                    inference(model(&target, Operation::Infer), true)
+                    inference(model(&target, ModelOperation::Infer), true)
                 }
             },
-            Route::List => Plan::answer(self.list(shard)),
-            Route::Get(name) => Plan::answer(self.get(name)),
-            Route::Load => Plan::Load {
+            SageMakerRoute::List => SageMakerPlan::answer(self.list(shard)),
+            SageMakerRoute::Get(name) => SageMakerPlan::answer(self.get(name)),
+            SageMakerRoute::Load => SageMakerPlan::Load {
                 target: target_of(head),
             },
-            Route::Unload(name) => Plan::Unload { name: name.into() },
-            Route::Unknown => Plan::answer(Answer::empty(400)),
+            SageMakerRoute::Unload(name) => SageMakerPlan::Unload { name: name.into() },
+            SageMakerRoute::Unknown => SageMakerPlan::answer(HttpResponse::empty(400)),
         }
     }
 
     fn wanted<'a>(
         &'a self,
-        head: &'a Head<'_>,
-        route: &'a Route<'_>,
+        head: &'a RequestHead<'_>,
+        route: &'a SageMakerRoute<'_>,
     ) -> Option<(Cow<'a, str>, Option<&'a str>)> {
         match route {
-            Route::Invocations => Some((Cow::Borrowed(&self.settings.default_model), None)),
-            Route::Invoke(name) => {
+            SageMakerRoute::Invocations => {
+                Some((Cow::Borrowed(&self.settings.default_model), None))
+            }
+            SageMakerRoute::Invoke(name) => {
                 let entry = self.settings.catalog.find(name)?;
                 let target = target_of(head).unwrap_or(entry.target);
                 Some((Cow::Owned(target.into()), None))
@@ -224,41 +236,43 @@ impl Service for Listener {
         }
     }
 
-    fn keep(&self, plan: &mut Plan, lease: Lease) {
-        if let Plan::Inference { plan, .. } = plan {
-            Inference.keep(plan, lease);
+    fn keep(&self, plan: &mut SageMakerPlan, lease: ModelLease) {
+        if let SageMakerPlan::Inference { plan, .. } = plan {
+            InferenceService.keep(plan, lease);
         }
     }
 
-    fn plan_refusal(&self, answer: Answer) -> Plan {
-        Plan::answer(answer)
+    fn plan_refusal(&self, answer: HttpResponse) -> SageMakerPlan {
+        SageMakerPlan::answer(answer)
     }
 
-    fn is_at_once(&self, plan: &Plan) -> bool {
+    fn is_at_once(&self, plan: &SageMakerPlan) -> bool {
         match plan {
-            Plan::Inference { plan, .. } => Inference.is_at_once(plan),
-            Plan::Load { .. } | Plan::Unload { .. } => false,
+            SageMakerPlan::Inference { plan, .. } => InferenceService.is_at_once(plan),
+            SageMakerPlan::Load { .. } | SageMakerPlan::Unload { .. } => false,
         }
     }
 
-    fn placement(&self, plan: &Plan) -> Option<Placement> {
+    fn placement(&self, plan: &SageMakerPlan) -> Option<BodyPlacement> {
         match plan {
-            Plan::Inference { plan, .. } => Inference.placement(plan),
-            Plan::Load { .. } => Some(Placement { json_length: 0 }),
-            Plan::Unload { .. } => None,
+            SageMakerPlan::Inference { plan, .. } => InferenceService.placement(plan),
+            SageMakerPlan::Load { .. } => Some(BodyPlacement { json_length: 0 }),
+            SageMakerPlan::Unload { .. } => None,
         }
     }
 
     async fn answer(
         &self,
-        plan: Plan,
-        body: Option<Body>,
+        plan: SageMakerPlan,
+        body: Option<ReceivedBody>,
         scratch: Vec<u8>,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed> {
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed> {
         match plan {
-            Plan::Inference { plan, is_invoke } => {
-                let mut answer = Inference.answer(plan, body, scratch, connection).await?;
+            SageMakerPlan::Inference { plan, is_invoke } => {
+                let mut answer = InferenceService
+                    .answer(plan, body, scratch, connection)
+                    .await?;
                 // Who is to come again later is told so in the same words everywhere.
                 if is_invoke && answer.status >= 400 && answer.status != 429 {
                     let message = String::from_utf8_lossy(&answer.body);
@@ -272,23 +286,30 @@ impl Service for Listener {
                 Ok(answer)
             }
             // Boxed: rare, and their states would make every connection larger.
-            Plan::Load { target } => {
-                let body = body.map_or_else(View::empty, freeze);
+            SageMakerPlan::Load { target } => {
+                let body = body.map_or_else(ByteView::empty, freeze);
                 Ok(Box::pin(self.load(&connection.shard, body, target)).await)
             }
-            Plan::Unload { name } => Ok(Box::pin(self.unload(&connection.shard, name)).await),
+            SageMakerPlan::Unload { name } => {
+                Ok(Box::pin(self.unload(&connection.shard, name)).await)
+            }
         }
     }
 }
 
-impl Listener {
-    async fn load(&self, shard: &Rc<Shard>, body: View, target: Option<Box<str>>) -> Answer {
+impl SageMakerService {
+    async fn load(
+        &self,
+        shard: &Rc<Shard>,
+        body: ByteView,
+        target: Option<Box<str>>,
+    ) -> HttpResponse {
         let read = crate::http::repository::with_json(shard, body, read_load).await;
         let (name, url) = match read {
             Ok(fields) => fields.unwrap_or_default(),
-            Err(error) => return Answer::failure(400, ContentType::Plain, &error.message),
+            Err(error) => return HttpResponse::failure(400, ContentType::Plain, &error.message),
         };
-        let load = Load {
+        let load = LoadRequest {
             name: name.into(),
             url,
             target,
@@ -302,7 +323,7 @@ impl Listener {
         outcome(work).await
     }
 
-    async fn unload(&self, shard: &Rc<Shard>, name: Box<str>) -> Answer {
+    async fn unload(&self, shard: &Rc<Shard>, name: Box<str>) -> HttpResponse {
         let (server, catalog) = (
             Arc::clone(&shard.server),
             Arc::clone(&self.settings.catalog),
@@ -312,7 +333,7 @@ impl Listener {
     }
 
     /// The models that can be asked now.
-    fn list(&self, shard: &Rc<Shard>) -> Answer {
+    fn list(&self, shard: &Rc<Shard>) -> HttpResponse {
         let mut body = b"{\"models\":[".to_vec();
         let mut is_first = true;
         for (name, entry) in self.settings.catalog.models().iter() {
@@ -326,16 +347,16 @@ impl Listener {
             write_model(&mut body, name, &entry.repository);
         }
         body.extend_from_slice(b"]}");
-        Answer::new(200, ContentType::Plain, body)
+        HttpResponse::new(200, ContentType::Plain, body)
     }
 
-    fn get(&self, name: &str) -> Answer {
+    fn get(&self, name: &str) -> HttpResponse {
         let Some(entry) = self.settings.catalog.find(name) else {
-            return Answer::empty(404);
+            return HttpResponse::empty(404);
         };
         let mut body = Vec::new();
         write_model(&mut body, name, &entry.repository);
-        Answer::new(200, ContentType::Plain, body)
+        HttpResponse::new(200, ContentType::Plain, body)
     }
 }
 
@@ -347,7 +368,7 @@ fn write_model(body: &mut Vec<u8>, name: &str, repository: &str) {
     body.push(b'}');
 }
 
-fn model(name: &str, operation: Operation) -> TritonRoute<'_> {
+fn model(name: &str, operation: ModelOperation) -> TritonRoute<'_> {
     TritonRoute::Model {
         name,
         version: None,
@@ -355,13 +376,13 @@ fn model(name: &str, operation: Operation) -> TritonRoute<'_> {
     }
 }
 
-fn target_of(head: &Head<'_>) -> Option<Box<str>> {
+fn target_of(head: &RequestHead<'_>) -> Option<Box<str>> {
     head.find(TARGET_HEADER)
         .map(|value| String::from_utf8_lossy(value).into())
 }
 
 /// SageMaker's name of the model, and where it is; empty if not said.
-fn read_load(root: Value<'_>) -> Result<(String, String), Error> {
+fn read_load(root: JsonValue<'_>) -> Result<(String, String), Error> {
     let text = |name: &str| match root.find(name) {
         Some(value) => value.as_str().map(str::to_owned),
         None => Ok(String::new()),
@@ -370,17 +391,19 @@ fn read_load(root: Value<'_>) -> Result<(String, String), Error> {
 }
 
 async fn outcome(
-    work: Result<impl Future<Output = Result<Result<(), Failure>, Error>>, Error>,
-) -> Answer {
+    work: Result<impl Future<Output = Result<Result<(), ControlFailure>, Error>>, Error>,
+) -> HttpResponse {
     let outcome = match work {
         Ok(work) => work.await,
         Err(error) => Err(error),
     };
     match outcome {
-        Ok(Ok(())) => Answer::empty(200),
-        Ok(Err(failure)) if failure.message.is_empty() => Answer::empty(failure.status),
-        Ok(Err(failure)) => Answer::failure(failure.status, ContentType::Plain, &failure.message),
-        Err(error) => Answer::error(&error, ContentType::Plain),
+        Ok(Ok(())) => HttpResponse::empty(200),
+        Ok(Err(failure)) if failure.message.is_empty() => HttpResponse::empty(failure.status),
+        Ok(Err(failure)) => {
+            HttpResponse::failure(failure.status, ContentType::Plain, &failure.message)
+        }
+        Err(error) => HttpResponse::error(&error, ContentType::Plain),
     }
 }
 
@@ -390,29 +413,29 @@ mod tests {
 
     #[test]
     fn routes() {
-        use Method::{Delete, Get, Head, Other, Post};
+        use HttpMethod::{Delete, Get, Head, Other, Post};
         for (method, path, expected) in [
-            (Get, "/ping", Route::Ping),
-            (Post, "/ping", Route::Ping),
-            (Get, "/ping/", Route::Unknown),
-            (Post, "/invocations", Route::Invocations),
-            (Get, "/invocations", Route::Invocations),
-            (Post, "/invocations/x", Route::Unknown),
-            (Get, "/models", Route::List),
-            (Get, "/models/", Route::List),
-            (Post, "/models", Route::Load),
-            (Delete, "/models/h", Route::Unload("h")),
-            (Get, "/models/h", Route::Get("h")),
-            (Post, "/models/h/invoke", Route::Invoke("h")),
-            (Get, "/models/invoke", Route::Get("invoke")),
-            (Post, "/models//invoke", Route::Unknown),
-            (Post, "/models/a/b/invoke", Route::Unknown),
-            (Get, "/models/h/", Route::Unknown),
-            (Get, "/modelsh", Route::Unknown),
-            (Head, "/models/h", Route::Unknown),
-            (Other, "/models", Route::Unknown),
-            (Get, "/v2", Route::Unknown),
-            (Get, "/", Route::Unknown),
+            (Get, "/ping", SageMakerRoute::Ping),
+            (Post, "/ping", SageMakerRoute::Ping),
+            (Get, "/ping/", SageMakerRoute::Unknown),
+            (Post, "/invocations", SageMakerRoute::Invocations),
+            (Get, "/invocations", SageMakerRoute::Invocations),
+            (Post, "/invocations/x", SageMakerRoute::Unknown),
+            (Get, "/models", SageMakerRoute::List),
+            (Get, "/models/", SageMakerRoute::List),
+            (Post, "/models", SageMakerRoute::Load),
+            (Delete, "/models/h", SageMakerRoute::Unload("h")),
+            (Get, "/models/h", SageMakerRoute::Get("h")),
+            (Post, "/models/h/invoke", SageMakerRoute::Invoke("h")),
+            (Get, "/models/invoke", SageMakerRoute::Get("invoke")),
+            (Post, "/models//invoke", SageMakerRoute::Unknown),
+            (Post, "/models/a/b/invoke", SageMakerRoute::Unknown),
+            (Get, "/models/h/", SageMakerRoute::Unknown),
+            (Get, "/modelsh", SageMakerRoute::Unknown),
+            (Head, "/models/h", SageMakerRoute::Unknown),
+            (Other, "/models", SageMakerRoute::Unknown),
+            (Get, "/v2", SageMakerRoute::Unknown),
+            (Get, "/", SageMakerRoute::Unknown),
         ] {
             assert_eq!(route(method, path), expected, "{method:?} {path}");
         }

@@ -11,7 +11,7 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// A repository, and the directory in it that is the model.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ModelLocation {
     pub(super) repository: String,
     pub(super) directory: String,
 }
@@ -20,7 +20,7 @@ pub(super) struct Place {
 ///
 /// # Errors
 /// INVALID_ARG if `url` is not of the form `<root>/<hash>/model[/<subdirectory>]`, however it is written, or leads elsewhere.
-pub(super) fn find(root: &Path, url: &str) -> Result<Place, Error> {
+pub(super) fn find(root: &Path, url: &str) -> Result<ModelLocation, Error> {
     let path = within(root, url).ok_or_else(|| refusal(root, url))?;
     // What the path says and where it leads are two things: an archive may hold links.
     if let (Ok(real_root), Ok(real_path)) = (root.canonicalize(), path.canonicalize())
@@ -32,14 +32,14 @@ pub(super) fn find(root: &Path, url: &str) -> Result<Place, Error> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(refusal(root, url));
         };
-        return Ok(Place {
+        return Ok(ModelLocation {
             repository: parent.to_string_lossy().into_owned(),
             directory: name.to_string_lossy().into_owned(),
         });
     }
     let directory = choose(&path)
         .ok_or_else(|| Error::invalid(format!("no model is found in '{}'", path.display())))?;
-    Ok(Place {
+    Ok(ModelLocation {
         repository: path.to_string_lossy().into_owned(),
         directory,
     })
@@ -184,7 +184,7 @@ mod tests {
             ("three/model", "three/model", "b"),
             ("four/model/sub", "four/model", "sub"),
         ] {
-            let expected = Place {
+            let expected = ModelLocation {
                 repository: text(repository),
                 directory: directory.to_owned(),
             };

@@ -11,10 +11,10 @@ use std::task::Waker;
 
 use conch_memory::Charge;
 
-use super::shares::Shares;
+use super::shares::ConnectionShares;
 use super::slab::Slab;
 use super::{Protocol, Shard};
-use crate::pressure::Orders;
+use crate::pressure::PressureOrders;
 
 /// A connection moves if it would turn over what it holds in so many looks: about half a minute.
 const TURNOVER_LOOKS: u64 = 320;
@@ -25,7 +25,7 @@ const IDLE_LOOKS_MIN: u32 = 10;
 
 /// What a connection waits for; decides how it is ended when its time is over or the server drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitReason {
     /// Between requests: may be closed at any time.
     Idle,
     /// For bytes of a request.
@@ -40,13 +40,13 @@ pub enum Waiting {
     NoCalls,
 }
 
-pub(crate) struct State {
+pub(crate) struct ConnectionState {
     socket: RawFd,
-    waiting: Cell<Waiting>,
+    waiting: Cell<WaitReason>,
     /// Monotonic; 0 for none.
     deadline_ns: Cell<u64>,
     is_timed_out: Cell<bool>,
-    shares: Rc<Shares>,
+    shares: Rc<ConnectionShares>,
     /// Something was waited for since the last look.
     is_stirred: Cell<bool>,
     /// Looks since it was last stirred.
@@ -58,7 +58,7 @@ pub(crate) struct State {
     waker: RefCell<Option<Waker>>,
 }
 
-impl State {
+impl ConnectionState {
     /// Notes how long nothing has happened; returns what it holds if it holds that for too long.
     fn look(&self, stalled_looks_max: u32) -> Option<u64> {
         let was_stirred = self.is_stirred.take();
@@ -70,8 +70,8 @@ impl State {
         }
         let holder = self.shares.holder();
         let held_bytes = match self.waiting.get() {
-            Waiting::Receiving | Waiting::Sending | Waiting::Calls => holder.peer_bytes(),
-            Waiting::Idle | Waiting::Busy | Waiting::NoCalls => 0,
+            WaitReason::Receiving | WaitReason::Sending | WaitReason::Calls => holder.peer_bytes(),
+            WaitReason::Idle | WaitReason::Busy | WaitReason::NoCalls => 0,
         };
         let moved_bytes = holder.moved_bytes();
         let looks = self.stalled_looks.get().saturating_add(1);
@@ -91,14 +91,14 @@ impl State {
     }
 
     fn is_idle(&self) -> bool {
-        let is_idle = matches!(self.waiting.get(), Waiting::Idle | Waiting::NoCalls);
+        let is_idle = matches!(self.waiting.get(), WaitReason::Idle | WaitReason::NoCalls);
         is_idle && self.idle_looks.get() >= IDLE_LOOKS_MIN && !self.is_asked_to_end.get()
     }
 
     fn ask_to_end(&self) {
         self.is_asked_to_end.set(true);
         match self.waiting.get() {
-            Waiting::NoCalls => {
+            WaitReason::NoCalls => {
                 if let Some(waker) = &*self.waker.borrow() {
                     waker.wake_by_ref();
                 }
@@ -109,19 +109,19 @@ impl State {
 }
 
 #[derive(Default)]
-pub(crate) struct Connections {
-    table: Option<Slab<Rc<State>>>,
+pub(crate) struct ConnectionTable {
+    table: Option<Slab<Rc<ConnectionState>>>,
 }
 
-impl Connections {
-    fn table(&mut self) -> &mut Slab<Rc<State>> {
+impl ConnectionTable {
+    fn table(&mut self) -> &mut Slab<Rc<ConnectionState>> {
         self.table.get_or_insert_with(Slab::new)
     }
 
     /// Ends what waits longer than it may, and does what `orders` want.
-    pub(crate) fn sweep(&mut self, now_ns: u64, orders: &Orders) {
-        let mut stalled: Vec<(u64, Rc<State>)> = Vec::new();
-        let mut idle: Vec<(u32, Rc<State>)> = Vec::new();
+    pub(crate) fn sweep(&mut self, now_ns: u64, orders: &PressureOrders) {
+        let mut stalled: Vec<(u64, Rc<ConnectionState>)> = Vec::new();
+        let mut idle: Vec<(u32, Rc<ConnectionState>)> = Vec::new();
         let excess_count = orders.begin_idle(self.table().len());
         let mut ending_count = 0;
         for state in self.table().iter_mut() {
@@ -141,9 +141,9 @@ impl Connections {
             state.deadline_ns.set(0);
             state.is_timed_out.set(true);
             match state.waiting.get() {
-                Waiting::Idle | Waiting::Receiving => conch_net::stop_receiving(state.socket),
-                Waiting::Sending => conch_net::stop_transfer(state.socket),
-                Waiting::Busy | Waiting::Calls | Waiting::NoCalls => {}
+                WaitReason::Idle | WaitReason::Receiving => conch_net::stop_receiving(state.socket),
+                WaitReason::Sending => conch_net::stop_transfer(state.socket),
+                WaitReason::Busy | WaitReason::Calls | WaitReason::NoCalls => {}
             }
         }
         stalled.sort_unstable_by_key(|(held_bytes, _)| std::cmp::Reverse(*held_bytes));
@@ -165,7 +165,7 @@ impl Connections {
     /// Ends the connections that are between requests.
     pub(crate) fn close_idle(&mut self) {
         for state in self.table().iter_mut() {
-            if state.waiting.get() == Waiting::Idle {
+            if state.waiting.get() == WaitReason::Idle {
                 conch_net::stop_receiving(state.socket);
             }
         }
@@ -173,21 +173,21 @@ impl Connections {
 }
 
 /// A connection's entry in its shard's table; removed on drop.
-pub struct Presence {
+pub struct ConnectionGuard {
     shard: Rc<Shard>,
     protocol: Protocol,
     key: u64,
-    state: Rc<State>,
+    state: Rc<ConnectionState>,
 }
 
-impl Presence {
-    pub(crate) fn new(shard: &Rc<Shard>, socket: RawFd, protocol: Protocol) -> Presence {
-        let state = Rc::new(State {
+impl ConnectionGuard {
+    pub(crate) fn new(shard: &Rc<Shard>, socket: RawFd, protocol: Protocol) -> ConnectionGuard {
+        let state = Rc::new(ConnectionState {
             socket,
-            waiting: Cell::new(Waiting::Busy),
+            waiting: Cell::new(WaitReason::Busy),
             deadline_ns: Cell::new(0),
             is_timed_out: Cell::new(false),
-            shares: Rc::new(Shares::new(&shard.budget, socket)),
+            shares: Rc::new(ConnectionShares::new(&shard.budget, socket)),
             is_stirred: Cell::new(true),
             idle_looks: Cell::new(0),
             stalled_looks: Cell::new(0),
@@ -200,7 +200,7 @@ impl Presence {
             .borrow_mut()
             .table()
             .insert(Rc::clone(&state));
-        Presence {
+        ConnectionGuard {
             shard: Rc::clone(shard),
             protocol,
             key,
@@ -209,7 +209,7 @@ impl Presence {
     }
 
     /// Notes what the connection waits for from now on, and until when at most (monotonic ns, 0 for ever).
-    pub fn wait(&self, waiting: Waiting, deadline_ns: u64) {
+    pub fn wait(&self, waiting: WaitReason, deadline_ns: u64) {
         self.state.waiting.set(waiting);
         self.state.deadline_ns.set(deadline_ns);
         self.state.is_stirred.set(true);
@@ -221,15 +221,15 @@ impl Presence {
     }
 
     /// What the connection charges its bytes to.
-    pub fn shares(&self) -> &Rc<Shares> {
+    pub fn shares(&self) -> &Rc<ConnectionShares> {
         &self.state.shares
     }
 
     /// Notes whether calls are open (gRPC), and who is to be woken when the connection is asked to end.
     pub fn note_calls(&self, has_calls: bool, waker: &Waker) {
         let waiting = match has_calls {
-            true => Waiting::Calls,
-            false => Waiting::NoCalls,
+            true => WaitReason::Calls,
+            false => WaitReason::NoCalls,
         };
         self.state.is_stirred.set(true);
         if self.state.waiting.get() != waiting {
@@ -252,7 +252,7 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.shard.connections.borrow_mut().table().remove(self.key);
         self.shard.link.connection_closed(self.protocol);

@@ -21,16 +21,16 @@ const ABSENCE_NS_MAX: u64 = 200_000;
 const PENALTY_MAX: u32 = 1 << 12;
 
 /// When to offer the CPU. One per shard.
-pub(super) struct Courtesy {
+pub(super) struct YieldPolicy {
     is_enabled: bool,
     is_wished: Cell<bool>,
     skip_count: Cell<u32>,
     penalty: Cell<u32>,
 }
 
-impl Courtesy {
-    pub(super) fn new(is_enabled: bool) -> Courtesy {
-        Courtesy {
+impl YieldPolicy {
+    pub(super) fn new(is_enabled: bool) -> YieldPolicy {
+        YieldPolicy {
             is_enabled,
             is_wished: Cell::new(false),
             skip_count: Cell::new(0),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     /// In which of the next turns, of one request each, the CPU was offered, all with the same outcome.
-    fn offers(courtesy: &Courtesy, turn_count: u32, finds: bool) -> Vec<u32> {
+    fn offers(courtesy: &YieldPolicy, turn_count: u32, finds: bool) -> Vec<u32> {
         (0..turn_count)
             .filter(|_| {
                 let is_wished = courtesy.wish();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn failures_make_offers_rare_and_successes_bring_them_back() {
-        let courtesy = Courtesy::new(true);
+        let courtesy = YieldPolicy::new(true);
         assert_eq!(offers(&courtesy, 3, true), [0, 1, 2]);
         assert_eq!(offers(&courtesy, 100, false), [0, 5, 22, 87]);
         let until_often = offers(&courtesy, 700, true);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn off_means_off() {
-        let courtesy = Courtesy::new(false);
+        let courtesy = YieldPolicy::new(false);
         assert!(!courtesy.wish());
         assert_eq!(courtesy.offer(|| Some(1)), None);
     }

@@ -9,21 +9,21 @@ use super::slab::Slab;
 
 /// Whether a shard drains. Every open gRPC connection waits for that, most for as long as they live, and is polled for every request:
 /// a look costs the same however many wait, and who stops waiting leaves nothing behind.
-pub(super) struct Drain {
+pub(super) struct DrainSignal {
     has_begun: Cell<bool>,
     waiting: RefCell<Slab<Waker>>,
 }
 
 /// Completes when the shard begins to drain. Dropping it ends the waiting.
-pub struct Drained<'a> {
-    drain: &'a Drain,
+pub struct DrainFuture<'a> {
+    drain: &'a DrainSignal,
     /// Of its waker, once it waits.
     key: Option<u64>,
 }
 
-impl Drain {
-    pub(super) fn new() -> Drain {
-        Drain {
+impl DrainSignal {
+    pub(super) fn new() -> DrainSignal {
+        DrainSignal {
             has_begun: Cell::new(false),
             waiting: RefCell::new(Slab::new()),
         }
@@ -41,15 +41,15 @@ impl Drain {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    pub(super) fn wait(&self) -> Drained<'_> {
-        Drained {
+    pub(super) fn wait(&self) -> DrainFuture<'_> {
+        DrainFuture {
             drain: self,
             key: None,
         }
     }
 }
 
-impl Future for Drained<'_> {
+impl Future for DrainFuture<'_> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -66,7 +66,7 @@ impl Future for Drained<'_> {
     }
 }
 
-impl Drop for Drained<'_> {
+impl Drop for DrainFuture<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             // Bound to a name, so that the waker, which may be the last to know its task, is dropped after the borrow.
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::testing::WakeCount;
 
-    fn poll(drained: &mut Drained<'_>, waker: &Waker) -> bool {
+    fn poll(drained: &mut DrainFuture<'_>, waker: &Waker) -> bool {
         Pin::new(drained)
             .poll(&mut Context::from_waker(waker))
             .is_ready()
@@ -93,7 +93,7 @@ mod tests {
     fn who_waits_is_woken_once_by_its_latest_waker() {
         let counts = [(); 3].map(|()| Arc::new(WakeCount::default()));
         let wakers = counts.each_ref().map(|count| Waker::from(count.clone()));
-        let drain = Drain::new();
+        let drain = DrainSignal::new();
         let (mut first, mut second) = (drain.wait(), drain.wait());
         for _ in 0..3 {
             assert!(!poll(&mut first, &wakers[0]) && !poll(&mut second, &wakers[1]));
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn who_stops_waiting_leaves_nothing_behind() {
         let count = Arc::new(WakeCount::default());
-        let drain = Drain::new();
+        let drain = DrainSignal::new();
         for _ in 0..1_000 {
             // Each connection has a waker of its own.
             let waker = Waker::from(Arc::new(WakeCount::default()));

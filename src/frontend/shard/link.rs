@@ -8,7 +8,7 @@ use std::task::Waker;
 use conch_engine::{Completion, Delivery};
 use conch_sync::{Mailbox, Receiver};
 
-use super::offload::Done;
+use super::offload::JobDone;
 
 /// Which listener a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ impl Protocol {
 
 /// What can be sent to a shard. The mailbox boxes each message, so the large kind costs the others nothing.
 #[expect(clippy::large_enum_variant)]
-pub(crate) enum Letter {
+pub(crate) enum ShardMessage {
     /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery each, and what comes before it is paid
     /// with credits, but for the first response of a one-to-one model.
     Delivery(Delivery),
     /// From an acceptor. Bounded by the connections' limit.
     Connection(OwnedFd, Protocol),
     /// From a thread of the shard's own. Bounded by the jobs that it is given.
-    Offloaded(Done),
+    Offloaded(JobDone),
     /// Look at the connections' deadlines, and show that you still turn. One at a time.
     Poke,
     /// Finish what is in flight, close what is idle.
@@ -53,8 +53,8 @@ pub(crate) enum Letter {
     Stop,
 }
 
-pub(crate) struct Link {
-    mailbox: Arc<Mailbox<Letter>>,
+pub(crate) struct ShardHandle {
+    mailbox: Arc<Mailbox<ShardMessage>>,
     /// Wakes the pump, whatever the mailbox's door thinks of it.
     pump_waker: OnceLock<Waker>,
     /// By protocol.
@@ -67,15 +67,15 @@ pub(crate) struct Link {
     thread_id: AtomicI32,
     /// The shard is kept from its CPU. Written by the watchdog.
     is_starving: AtomicBool,
-    /// Something other than a poke was sent since [`Link::is_quiet`] was last asked.
+    /// Something other than a poke was sent since [`ShardHandle::is_quiet`] was last asked.
     is_stirred: AtomicBool,
 }
 
-impl Link {
+impl ShardHandle {
     /// A link, and the receiving end for the shard.
-    pub(crate) fn new() -> (Arc<Link>, Receiver<Letter>) {
+    pub(crate) fn new() -> (Arc<ShardHandle>, Receiver<ShardMessage>) {
         let (mailbox, receiver) = Mailbox::new();
-        let link = Link {
+        let link = ShardHandle {
             mailbox,
             pump_waker: OnceLock::new(),
             connection_counts: Default::default(),
@@ -90,12 +90,12 @@ impl Link {
     }
 
     /// Posts and wakes. A message to a shard that has ended is dropped; its socket closes.
-    pub(crate) fn send(&self, message: Letter) {
-        if !matches!(message, Letter::Poke) {
+    pub(crate) fn send(&self, message: ShardMessage) {
+        if !matches!(message, ShardMessage::Poke) {
             self.is_stirred.store(true, Ordering::Relaxed);
         }
         let protocol = match &message {
-            Letter::Connection(_, protocol) => Some(*protocol),
+            ShardMessage::Connection(_, protocol) => Some(*protocol),
             _ => None,
         };
         if let Some(protocol) = protocol {
@@ -148,7 +148,7 @@ impl Link {
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;
         if is_answered {
             self.poke_count.store(sent_count + 1, Ordering::Relaxed);
-            self.send(Letter::Poke);
+            self.send(ShardMessage::Poke);
         }
         if let Some(waker) = self.pump_waker.get() {
             waker.wake_by_ref();
@@ -211,10 +211,10 @@ fn weight(connection_count: usize, is_starving: bool) -> usize {
     }
 }
 
-impl Completion for Link {
+impl Completion for ShardHandle {
     fn deliver(&self, delivery: Delivery) {
         // Refused only when the shard has ended: nobody waits any more.
-        let _ = self.mailbox.post(Letter::Delivery(delivery));
+        let _ = self.mailbox.post(ShardMessage::Delivery(delivery));
     }
 
     fn wake(&self) {
@@ -229,10 +229,10 @@ mod tests {
 
     #[test]
     fn only_what_has_nothing_to_do_is_quiet() {
-        let (link, _receiver) = Link::new();
+        let (link, _receiver) = ShardHandle::new();
         assert!(!link.is_quiet(), "it has only begun");
         assert!(link.is_quiet());
-        link.send(Letter::Drain);
+        link.send(ShardMessage::Drain);
         assert!(!link.is_quiet() && link.is_quiet(), "a message");
         link.poke();
         assert!(!link.is_quiet(), "a poke without an answer");
@@ -242,7 +242,7 @@ mod tests {
         link.answer(0);
         assert!(link.is_quiet());
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        link.send(Letter::Connection(socket.into(), Protocol::Http));
+        link.send(ShardMessage::Connection(socket.into(), Protocol::Http));
         for _ in 0..3 {
             assert!(!link.is_quiet(), "a connection");
         }
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(deal([0; 3], [true; 3]), [34, 33, 33]);
         assert_eq!(deal([0; 3], [true, false, false]), [11, 45, 44]);
         assert_eq!(deal([50, 0, 0], [true, false, false]), [50, 50, 50]);
-        let (link, _receiver) = Link::new();
+        let (link, _receiver) = ShardHandle::new();
         assert_eq!((link.weight(), link.thread_id()), (0, None));
         link.note_starving(true);
         link.note_thread();
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_poke_wakes_a_pump_whose_door_is_open() {
-        let (link, _receiver) = Link::new();
+        let (link, _receiver) = ShardHandle::new();
         let count = Arc::new(WakeCount::default());
         link.keep_pump_waker(&Waker::from(Arc::clone(&count)));
         assert!(link.poke(), "the first is sent");

@@ -29,36 +29,36 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use conch_engine::registry::Reader;
+use conch_engine::registry::RegistryReader;
 use conch_engine::server::Server;
 use conch_engine::{
-    Completion, Draft, Error, ModelVersion, NoPlace, Reservation, Stamps, Tenant, Ticket, admit,
-    clock,
+    Completion, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle, Tenant,
+    Timestamps, admit, clock,
 };
 use conch_memory::{Budget, Pool};
 use conch_sync::{Messages, Receiver};
 use futures_lite::FutureExt;
 use glommio::{CpuSet, LocalExecutorBuilder, Placement, Task};
 
-use crate::pressure::Orders;
+use crate::pressure::PressureOrders;
 use crate::tls::Handshakes;
 use crate::trace::Tracing;
-use crate::{Options, ShardAffinity};
-use connections::Connections;
-use courtesy::Courtesy;
-use drain::{Drain, Drained};
-use link::{Letter, Link, Protocol};
-use offload::{Offload, Threads};
+use crate::{FrontendOptions, ShardAffinity};
+use connections::ConnectionTable;
+use courtesy::YieldPolicy;
+use drain::{DrainFuture, DrainSignal};
+use link::{Protocol, ShardHandle, ShardMessage};
+use offload::{Offload, OffloadThreads};
 use reply::InFlight;
 
-pub use connections::{Presence, Waiting};
+pub use connections::{ConnectionGuard, WaitReason};
 pub(crate) use slab::Slab;
 
-pub use reply::{Flight, Reply, Tray};
-pub use shares::Shares;
-pub use spares::Spares;
-pub use stream::Stream;
-pub use summon::{Lease, Summoned};
+pub use reply::{ResponseFuture, ResponseQueue, StreamRequest};
+pub use shares::ConnectionShares;
+pub use spares::SpareBuffers;
+pub use stream::ShardStream;
+pub use summon::{EnsuredModel, ModelLease};
 pub use timer::Timer;
 
 /// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
@@ -87,21 +87,21 @@ const TURN_NS: u64 = 100_000;
 /// State shared by everything that runs on one shard.
 pub struct Shard {
     pub server: Arc<Server>,
-    pub options: Arc<Options>,
+    pub options: Arc<FrontendOptions>,
     pub pool: Arc<Pool>,
     pub budget: Arc<Budget>,
     pub(crate) tracing: Arc<Tracing>,
-    pub(crate) spares: Spares,
-    reader: RefCell<Reader>,
+    pub(crate) spares: SpareBuffers,
+    reader: RefCell<RegistryReader>,
     in_flight: RefCell<InFlight>,
-    connections: RefCell<Connections>,
+    connections: RefCell<ConnectionTable>,
     tasks: RefCell<Slab<Option<Task<()>>>>,
-    orders: Arc<Orders>,
-    link: Arc<Link>,
+    orders: Arc<PressureOrders>,
+    link: Arc<ShardHandle>,
     completion: Arc<dyn Completion>,
-    courtesy: Courtesy,
+    courtesy: YieldPolicy,
     pump_waker: RefCell<Option<Waker>>,
-    drain: Drain,
+    drain: DrainSignal,
     offload: Offload,
     /// Whose task is polled: the key of its connection.
     current: Cell<u64>,
@@ -109,13 +109,13 @@ pub struct Shard {
 }
 
 /// The handle of a running shard thread.
-pub(crate) struct Running {
-    pub(crate) link: Arc<Link>,
+pub(crate) struct ShardThread {
+    pub(crate) link: Arc<ShardHandle>,
     pub(crate) cpu: usize,
     thread: glommio::ExecutorJoinHandle<()>,
 }
 
-impl Running {
+impl ShardThread {
     /// Starts a shard on `cpu`.
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Running {
     pub(crate) fn start(
         index: usize,
         cpu: usize,
-        options: &Arc<Options>,
+        options: &Arc<FrontendOptions>,
         server: &Arc<Server>,
         tracing: &Arc<Tracing>,
-        orders: &Arc<Orders>,
-    ) -> Result<Running, Error> {
-        let (link, receiver) = Link::new();
+        orders: &Arc<PressureOrders>,
+    ) -> Result<ShardThread, Error> {
+        let (link, receiver) = ShardHandle::new();
         let spin = if options.shards_spin {
             SPIN
         } else {
@@ -137,7 +137,7 @@ impl Running {
         let (own_link, own_options, own_server) =
             (Arc::clone(&link), Arc::clone(options), Arc::clone(server));
         let (own_tracing, own_orders) = (Arc::clone(tracing), Arc::clone(orders));
-        let threads = Threads::start(index, &link, options.grpc_tls.is_some())?;
+        let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
         // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's node.
         let placement = match options.shard_affinity {
             ShardAffinity::Auto | ShardAffinity::Pinned => {
@@ -164,12 +164,12 @@ impl Running {
             .map_err(|error| {
                 Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
             })?;
-        Ok(Running { link, cpu, thread })
+        Ok(ShardThread { link, cpu, thread })
     }
 
     /// Ends the shard: what is still open is dropped. Blocks until the thread is gone.
     pub(crate) fn stop(self) -> Result<(), Error> {
-        self.link.send(Letter::Stop);
+        self.link.send(ShardMessage::Stop);
         self.thread
             .join()
             .map_err(|error| Error::internal(format!("a shard ended badly: {error}")))
@@ -178,10 +178,15 @@ impl Running {
 
 impl Shard {
     async fn run(
-        link: Arc<Link>,
-        mut receiver: Receiver<Letter>,
-        threads: Threads,
-        (options, server, tracing, orders): (Arc<Options>, Arc<Server>, Arc<Tracing>, Arc<Orders>),
+        link: Arc<ShardHandle>,
+        mut receiver: Receiver<ShardMessage>,
+        threads: OffloadThreads,
+        (options, server, tracing, orders): (
+            Arc<FrontendOptions>,
+            Arc<Server>,
+            Arc<Tracing>,
+            Arc<PressureOrders>,
+        ),
     ) {
         if let Err(error) = conch_net::affinity::shorten_turns_of_current_thread(TURN_NS) {
             conch_log::warning!("cannot shorten the turns of a shard: {error}");
@@ -197,16 +202,16 @@ impl Shard {
             budget: Arc::clone(server.budget()),
             reader: RefCell::new(server.registry().reader()),
             in_flight: RefCell::new(InFlight::new(options.in_flight_max)),
-            connections: RefCell::new(Connections::default()),
+            connections: RefCell::new(ConnectionTable::default()),
             tasks: RefCell::new(Slab::new()),
             completion,
-            courtesy: Courtesy::new(!options.shards_spin),
+            courtesy: YieldPolicy::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
-            drain: Drain::new(),
+            drain: DrainSignal::new(),
             offload: Offload::new(threads),
             current: Cell::new(0),
             handshakes: Handshakes::new(handshakes_max),
-            spares: Spares::default(),
+            spares: SpareBuffers::default(),
             server,
             tracing,
             options,
@@ -239,8 +244,8 @@ impl Shard {
     /// Takes in what other threads sent. Ready when the shard is to end.
     fn pump(
         self: &Rc<Self>,
-        receiver: &mut Receiver<Letter>,
-        taken: &mut Messages<Letter>,
+        receiver: &mut Receiver<ShardMessage>,
+        taken: &mut Messages<ShardMessage>,
         pause: &mut Option<Timer>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
@@ -249,25 +254,25 @@ impl Shard {
         loop {
             for message in taken.by_ref() {
                 match message {
-                    Letter::Delivery(delivery) => {
+                    ShardMessage::Delivery(delivery) => {
                         let waker = self.in_flight.borrow_mut().book(delivery);
                         if let Some(waker) = waker {
                             waker.wake();
                         }
                     }
-                    Letter::Connection(socket, protocol) => self.serve(socket, protocol),
-                    Letter::Offloaded(done) => {
+                    ShardMessage::Connection(socket, protocol) => self.serve(socket, protocol),
+                    ShardMessage::Offloaded(done) => {
                         if let Some(waker) = self.offload.finish(done) {
                             waker.wake();
                         }
                     }
-                    Letter::Poke => {
+                    ShardMessage::Poke => {
                         let now_ns = clock::monotonic_ns();
                         self.connections.borrow_mut().sweep(now_ns, &self.orders);
                         self.link.answer(self.in_flight.borrow().len());
                     }
-                    Letter::Drain => self.drain(),
-                    Letter::Stop => return Poll::Ready(()),
+                    ShardMessage::Drain => self.drain(),
+                    ShardMessage::Stop => return Poll::Ready(()),
                 }
                 handled_count += 1;
                 if handled_count >= LETTERS_PER_TURN {
@@ -308,8 +313,8 @@ impl Shard {
     }
 
     fn serve(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol) {
-        let stream = Stream::adopt(socket);
-        let presence = Presence::new(self, stream.socket(), protocol);
+        let stream = ShardStream::adopt(socket);
+        let presence = ConnectionGuard::new(self, stream.socket(), protocol);
         match protocol {
             Protocol::Http => self.spawn(crate::http::serve(Rc::clone(self), stream, presence)),
             Protocol::Metrics => {
@@ -337,7 +342,7 @@ impl Shard {
     }
 
     /// Completes when the shard begins to drain.
-    pub fn drained(&self) -> Drained<'_> {
+    pub fn drained(&self) -> DrainFuture<'_> {
         self.drain.wait()
     }
 
@@ -363,9 +368,14 @@ impl Shard {
         version: Option<i64>,
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<ResponseFuture, Error> {
         let (slot, ticket) = self.begin(model, version, draft, deadline_ns, None)?;
-        Ok(Reply::new(self, slot, ticket, deadline_ns.map(Timer::at)))
+        Ok(ResponseFuture::new(
+            self,
+            slot,
+            ticket,
+            deadline_ns.map(Timer::at),
+        ))
     }
 
     /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `tray`, and the caller sees to its deadline.
@@ -374,15 +384,15 @@ impl Shard {
     /// As [`Shard::infer`].
     pub fn infer_into(
         self: &Rc<Self>,
-        tray: &Rc<Tray>,
+        tray: &Rc<ResponseQueue>,
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
-    ) -> Result<Flight, Error> {
+    ) -> Result<StreamRequest, Error> {
         let (slot, ticket) =
             self.begin(model, version, draft, deadline_ns, Some(Rc::clone(tray)))?;
-        Ok(Flight::new(self, slot, ticket))
+        Ok(StreamRequest::new(self, slot, ticket))
     }
 
     fn begin(
@@ -391,8 +401,8 @@ impl Shard {
         version: Option<i64>,
         mut draft: Draft<'_>,
         deadline_ns: Option<u64>,
-        tray: Option<Rc<Tray>>,
-    ) -> Result<(u64, Ticket), Error> {
+        tray: Option<Rc<ResponseQueue>>,
+    ) -> Result<(u64, RequestHandle), Error> {
         let lease = draft.lease.take();
         let reservation = self.enter(model, version, &draft, lease)?;
         let slot = self
@@ -400,7 +410,7 @@ impl Shard {
             .borrow_mut()
             .reserve(tray)
             .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
-        let stamps = Stamps {
+        let stamps = Timestamps {
             request_start_ns: clock::monotonic_ns(),
             queue_start_ns: 0,
             deadline_ns: deadline_ns.unwrap_or(0),
@@ -434,8 +444,8 @@ impl Shard {
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         draft: &Draft<'_>,
-        lease: Lease,
-    ) -> Result<Reservation, Error> {
+        lease: ModelLease,
+    ) -> Result<InFlightPermit, Error> {
         let pass = match self.server.gate() {
             Some(gate) => Some(gate.enter(model, draft.id, draft.tenant)?),
             None => None,
@@ -443,13 +453,13 @@ impl Shard {
         // What kind of model it is was looked at when the first was found.
         let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
         let (id, flags) = (&draft.correlation_id, draft.sequence_flags);
-        let mut entered = match (Reservation::of_elder(model, version, id, flags), lease) {
+        let mut entered = match (InFlightPermit::of_elder(model, version, id, flags), lease) {
             (Some(place), _) => place,
             (None, Some(lease)) => Ok(*lease),
-            (None, None) => Reservation::new(model),
+            (None, None) => InFlightPermit::new(model),
         };
         for _ in 0..SUCCESSORS_MAX {
-            if !matches!(entered, Err(NoPlace::Retired)) {
+            if !matches!(entered, Err(Rejected::Retired)) {
                 break;
             }
             let successor = self.find(&model.name, version)?;
@@ -457,7 +467,7 @@ impl Shard {
             if successor.config.is_decoupled != model.config.is_decoupled {
                 break;
             }
-            entered = Reservation::of_sequence(&successor, version, id, flags);
+            entered = InFlightPermit::of_sequence(&successor, version, id, flags);
         }
         let mut reservation = entered.map_err(|why| admit::refuse(model, draft, why))?;
         if let Some(pass) = pass {

@@ -8,26 +8,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use conch_engine::{Code, Credits, Delivery, Error, Response, Ticket};
+use conch_engine::{Code, Credits, Delivery, Error, RequestHandle, Response};
 
 use super::Shard;
 use super::slab::Slab;
 use super::timer::Timer;
 
 /// One request between admission and its final delivery.
-pub(crate) struct Entry {
+pub(crate) struct InFlightEntry {
     waker: Option<Waker>,
     outcome: Option<Result<Response, Error>>,
     response_count: u32,
     is_final: bool,
     is_abandoned: bool,
     /// Where deliveries go instead of staying here.
-    tray: Option<Rc<Tray>>,
+    tray: Option<Rc<ResponseQueue>>,
 }
 
 /// All of them; the slot of a delivery is the key.
 pub(crate) struct InFlight {
-    table: Slab<Entry>,
+    table: Slab<InFlightEntry>,
     count_max: usize,
 }
 
@@ -44,11 +44,11 @@ impl InFlight {
     }
 
     /// A slot for a new request; none at the bound.
-    pub(crate) fn reserve(&mut self, tray: Option<Rc<Tray>>) -> Option<u64> {
+    pub(crate) fn reserve(&mut self, tray: Option<Rc<ResponseQueue>>) -> Option<u64> {
         if self.table.len() >= self.count_max {
             return None;
         }
-        Some(self.table.insert(Entry {
+        Some(self.table.insert(InFlightEntry {
             waker: None,
             outcome: None,
             response_count: 0,
@@ -127,12 +127,12 @@ fn wrong_count(count: u32) -> Error {
 
 /// What came for the requests of one stream, in the order in which it came.
 #[derive(Default)]
-pub struct Tray {
+pub struct ResponseQueue {
     deliveries: RefCell<VecDeque<Delivery>>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Tray {
+impl ResponseQueue {
     fn put(&self, delivery: Delivery) -> Option<Waker> {
         self.deliveries.borrow_mut().push_back(delivery);
         self.waker.borrow_mut().take()
@@ -152,17 +152,17 @@ impl Tray {
     }
 }
 
-/// A request in flight whose deliveries go to a [`Tray`]. Dropping it before the final one cancels the request.
-pub struct Flight {
+/// A request in flight whose deliveries go to a [`ResponseQueue`]. Dropping it before the final one cancels the request.
+pub struct StreamRequest {
     shard: Rc<Shard>,
     slot: u64,
-    ticket: Ticket,
+    ticket: RequestHandle,
     is_done: bool,
 }
 
-impl Flight {
-    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, ticket: Ticket) -> Flight {
-        Flight {
+impl StreamRequest {
+    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, ticket: RequestHandle) -> StreamRequest {
+        StreamRequest {
             shard: Rc::clone(shard),
             slot,
             ticket,
@@ -186,7 +186,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for StreamRequest {
     fn drop(&mut self) {
         if self.is_done {
             // What waits to be read stays paid for.
@@ -204,17 +204,22 @@ impl Drop for Flight {
 }
 
 /// The one response of a request in flight. Dropping it cancels the request.
-pub struct Reply {
+pub struct ResponseFuture {
     shard: Rc<Shard>,
     slot: u64,
-    ticket: Ticket,
+    ticket: RequestHandle,
     timer: Option<Timer>,
     is_done: Cell<bool>,
 }
 
-impl Reply {
-    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, ticket: Ticket, timer: Option<Timer>) -> Reply {
-        Reply {
+impl ResponseFuture {
+    pub(crate) fn new(
+        shard: &Rc<Shard>,
+        slot: u64,
+        ticket: RequestHandle,
+        timer: Option<Timer>,
+    ) -> ResponseFuture {
+        ResponseFuture {
             shard: Rc::clone(shard),
             slot,
             ticket,
@@ -241,7 +246,7 @@ impl Reply {
     }
 }
 
-impl Future for Reply {
+impl Future for ResponseFuture {
     type Output = Result<Response, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -261,7 +266,7 @@ impl Future for Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for ResponseFuture {
     fn drop(&mut self) {
         if !self.is_done.get() {
             self.withdraw();

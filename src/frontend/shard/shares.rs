@@ -5,20 +5,20 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use conch_memory::{Budget, Client, Holder};
+use conch_memory::{Budget, ClientId, Holder};
 
 use super::Shard;
 
 /// The shares of one connection. A client is what the tenant header names, else the peer's address.
-pub struct Shares {
+pub struct ConnectionShares {
     holder: Arc<Holder>,
     own: Arc<Budget>,
     /// Of the tenant that was spoken for last.
-    tenant: RefCell<Option<(Client, Arc<Budget>)>>,
+    tenant: RefCell<Option<(ClientId, Arc<Budget>)>>,
 }
 
-impl Shares {
-    pub(super) fn new(budget: &Budget, socket: RawFd) -> Shares {
+impl ConnectionShares {
+    pub(super) fn new(budget: &Budget, socket: RawFd) -> ConnectionShares {
         let client = match conch_net::peer_address(socket).map(|address| address.to_canonical()) {
             Ok(IpAddr::V4(address)) => budget.client(&address.octets()),
             // A host has a whole network of this size.
@@ -28,7 +28,7 @@ impl Shares {
             Err(_) => budget.client(b""),
         };
         let holder = Arc::<Holder>::default();
-        Shares {
+        ConnectionShares {
             own: budget.share(&holder, client),
             holder,
             tenant: RefCell::new(None),

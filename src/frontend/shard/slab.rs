@@ -2,11 +2,11 @@
 
 /// Entries under keys of 32 bits of generation (high) and 32 bits of index (low).
 pub(crate) struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlabSlot<T>>,
     free: Vec<u32>,
 }
 
-struct Slot<T> {
+struct SlabSlot<T> {
     generation: u32,
     entry: Option<T>,
 }
@@ -29,7 +29,7 @@ impl<T> Slab<T> {
             None => {
                 let index =
                     u32::try_from(self.slots.len()).expect("bounded far below by the callers");
-                self.slots.push(Slot {
+                self.slots.push(SlabSlot {
                     generation: 0,
                     entry: None,
                 });
@@ -41,7 +41,7 @@ impl<T> Slab<T> {
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
-    fn slot(&mut self, key: u64) -> Option<&mut Slot<T>> {
+    fn slot(&mut self, key: u64) -> Option<&mut SlabSlot<T>> {
         let index = usize::try_from(key & u64::from(u32::MAX)).ok()?;
         self.slots
             .get_mut(index)

@@ -10,14 +10,14 @@ const COUNT_MAX: usize = 32;
 
 /// Spare buffers.
 #[derive(Default)]
-pub struct Spares {
+pub struct SpareBuffers {
     /// Of one length, all of it initialised.
     inputs: RefCell<Vec<Vec<u8>>>,
     /// Empty, with some capacity.
     outputs: RefCell<Vec<Vec<u8>>>,
 }
 
-impl Spares {
+impl SpareBuffers {
     /// A buffer of `length` initialised bytes, which is that of all inputs.
     pub fn take_input(&self, length: usize) -> Vec<u8> {
         let spare = self.inputs.borrow_mut().pop();
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn buffers_come_back_and_their_number_is_bounded() {
-        let spares = Spares::default();
+        let spares = SpareBuffers::default();
         let input = spares.take_input(8);
         assert_eq!(input, [0; 8]);
         let address = input.as_ptr();

@@ -12,18 +12,18 @@ use futures_lite::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 
 /// A connected TCP socket on the shard that polls it.
-pub struct Stream {
+pub struct ShardStream {
     inner: TcpStream,
     socket: RawFd,
 }
 
-impl Stream {
+impl ShardStream {
     /// Takes a socket onto the current shard.
-    pub(crate) fn adopt(socket: OwnedFd) -> Stream {
+    pub(crate) fn adopt(socket: OwnedFd) -> ShardStream {
         let raw = socket.as_raw_fd();
         // Without it small responses wait for the peer's acknowledgement. A socket that is gone already says so at the first read.
         let _ = conch_net::set_nodelay(raw);
-        Stream {
+        ShardStream {
             inner: conch_net::adopt(socket),
             socket: raw,
         }

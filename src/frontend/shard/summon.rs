@@ -5,18 +5,18 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use conch_engine::demand::Summons;
-use conch_engine::{Error, Reservation, clock};
+use conch_engine::demand::LoadOutcome;
+use conch_engine::{Error, InFlightPermit, clock};
 
 use super::{Shard, Timer};
 
 /// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers have none, and their requests carry it along.
-pub type Lease = Option<Box<Reservation>>;
+pub type ModelLease = Option<Box<InFlightPermit>>;
 
 /// A model that is there, or comes.
-pub enum Summoned {
-    Here(Lease),
-    Coming(Pin<Box<dyn Future<Output = Result<Lease, Error>>>>),
+pub enum EnsuredModel {
+    Here(ModelLease),
+    Coming(Pin<Box<dyn Future<Output = Result<ModelLease, Error>>>>),
 }
 
 impl Shard {
@@ -25,20 +25,20 @@ impl Shard {
     ///
     /// # Errors
     /// Why the model does not come.
-    pub fn summon(&self, name: &str, version: Option<i64>) -> Result<Summoned, Error> {
+    pub fn summon(&self, name: &str, version: Option<i64>) -> Result<EnsuredModel, Error> {
         let Some(demand) = self.server.demand() else {
-            return Ok(Summoned::Here(None));
+            return Ok(EnsuredModel::Here(None));
         };
         let call = match demand.summon(&self.server, name, version)? {
-            Summons::Here(lease) => return Ok(Summoned::Here(lease.map(Box::new))),
-            Summons::Coming(call) => call,
+            LoadOutcome::Here(lease) => return Ok(EnsuredModel::Here(lease.map(Box::new))),
+            LoadOutcome::Coming(call) => call,
         };
         // What makes room has the same patience; this one is for the load behind it.
         let patience = demand.settings().patience + ROOM_SLACK;
         let deadline_ns = clock::monotonic_ns()
             .saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         let (demand, name) = (std::sync::Arc::clone(demand), Box::<str>::from(name));
-        Ok(Summoned::Coming(Box::pin(async move {
+        Ok(EnsuredModel::Coming(Box::pin(async move {
             let mut call = pin!(call);
             let mut timer = Timer::at(deadline_ns);
             poll_fn(|context| {

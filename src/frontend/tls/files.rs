@@ -12,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
-use super::Tls;
+use super::TlsConfig;
 use super::version_one::ClientVerifier;
 
 const CERTIFICATE: &str = "--grpc-server-cert";
@@ -31,12 +31,12 @@ pub struct TlsFiles {
     pub roots: PathBuf,
 }
 
-impl Tls {
+impl TlsConfig {
     /// Reads `files`. With `verifies_clients` only clients are served whose certificate the roots vouch for.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a file that is missing, unreadable or of no use, with its path and flag.
-    pub fn load(files: &TlsFiles, verifies_clients: bool) -> Result<Tls, Error> {
+    pub fn load(files: &TlsFiles, verifies_clients: bool) -> Result<TlsConfig, Error> {
         let provider = Arc::new(ring::default_provider());
         let own = own_certificate(files, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -60,7 +60,7 @@ impl Tls {
         config.alpn_protocols = vec![HTTP2.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Tls {
+        Ok(TlsConfig {
             config: Arc::new(ArcSwap::from_pointee(config)),
         })
     }

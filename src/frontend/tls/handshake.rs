@@ -9,15 +9,19 @@ use conch_engine::clock;
 use conch_log::LogLimiter;
 use rustls::ServerConnection;
 
-use super::Tls;
+use super::TlsConfig;
 use super::files::HTTP2;
 use super::handshakes::Handshake;
-use super::session::Session;
-use crate::shard::{Shard, Stream};
+use super::session::TlsSession;
+use crate::shard::{Shard, ShardStream};
 
 /// None for a peer that does not get there, whatever the reason; it has been told if TLS has a word for that, but for those that are
 /// displaced because too many handshakes are under way: their connection is closed.
-pub(crate) async fn accept(shard: &Shard, stream: &mut Stream, tls: &Tls) -> Option<Box<Session>> {
+pub(crate) async fn accept(
+    shard: &Shard,
+    stream: &mut ShardStream,
+    tls: &TlsConfig,
+) -> Option<Box<TlsSession>> {
     // A peer that is gone already has no address any more; it will not get far.
     let peer =
         conch_net::peer_address(stream.socket()).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -32,13 +36,13 @@ pub(crate) async fn accept(shard: &Shard, stream: &mut Stream, tls: &Tls) -> Opt
 /// Keys are at work here for a millisecond, so each step is done on the shard's thread for handshakes. The caller keeps the time.
 async fn complete(
     shard: &Shard,
-    stream: &mut Stream,
-    tls: &Tls,
+    stream: &mut ShardStream,
+    tls: &TlsConfig,
     peer: IpAddr,
     handshake: &Handshake<'_>,
-) -> Option<Box<Session>> {
+) -> Option<Box<TlsSession>> {
     let connection = ServerConnection::new(tls.config()).ok()?;
-    let mut session = Session::new(connection);
+    let mut session = TlsSession::new(connection);
     let mut is_first = true;
     while session.is_handshaking() {
         handshake.wait_since(clock::monotonic_ns());

@@ -20,13 +20,13 @@ const STALL: Duration = Duration::from_millis(500);
 
 /// Those of one shard.
 pub(crate) struct Handshakes {
-    table: RefCell<Slab<Rc<Entry>>>,
+    table: RefCell<Slab<Rc<HandshakeEntry>>>,
     /// Of all that came.
     come_count: Cell<u64>,
     count_max: usize,
 }
 
-struct Entry {
+struct HandshakeEntry {
     peer: IpAddr,
     /// Its number among all that came.
     number: u64,
@@ -40,7 +40,7 @@ struct Entry {
 pub(super) struct Handshake<'a> {
     handshakes: &'a Handshakes,
     key: u64,
-    entry: Rc<Entry>,
+    entry: Rc<HandshakeEntry>,
 }
 
 impl Handshakes {
@@ -54,7 +54,7 @@ impl Handshakes {
 
     /// Lets a handshake with `peer` begin. Displaces one, which may be this one, if they are too many; then says so as the second value.
     pub(super) fn begin(&self, peer: IpAddr, now_ns: u64) -> (Handshake<'_>, bool) {
-        let entry = Rc::new(Entry {
+        let entry = Rc::new(HandshakeEntry {
             peer: network_of(peer),
             number: self.come_count.replace(self.come_count.get() + 1),
             waiting_since_ns: Cell::new(now_ns),
@@ -77,10 +77,10 @@ impl Handshakes {
     }
 
     /// Who has to go, if anyone.
-    fn choose(&self, now_ns: u64) -> Option<Rc<Entry>> {
+    fn choose(&self, now_ns: u64) -> Option<Rc<HandshakeEntry>> {
         let mut table = self.table.borrow_mut();
         // Those who were told to go are as good as gone.
-        let entries: Vec<&Rc<Entry>> = table
+        let entries: Vec<&Rc<HandshakeEntry>> = table
             .iter_mut()
             .map(|entry| &*entry)
             .filter(|entry| !entry.is_displaced.get())
@@ -96,7 +96,7 @@ impl Handshakes {
         let of_most = entries
             .into_iter()
             .filter(|entry| counts.get(&entry.peer) == Some(&most));
-        let rank = |entry: &&Rc<Entry>| {
+        let rank = |entry: &&Rc<HandshakeEntry>| {
             let since_ns = entry.waiting_since_ns.get();
             let stalled_ns = match since_ns {
                 0 => 0,

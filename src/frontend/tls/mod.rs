@@ -20,17 +20,17 @@ use rustls::ServerConfig;
 pub use files::TlsFiles;
 pub(crate) use handshake::accept;
 pub(crate) use handshakes::Handshakes;
-pub(crate) use session::Session;
+pub(crate) use session::TlsSession;
 
 /// What every connection of a listener shares. Copies share it, too.
 #[derive(Clone)]
-pub struct Tls {
+pub struct TlsConfig {
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
-impl Tls {
+impl TlsConfig {
     /// Has new connections use what `fresh` has; those that are open go on.
-    pub fn replace(&self, fresh: &Tls) {
+    pub fn replace(&self, fresh: &TlsConfig) {
         self.config.store(fresh.config());
     }
 
@@ -39,7 +39,7 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsConfig {
     /// Says nothing of the key.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Tls")

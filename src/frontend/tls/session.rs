@@ -10,21 +10,21 @@ use std::task::{Context, Poll, ready};
 use rustls::ServerConnection;
 use tokio::io::ReadBuf;
 
-use crate::shard::Stream;
+use crate::shard::ShardStream;
 
 /// Two records.
 const SEND_BYTES_MAX: usize = 32 << 10;
 /// Received at a stretch without a byte of plain text. One record has up to 18 KB; more than two are records of nothing, without end.
 const FRUITLESS_BYTES_MAX: usize = 48 << 10;
 
-pub(crate) struct Session {
+pub(crate) struct TlsSession {
     connection: ServerConnection,
 }
 
-impl Session {
-    pub(super) fn new(mut connection: ServerConnection) -> Box<Session> {
+impl TlsSession {
+    pub(super) fn new(mut connection: ServerConnection) -> Box<TlsSession> {
         connection.set_buffer_limit(Some(SEND_BYTES_MAX));
-        Box::new(Session { connection })
+        Box::new(TlsSession { connection })
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -44,10 +44,10 @@ impl Session {
     /// Receives some encrypted bytes; 0 is the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        polled(self.connection.read_tls(&mut Wire { stream, context }))
+        polled(self.connection.read_tls(&mut SocketIo { stream, context }))
     }
 
     /// Works on what was received.
@@ -64,7 +64,7 @@ impl Session {
     /// Receives plain bytes into `target`; 0 is the end of the stream.
     pub(crate) fn poll_receive(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         context: &mut Context<'_>,
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<usize>> {
@@ -104,10 +104,10 @@ impl Session {
         Ok(count)
     }
 
-    /// Encrypts some bytes of `pieces`, and sends what the socket takes. What it does not take is sent by [`Session::poll_flush`].
+    /// Encrypts some bytes of `pieces`, and sends what the socket takes. What it does not take is sent by [`TlsSession::poll_flush`].
     pub(crate) fn poll_send_vectored(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
@@ -122,11 +122,11 @@ impl Session {
     /// Sends what is encrypted. Ready when the socket has all of it.
     pub(crate) fn poll_flush(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while self.connection.wants_write() {
-            let mut wire = Wire { stream, context };
+            let mut wire = SocketIo { stream, context };
             if ready!(polled(self.connection.write_tls(&mut wire)))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -137,7 +137,7 @@ impl Session {
     /// Says that nothing more will come.
     pub(crate) fn poll_close(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         self.connection.send_close_notify();
@@ -146,7 +146,7 @@ impl Session {
 
     /// Sends `bytes` and the end, as far as the socket takes them right now.
     pub(crate) fn send_last(&mut self, socket: RawFd, bytes: &[u8]) {
-        let mut wire = Now(socket);
+        let mut wire = NonBlockingIo(socket);
         let taken = self.connection.writer().write(bytes);
         self.connection.send_close_notify();
         while taken.is_ok()
@@ -164,8 +164,8 @@ fn polled<T>(outcome: io::Result<T>) -> Poll<io::Result<T>> {
 }
 
 /// The socket as rustls wants it; what would block has been noted for the task to be woken.
-struct Wire<'a, 'b> {
-    stream: &'a mut Stream,
+struct SocketIo<'a, 'b> {
+    stream: &'a mut ShardStream,
     context: &'a mut Context<'b>,
 }
 
@@ -176,13 +176,13 @@ fn unpolled<T>(outcome: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-impl Read for Wire<'_, '_> {
+impl Read for SocketIo<'_, '_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         unpolled(self.stream.poll_receive(self.context, target))
     }
 }
 
-impl Write for Wire<'_, '_> {
+impl Write for SocketIo<'_, '_> {
     fn write(&mut self, source: &[u8]) -> io::Result<usize> {
         unpolled(self.stream.poll_send(self.context, source))
     }
@@ -197,9 +197,9 @@ impl Write for Wire<'_, '_> {
 }
 
 /// The socket without anyone to be woken.
-struct Now(RawFd);
+struct NonBlockingIo(RawFd);
 
-impl Write for Now {
+impl Write for NonBlockingIo {
     fn write(&mut self, source: &[u8]) -> io::Result<usize> {
         conch_net::send_vectored(self.0, &[IoSlice::new(source)])
     }

@@ -33,7 +33,7 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match Certificate::read(end_entity) {
+        match CertificateV1::read(end_entity) {
             Some(certificate) => {
                 certificate.check(&self.roots.roots, &self.algorithms, now)?;
                 Ok(ClientCertVerified::assertion())
@@ -50,7 +50,7 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let Some(certificate) = Certificate::read(cert) else {
+        let Some(certificate) = CertificateV1::read(cert) else {
             return self.others.verify_tls12_signature(message, cert, dss);
         };
         let key = PublicKey::read(certificate.key).ok_or(CertificateError::BadEncoding)?;
@@ -77,7 +77,7 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match Certificate::read(cert) {
+        match CertificateV1::read(cert) {
             Some(certificate) => {
                 let key = SubjectPublicKeyInfoDer::from(certificate.whole_key);
                 verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
@@ -93,7 +93,7 @@ impl ClientCertVerifier for ClientVerifier {
 
 /// What counts in a certificate of version 1 (RFC 5280, 4.1). Contents come without tag and length unless they are called whole.
 #[derive(Debug)]
-struct Certificate<'c> {
+struct CertificateV1<'c> {
     whole_signed: &'c [u8],
     issuer: &'c [u8],
     not_before: u64,
@@ -104,24 +104,24 @@ struct Certificate<'c> {
     signature: &'c [u8],
 }
 
-impl<'c> Certificate<'c> {
+impl<'c> CertificateV1<'c> {
     /// None for anything but a well-formed certificate of version 1. It is told by what is absent: later versions begin with their number.
-    fn read(certificate: &'c [u8]) -> Option<Certificate<'c>> {
-        let mut outer = Reader(Reader(certificate).only(SEQUENCE)?);
+    fn read(certificate: &'c [u8]) -> Option<CertificateV1<'c>> {
+        let mut outer = DerReader(DerReader(certificate).only(SEQUENCE)?);
         let (whole_signed, signed) = outer.next(SEQUENCE)?;
         let (_, algorithm) = outer.next(SEQUENCE)?;
         let signature = bits(outer.only(BIT_STRING)?)?;
 
-        let mut signed = Reader(signed);
+        let mut signed = DerReader(signed);
         let _serial = signed.next(INTEGER)?;
         let (_, signed_algorithm) = signed.next(SEQUENCE)?;
         let (_, issuer) = signed.next(SEQUENCE)?;
-        let mut validity = Reader(signed.next(SEQUENCE)?.1);
+        let mut validity = DerReader(signed.next(SEQUENCE)?.1);
         let (not_before, not_after) = (validity.time()?, validity.time()?);
         let _subject = signed.next(SEQUENCE)?;
         let (whole_key, key) = signed.next(SEQUENCE)?;
         let is_over = validity.0.is_empty() && signed.0.is_empty();
-        (is_over && signed_algorithm == algorithm).then_some(Certificate {
+        (is_over && signed_algorithm == algorithm).then_some(CertificateV1 {
             whole_signed,
             issuer,
             not_before,
@@ -178,7 +178,7 @@ struct PublicKey<'k> {
 
 impl<'k> PublicKey<'k> {
     fn read(contents: &'k [u8]) -> Option<PublicKey<'k>> {
-        let mut reader = Reader(contents);
+        let mut reader = DerReader(contents);
         let (_, algorithm) = reader.next(SEQUENCE)?;
         let bits = bits(reader.only(BIT_STRING)?)?;
         Some(PublicKey { algorithm, bits })
@@ -197,9 +197,9 @@ fn bits(contents: &[u8]) -> Option<&[u8]> {
 }
 
 /// Values in DER, one after the other.
-struct Reader<'d>(&'d [u8]);
+struct DerReader<'d>(&'d [u8]);
 
-impl<'d> Reader<'d> {
+impl<'d> DerReader<'d> {
     /// The next value, which has this tag: with tag and length, and without. Longer than 64 KiB none can be in a handshake.
     fn next(&mut self, tag: u8) -> Option<(&'d [u8], &'d [u8])> {
         let (length, head) = match *self.0 {
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn reads_version_one_and_nothing_else() {
         let bytes = certificate(b"", b"");
-        let read = Certificate::read(&bytes).unwrap();
+        let read = CertificateV1::read(&bytes).unwrap();
         assert_eq!(
             (read.issuer, read.signature),
             (&b"issuer"[..], &b"signature"[..])
@@ -325,17 +325,17 @@ mod tests {
             certificate(b"", &value(0xa3, b"extensions")),
             [&*bytes, b"x"].concat(),
         ] {
-            assert!(Certificate::read(&bytes).is_none());
+            assert!(CertificateV1::read(&bytes).is_none());
         }
         // No prefix and no single wrong byte makes it read beyond the end; most are refused.
         for end in 0..bytes.len() {
-            assert!(Certificate::read(&bytes[..end]).is_none());
+            assert!(CertificateV1::read(&bytes[..end]).is_none());
         }
         for place in 0..bytes.len() {
             for flip in 1..=255_u8 {
                 let mut wrong = bytes.clone();
                 wrong[place] ^= flip;
-                if let Some(read) = Certificate::read(&wrong) {
+                if let Some(read) = CertificateV1::read(&wrong) {
                     assert!(read.whole_signed.len() < wrong.len());
                 }
             }
@@ -354,7 +354,7 @@ mod tests {
             (&[SEQUENCE], None),
             (&[INTEGER, 1, 7], None),
         ] {
-            assert_eq!(Reader(bytes).only(SEQUENCE), expected, "{bytes:?}");
+            assert_eq!(DerReader(bytes).only(SEQUENCE), expected, "{bytes:?}");
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
             (UTC_TIME, "", None),
         ] {
             let bytes = value(tag, text.as_bytes());
-            assert_eq!(Reader(&bytes).time(), expected, "{text}");
+            assert_eq!(DerReader(&bytes).time(), expected, "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Traces of requests, into files: upstream's `triton` mode.
 //!
 //! Which requests are traced is decided where they come in ([`Tracing::sample`]: one load while tracing is off). A traced request carries
-//! a [`Traced`], which the front end and the engine report to; when all have let go of it, it is handed to the thread that writes.
+//! a [`ActiveTrace`], which the front end and the engine report to; when all have let go of it, it is handed to the thread that writes.
 
 mod queue;
 mod record;
@@ -16,12 +16,12 @@ use std::thread::JoinHandle;
 
 use conch_engine::Error;
 
-use queue::{Message, Queue};
-use settings::{Own, Setting};
+use queue::{TraceMessage, TraceQueue};
+use settings::{OwnSettings, TraceSetting};
 
-pub(crate) use record::Traced;
-pub use settings::Levels;
-pub(crate) use settings::{Change, Update, Values};
+pub(crate) use record::ActiveTrace;
+pub use settings::TraceLevels;
+pub(crate) use settings::{FieldChange, SettingValues, SettingsUpdate};
 
 /// Models with settings of their own. Each was there when they were made, but may have gone.
 const MODELS_MAX: usize = 65_536;
@@ -29,7 +29,7 @@ const MODELS_MAX: usize = 65_536;
 /// What tracing is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    pub levels: Levels,
+    pub levels: TraceLevels,
     pub rate: u32,
     /// -1: no bound.
     pub count: i32,
@@ -41,7 +41,7 @@ pub struct TraceOptions {
 impl Default for TraceOptions {
     fn default() -> TraceOptions {
         TraceOptions {
-            levels: Levels::default(),
+            levels: TraceLevels::default(),
             rate: 1_000,
             count: -1,
             log_frequency: 0,
@@ -55,18 +55,18 @@ pub(crate) struct Tracing {
     /// Whether anything may be traced at all.
     is_on: AtomicBool,
     /// Read by shards for a few instructions per request while tracing is on; written when a setting changes.
-    settings: RwLock<Settings>,
+    settings: RwLock<TraceSettings>,
     /// Of the start.
-    defaults: Values,
-    queue: Arc<Queue>,
+    defaults: SettingValues,
+    queue: Arc<TraceQueue>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// One change at a time.
     changing: Mutex<()>,
 }
 
-struct Settings {
-    global: Arc<Setting>,
-    models: HashMap<Box<str>, Arc<Setting>>,
+struct TraceSettings {
+    global: Arc<TraceSetting>,
+    models: HashMap<Box<str>, Arc<TraceSetting>>,
 }
 
 impl Tracing {
@@ -75,21 +75,21 @@ impl Tracing {
     /// # Errors
     /// INTERNAL if there is no thread to be had.
     pub(crate) fn start(options: &TraceOptions) -> Result<Arc<Tracing>, Error> {
-        let queue = Arc::new(Queue::new(&options.file));
+        let queue = Arc::new(TraceQueue::new(&options.file));
         let writer = match queue.has_file() {
             true => Some(writer::start(&queue)?),
             false => None,
         };
-        let defaults = Values {
+        let defaults = SettingValues {
             levels: options.levels,
             rate: options.rate,
             count: options.count,
             log_frequency: options.log_frequency,
         };
-        let global = Arc::new(Setting::new(defaults, Own::default(), &queue));
+        let global = Arc::new(TraceSetting::new(defaults, OwnSettings::default(), &queue));
         Ok(Arc::new(Tracing {
             is_on: AtomicBool::new(global.is_valid()),
-            settings: RwLock::new(Settings {
+            settings: RwLock::new(TraceSettings {
                 global,
                 models: HashMap::new(),
             }),
@@ -102,12 +102,14 @@ impl Tracing {
 
     /// The trace of a request to `model`, if it is to be traced.
     #[inline]
-    pub(crate) fn sample(&self, model: &str) -> Option<Arc<Traced>> {
+    pub(crate) fn sample(&self, model: &str) -> Option<Arc<ActiveTrace>> {
         if !self.is_on() {
             return None;
         }
         let setting = self.setting(model);
-        setting.samples().then(|| Arc::new(Traced::new(&setting)))
+        setting
+            .samples()
+            .then(|| Arc::new(ActiveTrace::new(&setting)))
     }
 
     #[inline]
@@ -117,7 +119,7 @@ impl Tracing {
     }
 
     /// What is in force for `model`; for an empty name, for models without settings of their own.
-    pub(crate) fn values(&self, model: &str) -> Values {
+    pub(crate) fn values(&self, model: &str) -> SettingValues {
         self.setting(model).current()
     }
 
@@ -129,13 +131,13 @@ impl Tracing {
     ///
     /// # Errors
     /// INVALID_ARG, in upstream's words, for settings that cannot trace but are not off either.
-    pub(crate) fn update(&self, model: &str, update: &Update) -> Result<(), Error> {
+    pub(crate) fn update(&self, model: &str, update: &SettingsUpdate) -> Result<(), Error> {
         let _one = lock(&self.changing);
         let mut outcome = self.change(model, update);
         if model.is_empty() && outcome.is_ok() {
             let names: Vec<Box<str>> = self.read().models.keys().cloned().collect();
             for name in names {
-                outcome = outcome.and(self.change(&name, &Update::default()));
+                outcome = outcome.and(self.change(&name, &SettingsUpdate::default()));
             }
         }
         let settings = self.read();
@@ -145,7 +147,7 @@ impl Tracing {
         outcome
     }
 
-    fn change(&self, model: &str, update: &Update) -> Result<(), Error> {
+    fn change(&self, model: &str, update: &SettingsUpdate) -> Result<(), Error> {
         let (own, fallback) = {
             let settings = self.read();
             match model {
@@ -167,7 +169,7 @@ impl Tracing {
             let _gone = self.write().models.remove(model);
             return Ok(());
         }
-        let setting = Setting::new(own.over(fallback), own, &self.queue);
+        let setting = TraceSetting::new(own.over(fallback), own, &self.queue);
         if !setting.is_valid() && !setting.values.levels.is_off() {
             return Err(Error::invalid(format!(
                 "Attempting to set invalid trace setting :{}",
@@ -182,16 +184,16 @@ impl Tracing {
         Ok(())
     }
 
-    fn setting(&self, model: &str) -> Arc<Setting> {
+    fn setting(&self, model: &str) -> Arc<TraceSetting> {
         let settings = self.read();
         Arc::clone(settings.models.get(model).unwrap_or(&settings.global))
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Settings> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, TraceSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Settings> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, TraceSettings> {
         self.settings
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -203,7 +205,7 @@ impl Tracing {
         let Some(writer) = lock(&self.writer).take() else {
             return;
         };
-        self.queue.push(Message::End);
+        self.queue.push(TraceMessage::End);
         // A panic of it has been reported.
         let _ = writer.join();
     }

@@ -8,15 +8,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_log as log;
 
-use super::record::Record;
+use super::record::TraceRecord;
 
 /// Traces that wait to be written.
 const TRACES_MAX: usize = 16_384;
 /// Bytes of tensors in traces that are not written yet. Their text may take several times as much, one trace after the other.
 const TENSOR_BYTES_MAX: u64 = 32 << 20;
 
-pub(super) enum Message {
-    Trace(Box<Record>),
+pub(super) enum TraceMessage {
+    Trace(Box<TraceRecord>),
     /// No further trace comes under the setting with this number.
     Over(u64),
     /// Close everything and end.
@@ -24,25 +24,25 @@ pub(super) enum Message {
 }
 
 /// See the module.
-pub(crate) struct Queue {
+pub(crate) struct TraceQueue {
     /// Empty: nothing can be traced, and nobody takes anything out.
     file: String,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedTraces>,
     changed: Condvar,
     tensor_bytes: AtomicU64,
     lost_count: AtomicU64,
 }
 
 #[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Message>,
+struct QueuedTraces {
+    messages: VecDeque<TraceMessage>,
     trace_count: usize,
     has_ended: bool,
 }
 
-impl Queue {
-    pub(super) fn new(file: &str) -> Queue {
-        Queue {
+impl TraceQueue {
+    pub(super) fn new(file: &str) -> TraceQueue {
+        TraceQueue {
             file: file.to_owned(),
             waiting: Mutex::default(),
             changed: Condvar::new(),
@@ -60,7 +60,7 @@ impl Queue {
     }
 
     /// Takes a message in; a trace beyond the bound is lost. Does not block but for the time that others take to do the same.
-    pub(super) fn push(&self, message: Message) {
+    pub(super) fn push(&self, message: TraceMessage) {
         if !self.has_file() {
             return;
         }
@@ -68,7 +68,7 @@ impl Queue {
         if waiting.has_ended {
             return;
         }
-        if matches!(message, Message::Trace(_)) {
+        if matches!(message, TraceMessage::Trace(_)) {
             if waiting.trace_count >= TRACES_MAX {
                 drop(waiting);
                 // It may be the last that knows its setting, which tells this queue when it goes.
@@ -78,14 +78,14 @@ impl Queue {
             }
             waiting.trace_count += 1;
         }
-        waiting.has_ended = matches!(message, Message::End);
+        waiting.has_ended = matches!(message, TraceMessage::End);
         waiting.messages.push_back(message);
         drop(waiting);
         self.changed.notify_one();
     }
 
     /// Everything that waits; blocks until there is something.
-    pub(super) fn take(&self) -> VecDeque<Message> {
+    pub(super) fn take(&self) -> VecDeque<TraceMessage> {
         let mut waiting = self.lock();
         while waiting.messages.is_empty() {
             waiting = self
@@ -98,7 +98,7 @@ impl Queue {
     }
 
     /// Room for the bytes of a tensor; none if too many are kept already.
-    pub(super) fn room(self: &Arc<Queue>, bytes: u64) -> Option<Room> {
+    pub(super) fn room(self: &Arc<TraceQueue>, bytes: u64) -> Option<QueueRoom> {
         let taken = self
             .tensor_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
@@ -109,7 +109,7 @@ impl Queue {
             self.note_loss("the tensors of traces take too much memory");
             return None;
         }
-        Some(Room {
+        Some(QueueRoom {
             queue: Arc::clone(self),
             bytes,
         })
@@ -129,18 +129,18 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedTraces> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Given back on drop.
-pub(super) struct Room {
-    queue: Arc<Queue>,
+pub(super) struct QueueRoom {
+    queue: Arc<TraceQueue>,
     bytes: u64,
 }
 
-impl Drop for Room {
+impl Drop for QueueRoom {
     fn drop(&mut self) {
         self.queue
             .tensor_bytes
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn tensors_have_a_bound() {
-        let queue = Arc::new(Queue::new("f"));
+        let queue = Arc::new(TraceQueue::new("f"));
         let half = queue.room(TENSOR_BYTES_MAX / 2).unwrap();
         let rest = queue.room(TENSOR_BYTES_MAX / 2).unwrap();
         assert!(queue.room(1).is_none());
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_in_without_a_file_or_after_the_end() {
-        let queue = Queue::new("");
-        queue.push(Message::Over(1));
+        let queue = TraceQueue::new("");
+        queue.push(TraceMessage::Over(1));
         assert!(queue.lock().messages.is_empty());
-        let queue = Queue::new("f");
-        queue.push(Message::Over(1));
-        queue.push(Message::End);
-        queue.push(Message::Over(2));
+        let queue = TraceQueue::new("f");
+        queue.push(TraceMessage::Over(1));
+        queue.push(TraceMessage::End);
+        queue.push(TraceMessage::Over(2));
         assert_eq!(queue.take().len(), 2);
     }
 }

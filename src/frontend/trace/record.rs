@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use conch_config::DataType;
-use conch_engine::trace::{Activity, Trace, TraceSink, TracedTensor, next_id};
-use conch_engine::{Asker, ModelVersion, Shape, clock};
+use conch_engine::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
+use conch_engine::{ModelVersion, RequestObserver, Shape, clock};
 use conch_memory::try_extend;
 
-use super::queue::{Message, Room};
-use super::settings::Setting;
+use super::queue::{QueueRoom, TraceMessage};
+use super::settings::TraceSetting;
 
 /// What one trace holds. A stream of many responses is recorded up to here.
 const ENTRIES_MAX: usize = 4_096;
@@ -18,60 +18,60 @@ const NAME_BYTES_MAX: usize = 256;
 const CHILDREN_MAX: usize = 1_024;
 
 /// One report.
-pub(super) enum Entry {
+pub(super) enum TraceEntry {
     Time(&'static str, u64),
     /// An activity of a backend's own.
     Own(Box<str>, u64),
-    Tensor(Box<KeptTensor>),
+    Tensor(Box<RecordedTensor>),
 }
 
-pub(super) struct KeptTensor {
+pub(super) struct RecordedTensor {
     pub(super) activity: &'static str,
     pub(super) name: Box<str>,
     pub(super) data_type: DataType,
     pub(super) shape: Shape,
     pub(super) data: Vec<u8>,
-    _room: Room,
+    _room: QueueRoom,
 }
 
 /// Whom a trace is about.
-pub(super) struct Subject {
+pub(super) struct TraceSubject {
     pub(super) model: Arc<ModelVersion>,
     pub(super) request_id: Box<str>,
 }
 
 /// A finished trace.
-pub(super) struct Record {
+pub(super) struct TraceRecord {
     pub(super) id: u64,
-    pub(super) setting: Arc<Setting>,
-    pub(super) subject: Option<Subject>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) setting: Arc<TraceSetting>,
+    pub(super) subject: Option<TraceSubject>,
+    pub(super) entries: Vec<TraceEntry>,
     /// 0: none.
     pub(super) parent_id: u64,
     /// Of the steps of an ensemble.
-    pub(super) children: Vec<Record>,
+    pub(super) children: Vec<TraceRecord>,
 }
 
 /// A trace that is being taken. It ends when the last who knows it lets go.
-pub(crate) struct Traced {
+pub(crate) struct ActiveTrace {
     id: u64,
-    setting: Arc<Setting>,
-    subject: OnceLock<Subject>,
-    entries: Mutex<Vec<Entry>>,
+    setting: Arc<TraceSetting>,
+    subject: OnceLock<TraceSubject>,
+    entries: Mutex<Vec<TraceEntry>>,
     /// Of the ensemble, if this is one of its steps, or of the request on whose behalf a backend asks: what it lets go of becomes part
     /// of that.
-    parent: Option<Arc<Traced>>,
-    children: Mutex<Vec<Record>>,
+    parent: Option<Arc<ActiveTrace>>,
+    children: Mutex<Vec<TraceRecord>>,
 }
 
-impl Traced {
-    pub(super) fn new(setting: &Arc<Setting>) -> Traced {
-        Traced::below(None, setting)
+impl ActiveTrace {
+    pub(super) fn new(setting: &Arc<TraceSetting>) -> ActiveTrace {
+        ActiveTrace::below(None, setting)
     }
 
     /// The trace of a step of an ensemble, or of no step.
-    fn below(parent: Option<Arc<Traced>>, setting: &Arc<Setting>) -> Traced {
-        Traced {
+    fn below(parent: Option<Arc<ActiveTrace>>, setting: &Arc<TraceSetting>) -> ActiveTrace {
+        ActiveTrace {
             id: next_id(),
             setting: Arc::clone(setting),
             subject: OnceLock::new(),
@@ -83,15 +83,15 @@ impl Traced {
 
     /// Says whom it is about, and gives what the engine reports to.
     pub(crate) fn asker(
-        self: &Arc<Traced>,
+        self: &Arc<ActiveTrace>,
         model: &Arc<ModelVersion>,
         request_id: &str,
-    ) -> Arc<dyn Asker> {
-        self.subject.get_or_init(|| Subject {
+    ) -> Arc<dyn RequestObserver> {
+        self.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(model),
             request_id: request_id.into(),
         });
-        Arc::new(Reporting(Arc::new(Engine(Arc::clone(self)))))
+        Arc::new(TraceReporting(Arc::new(EngineSink(Arc::clone(self)))))
     }
 
     /// A station of the front end, now.
@@ -101,11 +101,11 @@ impl Traced {
 
     pub(crate) fn reached_at(&self, station: &'static str, timestamp_ns: u64) {
         if self.setting.values.levels.timestamps {
-            self.add(Entry::Time(station, timestamp_ns));
+            self.add(TraceEntry::Time(station, timestamp_ns));
         }
     }
 
-    fn add(&self, entry: Entry) {
+    fn add(&self, entry: TraceEntry) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() < ENTRIES_MAX {
             entries.push(entry);
@@ -113,7 +113,7 @@ impl Traced {
     }
 }
 
-impl Drop for Traced {
+impl Drop for ActiveTrace {
     fn drop(&mut self) {
         let entries = self
             .entries
@@ -123,7 +123,7 @@ impl Drop for Traced {
             .children
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        let record = Record {
+        let record = TraceRecord {
             id: self.id,
             setting: Arc::clone(&self.setting),
             subject: self.subject.take(),
@@ -141,14 +141,16 @@ impl Drop for Traced {
             }
             return;
         }
-        self.setting.queue().push(Message::Trace(Box::new(record)));
+        self.setting
+            .queue()
+            .push(TraceMessage::Trace(Box::new(record)));
     }
 }
 
 /// What the engine knows of it.
-struct Reporting(Arc<Engine>);
+struct TraceReporting(Arc<EngineSink>);
 
-impl Asker for Reporting {
+impl RequestObserver for TraceReporting {
     fn trace(&self) -> Option<Trace> {
         Some(Trace::new(Arc::clone(&self.0) as Arc<dyn TraceSink>))
     }
@@ -157,17 +159,18 @@ impl Asker for Reporting {
 }
 
 /// What the engine reports to.
-struct Engine(Arc<Traced>);
+struct EngineSink(Arc<ActiveTrace>);
 
-impl TraceSink for Engine {
-    fn reached(&self, activity: Activity, timestamp_ns: u64) {
+impl TraceSink for EngineSink {
+    fn reached(&self, activity: TraceActivity, timestamp_ns: u64) {
         self.0.reached_at(name_of(activity), timestamp_ns);
     }
 
     fn reported(&self, name: &str, timestamp_ns: u64) {
         if self.0.setting.values.levels.timestamps {
             let end = name.floor_char_boundary(name.len().min(NAME_BYTES_MAX));
-            self.0.add(Entry::Own(name[..end].into(), timestamp_ns));
+            self.0
+                .add(TraceEntry::Own(name[..end].into(), timestamp_ns));
         }
     }
 
@@ -180,15 +183,15 @@ impl TraceSink for Engine {
     }
 
     fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
-        let child = Traced::below(Some(Arc::clone(&self.0)), &self.0.setting);
-        child.subject.get_or_init(|| Subject {
+        let child = ActiveTrace::below(Some(Arc::clone(&self.0)), &self.0.setting);
+        child.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(model),
             request_id: request_id.into(),
         });
-        Some(Trace::new(Arc::new(Engine(Arc::new(child)))))
+        Some(Trace::new(Arc::new(EngineSink(Arc::new(child)))))
     }
 
-    fn showed(&self, activity: Activity, tensor: &TracedTensor<'_>) {
+    fn showed(&self, activity: TraceActivity, tensor: &TracedTensor<'_>) {
         let Some(bytes) = tensor.data.as_slice() else {
             return;
         };
@@ -200,7 +203,7 @@ impl TraceSink for Engine {
         if try_extend(&mut data, bytes).is_err() {
             return;
         }
-        self.0.add(Entry::Tensor(Box::new(KeptTensor {
+        self.0.add(TraceEntry::Tensor(Box::new(RecordedTensor {
             activity: name_of(activity),
             name: tensor.name.into(),
             data_type: tensor.data_type,
@@ -212,19 +215,19 @@ impl TraceSink for Engine {
 }
 
 /// As upstream writes them.
-pub(super) fn name_of(activity: Activity) -> &'static str {
+pub(super) fn name_of(activity: TraceActivity) -> &'static str {
     match activity {
-        Activity::RequestStart => REQUEST_START,
-        Activity::QueueStart => "QUEUE_START",
-        Activity::ComputeStart => "COMPUTE_START",
-        Activity::ComputeInputEnd => "COMPUTE_INPUT_END",
-        Activity::ComputeOutputStart => "COMPUTE_OUTPUT_START",
-        Activity::ComputeEnd => "COMPUTE_END",
-        Activity::RequestEnd => "REQUEST_END",
-        Activity::TensorQueueInput => "TENSOR_QUEUE_INPUT",
-        Activity::TensorBackendInput => "TENSOR_BACKEND_INPUT",
-        Activity::TensorBackendOutput => "TENSOR_BACKEND_OUTPUT",
-        Activity::Custom => "CUSTOM_ACTIVITY",
+        TraceActivity::RequestStart => REQUEST_START,
+        TraceActivity::QueueStart => "QUEUE_START",
+        TraceActivity::ComputeStart => "COMPUTE_START",
+        TraceActivity::ComputeInputEnd => "COMPUTE_INPUT_END",
+        TraceActivity::ComputeOutputStart => "COMPUTE_OUTPUT_START",
+        TraceActivity::ComputeEnd => "COMPUTE_END",
+        TraceActivity::RequestEnd => "REQUEST_END",
+        TraceActivity::TensorQueueInput => "TENSOR_QUEUE_INPUT",
+        TraceActivity::TensorBackendInput => "TENSOR_BACKEND_INPUT",
+        TraceActivity::TensorBackendOutput => "TENSOR_BACKEND_OUTPUT",
+        TraceActivity::Custom => "CUSTOM_ACTIVITY",
     }
 }
 

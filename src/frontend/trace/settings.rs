@@ -1,30 +1,30 @@
 //! What is traced: the settings of the server, and what models have of their own.
 //!
 //! A field that nobody set for a model follows the server's; one that nobody set for the server is as at the start. A change makes new
-//! [`Setting`]s: a trace keeps to the one under which it was sampled, and counts begin anew, as upstream.
+//! [`TraceSetting`]s: a trace keeps to the one under which it was sampled, and counts begin anew, as upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use super::queue::{Message, Queue};
+use super::queue::{TraceMessage, TraceQueue};
 
 /// What a trace holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Levels {
+pub struct TraceLevels {
     pub timestamps: bool,
     pub tensors: bool,
 }
 
-impl Levels {
+impl TraceLevels {
     pub fn is_off(self) -> bool {
-        self == Levels::default()
+        self == TraceLevels::default()
     }
 }
 
 /// The values in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Values {
-    pub(crate) levels: Levels,
+pub(crate) struct SettingValues {
+    pub(crate) levels: TraceLevels,
     /// One request in so many; 0: none.
     pub(crate) rate: u32,
     /// How many more; -1: no bound.
@@ -35,7 +35,7 @@ pub(crate) struct Values {
 
 /// What becomes of one field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Change<T> {
+pub(crate) enum FieldChange<T> {
     #[default]
     Keep,
     /// Back to what it is by default.
@@ -45,36 +45,36 @@ pub(crate) enum Change<T> {
 
 /// What a request changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Update {
-    pub(crate) levels: Change<Levels>,
-    pub(crate) rate: Change<u32>,
-    pub(crate) count: Change<i32>,
-    pub(crate) log_frequency: Change<u32>,
+pub(crate) struct SettingsUpdate {
+    pub(crate) levels: FieldChange<TraceLevels>,
+    pub(crate) rate: FieldChange<u32>,
+    pub(crate) count: FieldChange<i32>,
+    pub(crate) log_frequency: FieldChange<u32>,
 }
 
 /// The fields that were set, the others follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Own {
-    levels: Option<Levels>,
+pub(super) struct OwnSettings {
+    levels: Option<TraceLevels>,
     rate: Option<u32>,
     count: Option<i32>,
     log_frequency: Option<u32>,
 }
 
-impl Own {
+impl OwnSettings {
     pub(super) fn is_none(self) -> bool {
-        self == Own::default()
+        self == OwnSettings::default()
     }
 
-    pub(super) fn updated(self, update: &Update) -> Own {
-        fn field<T: Copy>(own: Option<T>, change: Change<T>) -> Option<T> {
+    pub(super) fn updated(self, update: &SettingsUpdate) -> OwnSettings {
+        fn field<T: Copy>(own: Option<T>, change: FieldChange<T>) -> Option<T> {
             match change {
-                Change::Keep => own,
-                Change::Clear => None,
-                Change::Set(value) => Some(value),
+                FieldChange::Keep => own,
+                FieldChange::Clear => None,
+                FieldChange::Set(value) => Some(value),
             }
         }
-        Own {
+        OwnSettings {
             levels: field(self.levels, update.levels),
             rate: field(self.rate, update.rate),
             count: field(self.count, update.count),
@@ -82,8 +82,8 @@ impl Own {
         }
     }
 
-    pub(super) fn over(self, fallback: Values) -> Values {
-        Values {
+    pub(super) fn over(self, fallback: SettingValues) -> SettingValues {
+        SettingValues {
             levels: self.levels.unwrap_or(fallback.levels),
             rate: self.rate.unwrap_or(fallback.rate),
             count: self.count.unwrap_or(fallback.count),
@@ -93,22 +93,26 @@ impl Own {
 }
 
 /// One set of values, and the requests counted under it.
-pub(crate) struct Setting {
+pub(crate) struct TraceSetting {
     /// Its traces are collected under this number.
     pub(super) id: u64,
-    pub(super) values: Values,
-    own: Own,
+    pub(super) values: SettingValues,
+    own: OwnSettings,
     /// Requests that could have been traced.
     seen: AtomicU64,
     /// What is left of the count; -1: no bound.
     left: AtomicI32,
-    queue: Arc<Queue>,
+    queue: Arc<TraceQueue>,
 }
 
-impl Setting {
-    pub(super) fn new(values: Values, own: Own, queue: &Arc<Queue>) -> Setting {
+impl TraceSetting {
+    pub(super) fn new(
+        values: SettingValues,
+        own: OwnSettings,
+        queue: &Arc<TraceQueue>,
+    ) -> TraceSetting {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Setting {
+        TraceSetting {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             values,
             own,
@@ -136,22 +140,22 @@ impl Setting {
     }
 
     /// The values with what is left of the count.
-    pub(super) fn current(&self) -> Values {
-        Values {
+    pub(super) fn current(&self) -> SettingValues {
+        SettingValues {
             count: self.left(),
             ..self.values
         }
     }
 
     /// What was set of it, with what is left of the count.
-    pub(super) fn own(&self) -> Own {
-        Own {
+    pub(super) fn own(&self) -> OwnSettings {
+        OwnSettings {
             count: self.own.count.map(|_| self.left()),
             ..self.own
         }
     }
 
-    pub(super) fn queue(&self) -> &Arc<Queue> {
+    pub(super) fn queue(&self) -> &Arc<TraceQueue> {
         &self.queue
     }
 
@@ -184,13 +188,13 @@ impl Setting {
     }
 }
 
-impl Drop for Setting {
+impl Drop for TraceSetting {
     fn drop(&mut self) {
-        self.queue.push(Message::Over(self.id));
+        self.queue.push(TraceMessage::Over(self.id));
     }
 }
 
-impl std::fmt::Debug for Setting {
+impl std::fmt::Debug for TraceSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Setting")
             .field("values", &self.current())
@@ -202,9 +206,9 @@ impl std::fmt::Debug for Setting {
 mod tests {
     use super::*;
 
-    fn setting(rate: u32, count: i32) -> Setting {
-        let values = Values {
-            levels: Levels {
+    fn setting(rate: u32, count: i32) -> TraceSetting {
+        let values = SettingValues {
+            levels: TraceLevels {
                 timestamps: true,
                 tensors: false,
             },
@@ -212,7 +216,11 @@ mod tests {
             count,
             log_frequency: 0,
         };
-        Setting::new(values, Own::default(), &Arc::new(Queue::new("file")))
+        TraceSetting::new(
+            values,
+            OwnSettings::default(),
+            &Arc::new(TraceQueue::new("file")),
+        )
     }
 
     #[test]
@@ -235,47 +243,47 @@ mod tests {
     #[test]
     fn what_was_not_set_follows() {
         let fallback = setting(5, 7).values;
-        let mut own = Own::default().updated(&Update {
-            rate: Change::Set(2),
-            count: Change::Set(1),
-            ..Update::default()
+        let mut own = OwnSettings::default().updated(&SettingsUpdate {
+            rate: FieldChange::Set(2),
+            count: FieldChange::Set(1),
+            ..SettingsUpdate::default()
         });
         assert_eq!(
             own.over(fallback),
-            Values {
+            SettingValues {
                 rate: 2,
                 count: 1,
                 ..fallback
             }
         );
-        own = own.updated(&Update {
-            rate: Change::Clear,
-            ..Update::default()
+        own = own.updated(&SettingsUpdate {
+            rate: FieldChange::Clear,
+            ..SettingsUpdate::default()
         });
         assert_eq!(
             own.over(fallback),
-            Values {
+            SettingValues {
                 count: 1,
                 ..fallback
             }
         );
-        own = own.updated(&Update {
-            count: Change::Clear,
-            ..Update::default()
+        own = own.updated(&SettingsUpdate {
+            count: FieldChange::Clear,
+            ..SettingsUpdate::default()
         });
         assert!(own.is_none());
     }
 
     #[test]
     fn what_is_left_of_a_count_that_was_set_stays() {
-        let own = Own::default().updated(&Update {
-            count: Change::Set(3),
-            ..Update::default()
+        let own = OwnSettings::default().updated(&SettingsUpdate {
+            count: FieldChange::Set(3),
+            ..SettingsUpdate::default()
         });
-        let setting = Setting::new(
+        let setting = TraceSetting::new(
             own.over(setting(1, -1).values),
             own,
-            &Arc::new(Queue::new("f")),
+            &Arc::new(TraceQueue::new("f")),
         );
         assert!(setting.samples());
         assert_eq!((setting.current().count, setting.own().count), (2, Some(2)));

@@ -54,7 +54,7 @@ impl Drop for Directory {
     }
 }
 
-const TIMES: Levels = Levels {
+const TIMES: TraceLevels = TraceLevels {
     timestamps: true,
     tensors: false,
 };
@@ -112,25 +112,25 @@ fn which_file_a_trace_is_written_to() {
 fn models_have_settings_of_their_own_and_follow_in_the_rest() {
     let directory = Directory::new("models");
     let tracing = directory.tracing(1, -1, 0);
-    let off = Update {
-        levels: Change::Set(Levels::default()),
-        ..Update::default()
+    let off = SettingsUpdate {
+        levels: FieldChange::Set(TraceLevels::default()),
+        ..SettingsUpdate::default()
     };
     tracing.update("", &off).unwrap();
     assert!(!tracing.is_on());
     ask(&tracing, "m", 0..3);
-    let on = Update {
-        levels: Change::Set(TIMES),
-        ..Update::default()
+    let on = SettingsUpdate {
+        levels: FieldChange::Set(TIMES),
+        ..SettingsUpdate::default()
     };
     tracing.update("m", &on).unwrap();
     assert!(tracing.is_on());
     ask(&tracing, "m", 3..5);
     ask(&tracing, "other", 5..9);
     // A field that the model did not set follows the server's.
-    let rate = Update {
-        rate: Change::Set(2),
-        ..Update::default()
+    let rate = SettingsUpdate {
+        rate: FieldChange::Set(2),
+        ..SettingsUpdate::default()
     };
     tracing.update("", &rate).unwrap();
     assert_eq!(
@@ -138,16 +138,16 @@ fn models_have_settings_of_their_own_and_follow_in_the_rest() {
         (2, 2)
     );
     ask(&tracing, "m", 10..12);
-    let clear = Update {
-        levels: Change::Clear,
-        ..Update::default()
+    let clear = SettingsUpdate {
+        levels: FieldChange::Clear,
+        ..SettingsUpdate::default()
     };
     tracing.update("m", &clear).unwrap();
     assert!(!tracing.is_on());
     ask(&tracing, "m", 20..30);
     // Back to the start.
-    let all = Update {
-        rate: Change::Clear,
+    let all = SettingsUpdate {
+        rate: FieldChange::Clear,
         ..clear
     };
     tracing.update("", &all).unwrap();
@@ -159,17 +159,17 @@ fn models_have_settings_of_their_own_and_follow_in_the_rest() {
 
 #[test]
 fn settings_that_cannot_trace_are_refused() {
-    let set_rate = |rate| Update {
-        rate: Change::Set(rate),
-        ..Update::default()
+    let set_rate = |rate| SettingsUpdate {
+        rate: FieldChange::Set(rate),
+        ..SettingsUpdate::default()
     };
-    let set_count = |count| Update {
-        count: Change::Set(count),
-        ..Update::default()
+    let set_count = |count| SettingsUpdate {
+        count: FieldChange::Set(count),
+        ..SettingsUpdate::default()
     };
-    let on = Update {
-        levels: Change::Set(TIMES),
-        ..Update::default()
+    let on = SettingsUpdate {
+        levels: FieldChange::Set(TIMES),
+        ..SettingsUpdate::default()
     };
     let refusal = "Attempting to set invalid trace setting :";
     let directory = Directory::new("refused");

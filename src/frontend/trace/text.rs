@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use conch_config::DataType;
 
-use super::record::{Entry, KeptTensor, REQUEST_START, Record};
+use super::record::{REQUEST_START, RecordedTensor, TraceEntry, TraceRecord};
 use crate::http::json::write;
 
 /// Appends the objects of one trace; nothing if it has none.
-pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
+pub(super) fn render(text: &mut Vec<u8>, record: &TraceRecord) {
     let id = record.id;
     let mut is_first = true;
     let mut begin = |text: &mut Vec<u8>| {
@@ -19,7 +19,7 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
     };
     for entry in &record.entries {
         match entry {
-            Entry::Time(station, timestamp_ns) => {
+            TraceEntry::Time(station, timestamp_ns) => {
                 if *station == REQUEST_START
                     && let Some(subject) = &record.subject
                 {
@@ -43,13 +43,13 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
                     format!("\"timestamps\":[{{\"name\":\"{station}\",\"ns\":{timestamp_ns}}}]}}");
                 text.extend_from_slice(time.as_bytes());
             }
-            Entry::Own(name, timestamp_ns) => {
+            TraceEntry::Own(name, timestamp_ns) => {
                 begin(text);
                 text.extend_from_slice(b"\"timestamps\":[{\"name\":");
                 write::string(text, name.as_bytes());
                 text.extend_from_slice(format!(",\"ns\":{timestamp_ns}}}]}}").as_bytes());
             }
-            Entry::Tensor(tensor) => {
+            TraceEntry::Tensor(tensor) => {
                 begin(text);
                 put_tensor(text, tensor);
             }
@@ -65,7 +65,7 @@ pub(super) fn render(text: &mut Vec<u8>, record: &Record) {
     }
 }
 
-fn put_tensor(text: &mut Vec<u8>, tensor: &KeptTensor) {
+fn put_tensor(text: &mut Vec<u8>, tensor: &RecordedTensor) {
     text.extend_from_slice(b"\"activity\":\"");
     text.extend_from_slice(tensor.activity.as_bytes());
     text.extend_from_slice(b"\",\"tensor\":{\"name\":");

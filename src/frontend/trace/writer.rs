@@ -15,8 +15,8 @@ use conch_engine::Error;
 use conch_engine::clock::monotonic_ns;
 use conch_log::LogLimiter;
 
-use super::queue::{Message, Queue};
-use super::record::Record;
+use super::queue::{TraceMessage, TraceQueue};
+use super::record::TraceRecord;
 use super::text;
 
 /// Text that is kept before it is written on the way.
@@ -26,18 +26,18 @@ const TEXT_BYTES_MAX: usize = 4 << 20;
 ///
 /// # Errors
 /// INTERNAL if there is none to be had.
-pub(super) fn start(queue: &Arc<Queue>) -> Result<JoinHandle<()>, Error> {
+pub(super) fn start(queue: &Arc<TraceQueue>) -> Result<JoinHandle<()>, Error> {
     let queue = Arc::clone(queue);
     std::thread::Builder::new()
         .name("trace".to_owned())
-        .spawn(move || Writer::new(&queue).run())
+        .spawn(move || TraceWriter::new(&queue).run())
         .map_err(|cause| Error::internal(format!("cannot start the trace thread: {cause}")))
 }
 
-struct Writer<'q> {
-    queue: &'q Queue,
+struct TraceWriter<'q> {
+    queue: &'q TraceQueue,
     /// By the number of their setting.
-    collections: HashMap<u64, Collection>,
+    collections: HashMap<u64, PendingTraces>,
     /// The file without an index; begun when something is written into it.
     whole: Option<File>,
     next_index: u32,
@@ -47,7 +47,7 @@ struct Writer<'q> {
 
 /// Traces of one setting that are not in a finished file.
 #[derive(Default)]
-struct Collection {
+struct PendingTraces {
     text: Vec<u8>,
     /// Since the last finished file.
     count: u32,
@@ -58,9 +58,9 @@ struct Collection {
     begun: Option<File>,
 }
 
-impl<'q> Writer<'q> {
-    fn new(queue: &'q Queue) -> Writer<'q> {
-        Writer {
+impl<'q> TraceWriter<'q> {
+    fn new(queue: &'q TraceQueue) -> TraceWriter<'q> {
+        TraceWriter {
             queue,
             collections: HashMap::new(),
             whole: None,
@@ -73,9 +73,9 @@ impl<'q> Writer<'q> {
         loop {
             for message in self.queue.take() {
                 let outcome = match message {
-                    Message::Trace(record) => self.collect(&record),
-                    Message::Over(id) => self.close(id),
-                    Message::End => {
+                    TraceMessage::Trace(record) => self.collect(&record),
+                    TraceMessage::Over(id) => self.close(id),
+                    TraceMessage::End => {
                         if let Err(cause) = self.end() {
                             self.complain(&cause);
                         }
@@ -97,7 +97,7 @@ impl<'q> Writer<'q> {
         );
     }
 
-    fn collect(&mut self, record: &Record) -> io::Result<()> {
+    fn collect(&mut self, record: &TraceRecord) -> io::Result<()> {
         let setting = &record.setting;
         let values = setting.values;
         let collection = self.collections.entry(setting.id).or_default();

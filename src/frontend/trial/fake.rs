@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use conch_config::{DataType, Model as ModelConfig};
+use conch_config::{DataType, ResolvedConfig as ModelConfig};
 use conch_engine::{
-    Backend, BackendHost, BackendSpec, Batch, Departures, Error, ExecutionPolicy, Instance,
-    InstanceSpec, LoadContext, Model, ModelVersion, Output, PreferredGroup, Response,
+    Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
+    LoadContext, Model, ModelVersion, Output, PendingResponses, PreferredGroup, Response,
 };
-use conch_memory::View;
+use conch_memory::ByteView;
 
 /// Opens one backend, whose models answer each output with the input of the same place, or with counted FP32 values.
 pub(super) struct FakeHost;
@@ -67,7 +67,7 @@ impl Model for FakeModel {
 pub(super) static SLOW_COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut Departures) {
+    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
         for live in batch.drain(..) {
             let model = Arc::clone(&live.shared().model);
             if matches!(&*model.name, "slow" | "leisurely") {
@@ -101,7 +101,7 @@ impl Instance for FakeInstance {
                             name: Arc::clone(&spec.name),
                             data_type: spec.data_type,
                             shape: input.shape.clone(),
-                            data: View::copy_of(&bytes),
+                            data: ByteView::copy_of(&bytes),
                         }
                     }
                     None => {
@@ -113,7 +113,7 @@ impl Instance for FakeInstance {
                             name: Arc::clone(&spec.name),
                             data_type: DataType::Fp32,
                             shape: spec.dims.iter().copied().collect(),
-                            data: View::copy_of(&bytes),
+                            data: ByteView::copy_of(&bytes),
                         }
                     }
                 };

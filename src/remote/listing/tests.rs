@@ -11,7 +11,7 @@ use object_store::memory::InMemory;
 use super::*;
 use crate::block_on;
 use crate::tests::{place, store};
-use crate::uri::Kind;
+use crate::uri::UriKind;
 
 type Page<'p> =
     Pin<Box<dyn Future<Output = object_store::Result<PaginatedListResult>> + Send + 'p>>;
@@ -103,12 +103,12 @@ impl PaginatedListStore for Endless {
     }
 }
 
-fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Error> {
+fn run<T>(work: impl Future<Output = Result<T, RemoteFailure>>) -> Result<T, Error> {
     let outcome = block_on(work).unwrap();
-    outcome.map_err(|failure| failure.of_listing(Kind::S3, "uri"))
+    outcome.map_err(|failure| failure.of_listing(UriKind::S3, "uri"))
 }
 
-fn sizes(listing: &Listing) -> Vec<(&str, u64)> {
+fn sizes(listing: &RemoteListing) -> Vec<(&str, u64)> {
     let objects = listing.objects.iter();
     objects
         .map(|object| (&*object.name, object.bytes))
@@ -138,7 +138,7 @@ fn directories_are_what_names_have_in_common() {
             let names = run(directories(&store, &place)).unwrap();
             assert!(names.iter().eq(expected), "{key}: {names:?}");
             let is_there = run(exists(&store, &place)).unwrap();
-            let listing = run(super::contents(&store, &place, &Allowance::new())).unwrap();
+            let listing = run(super::contents(&store, &place, &ListingBudget::new())).unwrap();
             assert_eq!(sizes(&listing), contents, "{key}");
             assert_eq!(is_there, key.is_empty() || !listing.is_empty(), "{key}");
         };
@@ -163,7 +163,7 @@ fn what_has_no_end_is_refused() {
     };
     let many = Endless { page: 1_000 };
     refused(
-        run(contents(&many, &place, &Allowance::new())).map(drop),
+        run(contents(&many, &place, &ListingBudget::new())).map(drop),
         "more than 100000 objects lie below 'bucket/m'",
     );
     refused(
@@ -177,7 +177,7 @@ fn what_has_no_end_is_refused() {
     // Pages in which nothing is.
     let nothing = Endless { page: 0 };
     let message = "the listing of 'bucket/m' has more than 1000 pages";
-    let outcome = run(contents(&nothing, &place, &Allowance::new()));
+    let outcome = run(contents(&nothing, &place, &ListingBudget::new()));
     refused(outcome.map(drop), message);
     refused(run(directories(&nothing, &place)).map(drop), message);
     refused(run(exists(&nothing, &place)).map(drop), message);
@@ -189,7 +189,7 @@ fn models_that_are_listed_together_share_what_can_be_held() {
         store: store(&[("m/1", b"x"), ("m/2", b"x"), ("n/1", b"x"), ("o/1", b"x")]),
         page: 10,
     };
-    let allowance = Allowance(Cell::new(3));
+    let allowance = ListingBudget(Cell::new(3));
     let list = |key: &str| run(contents(&store, &place(key), &allowance));
     assert_eq!(list("m").unwrap().objects.len(), 2);
     assert_eq!(list("n").unwrap().objects.len(), 1);

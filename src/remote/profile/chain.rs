@@ -1,16 +1,16 @@
 //! Where a profile's credentials come from: a base, and the roles that are assumed with them one after the other.
 
-use super::file::{ProfileFiles, Settings};
+use super::file::{ProfileFiles, ProfileSettings};
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Chain {
-    pub(super) base: Base,
+pub(super) struct RoleChain {
+    pub(super) base: BaseCredentials,
     /// In the order in which they are assumed.
     pub(super) roles: Vec<Role>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum BaseCredentials {
     /// Keys of the profile of this name.
     Keys(String),
     /// A role that the token in a file lets one have.
@@ -55,7 +55,7 @@ pub(super) struct SingleSignOn {
 ///
 /// # Errors
 /// The reason for which it cannot be followed.
-pub(super) fn resolve(files: &ProfileFiles, profile: &str) -> Result<Option<Chain>, String> {
+pub(super) fn resolve(files: &ProfileFiles, profile: &str) -> Result<Option<RoleChain>, String> {
     let mut roles = Vec::new();
     let mut seen = vec![profile];
     loop {
@@ -67,15 +67,15 @@ pub(super) fn resolve(files: &ProfileFiles, profile: &str) -> Result<Option<Chai
             });
         };
         let base = if has_keys(&settings) {
-            Base::Keys(name.to_owned())
+            BaseCredentials::Keys(name.to_owned())
         } else if let Some(arn) = settings.get("role_arn") {
             match follow(&settings, arn)? {
-                Step::End(base) => base,
-                Step::Role(role, base) => {
+                ChainStep::End(base) => base,
+                ChainStep::Role(role, base) => {
                     roles.push(role);
                     base
                 }
-                Step::Profile(role, source) => {
+                ChainStep::Profile(role, source) => {
                     if seen.contains(&source) {
                         return Err(format!("its source_profile leads back to '{source}'"));
                     }
@@ -88,27 +88,27 @@ pub(super) fn resolve(files: &ProfileFiles, profile: &str) -> Result<Option<Chai
                 }
             }
         } else if let Some(command) = settings.get("credential_process") {
-            Base::Program(command.to_owned())
+            BaseCredentials::Program(command.to_owned())
         } else if let Some(sign_on) = single_sign_on(files, &settings)? {
-            Base::SingleSignOn(sign_on)
+            BaseCredentials::SingleSignOn(sign_on)
         } else if roles.is_empty() {
             return Ok(None);
         } else {
             return Err(format!("its source_profile '{name}' has no credentials"));
         };
         roles.reverse();
-        return Ok(Some(Chain { base, roles }));
+        return Ok(Some(RoleChain { base, roles }));
     }
 }
 
 /// What a `role_arn` leads to.
-enum Step<'t> {
-    End(Base),
-    Role(Role, Base),
+enum ChainStep<'t> {
+    End(BaseCredentials),
+    Role(Role, BaseCredentials),
     Profile(Role, &'t str),
 }
 
-fn follow<'t>(settings: &Settings<'t>, arn: &str) -> Result<Step<'t>, String> {
+fn follow<'t>(settings: &ProfileSettings<'t>, arn: &str) -> Result<ChainStep<'t>, String> {
     let text = |name: &str| settings.get(name).unwrap_or_default().to_owned();
     let role = Role {
         arn: arn.to_owned(),
@@ -129,15 +129,15 @@ fn follow<'t>(settings: &Settings<'t>, arn: &str) -> Result<Step<'t>, String> {
         (Some(_), Some(_)) => {
             Err("it has a source_profile and a credential_source: remove one".to_owned())
         }
-        (Some(profile), None) => Ok(Step::Profile(role, profile)),
-        (None, Some("Environment")) => Ok(Step::Role(role, Base::Environment)),
-        (None, Some("EcsContainer")) => Ok(Step::Role(role, Base::Container)),
-        (None, Some("Ec2InstanceMetadata")) => Ok(Step::Role(role, Base::Instance)),
+        (Some(profile), None) => Ok(ChainStep::Profile(role, profile)),
+        (None, Some("Environment")) => Ok(ChainStep::Role(role, BaseCredentials::Environment)),
+        (None, Some("EcsContainer")) => Ok(ChainStep::Role(role, BaseCredentials::Container)),
+        (None, Some("Ec2InstanceMetadata")) => Ok(ChainStep::Role(role, BaseCredentials::Instance)),
         (None, Some(other)) => Err(format!(
             "its credential_source '{other}' is none of Environment, EcsContainer, Ec2InstanceMetadata"
         )),
         (None, None) => match settings.get("web_identity_token_file") {
-            Some(file) => Ok(Step::End(Base::WebIdentity {
+            Some(file) => Ok(ChainStep::End(BaseCredentials::WebIdentity {
                 role,
                 token_file: file.to_owned(),
             })),
@@ -151,7 +151,7 @@ fn follow<'t>(settings: &Settings<'t>, arn: &str) -> Result<Step<'t>, String> {
 
 fn single_sign_on(
     files: &ProfileFiles,
-    settings: &Settings<'_>,
+    settings: &ProfileSettings<'_>,
 ) -> Result<Option<SingleSignOn>, String> {
     let session = settings.get("sso_session");
     let shared = match session {
@@ -161,7 +161,7 @@ fn single_sign_on(
         None if settings.get("sso_start_url").is_some() => None,
         None => return Ok(None),
     };
-    let needed = |settings: &Settings<'_>, name: &str| {
+    let needed = |settings: &ProfileSettings<'_>, name: &str| {
         let value = settings.get(name).map(str::to_owned);
         value.ok_or_else(|| format!("single sign-on needs its {name}"))
     };
@@ -179,7 +179,7 @@ fn single_sign_on(
     }))
 }
 
-fn has_keys(settings: &Settings<'_>) -> bool {
+fn has_keys(settings: &ProfileSettings<'_>) -> bool {
     let names = ["aws_access_key_id", "aws_secret_access_key"];
     names.iter().all(|name| settings.get(name).is_some())
 }
@@ -227,8 +227,8 @@ mod tests {
         }
     }
 
-    fn sign_on(cache_key: &str, is_session: bool, region: &str) -> Base {
-        Base::SingleSignOn(SingleSignOn {
+    fn sign_on(cache_key: &str, is_session: bool, region: &str) -> BaseCredentials {
+        BaseCredentials::SingleSignOn(SingleSignOn {
             cache_key: cache_key.to_owned(),
             is_session,
             region: region.to_owned(),
@@ -245,20 +245,23 @@ mod tests {
             external_id: "E".to_owned(),
             duration_secs: "900".to_owned(),
         };
-        let keys = || Base::Keys("keys".to_owned());
-        let token = || Base::WebIdentity {
+        let keys = || BaseCredentials::Keys("keys".to_owned());
+        let token = || BaseCredentials::WebIdentity {
             role: role("R"),
             token_file: "/t".to_owned(),
         };
-        let program = Base::Program("/bin/p --x \"a b\"".to_owned());
-        let chain = |base, roles| Ok(Some(Chain { base, roles }));
-        let table: Vec<(&str, Result<Option<Chain>, &str>)> = vec![
+        let program = BaseCredentials::Program("/bin/p --x \"a b\"".to_owned());
+        let chain = |base, roles| Ok(Some(RoleChain { base, roles }));
+        let table: Vec<(&str, Result<Option<RoleChain>, &str>)> = vec![
             ("keys", chain(keys(), vec![])),
             ("one", chain(keys(), vec![first()])),
             ("two", chain(keys(), vec![first(), role("R2")])),
-            ("pod", chain(Base::Container, vec![role("R")])),
-            ("variables", chain(Base::Environment, vec![role("R")])),
-            ("machine", chain(Base::Instance, vec![role("R")])),
+            ("pod", chain(BaseCredentials::Container, vec![role("R")])),
+            (
+                "variables",
+                chain(BaseCredentials::Environment, vec![role("R")]),
+            ),
+            ("machine", chain(BaseCredentials::Instance, vec![role("R")])),
             ("token", chain(token(), vec![])),
             ("ontoken", chain(token(), vec![role("Q")])),
             ("program", chain(program, vec![])),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use conch_engine::files;
 
-use crate::credentials::Environment;
+use crate::credentials::CloudEnvironment;
 
 /// Both files as they are now; one that cannot be read counts as empty.
 pub(super) struct ProfileFiles {
@@ -14,7 +14,7 @@ pub(super) struct ProfileFiles {
 }
 
 impl ProfileFiles {
-    pub(super) fn read(environment: &Environment) -> ProfileFiles {
+    pub(super) fn read(environment: &CloudEnvironment) -> ProfileFiles {
         let read = |variable: &str, file: &str| {
             let path = environment(variable)
                 .map(PathBuf::from)
@@ -37,12 +37,12 @@ impl ProfileFiles {
     }
 
     /// The settings of a profile; none if neither file has a section of it.
-    pub(super) fn profile(&self, name: &str) -> Option<Settings<'_>> {
+    pub(super) fn profile(&self, name: &str) -> Option<ProfileSettings<'_>> {
         self.settings(|header| header.strip_prefix("profile ").unwrap_or(header).trim() == name)
     }
 
     /// The settings that profiles share by `sso_session = name`.
-    pub(super) fn sso_session(&self, name: &str) -> Option<Settings<'_>> {
+    pub(super) fn sso_session(&self, name: &str) -> Option<ProfileSettings<'_>> {
         let is_it = |header: &str| {
             header
                 .strip_prefix("sso-session ")
@@ -51,21 +51,21 @@ impl ProfileFiles {
         self.settings(is_it)
     }
 
-    fn settings(&self, is_it: impl Fn(&str) -> bool) -> Option<Settings<'_>> {
+    fn settings(&self, is_it: impl Fn(&str) -> bool) -> Option<ProfileSettings<'_>> {
         let mut found = Vec::new();
         let mut is_known = false;
         for text in &self.texts {
             is_known |= section(text, &is_it, &mut found);
         }
-        is_known.then_some(Settings(found))
+        is_known.then_some(ProfileSettings(found))
     }
 }
 
 /// Names and values in the order of their precedence.
 #[derive(Debug)]
-pub(super) struct Settings<'t>(Vec<(&'t str, &'t str)>);
+pub(super) struct ProfileSettings<'t>(Vec<(&'t str, &'t str)>);
 
-impl<'t> Settings<'t> {
+impl<'t> ProfileSettings<'t> {
     /// The first value that is not empty.
     pub(super) fn get(&self, name: &str) -> Option<&'t str> {
         let values = self.0.iter().filter(|(key, _)| *key == name);
@@ -106,7 +106,7 @@ fn section<'t>(
 }
 
 /// `~/.aws`.
-pub(super) fn aws_folder(environment: &Environment) -> Option<PathBuf> {
+pub(super) fn aws_folder(environment: &CloudEnvironment) -> Option<PathBuf> {
     Some(PathBuf::from(environment("HOME")?).join(".aws"))
 }
 

@@ -24,15 +24,15 @@ use object_store::Error as StoreError;
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use tokio::sync::Mutex;
 
-use crate::credentials::{Environment, S3Credential};
+use crate::credentials::{CloudEnvironment, S3Credential};
 use crate::http::Connector;
 use crate::machine;
-use chain::{Base, Chain};
+use chain::{BaseCredentials, RoleChain};
 use file::ProfileFiles;
-use service::Service;
+use service::SignedService;
 use sso::SignOn;
 use sts::Sts;
-use temporary::{Cache, Temporary};
+use temporary::{CredentialCache, TemporaryCredential};
 
 /// Completes `credential` by its profile, or by the default one; what is there already stays. Returns the name of the profile if it
 /// has no keys and leads to some elsewhere: a [`ProfileProvider`] gets those.
@@ -41,7 +41,7 @@ use temporary::{Cache, Temporary};
 /// INVALID_ARG if a profile was asked for by name that is nowhere, or that leads nowhere.
 pub(crate) fn complete(
     credential: &mut S3Credential,
-    environment: &Environment,
+    environment: &CloudEnvironment,
 ) -> Result<Option<String>, Error> {
     let (name, is_asked_for) = match credential.profile.as_str() {
         "" => (DEFAULT, false),
@@ -110,16 +110,16 @@ pub(crate) struct ProfileProvider {
     profile: String,
     /// Of the token service.
     region: String,
-    environment: Arc<Environment>,
+    environment: Arc<CloudEnvironment>,
     connector: Connector,
     /// Held while others are asked for: who needs them meanwhile waits.
-    state: Mutex<State>,
+    state: Mutex<ProviderState>,
 }
 
 #[derive(Default)]
-struct State {
-    cache: Cache,
-    token: Option<sso::Token>,
+struct ProviderState {
+    cache: CredentialCache,
+    token: Option<sso::SsoToken>,
 }
 
 impl fmt::Debug for ProfileProvider {
@@ -147,7 +147,7 @@ impl ProfileProvider {
     pub(crate) fn new(
         profile: String,
         region: String,
-        environment: Arc<Environment>,
+        environment: Arc<CloudEnvironment>,
         connector: Connector,
     ) -> ProfileProvider {
         ProfileProvider {
@@ -160,7 +160,7 @@ impl ProfileProvider {
     }
 
     async fn credential(&self) -> Result<Arc<AwsCredential>, NoCredentials> {
-        let State { cache, token } = &mut *self.state.lock().await;
+        let ProviderState { cache, token } = &mut *self.state.lock().await;
         let now = SystemTime::now();
         if let Some(credential) = cache.current(now) {
             return Ok(credential);
@@ -182,33 +182,36 @@ impl ProfileProvider {
     }
 
     /// Where the profile leads now.
-    async fn follow(&self, token: &mut Option<sso::Token>) -> Result<Temporary, String> {
+    async fn follow(
+        &self,
+        token: &mut Option<sso::SsoToken>,
+    ) -> Result<TemporaryCredential, String> {
         let files = ProfileFiles::read(&*self.environment);
-        let Some(Chain { base, roles }) = chain::resolve(&files, &self.profile)? else {
+        let Some(RoleChain { base, roles }) = chain::resolve(&files, &self.profile)? else {
             return Err("it leads to none any more".to_owned());
         };
         let sts = || {
             Ok::<_, String>(Sts {
                 connector: &self.connector,
-                endpoint: Service::Sts.endpoint(&self.region, &*self.environment)?,
+                endpoint: SignedService::Sts.endpoint(&self.region, &*self.environment)?,
                 region: &self.region,
             })
         };
         let mut found = match base {
-            Base::Keys(name) => keys(&files, &name)?,
-            Base::Environment => self.environment_keys()?,
-            Base::Container => {
+            BaseCredentials::Keys(name) => keys(&files, &name)?,
+            BaseCredentials::Environment => self.environment_keys()?,
+            BaseCredentials::Container => {
                 given(machine::container(&*self.environment, &self.connector)?).await?
             }
-            Base::Instance => {
+            BaseCredentials::Instance => {
                 given(machine::instance(&*self.environment, &self.connector)?).await?
             }
-            Base::Program(command) => {
+            BaseCredentials::Program(command) => {
                 let running = tokio::task::spawn_blocking(move || program::run(&command));
                 let ended = running.await;
                 ended.map_err(|_| "its credential_process cannot be run".to_owned())??
             }
-            Base::SingleSignOn(settings) => {
+            BaseCredentials::SingleSignOn(settings) => {
                 let sign_on = SignOn {
                     connector: &self.connector,
                     environment: &*self.environment,
@@ -217,7 +220,7 @@ impl ProfileProvider {
                 };
                 sign_on.credentials(token).await?
             }
-            Base::WebIdentity { role, token_file } => {
+            BaseCredentials::WebIdentity { role, token_file } => {
                 let contents = file::read_bounded(Path::new(&token_file));
                 let contents = contents
                     .map_err(|error| format!("web_identity_token_file '{token_file}': {error}"))?;
@@ -238,7 +241,7 @@ impl ProfileProvider {
         Ok(found)
     }
 
-    fn environment_keys(&self) -> Result<Temporary, String> {
+    fn environment_keys(&self) -> Result<TemporaryCredential, String> {
         let text = |name: &str| (self.environment)(name).unwrap_or_default();
         let credential = AwsCredential {
             key_id: text("AWS_ACCESS_KEY_ID"),
@@ -246,12 +249,12 @@ impl ProfileProvider {
             token: Some(text("AWS_SESSION_TOKEN")).filter(|token| !token.is_empty()),
         };
         let told = |_| "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY hold no keys".to_owned();
-        Temporary::new(credential, None).map_err(told)
+        TemporaryCredential::new(credential, None).map_err(told)
     }
 }
 
 /// The keys that a profile has of its own.
-fn keys(files: &ProfileFiles, name: &str) -> Result<Temporary, String> {
+fn keys(files: &ProfileFiles, name: &str) -> Result<TemporaryCredential, String> {
     let settings = files.profile(name).expect("the chain ends with it");
     let text = |name: &str| settings.get(name).map(str::to_owned);
     let credential = AwsCredential {
@@ -259,11 +262,11 @@ fn keys(files: &ProfileFiles, name: &str) -> Result<Temporary, String> {
         secret_key: text("aws_secret_access_key").unwrap_or_default(),
         token: text("aws_session_token"),
     };
-    Temporary::new(credential, None)
+    TemporaryCredential::new(credential, None)
 }
 
 /// Credentials of a provider that keeps them itself, and says nothing of their end.
-async fn given(provider: AwsCredentialProvider) -> Result<Temporary, String> {
+async fn given(provider: AwsCredentialProvider) -> Result<TemporaryCredential, String> {
     let credential = provider.get_credential().await;
     let credential = credential.map_err(|error| service::excerpt(&error.to_string()))?;
     let copy = AwsCredential {
@@ -271,7 +274,7 @@ async fn given(provider: AwsCredentialProvider) -> Result<Temporary, String> {
         secret_key: credential.secret_key.clone(),
         token: credential.token.clone(),
     };
-    Temporary::new(copy, None)
+    TemporaryCredential::new(copy, None)
 }
 
 const DEFAULT: &str = "default";

@@ -13,13 +13,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::Deserialize;
 
-use super::temporary::{Temporary, parse_time};
+use super::temporary::{TemporaryCredential, parse_time};
 
 /// Runs the program. Blocks for [`RUN_TIMEOUT`] at most, so it is for threads that may block.
 ///
 /// # Errors
 /// Why it gave no credentials.
-pub(super) fn run(command: &str) -> Result<Temporary, String> {
+pub(super) fn run(command: &str) -> Result<TemporaryCredential, String> {
     let told = |why: String| format!("its credential_process {why}");
     let (status, output) = output(command, RUN_TIMEOUT).map_err(told)?;
     if !status.success() {
@@ -123,7 +123,7 @@ fn wait_until_readable(
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Output {
+struct ProgramOutput {
     version: u64,
     access_key_id: String,
     secret_access_key: String,
@@ -132,8 +132,8 @@ struct Output {
 }
 
 /// Errors of the parser are not shown: they may quote what they stumbled over.
-fn read_output(output: &[u8]) -> Result<Temporary, String> {
-    let output: Output = serde_json::from_slice(output).map_err(|_| {
+fn read_output(output: &[u8]) -> Result<TemporaryCredential, String> {
+    let output: ProgramOutput = serde_json::from_slice(output).map_err(|_| {
         "does not write JSON with Version, AccessKeyId and SecretAccessKey".to_owned()
     })?;
     if output.version != 1 {
@@ -149,7 +149,7 @@ fn read_output(output: &[u8]) -> Result<Temporary, String> {
         secret_key: output.secret_access_key,
         token: output.session_token.filter(|token| !token.is_empty()),
     };
-    Temporary::new(
+    TemporaryCredential::new(
         credential,
         expires.map_err(|why| format!("writes no good credentials: {why}"))?,
     )

@@ -11,18 +11,18 @@ use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest};
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use crate::credentials::Environment;
+use crate::credentials::CloudEnvironment;
 use crate::http::Connector;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub(super) enum SignedService {
     Sts,
     Sso,
     /// Renews the tokens of single sign-on.
     SsoOidc,
 }
 
-impl Service {
+impl SignedService {
     /// The base of its URLs, without a slash at the end.
     ///
     /// # Errors
@@ -30,12 +30,12 @@ impl Service {
     pub(super) fn endpoint(
         self,
         region: &str,
-        environment: &Environment,
+        environment: &CloudEnvironment,
     ) -> Result<String, String> {
         let (variable, host) = match self {
-            Service::Sts => ("AWS_ENDPOINT_URL_STS", "sts"),
-            Service::Sso => ("AWS_ENDPOINT_URL_SSO", "portal.sso"),
-            Service::SsoOidc => ("AWS_ENDPOINT_URL_SSO_OIDC", "oidc"),
+            SignedService::Sts => ("AWS_ENDPOINT_URL_STS", "sts"),
+            SignedService::Sso => ("AWS_ENDPOINT_URL_SSO", "portal.sso"),
+            SignedService::SsoOidc => ("AWS_ENDPOINT_URL_SSO_OIDC", "oidc"),
         };
         for variable in [variable, "AWS_ENDPOINT_URL"] {
             let Some(text) = environment(variable).filter(|text| !text.is_empty()) else {
@@ -146,45 +146,45 @@ mod tests {
     #[test]
     fn endpoints() {
         type Pairs = &'static [(&'static str, &'static str)];
-        let table: [(Service, &str, Pairs, Result<&str, &str>); 12] = [
+        let table: [(SignedService, &str, Pairs, Result<&str, &str>); 12] = [
             (
-                Service::Sts,
+                SignedService::Sts,
                 "eu-west-1",
                 &[],
                 Ok("https://sts.eu-west-1.amazonaws.com"),
             ),
             (
-                Service::Sso,
+                SignedService::Sso,
                 "us-east-1",
                 &[],
                 Ok("https://portal.sso.us-east-1.amazonaws.com"),
             ),
             (
-                Service::SsoOidc,
+                SignedService::SsoOidc,
                 "us-east-1",
                 &[],
                 Ok("https://oidc.us-east-1.amazonaws.com"),
             ),
             (
-                Service::Sts,
+                SignedService::Sts,
                 "cn-north-1",
                 &[],
                 Ok("https://sts.cn-north-1.amazonaws.com.cn"),
             ),
             (
-                Service::Sts,
+                SignedService::Sts,
                 "us-iso-east-1",
                 &[],
                 Ok("https://sts.us-iso-east-1.c2s.ic.gov"),
             ),
             (
-                Service::Sts,
+                SignedService::Sts,
                 "us-isob-east-1",
                 &[],
                 Ok("https://sts.us-isob-east-1.sc2s.sgov.gov"),
             ),
             (
-                Service::Sts,
+                SignedService::Sts,
                 "r",
                 &[
                     ("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1/"),
@@ -193,7 +193,7 @@ mod tests {
                 Ok("http://127.0.0.1:1"),
             ),
             (
-                Service::Sso,
+                SignedService::Sso,
                 "r",
                 &[
                     ("AWS_ENDPOINT_URL_STS", "http://a"),
@@ -201,16 +201,21 @@ mod tests {
                 ],
                 Ok("http://b/c"),
             ),
-            (Service::Sts, "x.evil/", &[], Err("'x.evil/' is no region")),
-            (Service::Sts, "", &[], Err("'' is no region")),
             (
-                Service::Sts,
+                SignedService::Sts,
+                "x.evil/",
+                &[],
+                Err("'x.evil/' is no region"),
+            ),
+            (SignedService::Sts, "", &[], Err("'' is no region")),
+            (
+                SignedService::Sts,
                 "r",
                 &[("AWS_ENDPOINT_URL_STS", "sts")],
                 Err("AWS_ENDPOINT_URL_STS is no URL of a service"),
             ),
             (
-                Service::Sts,
+                SignedService::Sts,
                 "r",
                 &[("AWS_ENDPOINT_URL", "ftp://a")],
                 Err("AWS_ENDPOINT_URL is no URL of a service"),

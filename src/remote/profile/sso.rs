@@ -20,25 +20,25 @@ use url::form_urlencoded::Serializer;
 
 use super::chain::SingleSignOn;
 use super::file::{aws_folder, read_bounded};
-use super::service::{Service, ask, excerpt};
-use super::temporary::{Temporary, parse_time, show_time};
-use crate::credentials::Environment;
+use super::service::{SignedService, ask, excerpt};
+use super::temporary::{TemporaryCredential, parse_time, show_time};
+use crate::credentials::CloudEnvironment;
 use crate::http::Connector;
 
 /// A token as it lies in its file: fields that are unknown here stay as they are.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Token(Map<String, Value>);
+pub(super) struct SsoToken(Map<String, Value>);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for SsoToken {
     /// Says nothing of what is in it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token")
     }
 }
 
-impl Token {
-    fn parse(contents: &[u8]) -> Option<Token> {
-        let token = Token(serde_json::from_slice(contents).ok()?);
+impl SsoToken {
+    fn parse(contents: &[u8]) -> Option<SsoToken> {
+        let token = SsoToken(serde_json::from_slice(contents).ok()?);
         token.text("accessToken")?;
         token.expires()?;
         Some(token)
@@ -65,7 +65,7 @@ impl Token {
 /// What one request for credentials needs.
 pub(super) struct SignOn<'a> {
     pub(super) connector: &'a Connector,
-    pub(super) environment: &'a Environment,
+    pub(super) environment: &'a CloudEnvironment,
     pub(super) settings: &'a SingleSignOn,
     pub(super) profile: &'a str,
 }
@@ -77,15 +77,15 @@ impl SignOn<'_> {
     /// Why there are none.
     pub(super) async fn credentials(
         &self,
-        renewed: &mut Option<Token>,
-    ) -> Result<Temporary, String> {
+        renewed: &mut Option<SsoToken>,
+    ) -> Result<TemporaryCredential, String> {
         let token = self.token(renewed).await?;
         let text = token.text("accessToken").unwrap_or_default();
         let query = Serializer::new(String::new())
             .append_pair("role_name", &self.settings.role)
             .append_pair("account_id", &self.settings.account)
             .finish();
-        let endpoint = Service::Sso.endpoint(&self.settings.region, self.environment)?;
+        let endpoint = SignedService::Sso.endpoint(&self.settings.region, self.environment)?;
         let uri = format!("{endpoint}/federation/credentials?{query}");
         let mut request = http::Request::new(HttpRequestBody::empty());
         *request.uri_mut() = uri.parse().map_err(|_| format!("'{endpoint}' is no URL"))?;
@@ -106,22 +106,23 @@ impl SignOn<'_> {
         })
     }
 
-    async fn token(&self, renewed: &mut Option<Token>) -> Result<Token, String> {
+    async fn token(&self, renewed: &mut Option<SsoToken>) -> Result<SsoToken, String> {
         let folder = aws_folder(self.environment).ok_or("HOME is not set")?;
         let folder = folder.join("sso").join("cache");
         let path = folder.join(file_name(&self.settings.cache_key));
         let found = match read_bounded(&path) {
-            Ok(contents) => Token::parse(&contents),
+            Ok(contents) => SsoToken::parse(&contents),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
         // Whichever lasts longer: somebody may have signed on again.
         let known = renewed.take().into_iter().chain(found);
         let token = known
-            .max_by_key(Token::expires)
+            .max_by_key(SsoToken::expires)
             .ok_or_else(|| self.ended())?;
         let now = SystemTime::now();
-        let lasts = |token: &Token, from: SystemTime| token.expires().is_some_and(|end| from < end);
+        let lasts =
+            |token: &SsoToken, from: SystemTime| token.expires().is_some_and(|end| from < end);
         if lasts(&token, now + RENEWAL) {
             *renewed = Some(token.clone());
             return Ok(token);
@@ -154,7 +155,7 @@ impl SignOn<'_> {
         }
     }
 
-    async fn renew(&self, token: &Token) -> Result<Token, String> {
+    async fn renew(&self, token: &SsoToken) -> Result<SsoToken, String> {
         let text = |name: &str| token.text(name).unwrap_or_default();
         let body = json!({
             "grantType": "refresh_token",
@@ -162,7 +163,7 @@ impl SignOn<'_> {
             "clientSecret": text("clientSecret"),
             "refreshToken": text("refreshToken"),
         });
-        let endpoint = Service::SsoOidc.endpoint(&self.settings.region, self.environment)?;
+        let endpoint = SignedService::SsoOidc.endpoint(&self.settings.region, self.environment)?;
         let mut request: HttpRequest = http::Request::new(body.to_string().into());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = format!("{endpoint}/token")
@@ -192,7 +193,7 @@ fn file_name(cache_key: &str) -> String {
 }
 
 /// Puts a token in the place of the one that is there, whole or not at all; only its owner may read it.
-fn write(path: &Path, token: &Token) -> io::Result<()> {
+fn write(path: &Path, token: &SsoToken) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let draft = PathBuf::from(name);
@@ -211,7 +212,7 @@ fn write(path: &Path, token: &Token) -> io::Result<()> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct SsoAnswer {
     role_credentials: RoleCredentials,
 }
 
@@ -226,11 +227,11 @@ struct RoleCredentials {
 }
 
 /// Errors of the parser are not shown: they may quote what they stumbled over.
-fn read_answer(status: StatusCode, body: &[u8]) -> Result<Temporary, String> {
+fn read_answer(status: StatusCode, body: &[u8]) -> Result<TemporaryCredential, String> {
     if !status.is_success() {
         return Err(refusal(status, body));
     }
-    let answer: Answer =
+    let answer: SsoAnswer =
         serde_json::from_slice(body).map_err(|_| "the answer has no credentials".to_owned())?;
     let found = answer.role_credentials;
     let credential = AwsCredential {
@@ -239,7 +240,7 @@ fn read_answer(status: StatusCode, body: &[u8]) -> Result<Temporary, String> {
         token: Some(found.session_token),
     };
     let expires = UNIX_EPOCH.checked_add(Duration::from_millis(found.expiration));
-    Temporary::new(credential, expires)
+    TemporaryCredential::new(credential, expires)
 }
 
 #[derive(Deserialize)]
@@ -251,11 +252,11 @@ struct Renewal {
 }
 
 fn read_renewal(
-    token: &Token,
+    token: &SsoToken,
     status: StatusCode,
     body: &[u8],
     now: SystemTime,
-) -> Result<Token, String> {
+) -> Result<SsoToken, String> {
     if !status.is_success() {
         return Err(refusal(status, body));
     }
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn tokens() {
         let at = |secs| UNIX_EPOCH + Duration::from_secs(secs);
-        let token = Token::parse(FILE.as_bytes()).unwrap();
+        let token = SsoToken::parse(FILE.as_bytes()).unwrap();
         assert_eq!(token.expires(), Some(at(3600)));
         assert!(token.is_renewable(at(86_399)) && !token.is_renewable(at(86_400)));
         assert_eq!(format!("{token:?}"), "Token");
@@ -320,7 +321,7 @@ mod tests {
             "clientSecret",
             "registrationExpiresAt",
         ] {
-            let less = Token::parse(FILE.replace(field, "other").as_bytes()).unwrap();
+            let less = SsoToken::parse(FILE.replace(field, "other").as_bytes()).unwrap();
             assert!(!less.is_renewable(at(0)), "{field}");
         }
         for (text, other) in [
@@ -330,7 +331,7 @@ mod tests {
             ("{", "["),
         ] {
             assert_eq!(
-                Token::parse(FILE.replace(text, other).as_bytes()),
+                SsoToken::parse(FILE.replace(text, other).as_bytes()),
                 None,
                 "{text}"
             );
@@ -361,9 +362,12 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("token.json");
         fs::write(&path, "{}").unwrap();
-        let token = Token::parse(FILE.as_bytes()).unwrap();
+        let token = SsoToken::parse(FILE.as_bytes()).unwrap();
         write(&path, &token).unwrap();
-        assert_eq!(Token::parse(&fs::read(&path).unwrap()), Some(token.clone()));
+        assert_eq!(
+            SsoToken::parse(&fs::read(&path).unwrap()),
+            Some(token.clone())
+        );
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);

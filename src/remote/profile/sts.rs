@@ -12,7 +12,7 @@ use url::form_urlencoded::Serializer;
 
 use super::chain::Role;
 use super::service::{ask, excerpt};
-use super::temporary::{Temporary, parse_time};
+use super::temporary::{TemporaryCredential, parse_time};
 use crate::failure::element;
 use crate::http::Connector;
 
@@ -31,7 +31,7 @@ impl Sts<'_> {
         &self,
         role: &Role,
         credential: &AwsCredential,
-    ) -> Result<Temporary, String> {
+    ) -> Result<TemporaryCredential, String> {
         let mut request = self.request(form("AssumeRole", role, None))?;
         AwsAuthorizer::new(credential, "sts", self.region)
             .try_authorize(&mut request, None)
@@ -45,7 +45,7 @@ impl Sts<'_> {
         &self,
         role: &Role,
         token: &str,
-    ) -> Result<Temporary, String> {
+    ) -> Result<TemporaryCredential, String> {
         let request = self.request(form("AssumeRoleWithWebIdentity", role, Some(token)))?;
         self.exchange(role, request).await
     }
@@ -64,7 +64,11 @@ impl Sts<'_> {
         Ok(request)
     }
 
-    async fn exchange(&self, role: &Role, request: HttpRequest) -> Result<Temporary, String> {
+    async fn exchange(
+        &self,
+        role: &Role,
+        request: HttpRequest,
+    ) -> Result<TemporaryCredential, String> {
         let told = |why: String| format!("the role '{}' cannot be assumed: {why}", role.arn);
         let (status, body) = ask(self.connector, &request).await.map_err(told)?;
         read_answer(status, &body).map_err(told)
@@ -98,7 +102,7 @@ fn session_name(now: SystemTime) -> String {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct StsAnswer {
     #[serde(rename = "AssumeRoleResult", alias = "AssumeRoleWithWebIdentityResult")]
     result: AssumedRole,
 }
@@ -106,12 +110,12 @@ struct Answer {
 #[derive(Deserialize)]
 struct AssumedRole {
     #[serde(rename = "Credentials")]
-    credentials: Credentials,
+    credentials: StsCredentials,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Credentials {
+struct StsCredentials {
     access_key_id: String,
     secret_access_key: String,
     session_token: String,
@@ -119,7 +123,7 @@ struct Credentials {
 }
 
 /// Errors of the parser are not shown: they may quote what they stumbled over.
-fn read_answer(status: StatusCode, body: &Bytes) -> Result<Temporary, String> {
+fn read_answer(status: StatusCode, body: &Bytes) -> Result<TemporaryCredential, String> {
     let text = std::str::from_utf8(body).unwrap_or_default();
     if !status.is_success() {
         // Their place in the document differs between services that speak this protocol.
@@ -131,7 +135,7 @@ fn read_answer(status: StatusCode, body: &Bytes) -> Result<Temporary, String> {
             None => format!("HTTP status {}", status.as_u16()),
         });
     }
-    let answer: Answer = quick_xml::de::from_str(text)
+    let answer: StsAnswer = quick_xml::de::from_str(text)
         .map_err(|_| "the answer is not that of a token service".to_owned())?;
     let found = answer.result.credentials;
     let credential = AwsCredential {
@@ -139,7 +143,7 @@ fn read_answer(status: StatusCode, body: &Bytes) -> Result<Temporary, String> {
         secret_key: found.secret_access_key,
         token: Some(found.session_token),
     };
-    Temporary::new(credential, Some(parse_time(&found.expiration)?))
+    TemporaryCredential::new(credential, Some(parse_time(&found.expiration)?))
 }
 
 #[cfg(test)]

@@ -11,19 +11,19 @@ use crate::credentials::is_sendable;
 
 /// Credentials as a service, a program or a file gave them.
 #[derive(Debug)]
-pub(super) struct Temporary {
+pub(super) struct TemporaryCredential {
     pub(super) credential: AwsCredential,
     /// None if they do not say.
     pub(super) expires: Option<SystemTime>,
 }
 
-impl Temporary {
+impl TemporaryCredential {
     /// # Errors
     /// What is wrong with them, without the values.
     pub(super) fn new(
         credential: AwsCredential,
         expires: Option<SystemTime>,
-    ) -> Result<Temporary, String> {
+    ) -> Result<TemporaryCredential, String> {
         let token = credential.token.as_deref().unwrap_or_default();
         if credential.key_id.is_empty() || credential.secret_key.is_empty() {
             return Err("there is no access key in the answer".to_owned());
@@ -33,7 +33,7 @@ impl Temporary {
                 "the access key or the session token has characters that cannot be sent".to_owned(),
             );
         }
-        Ok(Temporary {
+        Ok(TemporaryCredential {
             credential,
             expires,
         })
@@ -61,20 +61,20 @@ pub(super) fn show_time(time: SystemTime) -> String {
 
 /// The credentials in use, and the last attempt to get others if it failed.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
-    kept: Option<Kept>,
+pub(super) struct CredentialCache {
+    kept: Option<CachedCredential>,
     failure: Option<(NoCredentials, Instant)>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedCredential {
     credential: Arc<AwsCredential>,
     expires: Option<SystemTime>,
     /// The time of the next request for others.
     renew_at: Option<SystemTime>,
 }
 
-impl Cache {
+impl CredentialCache {
     /// Credentials that need no request.
     pub(super) fn current(&self, now: SystemTime) -> Option<Arc<AwsCredential>> {
         let kept = self.kept.as_ref()?;
@@ -92,10 +92,10 @@ impl Cache {
     /// If they have ended already.
     pub(super) fn keep(
         &mut self,
-        temporary: Temporary,
+        temporary: TemporaryCredential,
         now: SystemTime,
     ) -> Result<Arc<AwsCredential>, String> {
-        let Temporary {
+        let TemporaryCredential {
             credential,
             expires,
         } = temporary;
@@ -114,7 +114,7 @@ impl Cache {
         };
         let credential = Arc::new(credential);
         self.failure = None;
-        self.kept = Some(Kept {
+        self.kept = Some(CachedCredential {
             credential: Arc::clone(&credential),
             expires,
             renew_at,
@@ -154,13 +154,13 @@ const RETRY: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
 
-    fn temporary(key: &str, expires: Option<SystemTime>) -> Temporary {
+    fn temporary(key: &str, expires: Option<SystemTime>) -> TemporaryCredential {
         let credential = AwsCredential {
             key_id: key.to_owned(),
             secret_key: "secret".to_owned(),
             token: Some("token".to_owned()),
         };
-        Temporary::new(credential, expires).unwrap()
+        TemporaryCredential::new(credential, expires).unwrap()
     }
 
     const START: SystemTime = SystemTime::UNIX_EPOCH;
@@ -180,14 +180,14 @@ mod tests {
             (Some(4), Some(3)),
             (None, None),
         ] {
-            let mut cache = Cache::default();
+            let mut cache = CredentialCache::default();
             assert!(cache.current(START).is_none());
             cache.keep(temporary("a", lifetime.map(at)), START).unwrap();
             let last = renewal.unwrap_or(1_000_000);
             assert_eq!(cache.current(at(last - 1)).unwrap().key_id, "a");
             assert_eq!(cache.current(at(last)).is_none(), renewal.is_some());
         }
-        let mut cache = Cache::default();
+        let mut cache = CredentialCache::default();
         let error = cache.keep(temporary("a", Some(at(5))), at(5)).unwrap_err();
         assert!(error.contains("expired at 1970-01-01T00:00:05Z"), "{error}");
         assert!(cache.current(at(5)).is_none());
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_valid_is_used_when_no_others_are_to_be_had() {
         let failure = || NoCredentials::new("p", "no answer");
-        let mut cache = Cache::default();
+        let mut cache = CredentialCache::default();
         cache.keep(temporary("a", Some(at(3600))), START).unwrap();
         assert!(cache.current(at(3300)).is_none());
         let second = Duration::from_secs(1);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_failure_answers_for_as_long_as_it_took() {
-        let mut cache = Cache::default();
+        let mut cache = CredentialCache::default();
         let now = Instant::now();
         let took = Duration::from_secs(1000);
         let failure = NoCredentials::new("p", "no answer");
@@ -237,7 +237,7 @@ mod tests {
                 secret_key: secret.to_owned(),
                 token: token.map(str::to_owned),
             };
-            let error = Temporary::new(credential, None).unwrap_err();
+            let error = TemporaryCredential::new(credential, None).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
     }

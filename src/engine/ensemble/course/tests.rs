@@ -2,7 +2,7 @@ use conch_config::EnsembleStep;
 
 use super::*;
 use crate::simulation::random::Random;
-use crate::simulation::shape::Shape;
+use crate::simulation::shape::EnsembleShape;
 
 /// A graph from lines like `a b > c`: a step that reads `a` and `b` and makes `c`.
 fn graph(inputs: &str, steps: &[&str], outputs: &str) -> Graph {
@@ -34,11 +34,11 @@ fn graph(inputs: &str, steps: &[&str], outputs: &str) -> Graph {
 }
 
 /// A course with its graph; says what follows in one line: `2@0(x,y)` for a start, `=x,y` for an answer.
-struct Told(Graph, Course<String>);
+struct Told(Graph, Dataflow<String>);
 
 impl Told {
     fn new(graph: Graph, wanted: &[usize]) -> Told {
-        let course = Course::new(&graph, wanted.iter().copied().collect());
+        let course = Dataflow::new(&graph, wanted.iter().copied().collect());
         Told(graph, course)
     }
 
@@ -67,7 +67,7 @@ impl Told {
     }
 }
 
-fn line(progress: Progress<String>) -> String {
+fn line(progress: DataflowProgress<String>) -> String {
     let starts = progress.starts.iter().map(|start| {
         format!(
             "{}@{}({})",
@@ -215,7 +215,7 @@ fn who_waits_for_whom() {
 fn whatever_the_order_the_answers_are_the_same() {
     for seed in 0..2_000 {
         let mut random = Random(seed);
-        let shape = Shape::random(&mut random);
+        let shape = EnsembleShape::random(&mut random);
         let steps = shape.reads.iter().enumerate();
         let lines: Vec<String> = steps
             .map(|(step, reads)| format!("{} > t{step}", reads.join(" ")))
@@ -228,7 +228,7 @@ fn whatever_the_order_the_answers_are_the_same() {
         let mut runs: Vec<(usize, u64, Vec<String>)> = Vec::new();
         let mut answers: Vec<Vec<String>> = Vec::new();
         let first = told.1.begin(&told.0, ["x".to_owned()]);
-        let mut take = |progress: Progress<String>, runs: &mut Vec<_>| {
+        let mut take = |progress: DataflowProgress<String>, runs: &mut Vec<_>| {
             for start in progress.starts {
                 runs.push((start.step, start.iteration, start.inputs.to_vec()));
             }

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::simulation::random::Random;
 
-fn needs() -> Needs {
+fn needs() -> ResourceNeeds {
     let resource = Resource {
         name: Arc::from("executions"),
         device: None,
     };
-    Needs::from([(resource, 1)])
+    ResourceNeeds::from([(resource, 1)])
 }
 
-fn machine(executions_max: u64) -> Machine {
-    Machine::new(vec![Capacity {
+fn machine(executions_max: u64) -> RateLimiterState {
+    RateLimiterState::new(vec![ResourceCapacity {
         name: "executions".to_owned(),
         count: executions_max,
         device: None,
@@ -23,7 +23,7 @@ fn machine(executions_max: u64) -> Machine {
 
 /// Flows that always have work, on a virtual clock: which instance runs until when, and how long each flow has run.
 struct Busy {
-    machine: Machine,
+    machine: RateLimiterState,
     flow_of: BTreeMap<InstanceId, usize>,
     ends: BTreeSet<(u64, InstanceId, u64)>,
     used: Vec<u64>,
@@ -178,7 +178,7 @@ fn live(seed: u64) {
                 .machine
                 .instances
                 .iter()
-                .filter(|(_, instance)| instance.state == State::Idle)
+                .filter(|(_, instance)| instance.state == InstanceState::Idle)
                 .map(|(id, _)| *id)
                 .collect();
             if !idle.is_empty() {

@@ -7,7 +7,7 @@ use crate::simulation::random::Random;
 
 const NOBODY: [InstanceId; 0] = [];
 
-fn needs(list: &[(&str, u64)]) -> Needs {
+fn needs(list: &[(&str, u64)]) -> ResourceNeeds {
     let resource = |name: &str| Resource {
         name: Arc::from(name),
         device: None,
@@ -17,9 +17,9 @@ fn needs(list: &[(&str, u64)]) -> Needs {
         .collect()
 }
 
-fn given(list: &[(&str, u64)]) -> Vec<Capacity> {
+fn given(list: &[(&str, u64)]) -> Vec<ResourceCapacity> {
     list.iter()
-        .map(|(name, count)| Capacity {
+        .map(|(name, count)| ResourceCapacity {
             name: (*name).to_owned(),
             count: *count,
             device: None,
@@ -29,7 +29,7 @@ fn given(list: &[(&str, u64)]) -> Vec<Capacity> {
 
 #[test]
 fn turns_follow_priorities() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let ids: Vec<InstanceId> = [1, 2, 4, 0]
         .iter()
         .map(|priority| machine.add(needs(&[("R", 1)]), *priority).unwrap().0)
@@ -57,7 +57,7 @@ fn turns_follow_priorities() {
 /// as many of the first, which 80 to 45 is not.
 #[test]
 fn two_models_share_as_upstream() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let first = machine.add(needs(&[("R", 4)]), 1).unwrap().0;
     let second = machine.add(needs(&[("R", 2)]), 2).unwrap().0;
     // The first one's warm-up changes nothing.
@@ -82,7 +82,7 @@ fn two_models_share_as_upstream() {
 /// As [`two_models_share_as_upstream`], but the second one's first request comes before the first one's.
 #[test]
 fn a_late_beginner_has_missed_no_more_than_one_turn() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let first = machine.add(needs(&[("R", 4)]), 1).unwrap().0;
     let second = machine.add(needs(&[("R", 2)]), 2).unwrap().0;
     let mut running = machine.wait(second);
@@ -104,7 +104,7 @@ fn a_late_beginner_has_missed_no_more_than_one_turn() {
 
 #[test]
 fn a_turn_in_vain_costs_nothing() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let busy = machine.add(needs(&[("R", 1)]), 1).unwrap().0;
     let vain = machine.add(needs(&[("R", 1)]), 1).unwrap().0;
     assert_eq!(machine.wait(busy), [busy]);
@@ -118,7 +118,7 @@ fn a_turn_in_vain_costs_nothing() {
 
 #[test]
 fn who_comes_new_begins_beside_the_others() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let old = machine.add(needs(&[("R", 1)]), 1).unwrap().0;
     let mut running = machine.wait(old);
     for _ in 0..1_000 {
@@ -138,7 +138,7 @@ fn who_comes_new_begins_beside_the_others() {
 
 #[test]
 fn nobody_stands_in_the_way_of_who_has_its_resources() {
-    let mut machine = Machine::new(given(&[("R", 2), ("S", 1)]));
+    let mut machine = RateLimiterState::new(given(&[("R", 2), ("S", 1)]));
     let large = machine.add(needs(&[("R", 2)]), 1).unwrap().0;
     let small: Vec<InstanceId> = (0..2)
         .map(|_| machine.add(needs(&[("R", 1)]), 1).unwrap().0)
@@ -173,7 +173,7 @@ fn nobody_stands_in_the_way_of_who_has_its_resources() {
 
 #[test]
 fn capacities_follow_the_instances() {
-    let mut machine = Machine::default();
+    let mut machine = RateLimiterState::default();
     let small = machine.add(needs(&[("R", 1)]), 1).unwrap().0;
     let second = machine.add(needs(&[("R", 1)]), 1).unwrap().0;
     let large = machine.add(needs(&[("R", 4)]), 1).unwrap().0;
@@ -197,7 +197,7 @@ fn capacities_follow_the_instances() {
     );
     assert!(machine.is_running(larger));
 
-    let mut machine = Machine::new(given(&[("R", 3)]));
+    let mut machine = RateLimiterState::new(given(&[("R", 3)]));
     assert!(machine.add(needs(&[("R", 4)]), 1).is_err());
     assert!(machine.add(needs(&[("S", 1)]), 1).is_err());
     let fits = machine.add(needs(&[("R", 3)]), 1).unwrap().0;
@@ -211,13 +211,13 @@ fn capacities_follow_the_instances() {
 /// What a random life knows of an instance beside the machine.
 #[derive(Clone, Debug)]
 struct Known {
-    needs: Needs,
+    needs: ResourceNeeds,
     /// How many turns of competitors it may have to wait for, counted down.
     patience: Option<u128>,
 }
 
 struct Life {
-    machine: Machine,
+    machine: RateLimiterState,
     known: BTreeMap<InstanceId, Known>,
     random: Random,
 }
@@ -232,7 +232,7 @@ impl Life {
             _ => given(&NAMES.map(|name| (name, 4 + random.below(3)))),
         };
         Life {
-            machine: Machine::new(capacities),
+            machine: RateLimiterState::new(capacities),
             known: BTreeMap::new(),
             random,
         }
@@ -258,7 +258,7 @@ impl Life {
         self.granted(&granted);
     }
 
-    fn of(&mut self, wanted: impl Fn(State) -> bool) -> Option<InstanceId> {
+    fn of(&mut self, wanted: impl Fn(InstanceState) -> bool) -> Option<InstanceId> {
         let ids: Vec<InstanceId> = self
             .known
             .keys()
@@ -296,13 +296,13 @@ impl Life {
     fn step(&mut self, may_come_and_go: bool) {
         match self.random.below(if may_come_and_go { 12 } else { 10 }) {
             0..5 => {
-                if let Some(id) = self.of(|state| state == State::Idle) {
+                if let Some(id) = self.of(|state| state == InstanceState::Idle) {
                     let granted = self.machine.wait(id);
                     self.begin_to_wait(id, &granted);
                 }
             }
             5..10 => {
-                if let Some(id) = self.of(|state| state == State::Running) {
+                if let Some(id) = self.of(|state| state == InstanceState::Running) {
                     let has_executed = self.random.below(4) != 0;
                     let has_more = self.random.below(3) != 0;
                     let granted = self.machine.finish(id, has_executed, has_more);
@@ -336,12 +336,12 @@ impl Life {
         let mut held: BTreeMap<Resource, u64> = BTreeMap::new();
         for (id, known) in &self.known {
             let state = machine.instances[id].state;
-            if state == State::Running {
+            if state == InstanceState::Running {
                 for (need, count) in &known.needs {
                     *held.entry(need.clone()).or_default() += count;
                 }
             }
-            if let State::Waiting {
+            if let InstanceState::Waiting {
                 arrival,
                 overtaken_count,
             } = state
@@ -372,7 +372,7 @@ impl Life {
                 is_kept || !machine.has_room(&instance.needs),
                 "{id} could run"
             );
-            if matches!(instance.state, State::Waiting { overtaken_count, .. } if overtaken_count == OVERTAKEN_MAX)
+            if matches!(instance.state, InstanceState::Waiting { overtaken_count, .. } if overtaken_count == OVERTAKEN_MAX)
             {
                 kept.extend(instance.needs.keys().cloned());
             }
@@ -381,7 +381,7 @@ impl Life {
 
     /// Nothing more arrives: everybody who waits runs, and all is given back.
     fn drain(&mut self) {
-        while let Some(id) = self.of(|state| state == State::Running) {
+        while let Some(id) = self.of(|state| state == InstanceState::Running) {
             let granted = self.machine.finish(id, true, false);
             self.granted(&granted);
             self.check(false);

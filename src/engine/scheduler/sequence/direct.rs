@@ -3,21 +3,21 @@
 use conch_sync::{ClaimReason, NEVER_NS};
 
 use super::member::SlotId;
-use super::{Entry, Harvest, Membership, Sequence, Strategy};
+use super::{Entry, SchedulerOutput, SequenceBatcher, SequenceContext, SlotStrategy};
 use crate::scheduler::Signature;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Direct {
+pub(super) struct DirectStrategy {
     delay_ns: u64,
     /// Ready slots at which a batch does not wait.
     ready_min: f64,
 }
 
-impl Direct {
-    pub(super) fn new(delay_us: u64, utilization_min: f32, batch_size_max: u32) -> Direct {
+impl DirectStrategy {
+    pub(super) fn new(delay_us: u64, utilization_min: f32, batch_size_max: u32) -> DirectStrategy {
         // Without either of them a batch never waits.
         let waits = delay_us != 0 && utilization_min != 0.0;
-        Direct {
+        DirectStrategy {
             delay_ns: if waits {
                 delay_us.saturating_mul(1_000)
             } else {
@@ -28,16 +28,16 @@ impl Direct {
     }
 }
 
-impl<T: Entry> Sequence<T> {
+impl<T: Entry> SequenceBatcher<T> {
     /// Forms a batch of the requests that the slots of `seat` have ready. Rows without a request, or with one that does not fit the first,
     /// stay empty; the batch reaches up to the highest slot with a request, as upstream's.
     pub(super) fn form_direct(
         &mut self,
         seat: usize,
         now_ns: u64,
-        harvest: &mut Harvest<T::Owned>,
+        harvest: &mut SchedulerOutput<T::Owned>,
     ) {
-        let Strategy::Direct(direct) = self.strategy else {
+        let SlotStrategy::Direct(direct) = self.strategy else {
             return;
         };
         let (mut ready_count, mut oldest_ns, mut row_count) = (0_u32, NEVER_NS, 0);
@@ -92,7 +92,7 @@ impl<T: Entry> Sequence<T> {
                 seat: seat as u32,
             };
             if let Some(member) = entry.member() {
-                Membership::leave_from(member, id);
+                SequenceContext::leave_from(member, id);
             }
             harvest.batch.push(owned);
             harvest.rows.push(row);

@@ -4,24 +4,24 @@ use std::collections::BTreeSet;
 
 use conch_sync::NEVER_NS;
 
-use super::member::RunId;
+use super::member::SequenceNumber;
 
 #[derive(Debug, Default)]
-pub(super) struct Idle {
-    looks: BTreeSet<(u64, RunId)>,
+pub(super) struct IdleSequences {
+    looks: BTreeSet<(u64, SequenceNumber)>,
 }
 
-impl Idle {
-    pub(super) fn watch(&mut self, run: RunId, at_ns: u64) {
+impl IdleSequences {
+    pub(super) fn watch(&mut self, run: SequenceNumber, at_ns: u64) {
         self.looks.insert((at_ns, run));
     }
 
-    pub(super) fn forget(&mut self, run: RunId, at_ns: u64) {
+    pub(super) fn forget(&mut self, run: SequenceNumber, at_ns: u64) {
         self.looks.remove(&(at_ns, run));
     }
 
     /// The next sequence to look at, if its time has come.
-    pub(super) fn due(&mut self, now_ns: u64) -> Option<RunId> {
+    pub(super) fn due(&mut self, now_ns: u64) -> Option<SequenceNumber> {
         let (at_ns, run) = *self.looks.first()?;
         if at_ns > now_ns {
             return None;

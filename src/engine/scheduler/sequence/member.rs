@@ -7,37 +7,37 @@ use crate::request::CorrelationId;
 
 /// The name of a sequence. Ids that the server made up never meet those of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
+pub(crate) enum SequenceKey {
     Unsigned(u64),
     Text(Box<str>),
     Generated(u64),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for SequenceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Key::Unsigned(number) | Key::Generated(number) => number.fmt(f),
-            Key::Text(text) => text.fmt(f),
+            SequenceKey::Unsigned(number) | SequenceKey::Generated(number) => number.fmt(f),
+            SequenceKey::Text(text) => text.fmt(f),
         }
     }
 }
 
-impl Key {
+impl SequenceKey {
     /// The sequence that a client means; none if it names none.
-    pub(crate) fn of(id: &CorrelationId) -> Option<Key> {
+    pub(crate) fn of(id: &CorrelationId) -> Option<SequenceKey> {
         match id {
             CorrelationId::Unsigned(0) => None,
-            CorrelationId::Unsigned(number) => Some(Key::Unsigned(*number)),
+            CorrelationId::Unsigned(number) => Some(SequenceKey::Unsigned(*number)),
             CorrelationId::Text(text) if text.is_empty() => None,
-            CorrelationId::Text(text) => Some(Key::Text(text.clone())),
+            CorrelationId::Text(text) => Some(SequenceKey::Text(text.clone())),
         }
     }
 }
 
 /// A request's part in its sequence.
 #[derive(Debug)]
-pub(crate) struct Membership {
-    pub(crate) key: Key,
+pub(crate) struct SequenceContext {
+    pub(crate) key: SequenceKey,
     pub(crate) is_start: bool,
     pub(crate) is_end: bool,
     /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only the scheduler reads and writes
@@ -50,8 +50,8 @@ pub(crate) struct Membership {
     is_back: AtomicBool,
 }
 
-/// Number of a [`Run`](super::roll::Run): never 0, and never used twice.
-pub(super) type RunId = u64;
+/// Number of a [`Run`](super::roll::ActiveSequence): never 0, and never used twice.
+pub(super) type SequenceNumber = u64;
 
 /// A slot: its seat, and its row there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,9 +71,9 @@ impl SlotId {
     }
 }
 
-impl Membership {
-    pub(crate) fn new(key: Key, is_start: bool, is_end: bool) -> Membership {
-        Membership {
+impl SequenceContext {
+    pub(crate) fn new(key: SequenceKey, is_start: bool, is_end: bool) -> SequenceContext {
+        SequenceContext {
             key,
             is_start,
             is_end,
@@ -84,7 +84,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn join(&self, run: RunId) {
+    pub(super) fn join(&self, run: SequenceNumber) {
         self.run.store(run, Ordering::Relaxed);
     }
 

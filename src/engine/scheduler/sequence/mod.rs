@@ -26,24 +26,24 @@ use std::ops::Range;
 use conch_config::{SequenceBatching, SequenceStrategy};
 use conch_sync::{ClaimReason, NEVER_NS, PollState};
 
-use super::{Dismissal, Entry, Harvest, Hold};
-use direct::Direct;
-use idle::Idle;
-use member::{RunId, SlotId};
-use oldest::Oldest;
-use roll::Roll;
-use vacancies::Vacancies;
+use super::{Dismissal, Entry, SchedulerDelay, SchedulerOutput};
+use direct::DirectStrategy;
+use idle::IdleSequences;
+use member::{SequenceNumber, SlotId};
+use oldest::OldestStrategy;
+use roll::SequenceTable;
+use vacancies::FreeSlots;
 
-pub(crate) use member::{Key, Membership};
+pub(crate) use member::{SequenceContext, SequenceKey};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Sequence<T: Entry> {
-    strategy: Strategy<T>,
-    roll: Roll<T>,
-    vacancies: Vacancies,
-    idle: Idle,
-    seats: Vec<Seat<T>>,
+pub(crate) struct SequenceBatcher<T: Entry> {
+    strategy: SlotStrategy<T>,
+    roll: SequenceTable<T>,
+    vacancies: FreeSlots,
+    idle: IdleSequences,
+    seats: Vec<InstanceSlots<T>>,
     /// The seats of each core; none of one that has not come yet.
     cores: Vec<Range<usize>>,
     idle_ns: u64,
@@ -56,21 +56,21 @@ pub(crate) struct Sequence<T: Entry> {
     /// Cores that have something to do since they were last asked about.
     called: Vec<usize>,
     /// What must wait before anything is executed, until it has.
-    hold: Option<Hold>,
+    hold: Option<SchedulerDelay>,
 }
 
 #[derive(Debug)]
-enum Strategy<T: Entry> {
-    Direct(Direct),
-    Oldest(Oldest<T>),
+enum SlotStrategy<T: Entry> {
+    Direct(DirectStrategy),
+    Oldest(OldestStrategy<T>),
 }
 
 /// What one instance has of sequences.
 #[derive(Debug)]
-struct Seat<T> {
+struct InstanceSlots<T> {
     core: usize,
     /// As many as were ever used.
-    slots: Vec<Slot<T>>,
+    slots: Vec<SequenceSlot<T>>,
     /// Its core should ask for a batch.
     is_called: bool,
     /// When to call it although nothing arrives.
@@ -80,17 +80,17 @@ struct Seat<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Slot<T> {
-    run: Option<RunId>,
+struct SequenceSlot<T> {
+    run: Option<SequenceNumber>,
     /// A request that was taken out of it has not come back, or is executed for all that is known.
     is_out: bool,
     /// That request, while it waits in its instance's batcher.
     candidate: Option<T>,
 }
 
-impl<T> Seat<T> {
-    fn of(core: usize) -> Seat<T> {
-        Seat {
+impl<T> InstanceSlots<T> {
+    fn of(core: usize) -> InstanceSlots<T> {
+        InstanceSlots {
             core,
             slots: Vec::new(),
             is_called: false,
@@ -100,9 +100,9 @@ impl<T> Seat<T> {
     }
 }
 
-impl<T> Default for Slot<T> {
-    fn default() -> Slot<T> {
-        Slot {
+impl<T> Default for SequenceSlot<T> {
+    fn default() -> SequenceSlot<T> {
+        SequenceSlot {
             run: None,
             is_out: false,
             candidate: None,
@@ -110,34 +110,38 @@ impl<T> Default for Slot<T> {
     }
 }
 
-impl<T: Entry> Sequence<T> {
+impl<T: Entry> SequenceBatcher<T> {
     /// `seat_counts` are the instances of each core.
     pub(crate) fn new(
         settings: &SequenceBatching,
         batch_size_max: u32,
         seat_counts: &[usize],
-    ) -> Sequence<T> {
+    ) -> SequenceBatcher<T> {
         let mut seats = Vec::new();
         let mut cores = Vec::with_capacity(seat_counts.len());
         for (core, count) in seat_counts.iter().enumerate() {
             let start = seats.len();
-            seats.extend((0..*count).map(|_| Seat::of(core)));
+            seats.extend((0..*count).map(|_| InstanceSlots::of(core)));
             cores.push(start..seats.len());
         }
         let strategy = match &settings.strategy {
             SequenceStrategy::Direct {
                 delay_us,
                 utilization_min,
-            } => Strategy::Direct(Direct::new(*delay_us, *utilization_min, batch_size_max)),
+            } => SlotStrategy::Direct(DirectStrategy::new(
+                *delay_us,
+                *utilization_min,
+                batch_size_max,
+            )),
             SequenceStrategy::Oldest(batching) => {
-                Strategy::Oldest(Oldest::new(batching, batch_size_max, seats.len()))
+                SlotStrategy::Oldest(OldestStrategy::new(batching, batch_size_max, seats.len()))
             }
         };
-        Sequence {
+        SequenceBatcher {
             strategy,
-            roll: Roll::default(),
-            vacancies: Vacancies::new(seats.len(), settings.slot_count),
-            idle: Idle::default(),
+            roll: SequenceTable::default(),
+            vacancies: FreeSlots::new(seats.len(), settings.slot_count),
+            idle: IdleSequences::default(),
             seats,
             cores,
             idle_ns: settings.idle_us.saturating_mul(1_000),
@@ -153,11 +157,11 @@ impl<T: Entry> Sequence<T> {
         }
     }
 
-    /// See [`Hold`].
-    pub(crate) fn hold(&mut self, hold: Hold) {
+    /// See [`SchedulerDelay`].
+    pub(crate) fn hold(&mut self, hold: SchedulerDelay) {
         match &mut self.strategy {
-            Strategy::Direct(_) => self.hold = Some(hold),
-            Strategy::Oldest(oldest) => oldest.hold(hold.request_count),
+            SlotStrategy::Direct(_) => self.hold = Some(hold),
+            SlotStrategy::Oldest(oldest) => oldest.hold(hold.request_count),
         }
     }
 
@@ -180,9 +184,9 @@ impl<T: Entry> Sequence<T> {
         false
     }
 
-    /// Whether requests that were given out are to be brought back by [`Sequence::release`] or [`Sequence::reschedule`].
+    /// Whether requests that were given out are to be brought back by [`SequenceBatcher::release`] or [`SequenceBatcher::reschedule`].
     pub(crate) fn awaits(&self) -> bool {
-        self.is_iterative || matches!(self.strategy, Strategy::Oldest(_))
+        self.is_iterative || matches!(self.strategy, SlotStrategy::Oldest(_))
     }
 
     /// Sequences that take requests.
@@ -197,12 +201,12 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// The names of the sequences that take requests. From now on each harvest tells which of them do not any more.
-    pub(crate) fn hand_over(&mut self) -> Vec<Key> {
+    pub(crate) fn hand_over(&mut self) -> Vec<SequenceKey> {
         self.roll.note_ends()
     }
 
     /// Ends a sequence, if there is one of this name: what it has waiting is executed, and nothing joins it.
-    pub(crate) fn end(&mut self, key: &Key, now_ns: u64) {
+    pub(crate) fn end(&mut self, key: &SequenceKey, now_ns: u64) {
         let Some(id) = self.roll.find(key) else {
             return;
         };
@@ -213,7 +217,12 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Adds an arrival; or, for one that has arrived before, learns that it is cancelled.
-    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    pub(crate) fn accept(
+        &mut self,
+        entry: T,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) {
         let Some(member) = entry.member() else {
             debug_assert!(false, "admission makes every request part of a sequence");
             return;
@@ -291,7 +300,12 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// A request that was given out has come back to be run again, after what its sequence has waiting.
-    pub(crate) fn reschedule(&mut self, entry: T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    pub(crate) fn reschedule(
+        &mut self,
+        entry: T,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) {
         let Some(member) = entry.member().filter(|member| member.take_back()) else {
             return;
         };
@@ -314,12 +328,12 @@ impl<T: Entry> Sequence<T> {
     /// Core `core` has come since, with one instance: what waits for a slot has some.
     fn join(&mut self, core: usize, now_ns: u64) {
         let seat = self.seats.len();
-        self.seats.push(Seat::of(core));
+        self.seats.push(InstanceSlots::of(core));
         if self.cores.len() <= core {
             self.cores.resize(core + 1, 0..0);
         }
         self.cores[core] = seat..seat + 1;
-        if let Strategy::Oldest(oldest) = &mut self.strategy {
+        if let SlotStrategy::Oldest(oldest) = &mut self.strategy {
             oldest.add_seat();
         }
         self.vacancies.add_seat();
@@ -343,7 +357,7 @@ impl<T: Entry> Sequence<T> {
             self.vacancies.close_seat(seat);
         }
         self.seats[seats].iter().all(|seat| {
-            let is_empty = |slot: &Slot<T>| slot.run.is_none() && !slot.is_out;
+            let is_empty = |slot: &SequenceSlot<T>| slot.run.is_none() && !slot.is_out;
             !seat.is_busy && seat.slots.iter().all(is_empty)
         })
     }
@@ -375,7 +389,7 @@ impl<T: Entry> Sequence<T> {
         &mut self,
         core: usize,
         now_ns: u64,
-        harvest: &mut Harvest<T::Owned>,
+        harvest: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         if self.cores.get(core).is_none_or(Range::is_empty) {
             self.join(core, now_ns);
@@ -397,8 +411,8 @@ impl<T: Entry> Sequence<T> {
             self.seats[seat].is_called = false;
             self.seats[seat].deadline_ns = NEVER_NS;
             match &self.strategy {
-                Strategy::Direct(_) => self.form_direct(seat, now_ns, harvest),
-                Strategy::Oldest(_) => self.form_oldest(seat, now_ns, harvest),
+                SlotStrategy::Direct(_) => self.form_direct(seat, now_ns, harvest),
+                SlotStrategy::Oldest(_) => self.form_oldest(seat, now_ns, harvest),
             }
             if !harvest.batch.is_empty() {
                 self.seats[seat].is_busy = true;
@@ -418,12 +432,16 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Ends what has timed out, without forming a batch: for the time while every instance executes.
-    pub(crate) fn expire(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) -> PollState {
+    pub(crate) fn expire(
+        &mut self,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) -> PollState {
         self.advance(now_ns, harvest);
         self.poll_state(harvest)
     }
 
-    fn poll_state(&mut self, harvest: &mut Harvest<T::Owned>) -> PollState {
+    fn poll_state(&mut self, harvest: &mut SchedulerOutput<T::Owned>) -> PollState {
         harvest.called.append(&mut self.called);
         self.roll.tell_ends(&mut harvest.ended);
         let seats = self.seats.iter().map(|seat| seat.deadline_ns);
@@ -439,7 +457,7 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// What is due by the clock.
-    fn advance(&mut self, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    fn advance(&mut self, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
         for seat in 0..self.seats.len() {
             if self.seats[seat].deadline_ns <= now_ns {
                 self.seats[seat].deadline_ns = NEVER_NS;
@@ -457,7 +475,7 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Ends a sequence that is idle, or puts the question off.
-    fn look_at(&mut self, id: RunId, now_ns: u64) {
+    fn look_at(&mut self, id: SequenceNumber, now_ns: u64) {
         let Some(run) = self.roll.get_mut(id) else {
             return;
         };
@@ -478,7 +496,7 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Somebody asked to cancel `entry`, which has arrived: it and all behind it in its sequence end, and with them the sequence.
-    fn cancel(&mut self, entry: &T, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    fn cancel(&mut self, entry: &T, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
         let Some(member) = entry.member() else { return };
         if !entry.is_waiting() {
             // It executes, and its backend sees the wish; or it was answered. Who brought it back may have found it on its way to here.
@@ -522,7 +540,13 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Ends a sequence in front of its waiting request number `position`.
-    fn cut(&mut self, id: RunId, position: usize, now_ns: u64, harvest: &mut Harvest<T::Owned>) {
+    fn cut(
+        &mut self,
+        id: SequenceNumber,
+        position: usize,
+        now_ns: u64,
+        harvest: &mut SchedulerOutput<T::Owned>,
+    ) {
         let Some(run) = self.roll.get_mut(id) else {
             return;
         };
@@ -538,7 +562,7 @@ impl<T: Entry> Sequence<T> {
         }
     }
 
-    fn slot_mut(&mut self, slot: SlotId) -> Option<&mut Slot<T>> {
+    fn slot_mut(&mut self, slot: SlotId) -> Option<&mut SequenceSlot<T>> {
         self.seats
             .get_mut(slot.seat())
             .and_then(|seat| seat.slots.get_mut(slot.row()))
@@ -549,7 +573,7 @@ impl<T: Entry> Sequence<T> {
         queue: impl IntoIterator<Item = (T, u64)>,
         reason: ClaimReason,
         why: Dismissal,
-        harvest: &mut Harvest<T::Owned>,
+        harvest: &mut SchedulerOutput<T::Owned>,
     ) {
         for (entry, _) in queue {
             self.waiting_count -= 1;
@@ -558,10 +582,10 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// A sequence gets a slot.
-    fn occupy(&mut self, slot: SlotId, id: RunId, now_ns: u64) {
+    fn occupy(&mut self, slot: SlotId, id: SequenceNumber, now_ns: u64) {
         let slots = &mut self.seats[slot.seat()].slots;
         if slots.len() <= slot.row() {
-            slots.resize(slot.row() + 1, Slot::default());
+            slots.resize(slot.row() + 1, SequenceSlot::default());
         }
         slots[slot.row()].run = Some(id);
         let look_ns = now_ns.saturating_add(self.idle_ns);
@@ -600,7 +624,7 @@ impl<T: Entry> Sequence<T> {
     }
 
     /// Whether what waits in `slot` waits for its request that was given out, which may be run again.
-    fn is_held_back(&self, slot: &Slot<T>) -> bool {
+    fn is_held_back(&self, slot: &SequenceSlot<T>) -> bool {
         slot.is_out && self.is_iterative
     }
 
@@ -615,13 +639,13 @@ impl<T: Entry> Sequence<T> {
             };
             if !run.queue.is_empty() {
                 match &mut self.strategy {
-                    Strategy::Direct(_) if is_held_back => return,
-                    Strategy::Direct(_) => {
+                    SlotStrategy::Direct(_) if is_held_back => return,
+                    SlotStrategy::Direct(_) => {
                         self.call(slot.seat());
                         return;
                     }
-                    Strategy::Oldest(_) if is_out => return,
-                    Strategy::Oldest(_) => self.nominate(slot, now_ns),
+                    SlotStrategy::Oldest(_) if is_out => return,
+                    SlotStrategy::Oldest(_) => self.nominate(slot, now_ns),
                 }
             } else if run.is_ending && !is_held_back {
                 if !self.vacate(slot, now_ns) {

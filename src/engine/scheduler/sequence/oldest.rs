@@ -4,13 +4,13 @@ use conch_config::DynamicBatching;
 use conch_sync::ClaimReason;
 
 use super::member::SlotId;
-use super::{Entry, Harvest, Membership, Sequence, Strategy};
-use crate::scheduler::{Dynamic, Facts};
+use super::{Entry, SchedulerOutput, SequenceBatcher, SequenceContext, SlotStrategy};
+use crate::scheduler::{DynamicBatcher, SchedulingParams};
 
 #[derive(Debug)]
-pub(super) struct Oldest<T: Entry> {
+pub(super) struct OldestStrategy<T: Entry> {
     /// One per seat.
-    batchers: Vec<Dynamic<Candidate<T>>>,
+    batchers: Vec<DynamicBatcher<OldestCandidate<T>>>,
     settings: DynamicBatching,
     batch_size_max: u32,
     held_until_count: usize,
@@ -18,17 +18,17 @@ pub(super) struct Oldest<T: Entry> {
 
 /// The next request of a sequence.
 #[derive(Clone, Debug)]
-struct Candidate<T> {
+struct OldestCandidate<T> {
     entry: T,
     row: usize,
     /// Its own, but that it entered the queue when its turn came.
-    facts: Facts,
+    facts: SchedulingParams,
 }
 
-impl<T: Entry> Entry for Candidate<T> {
+impl<T: Entry> Entry for OldestCandidate<T> {
     type Owned = (usize, T::Owned);
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &SchedulingParams {
         &self.facts
     }
 
@@ -40,7 +40,7 @@ impl<T: Entry> Entry for Candidate<T> {
         Some((self.row, self.entry.claim(reason)?))
     }
 
-    fn member(&self) -> Option<&Membership> {
+    fn member(&self) -> Option<&SequenceContext> {
         self.entry.member()
     }
 
@@ -53,13 +53,13 @@ impl<T: Entry> Entry for Candidate<T> {
     }
 }
 
-impl<T: Entry> Oldest<T> {
+impl<T: Entry> OldestStrategy<T> {
     pub(super) fn new(
         settings: &DynamicBatching,
         batch_size_max: u32,
         seat_count: usize,
-    ) -> Oldest<T> {
-        let mut oldest = Oldest {
+    ) -> OldestStrategy<T> {
+        let mut oldest = OldestStrategy {
             batchers: Vec::with_capacity(seat_count),
             settings: settings.clone(),
             batch_size_max,
@@ -72,7 +72,7 @@ impl<T: Entry> Oldest<T> {
     }
 
     pub(super) fn add_seat(&mut self) {
-        let mut batcher = Dynamic::new(&self.settings, self.batch_size_max, None);
+        let mut batcher = DynamicBatcher::new(&self.settings, self.batch_size_max, None);
         batcher.hold(self.held_until_count);
         self.batchers.push(batcher);
     }
@@ -86,10 +86,10 @@ impl<T: Entry> Oldest<T> {
     }
 }
 
-impl<T: Entry> Sequence<T> {
+impl<T: Entry> SequenceBatcher<T> {
     /// Makes the next request of the sequence in `slot`, which has one, a candidate.
     pub(super) fn nominate(&mut self, slot: SlotId, now_ns: u64) {
-        let Strategy::Oldest(oldest) = &mut self.strategy else {
+        let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
             return;
         };
         let state = &mut self.seats[slot.seat()].slots[slot.row()];
@@ -102,11 +102,11 @@ impl<T: Entry> Sequence<T> {
         if let Some(member) = entry.member() {
             member.leave_from(slot);
         }
-        let facts = Facts {
+        let facts = SchedulingParams {
             queued_ns: now_ns,
             ..entry.facts().clone()
         };
-        oldest.batchers[slot.seat()].accept(Candidate {
+        oldest.batchers[slot.seat()].accept(OldestCandidate {
             entry,
             row: slot.row(),
             facts,
@@ -118,12 +118,12 @@ impl<T: Entry> Sequence<T> {
         &mut self,
         seat: usize,
         now_ns: u64,
-        harvest: &mut Harvest<T::Owned>,
+        harvest: &mut SchedulerOutput<T::Owned>,
     ) {
-        let Strategy::Oldest(oldest) = &mut self.strategy else {
+        let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
             return;
         };
-        let mut candidates = Harvest::default();
+        let mut candidates = SchedulerOutput::default();
         let poll_state = oldest.batchers[seat].form(now_ns, &mut candidates);
         for (row, owned) in candidates.batch {
             self.seats[seat].slots[row].candidate = None;

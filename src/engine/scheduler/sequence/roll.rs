@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use conch_sync::NEVER_NS;
 
-use super::member::{Key, RunId, SlotId};
+use super::member::{SequenceKey, SequenceNumber, SlotId};
 
 /// One sequence, from its start until nothing of it is to be given out any more.
 #[derive(Debug)]
-pub(super) struct Run<T> {
-    pub(super) key: Key,
+pub(super) struct ActiveSequence<T> {
+    pub(super) key: SequenceKey,
     /// Its requests that wait, in order, and since when.
     pub(super) queue: VecDeque<(T, u64)>,
     /// None: in the backlog.
@@ -26,22 +26,22 @@ pub(super) struct Run<T> {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Roll<T> {
-    runs: HashMap<RunId, Run<T>>,
+pub(super) struct SequenceTable<T> {
+    runs: HashMap<SequenceNumber, ActiveSequence<T>>,
     /// Those that take requests.
-    open: HashMap<Key, RunId>,
+    open: HashMap<SequenceKey, SequenceNumber>,
     /// Those without a slot, oldest first; some may be gone.
-    backlog: VecDeque<RunId>,
+    backlog: VecDeque<SequenceNumber>,
     backlog_count: usize,
-    timeouts: BTreeSet<(u64, RunId)>,
-    last: RunId,
+    timeouts: BTreeSet<(u64, SequenceNumber)>,
+    last: SequenceNumber,
     /// Names of sequences that take no more requests, since somebody wants to know.
-    ended: Option<Vec<Key>>,
+    ended: Option<Vec<SequenceKey>>,
 }
 
-impl<T> Default for Roll<T> {
-    fn default() -> Roll<T> {
-        Roll {
+impl<T> Default for SequenceTable<T> {
+    fn default() -> SequenceTable<T> {
+        SequenceTable {
             runs: HashMap::new(),
             open: HashMap::new(),
             backlog: VecDeque::new(),
@@ -53,17 +53,17 @@ impl<T> Default for Roll<T> {
     }
 }
 
-impl<T> Roll<T> {
+impl<T> SequenceTable<T> {
     /// The sequence of this name that takes requests.
-    pub(super) fn find(&self, key: &Key) -> Option<RunId> {
+    pub(super) fn find(&self, key: &SequenceKey) -> Option<SequenceNumber> {
         self.open.get(key).copied()
     }
 
-    pub(super) fn get(&self, id: RunId) -> Option<&Run<T>> {
+    pub(super) fn get(&self, id: SequenceNumber) -> Option<&ActiveSequence<T>> {
         self.runs.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: RunId) -> Option<&mut Run<T>> {
+    pub(super) fn get_mut(&mut self, id: SequenceNumber) -> Option<&mut ActiveSequence<T>> {
         self.runs.get_mut(&id)
     }
 
@@ -83,9 +83,14 @@ impl<T> Roll<T> {
     }
 
     /// Begins a sequence, in `slot` or in the backlog.
-    pub(super) fn begin(&mut self, key: &Key, slot: Option<SlotId>, now_ns: u64) -> RunId {
+    pub(super) fn begin(
+        &mut self,
+        key: &SequenceKey,
+        slot: Option<SlotId>,
+        now_ns: u64,
+    ) -> SequenceNumber {
         self.last += 1;
-        let run = Run {
+        let run = ActiveSequence {
             key: key.clone(),
             queue: VecDeque::new(),
             slot,
@@ -104,7 +109,7 @@ impl<T> Roll<T> {
     }
 
     /// Lets no more requests join it: one of its name must start anew.
-    pub(super) fn close(&mut self, id: RunId) {
+    pub(super) fn close(&mut self, id: SequenceNumber) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
@@ -118,13 +123,13 @@ impl<T> Roll<T> {
     }
 
     /// Begins to note which sequences end. The names of those that take requests.
-    pub(super) fn note_ends(&mut self) -> Vec<Key> {
+    pub(super) fn note_ends(&mut self) -> Vec<SequenceKey> {
         self.ended.get_or_insert_default();
         self.open.keys().cloned().collect()
     }
 
     /// Adds the names of those that ended, and did not begin anew since, to `ended`.
-    pub(super) fn tell_ends(&mut self, ended: &mut Vec<Key>) {
+    pub(super) fn tell_ends(&mut self, ended: &mut Vec<SequenceKey>) {
         if let Some(noted) = &mut self.ended {
             let open = &self.open;
             ended.extend(noted.drain(..).filter(|key| !open.contains_key(key)));
@@ -132,7 +137,7 @@ impl<T> Roll<T> {
     }
 
     /// A request of a backlogged sequence is to be rejected at `expires_ns`, and the others with it.
-    pub(super) fn bound(&mut self, id: RunId, expires_ns: u64) {
+    pub(super) fn bound(&mut self, id: SequenceNumber, expires_ns: u64) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
@@ -144,7 +149,7 @@ impl<T> Roll<T> {
     }
 
     /// Takes a sequence out.
-    pub(super) fn remove(&mut self, id: RunId) -> Option<Run<T>> {
+    pub(super) fn remove(&mut self, id: SequenceNumber) -> Option<ActiveSequence<T>> {
         self.close(id);
         let run = self.runs.remove(&id)?;
         if run.slot.is_none() {
@@ -163,7 +168,7 @@ impl<T> Roll<T> {
     }
 
     /// The oldest of the backlog moves into `slot`.
-    pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) -> Option<RunId> {
+    pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) -> Option<SequenceNumber> {
         while let Some(id) = self.backlog.pop_front() {
             if let Some(run) = self.runs.get_mut(&id) {
                 run.slot = Some(slot);
@@ -177,7 +182,7 @@ impl<T> Roll<T> {
     }
 
     /// A backlogged sequence whose timeout has passed.
-    pub(super) fn expired(&self, now_ns: u64) -> Option<RunId> {
+    pub(super) fn expired(&self, now_ns: u64) -> Option<SequenceNumber> {
         let (expires_ns, id) = self.timeouts.first()?;
         (*expires_ns <= now_ns).then_some(*id)
     }

@@ -6,8 +6,11 @@ use std::rc::Rc;
 use conch_config::{SequenceBatching, SequenceStrategy};
 use conch_sync::NEVER_NS;
 
-use super::{Dismissal, Entry, Harvest, Hold, Key, Membership, Sequence};
-use crate::scheduler::Facts;
+use super::{
+    Dismissal, Entry, SchedulerDelay, SchedulerOutput, SequenceBatcher, SequenceContext,
+    SequenceKey,
+};
+use crate::scheduler::SchedulingParams;
 use crate::scheduler::fake::{Fake, settings};
 
 const US: u64 = 1_000;
@@ -40,12 +43,12 @@ const END: u32 = 2;
 
 /// A scheduler, its clock, and all that was ever sent.
 struct Stage {
-    sequence: Sequence<Rc<Fake>>,
+    sequence: SequenceBatcher<Rc<Fake>>,
     requests: Vec<Rc<Fake>>,
     now_ns: u64,
     refused: Vec<(usize, Dismissal)>,
     called: Vec<usize>,
-    ended: Vec<Key>,
+    ended: Vec<SequenceKey>,
     conflict_count: usize,
     /// Rows of the last direct batch.
     row_count: usize,
@@ -54,7 +57,7 @@ struct Stage {
 impl Stage {
     fn new(settings: &SequenceBatching, batch_size_max: u32, seats: &[usize]) -> Stage {
         Stage {
-            sequence: Sequence::new(settings, batch_size_max, seats),
+            sequence: SequenceBatcher::new(settings, batch_size_max, seats),
             requests: Vec::new(),
             now_ns: 1_000_000,
             refused: Vec::new(),
@@ -69,21 +72,21 @@ impl Stage {
     fn send_with(&mut self, id: u64, flags: u32, shape: i64, timeout_us: u64) -> usize {
         let number = self.requests.len();
         let key = if id == 0 {
-            Key::Generated(number as u64)
+            SequenceKey::Generated(number as u64)
         } else {
-            Key::Unsigned(id)
+            SequenceKey::Unsigned(id)
         };
-        let facts = Facts {
+        let facts = SchedulingParams {
             batch_count: 1,
             queued_ns: self.now_ns,
             timeout_us,
             signature: [shape].into_iter().collect(),
-            ..Facts::default()
+            ..SchedulingParams::default()
         };
-        let member = Membership::new(key, flags & START != 0, flags & END != 0);
+        let member = SequenceContext::new(key, flags & START != 0, flags & END != 0);
         let request = Fake::new(number, facts, Some(member));
         self.requests.push(Rc::clone(&request));
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         self.sequence.accept(request, self.now_ns, &mut harvest);
         self.note(&mut harvest);
         number
@@ -97,7 +100,7 @@ impl Stage {
         let request = Rc::clone(&self.requests[number]);
         request.is_cancelled.set(true);
         if request.is_waiting() {
-            let mut harvest = Harvest::default();
+            let mut harvest = SchedulerOutput::default();
             self.sequence.accept(request, self.now_ns, &mut harvest);
             self.note(&mut harvest);
         }
@@ -105,7 +108,7 @@ impl Stage {
 
     /// What `core` gets, as rows of (row, request).
     fn form(&mut self, core: usize) -> Vec<(usize, usize)> {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         // Who asks is not called any more.
         self.called.retain(|called| *called != core);
         let poll_state = self.sequence.form(core, self.now_ns, &mut harvest);
@@ -127,7 +130,7 @@ impl Stage {
     }
 
     fn expire(&mut self) -> u64 {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let poll_state = self.sequence.expire(self.now_ns, &mut harvest);
         self.note(&mut harvest);
         poll_state.deadline_ns
@@ -141,12 +144,12 @@ impl Stage {
     fn reschedule(&mut self, number: usize) {
         let request = Rc::clone(&self.requests[number]);
         request.reason.set(None);
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         self.sequence.reschedule(request, self.now_ns, &mut harvest);
         self.note(&mut harvest);
     }
 
-    fn note(&mut self, harvest: &mut Harvest<usize>) {
+    fn note(&mut self, harvest: &mut SchedulerOutput<usize>) {
         self.refused.append(&mut harvest.refused);
         self.called.append(&mut harvest.called);
         self.ended.append(&mut harvest.ended);
@@ -157,7 +160,7 @@ impl Stage {
     fn ends(&mut self) -> Vec<u64> {
         self.expire();
         let number = |key| match key {
-            Key::Unsigned(number) => number,
+            SequenceKey::Unsigned(number) => number,
             other => panic!("{other:?}"),
         };
         std::mem::take(&mut self.ended)
@@ -265,7 +268,10 @@ fn a_hand_over_lists_what_is_under_way_and_tells_what_ends() {
         let mut under_way = stage.sequence.hand_over();
         under_way.sort_by_key(|key| format!("{key:?}"));
         // 4 and 5 wait for a slot.
-        let expected: Vec<Key> = [1, 3, 4, 5].into_iter().map(Key::Unsigned).collect();
+        let expected: Vec<SequenceKey> = [1, 3, 4, 5]
+            .into_iter()
+            .map(SequenceKey::Unsigned)
+            .collect();
         assert_eq!(under_way, expected);
         // By its end; not if it begins anew before anybody looks.
         stage.send(1, END);
@@ -276,8 +282,8 @@ fn a_hand_over_lists_what_is_under_way_and_tells_what_ends() {
         stage.cancel(3);
         assert_eq!(stage.ends(), [4]);
         // By a word: what waits is executed, and nothing joins it.
-        stage.sequence.end(&Key::Unsigned(5), stage.now_ns);
-        stage.sequence.end(&Key::Unsigned(9), stage.now_ns);
+        stage.sequence.end(&SequenceKey::Unsigned(5), stage.now_ns);
+        stage.sequence.end(&SequenceKey::Unsigned(9), stage.now_ns);
         assert_eq!(stage.ends(), [5]);
         stage.refused.clear();
         let late = stage.send(5, 0);
@@ -408,7 +414,7 @@ fn a_sequence_that_is_ended_idle_frees_its_slot_at_once() {
     stage.send(2, START);
     assert_eq!(stage.form(0), [(0, 0)]);
     assert_eq!(stage.form(0), []);
-    stage.sequence.end(&Key::Unsigned(1), stage.now_ns);
+    stage.sequence.end(&SequenceKey::Unsigned(1), stage.now_ns);
     assert_eq!(stage.calls(), [0]);
     assert_eq!(stage.form(0), [(0, 1)]);
 }
@@ -416,7 +422,7 @@ fn a_sequence_that_is_ended_idle_frees_its_slot_at_once() {
 #[test]
 fn a_held_scheduler_waits_for_requests_in_slots_and_without() {
     let mut stage = Stage::new(&direct(1), 1, &[1, 1]);
-    stage.sequence.hold(Hold {
+    stage.sequence.hold(SchedulerDelay {
         request_count: 3,
         backlog_count: 2,
     });
@@ -441,7 +447,7 @@ fn a_held_scheduler_waits_for_requests_in_slots_and_without() {
 #[test]
 fn a_held_candidate_waits_for_others() {
     let mut stage = Stage::new(&oldest(4, &[4], 0), 4, &[1]);
-    stage.sequence.hold(Hold {
+    stage.sequence.hold(SchedulerDelay {
         request_count: 2,
         backlog_count: 0,
     });
@@ -736,7 +742,7 @@ fn instances_of_one_core_take_turns() {
     }
     let mut instances = Vec::new();
     for core in [0, 0, 1] {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         stage.sequence.form(core, stage.now_ns, &mut harvest);
         instances.push((harvest.instance, harvest.batch[0]));
     }
@@ -819,7 +825,7 @@ fn run_random(seed: u64) {
                         stage.requests[*number]
                             .member
                             .as_ref()
-                            .and_then(Membership::run)
+                            .and_then(SequenceContext::run)
                     };
                     let id = run_of(number);
                     if let Some(last) = last_of.insert(id, *number) {
@@ -875,7 +881,7 @@ fn run_random(seed: u64) {
             "seed {seed} step {step}: answered twice"
         );
         step += 1;
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let poll_state = stage.sequence.expire(stage.now_ns, &mut harvest);
         stage.note(&mut harvest);
         let is_idle = executing.iter().all(Vec::is_empty);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::member::SlotId;
 
 #[derive(Debug)]
-pub(super) struct Vacancies {
+pub(super) struct FreeSlots {
     row_count: u32,
     /// Of each seat the first slot that was never used, unless there is none; all behind it are free, too. And used ones that are free again.
     free: BTreeSet<SlotId>,
@@ -13,9 +13,9 @@ pub(super) struct Vacancies {
     fresh: Vec<Option<u32>>,
 }
 
-impl Vacancies {
-    pub(super) fn new(seat_count: usize, row_count: u32) -> Vacancies {
-        let mut vacancies = Vacancies {
+impl FreeSlots {
+    pub(super) fn new(seat_count: usize, row_count: u32) -> FreeSlots {
+        let mut vacancies = FreeSlots {
             row_count,
             free: BTreeSet::new(),
             fresh: Vec::with_capacity(seat_count),

@@ -14,23 +14,23 @@ struct Volume {
     calls: Calls,
 }
 
-impl Strategy<Rc<Fake>> for Volume {
+impl BatchPolicy<Rc<Fake>> for Volume {
     fn begin(&mut self) {
         self.left = self.max;
         self.calls.lock().unwrap().push("begin".to_owned());
     }
 
-    fn includes(&mut self, entry: &Rc<Fake>) -> Verdict<usize> {
+    fn includes(&mut self, entry: &Rc<Fake>) -> BatchDecision<usize> {
         let verdict = match volume(entry) {
             -1 => {
                 entry.claim(ClaimReason::Cancel).unwrap();
-                Verdict::Gone
+                BatchDecision::Gone
             }
-            -2 => Verdict::Cancelled(entry.claim(ClaimReason::Cancel).unwrap()),
-            volume if volume > self.left => Verdict::Stays,
+            -2 => BatchDecision::Cancelled(entry.claim(ClaimReason::Cancel).unwrap()),
+            volume if volume > self.left => BatchDecision::Stays,
             volume => {
                 self.left -= volume;
-                Verdict::Joins
+                BatchDecision::Joins
             }
         };
         let call = format!("{}? {verdict:?}", entry.number);
@@ -49,7 +49,7 @@ fn volume(entry: &Fake) -> i64 {
 }
 
 struct Scene {
-    dynamic: Dynamic<Rc<Fake>>,
+    dynamic: DynamicBatcher<Rc<Fake>>,
     calls: Calls,
     arrived: usize,
 }
@@ -63,7 +63,11 @@ impl Scene {
             calls: Arc::clone(&calls),
         };
         Scene {
-            dynamic: Dynamic::new(&settings(preferred, delay_us), 8, Some(Box::new(strategy))),
+            dynamic: DynamicBatcher::new(
+                &settings(preferred, delay_us),
+                8,
+                Some(Box::new(strategy)),
+            ),
             calls,
             arrived: 0,
         }
@@ -71,10 +75,10 @@ impl Scene {
 
     fn arrive(&mut self, volumes: &[i64]) {
         for volume in volumes {
-            let facts = Facts {
+            let facts = SchedulingParams {
                 batch_count: 1,
                 timeout_us: volume.cast_unsigned(),
-                ..Facts::default()
+                ..SchedulingParams::default()
             };
             self.dynamic.accept(fake(self.arrived, facts));
             self.arrived += 1;
@@ -83,7 +87,7 @@ impl Scene {
 
     /// The batch, who was cancelled meanwhile, the deadline in us, and what the strategy was asked.
     fn form(&mut self, now_us: u64) -> (Vec<usize>, Vec<usize>, Option<u64>, String) {
-        let mut harvest = Harvest::default();
+        let mut harvest = SchedulerOutput::default();
         let poll_state = self.dynamic.form(now_us * 1_000, &mut harvest);
         let calls = std::mem::take(&mut *self.calls.lock().unwrap()).join(", ");
         let deadline_us =

@@ -9,26 +9,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_memory::{Block, Budget, Charge, View};
+use conch_memory::{Block, Budget, ByteView, Charge};
 
-use super::form::Form;
-use crate::boundary::{Tag, handles};
+use super::form::EncodedEntry;
+use crate::boundary::{HandleTag, handles};
 
 handles! {
     TRITONCACHE_CacheEntry => CacheEntry, "entry", tagged;
-    TRITONCACHE_Allocator => Copier, "allocator", tagged;
+    TRITONCACHE_Allocator => EntryCopier, "allocator", tagged;
 }
 
 /// See the module.
 #[repr(C)]
 pub(crate) struct CacheEntry {
-    tag: Tag<abi::TRITONCACHE_CacheEntry>,
-    buffers: Mutex<Vec<Buffer>>,
+    tag: HandleTag<abi::TRITONCACHE_CacheEntry>,
+    buffers: Mutex<Vec<CacheBuffer>>,
 }
 
 /// `byte_size` bytes of the plug-in's at `base`; null until it sets them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct CacheBuffer {
     pub(crate) base: *mut c_void,
     pub(crate) byte_size: usize,
 }
@@ -37,7 +37,7 @@ impl CacheEntry {
     /// An entry without buffers, to be found.
     pub(super) fn empty() -> CacheEntry {
         CacheEntry {
-            tag: Tag::new(),
+            tag: HandleTag::new(),
             buffers: Mutex::default(),
         }
     }
@@ -45,7 +45,7 @@ impl CacheEntry {
     /// An entry of `byte_size` bytes in one buffer, to be kept.
     pub(super) fn of_size(byte_size: usize) -> CacheEntry {
         let entry = CacheEntry::empty();
-        entry.add(Buffer {
+        entry.add(CacheBuffer {
             base: std::ptr::null_mut(),
             byte_size,
         });
@@ -56,11 +56,11 @@ impl CacheEntry {
         self.buffers().len()
     }
 
-    pub(crate) fn add(&self, buffer: Buffer) {
+    pub(crate) fn add(&self, buffer: CacheBuffer) {
         self.buffers().push(buffer);
     }
 
-    pub(crate) fn get(&self, index: usize) -> Result<Buffer, Error> {
+    pub(crate) fn get(&self, index: usize) -> Result<CacheBuffer, Error> {
         self.buffers().get(index).copied().ok_or_else(beyond)
     }
 
@@ -81,7 +81,7 @@ impl CacheEntry {
     }
 
     /// The one buffer that a response has.
-    fn only(&self) -> Result<Buffer, Error> {
+    fn only(&self) -> Result<CacheBuffer, Error> {
         let buffers = self.buffers();
         let [buffer] = buffers.as_slice() else {
             return Err(Error::internal(format!(
@@ -95,7 +95,7 @@ impl CacheEntry {
         Ok(*buffer)
     }
 
-    fn buffers(&self) -> MutexGuard<'_, Vec<Buffer>> {
+    fn buffers(&self) -> MutexGuard<'_, Vec<CacheBuffer>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -106,33 +106,33 @@ fn beyond() -> Error {
 
 /// See the module.
 #[repr(C)]
-pub(crate) struct Copier {
-    tag: Tag<abi::TRITONCACHE_Allocator>,
-    direction: Direction,
+pub(crate) struct EntryCopier {
+    tag: HandleTag<abi::TRITONCACHE_Allocator>,
+    direction: CopyDirection,
 }
 
-enum Direction {
+enum CopyDirection {
     /// Out of the response, into the plug-in's buffer.
-    In(Form),
+    In(EncodedEntry),
     /// Out of the plug-in's buffer, charged to the budget.
     Out {
         budget: Arc<Budget>,
-        found: Mutex<Option<View>>,
+        found: Mutex<Option<ByteView>>,
     },
 }
 
-impl Copier {
-    pub(super) fn into_cache(form: Form) -> Copier {
-        Copier {
-            tag: Tag::new(),
-            direction: Direction::In(form),
+impl EntryCopier {
+    pub(super) fn into_cache(form: EncodedEntry) -> EntryCopier {
+        EntryCopier {
+            tag: HandleTag::new(),
+            direction: CopyDirection::In(form),
         }
     }
 
-    pub(super) fn out_of_cache(budget: &Arc<Budget>) -> Copier {
-        Copier {
-            tag: Tag::new(),
-            direction: Direction::Out {
+    pub(super) fn out_of_cache(budget: &Arc<Budget>) -> EntryCopier {
+        EntryCopier {
+            tag: HandleTag::new(),
+            direction: CopyDirection::Out {
                 budget: Arc::clone(budget),
                 found: Mutex::default(),
             },
@@ -147,9 +147,9 @@ impl Copier {
     /// # Safety
     /// The entry's buffer is as long as the plug-in says, and nobody else writes it meanwhile.
     pub(crate) unsafe fn copy(&self, entry: &CacheEntry) -> Result<(), Error> {
-        let Buffer { base, byte_size } = entry.only()?;
+        let CacheBuffer { base, byte_size } = entry.only()?;
         match &self.direction {
-            Direction::In(form) => {
+            CopyDirection::In(form) => {
                 if byte_size != form.byte_size() {
                     return Err(Error::internal(format!(
                         "Serialized buffer size does not match. Expected: {}, received: {byte_size}",
@@ -162,7 +162,7 @@ impl Copier {
                     unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), byte_size) };
                 form.write_to(target);
             }
-            Direction::Out { budget, found } => {
+            CopyDirection::Out { budget, found } => {
                 let mut charge = Charge::empty(budget);
                 charge.cover(byte_size as u64).map_err(|_| {
                     Error::unavailable(format!(
@@ -174,17 +174,17 @@ impl Copier {
                 // The one copy of a hit: the plug-in may free the entry as soon as it returns.
                 let mut block = Block::try_copy_of(bytes)?;
                 block.set_charge(charge);
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(View::from(block));
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(ByteView::from(block));
             }
         }
         Ok(())
     }
 
     /// What was copied out of the cache.
-    pub(super) fn found(&self) -> Option<View> {
+    pub(super) fn found(&self) -> Option<ByteView> {
         match &self.direction {
-            Direction::In(_) => None,
-            Direction::Out { found, .. } => {
+            CopyDirection::In(_) => None,
+            CopyDirection::Out { found, .. } => {
                 found.lock().unwrap_or_else(PoisonError::into_inner).take()
             }
         }

@@ -11,24 +11,24 @@
 //! of other releases, may lose bytes, and may take one key for another. Other forms are refused and never read as this one.
 
 use conch_config::DataType;
-use conch_engine::cache::{Kept, Key};
+use conch_engine::cache::{CacheKey, CachedResponse};
 use conch_engine::{Error, Output, Parameter, ParameterValue, Response, Shape};
-use conch_memory::{ALIGNMENT_BYTES, View};
+use conch_memory::{ALIGNMENT_BYTES, ByteView};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// A response, ready to be written.
-pub(super) struct Form {
+pub(super) struct EncodedEntry {
     /// Everything in front of the data.
     head: Vec<u8>,
     /// Where each output's data goes.
-    data: Vec<(usize, View)>,
+    data: Vec<(usize, ByteView)>,
     byte_size: usize,
 }
 
-impl Form {
+impl EncodedEntry {
     /// # Errors
     /// INVALID_ARG if the CPU cannot read an output, INTERNAL if there is more of something than its field can say.
-    pub(super) fn of(key: Key, response: &Response) -> Result<Form, Error> {
+    pub(super) fn of(key: CacheKey, response: &Response) -> Result<EncodedEntry, Error> {
         let mut head = Vec::with_capacity(256);
         head.extend_from_slice(MAGIC);
         put_u32(&mut head, FORMAT);
@@ -85,7 +85,7 @@ impl Form {
             data.push((start, output.data.clone()));
         }
         put_at(&mut head, TOTAL_LENGTH_AT, &(end as u64).to_le_bytes());
-        let mut form = Form {
+        let mut form = EncodedEntry {
             head,
             data,
             byte_size: end,
@@ -121,7 +121,7 @@ impl Form {
         hash.digest()
     }
 
-    /// Fills `target`, which is as long as [`Form::byte_size`] says.
+    /// Fills `target`, which is as long as [`EncodedEntry::byte_size`] says.
     pub(super) fn write_to(&self, target: &mut [u8]) {
         let mut rest = target;
         self.for_each(|piece| {
@@ -136,9 +136,9 @@ impl Form {
 ///
 /// # Errors
 /// INTERNAL for anything but a form of this release that was written under this key.
-pub(super) fn read(key: Key, written: &View) -> Result<Kept, Error> {
+pub(super) fn read(key: CacheKey, written: &ByteView) -> Result<CachedResponse, Error> {
     let bytes = written.as_ref();
-    let mut reader = Reader(bytes);
+    let mut reader = EntryReader(bytes);
     if reader.take(8)? != MAGIC {
         return Err(Error::internal("the cached response has a foreign form"));
     }
@@ -164,7 +164,7 @@ pub(super) fn read(key: Key, written: &View) -> Result<Kept, Error> {
         return Err(Error::internal("the cached response has another key"));
     }
     let head = bytes.get(..head_length).ok_or_else(cut)?;
-    let mut reader = Reader(head.get(CHECKED_FROM + 16..).ok_or_else(cut)?);
+    let mut reader = EntryReader(head.get(CHECKED_FROM + 16..).ok_or_else(cut)?);
     let mut outputs = Vec::new();
     for _ in 0..reader.count()? {
         outputs.push(read_output(&mut reader, written)?);
@@ -176,13 +176,13 @@ pub(super) fn read(key: Key, written: &View) -> Result<Kept, Error> {
     if !reader.0.is_empty() {
         return Err(cut());
     }
-    Ok(Kept {
+    Ok(CachedResponse {
         outputs: outputs.into(),
         parameters: parameters.into(),
     })
 }
 
-fn read_output(reader: &mut Reader<'_>, written: &View) -> Result<Output, Error> {
+fn read_output(reader: &mut EntryReader<'_>, written: &ByteView) -> Result<Output, Error> {
     let name = reader.text()?.into();
     let data_type = DataType::from_number(reader.u32()?).ok_or_else(cut)?;
     let mut shape = Shape::new();
@@ -200,7 +200,7 @@ fn read_output(reader: &mut Reader<'_>, written: &View) -> Result<Output, Error>
     })
 }
 
-fn read_parameter(reader: &mut Reader<'_>) -> Result<Parameter, Error> {
+fn read_parameter(reader: &mut EntryReader<'_>) -> Result<Parameter, Error> {
     let name = reader.text()?.into();
     let value = match reader.u32()? {
         TEXT => ParameterValue::Text(reader.text()?.into()),
@@ -213,9 +213,9 @@ fn read_parameter(reader: &mut Reader<'_>) -> Result<Parameter, Error> {
 }
 
 /// What is left to be read.
-struct Reader<'a>(&'a [u8]);
+struct EntryReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> EntryReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let (front, back) = self.0.split_at_checked(count).ok_or_else(cut)?;
         self.0 = back;

@@ -4,12 +4,12 @@ use conch_engine::ModelVersion;
 
 use super::*;
 
-const KEY: Key = Key(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+const KEY: CacheKey = CacheKey(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 
 fn model() -> Arc<ModelVersion> {
     let mut message = conch_config::parse_text("test", "name: 'm' backend: 'b'").unwrap();
     conch_config::normalize(&mut message);
-    let config = conch_config::Model::from_partial(message).unwrap();
+    let config = conch_config::ResolvedConfig::from_partial(message).unwrap();
     Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1))
 }
 
@@ -18,7 +18,7 @@ fn output(name: &str, data_type: DataType, shape: &[i64], data: &[u8]) -> Output
         name: name.into(),
         data_type,
         shape: Shape::from_slice(shape),
-        data: View::copy_of(data),
+        data: ByteView::copy_of(data),
     }
 }
 
@@ -40,7 +40,7 @@ fn response(outputs: Vec<Output>) -> Response {
 }
 
 fn written(response: &Response) -> Vec<u8> {
-    let form = Form::of(KEY, response).unwrap();
+    let form = EncodedEntry::of(KEY, response).unwrap();
     // Not zeros: padding must be written, too.
     let mut bytes = vec![0xee; form.byte_size()];
     form.write_to(&mut bytes);
@@ -48,7 +48,7 @@ fn written(response: &Response) -> Vec<u8> {
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    match read(KEY, &View::copy_of(bytes)) {
+    match read(KEY, &ByteView::copy_of(bytes)) {
         Err(error) => error.message.into_owned(),
         Ok(_) => panic!("was read"),
     }
@@ -67,7 +67,7 @@ fn what_is_written_is_read_back() {
         ],
     ] {
         let given = response(outputs);
-        let bytes = View::copy_of(&written(&given));
+        let bytes = ByteView::copy_of(&written(&given));
         let kept = read(KEY, &bytes).unwrap();
         assert_eq!(*kept.parameters, *given.parameters);
         assert_eq!(kept.outputs.len(), given.outputs.len());
@@ -109,7 +109,7 @@ fn nothing_else_is_read() {
             refusal(&changed);
         }
     }
-    let error = read(Key(KEY.0 + 1), &View::copy_of(&bytes)).unwrap_err();
+    let error = read(CacheKey(KEY.0 + 1), &ByteView::copy_of(&bytes)).unwrap_err();
     assert_eq!(error.message, "the cached response has another key");
 }
 
@@ -124,7 +124,7 @@ fn a_right_checksum_is_not_enough() {
             let checksum = xxh3_64(&changed[CHECKED_FROM..]);
             put_at(&mut changed, CHECKSUM_AT, &checksum.to_le_bytes());
             // Refused or another response, but no panic and nothing from outside.
-            if let Ok(kept) = read(KEY, &View::copy_of(&changed)) {
+            if let Ok(kept) = read(KEY, &ByteView::copy_of(&changed)) {
                 let total: usize = kept.outputs.iter().map(|output| output.data.len()).sum();
                 assert!(total <= changed.len());
             }

@@ -13,22 +13,22 @@ use conch_log as log;
 use conch_memory::Budget;
 use serde_json::{Map, Value};
 
-use super::Options;
+use super::HostOptions;
 
-pub(crate) use entry::Buffer as CacheBuffer;
+pub(crate) use entry::CacheBuffer;
 use plugin::PluginCache;
 
 /// An opened cache.
-pub(crate) enum Opened {
+pub(crate) enum OpenedCache {
     Local(Arc<LocalCache>),
     Plugin(Arc<PluginCache>),
 }
 
-impl Opened {
+impl OpenedCache {
     pub(crate) fn cache(&self) -> Arc<dyn ResponseCache> {
         match self {
-            Opened::Local(cache) => Arc::clone(cache) as Arc<dyn ResponseCache>,
-            Opened::Plugin(cache) => Arc::clone(cache) as Arc<dyn ResponseCache>,
+            OpenedCache::Local(cache) => Arc::clone(cache) as Arc<dyn ResponseCache>,
+            OpenedCache::Plugin(cache) => Arc::clone(cache) as Arc<dyn ResponseCache>,
         }
     }
 }
@@ -38,7 +38,10 @@ impl Opened {
 /// # Errors
 /// INVALID_ARG for two caches, for one that does not exist, and for a configuration that is no good; NOT_FOUND for a library that is
 /// no cache; what CacheInitialize returned.
-pub(crate) fn open(options: &Options, budget: &Arc<Budget>) -> Result<Option<Opened>, Error> {
+pub(crate) fn open(
+    options: &HostOptions,
+    budget: &Arc<Budget>,
+) -> Result<Option<OpenedCache>, Error> {
     // Of a name given twice the last configuration holds.
     let Some((name, configuration)) = options.cache_config.last() else {
         return Ok(None);
@@ -58,7 +61,7 @@ pub(crate) fn open(options: &Options, budget: &Arc<Budget>) -> Result<Option<Ope
         let plugin = PluginCache::open(&path, configuration, budget)?;
         // The configuration may hold a password.
         log::info!("opened response cache '{name}' of {}", path.display());
-        return Ok(Some(Opened::Plugin(plugin)));
+        return Ok(Some(OpenedCache::Plugin(plugin)));
     }
     if name != LOCAL {
         return Err(Error::invalid(format!(
@@ -68,10 +71,12 @@ pub(crate) fn open(options: &Options, budget: &Arc<Budget>) -> Result<Option<Ope
     }
     let size_bytes = local_size(configuration)?;
     log::info!("opened response cache '{name}' with {size_bytes} bytes");
-    Ok(Some(Opened::Local(Arc::new(LocalCache::new(size_bytes)))))
+    Ok(Some(OpenedCache::Local(Arc::new(LocalCache::new(
+        size_bytes,
+    )))))
 }
 
-/// `--cache-config` in the form of [`Options::cache_config`]: cache, setting and value become one document per cache, in which all
+/// `--cache-config` in the form of [`HostOptions::cache_config`]: cache, setting and value become one document per cache, in which all
 /// values are text.
 pub fn cache_config(settings: &[(String, String, String)]) -> Vec<(String, String)> {
     let mut documents: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
@@ -132,13 +137,13 @@ mod tests {
     use super::*;
 
     fn refusal(directory: &str, config: &[(&str, &str)]) -> (Code, String) {
-        let options = Options {
+        let options = HostOptions {
             cache_directory: PathBuf::from(directory),
             cache_config: config
                 .iter()
                 .map(|(name, json)| ((*name).to_owned(), (*json).to_owned()))
                 .collect(),
-            ..Options::default()
+            ..HostOptions::default()
         };
         match open(&options, &Budget::new(0)) {
             Err(error) => (error.code, error.message.into_owned()),
@@ -204,19 +209,19 @@ mod tests {
 
     #[test]
     fn the_last_configuration_of_a_name_holds() {
-        let options = Options {
+        let options = HostOptions {
             cache_directory: PathBuf::from("/nonexistent"),
             cache_config: [r#"{"size":"5000"}"#, r#"{"size":7000000000}"#]
                 .map(|json| ("local".to_owned(), json.to_owned()))
                 .into(),
-            ..Options::default()
+            ..HostOptions::default()
         };
         match open(&options, &Budget::new(0)) {
-            Ok(Some(Opened::Local(cache))) => assert_eq!(cache.size_bytes(), 7_000_000_000),
+            Ok(Some(OpenedCache::Local(cache))) => assert_eq!(cache.size_bytes(), 7_000_000_000),
             _ => panic!("a local cache was asked for"),
         }
         assert!(matches!(
-            open(&Options::default(), &Budget::new(0)),
+            open(&HostOptions::default(), &Budget::new(0)),
             Ok(None)
         ));
     }

@@ -16,22 +16,22 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use conch_abi as abi;
-use conch_engine::cache::{Kept, Key, ResponseCache};
+use conch_engine::cache::{CacheKey, CachedResponse, ResponseCache};
 use conch_engine::{Code, Error, Response};
 use conch_log as log;
 use conch_memory::Budget;
 use libloading::os::unix::Library;
 
 use super::super::library::{open_file, required};
-use super::entry::{CacheEntry, Copier};
-use super::form::{self, Form};
+use super::entry::{CacheEntry, EntryCopier};
+use super::form::{self, EncodedEntry};
 use crate::boundary::{as_handle, c_string};
 use crate::guard;
 
 /// See the module.
 pub(crate) struct PluginCache {
     /// None once it is finalised.
-    state: RwLock<Option<State>>,
+    state: RwLock<Option<PluginObject>>,
     finalize: abi::TRITONCACHE_CacheFinalizeFn,
     lookup: abi::TRITONCACHE_CacheLookupFn,
     insert: abi::TRITONCACHE_CacheInsertFn,
@@ -40,12 +40,12 @@ pub(crate) struct PluginCache {
 }
 
 /// The plug-in's own object.
-struct State(NonNull<abi::TRITONCACHE_Cache>);
+struct PluginObject(NonNull<abi::TRITONCACHE_Cache>);
 
 // SAFETY: `tritoncache.h` has caches called from any thread, and leaves it to them to lock.
-unsafe impl Send for State {}
+unsafe impl Send for PluginObject {}
 // SAFETY: as above.
-unsafe impl Sync for State {}
+unsafe impl Sync for PluginObject {}
 
 impl PluginCache {
     /// Loads the library and makes its cache with `configuration`. Blocks as long as the plug-in does.
@@ -76,7 +76,7 @@ impl PluginCache {
         let state = NonNull::new(state)
             .ok_or_else(|| Error::internal("Failed to initialize cache implementation"))?;
         Ok(Arc::new(PluginCache {
-            state: RwLock::new(Some(State(state))),
+            state: RwLock::new(Some(PluginObject(state))),
             finalize,
             lookup,
             insert,
@@ -92,7 +92,7 @@ impl PluginCache {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(State(state)) = state {
+        if let Some(PluginObject(state)) = state {
             // SAFETY: the entry point of this library with its cache, which nobody can reach any more.
             if let Err(error) = unsafe { guard::call1(self.finalize, state.as_ptr()) } {
                 log::error!("failed finalizing cache: {error}");
@@ -104,12 +104,12 @@ impl PluginCache {
     fn call(
         &self,
         function: abi::TRITONCACHE_CacheLookupFn,
-        key: Key,
+        key: CacheKey,
         entry: &CacheEntry,
-        copier: &Copier,
+        copier: &EntryCopier,
     ) -> Result<(), Error> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(State(state)) = &*state else {
+        let Some(PluginObject(state)) = &*state else {
             return Err(Error::unavailable("the cache is finalized"));
         };
         let key: CString = c_string(&key.to_string());
@@ -133,8 +133,8 @@ impl Drop for PluginCache {
 }
 
 impl ResponseCache for PluginCache {
-    fn lookup(&self, key: Key) -> Result<Option<Arc<Kept>>, Error> {
-        let (entry, copier) = (CacheEntry::empty(), Copier::out_of_cache(&self.budget));
+    fn lookup(&self, key: CacheKey) -> Result<Option<Arc<CachedResponse>>, Error> {
+        let (entry, copier) = (CacheEntry::empty(), EntryCopier::out_of_cache(&self.budget));
         match self.call(self.lookup, key, &entry, &copier) {
             Err(error) if error.code == Code::NotFound => return Ok(None),
             outcome => outcome?,
@@ -145,9 +145,9 @@ impl ResponseCache for PluginCache {
         form::read(key, &found).map(|kept| Some(Arc::new(kept)))
     }
 
-    fn insert(&self, key: Key, response: &Response) -> Result<(), Error> {
-        let form = Form::of(key, response)?;
+    fn insert(&self, key: CacheKey, response: &Response) -> Result<(), Error> {
+        let form = EncodedEntry::of(key, response)?;
         let entry = CacheEntry::of_size(form.byte_size());
-        self.call(self.insert, key, &entry, &Copier::into_cache(form))
+        self.call(self.insert, key, &entry, &EntryCopier::into_cache(form))
     }
 }

@@ -7,18 +7,18 @@ use std::sync::OnceLock;
 use conch_abi as abi;
 use conch_engine::Input;
 
-use crate::boundary::{Tag, handles};
+use crate::boundary::{HandleTag, handles};
 use crate::embed::InputExtra;
 use crate::objects::{BufferAttributes, BufferPlace};
 
 handles! {
-    TRITONBACKEND_Input => LentInput, "input", tagged;
+    TRITONBACKEND_Input => BackendInput, "input", tagged;
 }
 
 /// One input, as the backend sees it.
 #[repr(C)]
-pub(crate) struct LentInput {
-    tag: Tag<abi::TRITONBACKEND_Input>,
+pub(crate) struct BackendInput {
+    tag: HandleTag<abi::TRITONBACKEND_Input>,
     input: *const Input,
     name: *const c_char,
     attributes: OnceLock<Box<[BufferAttributes]>>,
@@ -26,11 +26,15 @@ pub(crate) struct LentInput {
     extra: Option<NonNull<InputExtra>>,
 }
 
-impl LentInput {
+impl BackendInput {
     /// `input` lies in the request, `name` and `extra` with the loan and whom it keeps: all outlive this value.
-    pub(super) fn new(input: &Input, name: *const c_char, extra: Option<&InputExtra>) -> LentInput {
-        LentInput {
-            tag: Tag::default(),
+    pub(super) fn new(
+        input: &Input,
+        name: *const c_char,
+        extra: Option<&InputExtra>,
+    ) -> BackendInput {
+        BackendInput {
+            tag: HandleTag::default(),
             input,
             name,
             attributes: OnceLock::new(),
@@ -60,7 +64,7 @@ impl LentInput {
     /// Attributes of each buffer.
     ///
     /// # Safety
-    /// As [`LentInput::input`], for the duration of the call.
+    /// As [`BackendInput::input`], for the duration of the call.
     pub(crate) unsafe fn attributes(&self) -> &[BufferAttributes] {
         // SAFETY: by this function's contract.
         let input = unsafe { self.input() };

@@ -3,7 +3,7 @@
 //! A loan outlives the call that made it for as long as the backend, a response or a factory refers to it. Parties and what they hold:
 //!
 //! - the backend, from Execute until RequestRelease: one `Arc` by way of the raw handle, and with it the request itself;
-//! - each response and each response factory: a [`Sender`], with which answers leave even after the request was released;
+//! - each response and each response factory: a [`ResponseSender`], with which answers leave even after the request was released;
 //! - the instance, while Execute runs: one `Arc`, so that a handle released meanwhile is never dangling. If it is the last one when
 //!   Execute returns, the loan is used again for the next request, so a steady state allocates nothing here.
 //!
@@ -27,45 +27,45 @@ use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::credits::Payment;
 use conch_engine::request_log::{self, RequestState};
-use conch_engine::stats::Failure;
-use conch_engine::trace::{Activity, Trace};
+use conch_engine::stats::FailureReason;
+use conch_engine::trace::{Trace, TraceActivity};
 use conch_engine::{
-    Asker, CorrelationId, Credits, Delivery, Departures, Error, Live, Origin, Request, Response,
-    Ticket, reschedule, withdraw,
+    CorrelationId, Credits, Delivery, Error, OwnedRequest, PendingResponses, Request,
+    RequestContext, RequestHandle, RequestObserver, Response, reschedule, withdraw,
 };
 
-use super::answer::Answer;
+use super::answer::BackendResponse;
 use super::execution;
 use super::facts::ModelFacts;
-use super::state::{self, LentState};
-use crate::boundary::{Tag, as_handle, c_string, handles};
-use crate::embed::{Asked, TraceHandle, handle_of};
+use super::state::{self, BackendState};
+use crate::boundary::{HandleTag, as_handle, c_string, handles};
+use crate::embed::{EmbeddedRequest, TraceHandle, handle_of};
 
-pub(crate) use input::LentInput;
-pub(crate) use sender::Sender;
-use texts::Texts;
-pub(crate) use texts::{LentParameter, LentValue};
+pub(crate) use input::BackendInput;
+pub(crate) use sender::ResponseSender;
+use texts::CStrings;
+pub(crate) use texts::{BackendParameter, BackendParameterValue};
 
 handles! {
-    TRITONBACKEND_Request => Loan, "request", tagged;
+    TRITONBACKEND_Request => BackendRequest, "request", tagged;
 }
 
 /// A request on loan, or an empty shell between two loans.
 #[derive(Default)]
 #[repr(C)]
-pub(crate) struct Loan {
-    tag: Tag<abi::TRITONBACKEND_Request>,
+pub(crate) struct BackendRequest {
+    tag: HandleTag<abi::TRITONBACKEND_Request>,
     /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both are kept apart by the C contract.
-    live: UnsafeCell<Option<Live>>,
-    lent: Option<Lent>,
-    inputs: Vec<LentInput>,
+    live: UnsafeCell<Option<OwnedRequest>>,
+    lent: Option<RequestSource>,
+    inputs: Vec<BackendInput>,
     /// Names that are not the model's own.
     other_names: Vec<CString>,
-    texts: Texts,
+    texts: CStrings,
     /// The states that the backend began, whose addresses it holds.
-    states: Mutex<Vec<Arc<LentState>>>,
+    states: Mutex<Vec<Arc<BackendState>>>,
     /// Uncontended for one-to-one models, whose calls all come from the core: a few locks per request.
-    reply: Mutex<Reply>,
+    reply: Mutex<ResponseState>,
     /// What the backend sees of a trace that is the server's own.
     trace: OnceLock<Box<TraceHandle>>,
     sender_count: AtomicU32,
@@ -74,23 +74,23 @@ pub(crate) struct Loan {
 
 // SAFETY: `live` is reached under the C contract (see the field); the raw pointers in `inputs` point into the request, which lives in
 // its claim at a stable address until released, and to strings of this loan or the model's facts.
-unsafe impl Send for Loan {}
+unsafe impl Send for BackendRequest {}
 // SAFETY: as above.
-unsafe impl Sync for Loan {}
+unsafe impl Sync for BackendRequest {}
 
 /// Where the request came from.
-struct Lent {
-    ticket: Ticket,
+struct RequestSource {
+    ticket: RequestHandle,
     facts: Arc<ModelFacts>,
-    /// Which instance executes it; see [`execution::Execution`].
+    /// Which instance executes it; see [`execution::CurrentBatch`].
     instance: u64,
     /// Who asked, if not a shard.
-    asker: Option<Arc<dyn Asker>>,
+    asker: Option<Arc<dyn RequestObserver>>,
 }
 
 /// How far the answer has come.
 #[derive(Default)]
-struct Reply {
+struct ResponseState {
     is_released: bool,
     /// It was released to be run again: the answer comes through a later loan.
     is_rescheduled: bool,
@@ -101,19 +101,19 @@ struct Reply {
     response_count: u64,
     is_reported: bool,
     /// Memory of an earlier response, for the next one.
-    spare: Option<Box<Answer>>,
+    spare: Option<Box<BackendResponse>>,
 }
 
-impl Loan {
-    /// Lends `live` out. The loan is a shell: new, or [`Loan::reset`].
-    pub(crate) fn lend(&mut self, live: Live, facts: &Arc<ModelFacts>, instance: u64) {
+impl BackendRequest {
+    /// Lends `live` out. The loan is a shell: new, or [`BackendRequest::reset`].
+    pub(crate) fn lend(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>, instance: u64) {
         let ticket = Arc::clone(live.ticket());
         let asker = live.asker().cloned();
-        let asked = asker.as_deref().and_then(Asked::of);
+        let asked = asker.as_deref().and_then(EmbeddedRequest::of);
         if instance != SHOWN
             && let Some(trace) = asker.as_ref().and_then(|asker| asker.trace())
         {
-            trace.show_inputs(Activity::TensorBackendInput, &live.inputs);
+            trace.show_inputs(TraceActivity::TensorBackendInput, &live.inputs);
         }
         for input in &live.inputs {
             let name = match facts.input_name(&input.name) {
@@ -127,10 +127,10 @@ impl Loan {
                 }
             };
             let extra = asked.and_then(|asked| asked.extra(&input.name));
-            self.inputs.push(LentInput::new(input, name, extra));
+            self.inputs.push(BackendInput::new(input, name, extra));
         }
         *self.live.get_mut() = Some(live);
-        self.lent = Some(Lent {
+        self.lent = Some(RequestSource {
             ticket,
             facts: Arc::clone(facts),
             instance,
@@ -139,12 +139,12 @@ impl Loan {
     }
 
     /// Lets a batching strategy read `live` for the duration of one call; it may do nothing else with it.
-    pub(crate) fn show(&mut self, live: Live, facts: &Arc<ModelFacts>) {
+    pub(crate) fn show(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>) {
         self.lend(live, facts, SHOWN);
     }
 
     /// The request that was shown. The loan is a shell again.
-    pub(crate) fn take_back(&mut self) -> Live {
+    pub(crate) fn take_back(&mut self) -> OwnedRequest {
         let live = self.live.get_mut().take();
         self.reset();
         live.expect("what is shown cannot be released")
@@ -169,22 +169,22 @@ impl Loan {
         self.lent = None;
         self.inputs.clear();
         self.other_names.clear();
-        self.texts = Texts::default();
+        self.texts = CStrings::default();
         self.states
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
         let reply = self.reply.get_mut().unwrap_or_else(PoisonError::into_inner);
-        *reply = Reply {
+        *reply = ResponseState {
             spare: reply.spare.take(),
-            ..Reply::default()
+            ..ResponseState::default()
         };
         self.trace = OnceLock::new();
         *self.sender_count.get_mut() = 0;
         *self.response_index.get_mut() = 0;
     }
 
-    fn lent(&self) -> Result<&Lent, Error> {
+    fn lent(&self) -> Result<&RequestSource, Error> {
         self.lent.as_ref().ok_or_else(released)
     }
 
@@ -192,13 +192,17 @@ impl Loan {
         Ok(&self.lent()?.facts)
     }
 
-    pub(crate) fn origin(&self) -> Result<&Origin, Error> {
+    pub(crate) fn origin(&self) -> Result<&RequestContext, Error> {
         Ok(self.lent()?.ticket.shared())
     }
 
     /// The embedder who asked.
-    pub(crate) fn asked(&self) -> Option<&Asked> {
-        self.lent.as_ref()?.asker.as_deref().and_then(Asked::of)
+    pub(crate) fn asked(&self) -> Option<&EmbeddedRequest> {
+        self.lent
+            .as_ref()?
+            .asker
+            .as_deref()
+            .and_then(EmbeddedRequest::of)
     }
 
     /// Where the request's stations are reported, until it is released.
@@ -235,7 +239,7 @@ impl Loan {
         Ok(unsafe { &*request })
     }
 
-    pub(crate) fn inputs(&self) -> &[LentInput] {
+    pub(crate) fn inputs(&self) -> &[BackendInput] {
         &self.inputs
     }
 
@@ -247,7 +251,7 @@ impl Loan {
     /// The correlation id, if it is text.
     ///
     /// # Safety
-    /// As [`Loan::request`], for the duration of the call.
+    /// As [`BackendRequest::request`], for the duration of the call.
     pub(crate) unsafe fn correlation_text(&self) -> Result<Option<*const c_char>, Error> {
         // SAFETY: by this function's contract.
         match unsafe { &self.request()?.correlation_id } {
@@ -264,11 +268,17 @@ impl Loan {
     /// The custom parameters.
     ///
     /// # Safety
-    /// As [`Loan::request`], for the duration of the call.
-    pub(crate) unsafe fn parameters(&self) -> Result<&[LentParameter], Error> {
+    /// As [`BackendRequest::request`], for the duration of the call.
+    pub(crate) unsafe fn parameters(&self) -> Result<&[BackendParameter], Error> {
         // SAFETY: by this function's contract.
         let request = unsafe { self.request()? };
-        let lent = || request.parameters.iter().map(LentParameter::of).collect();
+        let lent = || {
+            request
+                .parameters
+                .iter()
+                .map(BackendParameter::of)
+                .collect()
+        };
         Ok(self.texts.parameters.get_or_init(lent))
     }
 
@@ -278,7 +288,7 @@ impl Loan {
     /// INVALID_ARG without such a state.
     ///
     /// # Safety
-    /// As [`Loan::request`], for the duration of the call.
+    /// As [`BackendRequest::request`], for the duration of the call.
     pub(crate) unsafe fn state(
         &self,
         name: &str,
@@ -297,7 +307,7 @@ impl Loan {
         let mut lent = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lent.iter().find(|state| state.number() == number);
         let state = known.cloned().unwrap_or_else(|| {
-            let state = Arc::new(LentState::new(states, number));
+            let state = Arc::new(BackendState::new(states, number));
             lent.push(Arc::clone(&state));
             state
         });
@@ -310,7 +320,7 @@ impl Loan {
     }
 
     /// Memory of an earlier response, if there is any.
-    pub(crate) fn take_spare(&self) -> Option<Box<Answer>> {
+    pub(crate) fn take_spare(&self) -> Option<Box<BackendResponse>> {
         self.reply().spare.take()
     }
 
@@ -387,7 +397,7 @@ impl Loan {
     }
 
     /// Answers with the error of a failed Execute, unless the backend gave the request back or answered it before it failed.
-    pub(crate) fn recall(&self, error: &Error, departures: &mut Departures) -> bool {
+    pub(crate) fn recall(&self, error: &Error, departures: &mut PendingResponses) -> bool {
         let mut reply = self.reply();
         if std::mem::replace(&mut reply.is_released, true) {
             return false;
@@ -418,7 +428,7 @@ impl Loan {
         &self,
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
-        spare: Option<Box<Answer>>,
+        spare: Option<Box<BackendResponse>>,
     ) -> Result<(), Error> {
         let lent = self.lent()?;
         let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
@@ -501,7 +511,7 @@ impl Loan {
     }
 
     /// In the log.
-    fn note_release(&self, live: Option<&Live>) {
+    fn note_release(&self, live: Option<&OwnedRequest>) {
         if let (Ok(origin), Some(live)) = (self.origin(), live)
             && !live.is_filler
         {
@@ -511,7 +521,7 @@ impl Loan {
 
     /// Ends the request's count among the live ones of its model, if it is over. Otherwise the last reference would; but there are backends
     /// that never delete a response factory.
-    fn conclude(&self, reply: &Reply) {
+    fn conclude(&self, reply: &ResponseState) {
         if reply.is_released
             && reply.is_final
             && self.sender_count.load(Ordering::Relaxed) > 0
@@ -522,7 +532,7 @@ impl Loan {
     }
 
     /// Nobody is left who could answer.
-    fn give_up(&self, reply: &mut Reply, live: Option<&Live>) -> Error {
+    fn give_up(&self, reply: &mut ResponseState, live: Option<&OwnedRequest>) -> Error {
         reply.is_final = true;
         reply.stored = None;
         if let (Ok(origin), Some(live), false) = (self.origin(), live, reply.is_reported) {
@@ -556,7 +566,7 @@ impl Loan {
 
     /// Tells the log what the backend does wrong.
     fn complain(&self, what: &str) {
-        if let Some(Lent { ticket, facts, .. }) = &self.lent {
+        if let Some(RequestSource { ticket, facts, .. }) = &self.lent {
             let model = &ticket.shared().model;
             facts.complaints.tell(
                 monotonic_ns(),
@@ -568,7 +578,7 @@ impl Loan {
         }
     }
 
-    fn reply(&self) -> MutexGuard<'_, Reply> {
+    fn reply(&self) -> MutexGuard<'_, ResponseState> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -585,7 +595,7 @@ fn released() -> Error {
     Error::invalid("request was already released")
 }
 
-fn report_failure(origin: &Origin, request: &Request) {
+fn report_failure(origin: &RequestContext, request: &Request) {
     if request.is_filler {
         return;
     }
@@ -593,5 +603,5 @@ fn report_failure(origin: &Origin, request: &Request) {
     origin
         .model
         .statistics
-        .report_failure(Failure::Backend, duration_ns);
+        .report_failure(FailureReason::Backend, duration_ns);
 }

@@ -5,26 +5,26 @@ use std::sync::atomic::Ordering;
 
 use conch_engine::{Error, Response};
 
-use super::Loan;
-use crate::host::answer::Answer;
+use super::BackendRequest;
+use crate::host::answer::BackendResponse;
 
 /// The right to answer a request: held by each response and each response factory.
-pub(crate) struct Sender {
-    loan: Arc<Loan>,
+pub(crate) struct ResponseSender {
+    loan: Arc<BackendRequest>,
 }
 
-impl Sender {
-    pub(crate) fn new(loan: Arc<Loan>) -> Sender {
+impl ResponseSender {
+    pub(crate) fn new(loan: Arc<BackendRequest>) -> ResponseSender {
         // Relaxed: the lock of `reply` orders the count against the release.
         loan.sender_count.fetch_add(1, Ordering::Relaxed);
-        Sender { loan }
+        ResponseSender { loan }
     }
 
-    pub(crate) fn another(&self) -> Sender {
-        Sender::new(Arc::clone(&self.loan))
+    pub(crate) fn another(&self) -> ResponseSender {
+        ResponseSender::new(Arc::clone(&self.loan))
     }
 
-    pub(crate) fn loan(&self) -> &Arc<Loan> {
+    pub(crate) fn loan(&self) -> &Arc<BackendRequest> {
         &self.loan
     }
 
@@ -36,13 +36,13 @@ impl Sender {
         &self,
         outcome: Option<Result<Response, Error>>,
         is_final: bool,
-        spare: Option<Box<Answer>>,
+        spare: Option<Box<BackendResponse>>,
     ) -> Result<(), Error> {
         self.loan.send(outcome, is_final, spare)
     }
 }
 
-impl Drop for Sender {
+impl Drop for ResponseSender {
     fn drop(&mut self) {
         if self.loan.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;

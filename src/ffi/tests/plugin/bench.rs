@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use conch_engine::{
-    Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Departures, Draft,
-    DraftInput, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter,
-    ParameterValue, Stamps, Ticket,
+    Backend, BackendHost, BackendSpec, Completion, CorrelationId, Delivery, Draft, DraftInput,
+    Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion, Parameter, ParameterValue,
+    PendingResponses, RequestHandle, Timestamps,
 };
-use conch_ffi::host::{Host, Options};
-use conch_memory::{Budget, Pool, View};
+use conch_ffi::host::{BackendLibraries, HostOptions};
+use conch_memory::{Budget, ByteView, Pool};
 use conch_sync::ClaimReason;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
@@ -143,11 +143,11 @@ fn install(backend: &str, file: &Path) -> PathBuf {
     library
 }
 
-fn host() -> Arc<Host> {
+fn host() -> Arc<BackendLibraries> {
     let setting = |backend: &str, name: &str, value: &str| {
         (backend.to_owned(), name.to_owned(), value.to_owned())
     };
-    Host::new(Options {
+    BackendLibraries::new(HostOptions {
         server_id: "here".to_owned(),
         backend_directory: workshop().join("backends"),
         backend_config: vec![
@@ -162,7 +162,7 @@ fn host() -> Arc<Host> {
         default_max_batch_size: 4,
         cache_directory: workshop().join("caches"),
         cache_config: Vec::new(),
-        ..Options::default()
+        ..HostOptions::default()
     })
 }
 
@@ -379,7 +379,7 @@ pub struct Bench {
     pub version: Arc<ModelVersion>,
     pub backend: Arc<dyn Backend>,
     pub model_path: PathBuf,
-    host: Arc<Host>,
+    host: Arc<BackendLibraries>,
     budget: Arc<Budget>,
     client: Arc<Client>,
     journal: Journal,
@@ -418,7 +418,7 @@ impl Bench {
     }
 
     fn load(
-        host: &Arc<Host>,
+        host: &Arc<BackendLibraries>,
         backend: Arc<dyn Backend>,
         model: &str,
         is_decoupled: bool,
@@ -432,7 +432,7 @@ impl Bench {
     }
 
     fn load_as(
-        host: &Arc<Host>,
+        host: &Arc<BackendLibraries>,
         backend: Arc<dyn Backend>,
         model: &str,
         config: &str,
@@ -440,7 +440,7 @@ impl Bench {
     ) -> Result<Bench, Error> {
         let mut config = conch_config::parse_text("config.pbtxt", config).unwrap();
         conch_config::normalize(&mut config);
-        let config = Arc::new(conch_config::Model::from_message(config).unwrap());
+        let config = Arc::new(conch_config::ResolvedConfig::from_message(config).unwrap());
         let spec = spec(backend.name(), model);
         let budget = Budget::new(1 << 30);
         let context = LoadContext {
@@ -499,7 +499,7 @@ impl Bench {
 
     /// As [`Bench::execute`], for what comes back later. Each call's pieces are the model's first input: a row of bytes if it batches,
     /// one string if not.
-    pub fn begin(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<Ticket> {
+    pub fn begin(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<RequestHandle> {
         let completion: Arc<dyn Completion> = self.client.clone();
         let config = &self.version.config;
         let (mut tickets, mut batch) = (Vec::new(), Vec::new());
@@ -516,7 +516,7 @@ impl Bench {
                 chunks: call
                     .content
                     .iter()
-                    .map(|piece| View::copy_of(piece))
+                    .map(|piece| ByteView::copy_of(piece))
                     .collect(),
             };
             let draft = Draft {
@@ -533,13 +533,13 @@ impl Bench {
                 draft,
                 &completion,
                 slot,
-                Stamps::default(),
+                Timestamps::default(),
             )
             .unwrap();
             batch.push(ticket.claim(ClaimReason::Execute, None).unwrap());
             tickets.push(ticket);
         }
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         instance.execute(&mut batch, &mut departures);
         assert!(batch.is_empty());
         departures.flush();
@@ -601,7 +601,7 @@ impl Bench {
     }
 
     /// Unloads the model; the rest stays, with a way to read the journal.
-    pub fn unload_all(self) -> (Arc<Host>, impl Fn() -> String) {
+    pub fn unload_all(self) -> (Arc<BackendLibraries>, impl Fn() -> String) {
         let Bench {
             model,
             backend,

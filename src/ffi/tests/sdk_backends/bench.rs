@@ -11,11 +11,12 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use conch_engine::{
-    Backend, BackendHost, BackendSpec, Completion, Delivery, Departures, Draft, DraftInput, Error,
-    Instance, InstanceSpec, LoadContext, Model, ModelVersion, ParameterValue, Stamps, Ticket,
+    Backend, BackendHost, BackendSpec, Completion, Delivery, Draft, DraftInput, Error, Instance,
+    InstanceSpec, LoadContext, Model, ModelVersion, ParameterValue, PendingResponses,
+    RequestHandle, Timestamps,
 };
-use conch_ffi::host::{Host, Options};
-use conch_memory::{Budget, Pool, View};
+use conch_ffi::host::{BackendLibraries, HostOptions};
+use conch_memory::{Budget, ByteView, Pool};
 use conch_sync::ClaimReason;
 
 /// Inputs by name, with shapes and 4-byte elements.
@@ -104,7 +105,7 @@ pub struct Bench {
     client: Arc<Client>,
     budget: Arc<Budget>,
     _backend: Arc<dyn Backend>,
-    _host: Arc<Host>,
+    _host: Arc<BackendLibraries>,
 }
 
 impl Bench {
@@ -118,7 +119,7 @@ impl Bench {
     }
 
     pub fn load(backend: &str, config: &str, path: &Path) -> Result<Bench, Error> {
-        let host = Host::new(Options {
+        let host = BackendLibraries::new(HostOptions {
             server_id: "here".to_owned(),
             backend_directory: backends().to_owned(),
             backend_config: Vec::new(),
@@ -126,7 +127,7 @@ impl Bench {
             default_max_batch_size: 4,
             cache_directory: PathBuf::new(),
             cache_config: Vec::new(),
-            ..Options::default()
+            ..HostOptions::default()
         });
         let opened = host
             .open(&BackendSpec {
@@ -145,7 +146,7 @@ impl Bench {
         );
         let mut config = conch_config::parse_text("config.pbtxt", &text).unwrap();
         conch_config::normalize(&mut config);
-        let config = Arc::new(conch_config::Model::from_message(config).unwrap());
+        let config = Arc::new(conch_config::ResolvedConfig::from_message(config).unwrap());
         let budget = Budget::new(1 << 30);
         let model = Arc::clone(&opened).load_model(LoadContext {
             name: "model".into(),
@@ -187,7 +188,7 @@ impl Bench {
     }
 
     /// Executes the requests, each by itself unless the model batches.
-    pub fn execute(&self, instance: &mut dyn Instance, requests: &[Request]) -> Vec<Ticket> {
+    pub fn execute(&self, instance: &mut dyn Instance, requests: &[Request]) -> Vec<RequestHandle> {
         let mut tickets = Vec::new();
         let mut batch = Vec::new();
         for (slot, request) in (0..).zip(requests) {
@@ -202,7 +203,7 @@ impl Bench {
         tickets
     }
 
-    pub fn admit(&self, slot: u64, id: &str, request: &Request) -> Ticket {
+    pub fn admit(&self, slot: u64, id: &str, request: &Request) -> RequestHandle {
         let completion: Arc<dyn Completion> = self.client.clone();
         let inputs = request.iter().map(|(name, shape, values)| {
             let (_, spec) = self.version.config.input(name).unwrap();
@@ -216,7 +217,7 @@ impl Bench {
                     .iter()
                     .map(|dim| i64::try_from(*dim).unwrap())
                     .collect(),
-                chunks: [head, tail].map(View::copy_of).into_iter().collect(),
+                chunks: [head, tail].map(ByteView::copy_of).into_iter().collect(),
             }
         });
         let draft = Draft {
@@ -224,15 +225,21 @@ impl Bench {
             inputs: inputs.collect(),
             ..Draft::default()
         };
-        conch_engine::admit::admit(&self.version, draft, &completion, slot, Stamps::default())
-            .unwrap()
+        conch_engine::admit::admit(
+            &self.version,
+            draft,
+            &completion,
+            slot,
+            Timestamps::default(),
+        )
+        .unwrap()
     }
 
     pub fn run(&self, instance: &mut dyn Instance, batch: &mut conch_engine::Batch) {
         if batch.is_empty() {
             return;
         }
-        let mut departures = Departures::default();
+        let mut departures = PendingResponses::default();
         instance.execute(batch, &mut departures);
         assert!(batch.is_empty());
         departures.flush();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::{Error, Output, Response, Shape};
-use conch_memory::{Block, Budget, Charge, View};
+use conch_memory::{Block, Budget, ByteView, Charge};
 
 /// The largest output, per entry of the batch, as upstream.
 const ELEMENTS_MAX: u64 = 1_000_000;
@@ -24,10 +24,10 @@ const CLASS_NS: u64 = 200;
 
 /// Which outputs of one request are wanted as classes. Without any it is an empty `Option`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Classes(Option<Arc<Wanted>>);
+pub(crate) struct Classes(Option<Arc<ClassRequest>>);
 
 #[derive(Debug)]
-struct Wanted {
+struct ClassRequest {
     /// Output and how many classes; never 0.
     counts: Vec<(Box<str>, u32)>,
     /// Texts are charged against it for as long as they live.
@@ -41,7 +41,7 @@ impl Classes {
             return Classes(None);
         }
         let budget = Arc::clone(budget);
-        Classes(Some(Arc::new(Wanted { counts, budget })))
+        Classes(Some(Arc::new(ClassRequest { counts, budget })))
     }
 
     /// Whether applying them to `response` takes too long for a shard.
@@ -79,7 +79,7 @@ impl Classes {
             let count = wanted.count(output);
             if count > 0 {
                 let label = |name: &str, class| model.label(name, class);
-                let text = Text::new(&wanted.budget);
+                let text = ClassText::new(&wanted.budget);
                 classify(output, count, is_batching, label, text)?;
             }
         }
@@ -87,7 +87,7 @@ impl Classes {
     }
 }
 
-impl Wanted {
+impl ClassRequest {
     fn count(&self, output: &Output) -> u32 {
         self.counts
             .iter()
@@ -116,7 +116,7 @@ fn classify<'a>(
     count: u32,
     is_batching: bool,
     label: impl Fn(&str, usize) -> Option<&'a std::ffi::CStr>,
-    mut text: Text,
+    mut text: ClassText,
 ) -> Result<(), Error> {
     let unsupported = || {
         Error::invalid(format!(
@@ -176,16 +176,16 @@ fn classify<'a>(
 }
 
 /// Elements of a BYTES tensor, charged as they are written.
-struct Text {
+struct ClassText {
     block: Block,
     charge: Charge,
     /// Of the element that is being written.
     element: Vec<u8>,
 }
 
-impl Text {
-    fn new(budget: &Arc<Budget>) -> Text {
-        Text {
+impl ClassText {
+    fn new(budget: &Arc<Budget>) -> ClassText {
+        ClassText {
             block: Block::with_capacity(256),
             charge: Charge::empty(budget),
             element: Vec::with_capacity(64),
@@ -223,12 +223,12 @@ impl Text {
         Ok(self.block.try_reserve(capacity)?)
     }
 
-    fn finish(mut self) -> View {
+    fn finish(mut self) -> ByteView {
         if self.block.is_empty() {
-            return View::empty();
+            return ByteView::empty();
         }
         self.block.set_charge(self.charge);
-        View::from(self.block)
+        ByteView::from(self.block)
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
             name: "OUT".into(),
             data_type,
             shape: Shape::from_slice(shape),
-            data: View::copy_of(bytes),
+            data: ByteView::copy_of(bytes),
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
             count,
             is_batching,
             no_label,
-            Text::new(&budget()),
+            ClassText::new(&budget()),
         )?;
         assert_eq!(output.data_type, DataType::Bytes);
         let mut rest = output.data.as_ref();
@@ -374,14 +374,27 @@ mod tests {
         let budget = Budget::new(128 << 10);
         let bytes = vec![7; 2_000];
         let mut small = output(DataType::Uint8, &[1, 2_000], &bytes);
-        classify(&mut small, u32::MAX, true, no_label, Text::new(&budget)).unwrap();
+        classify(
+            &mut small,
+            u32::MAX,
+            true,
+            no_label,
+            ClassText::new(&budget),
+        )
+        .unwrap();
         assert!(budget.used_bytes() >= small.data.len() as u64);
         drop(small);
         assert_eq!(budget.used_bytes(), 0);
         let bytes = vec![7; 200_000];
         let mut large = output(DataType::Uint8, &[1, 200_000], &bytes);
-        let refused =
-            classify(&mut large, u32::MAX, true, no_label, Text::new(&budget)).unwrap_err();
+        let refused = classify(
+            &mut large,
+            u32::MAX,
+            true,
+            no_label,
+            ClassText::new(&budget),
+        )
+        .unwrap_err();
         assert_eq!(
             refused,
             Error::unavailable(
@@ -395,7 +408,7 @@ mod tests {
     fn labels_stand_behind_the_index() {
         let mut output = output(DataType::Int8, &[3], &[1, 3, 2]);
         let label = |name: &str, class| (name == "OUT" && class == 1).then_some(c"cat");
-        classify(&mut output, 2, false, label, Text::new(&budget())).unwrap();
+        classify(&mut output, 2, false, label, ClassText::new(&budget())).unwrap();
         assert_eq!(output.data.as_ref(), b"\x07\0\0\x003:1:cat\x03\0\0\x002:2");
     }
 }

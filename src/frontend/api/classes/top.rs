@@ -10,11 +10,11 @@ use std::io::Write;
 use conch_config::DataType;
 use conch_engine::Error;
 
-use super::Text;
+use super::ClassText;
 
 /// Appends the `count` largest elements of `row` to `text`. Types without an order have no elements.
 pub(super) fn write<'a>(
-    text: &mut Text,
+    text: &mut ClassText,
     data_type: DataType,
     row: &[u8],
     count: u32,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::truncated;
-use conch_memory::{Block, Budget, Charge, Pool, View};
+use conch_memory::{Block, Budget, ByteView, Charge, Pool};
 
-use crate::grpc::status::{Code, Status};
-use crate::grpc::wire::{Fields, Malformed, Value, varint};
+use crate::grpc::status::{GrpcCode, GrpcStatus};
+use crate::grpc::wire::{FieldReader, FieldValue, MalformedMessage, varint};
 
 /// Bytes handled between two yields: about 0.2 ms at the speed of the slowest kind (varints).
 const SLICE_BYTES: usize = 64 << 10;
@@ -19,7 +19,7 @@ const UNCHARGED_BYTES: usize = 4 << 10;
 
 /// The field numbers of InferTensorContents, in the order in which upstream looks at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ContentsField {
     Bool = 1,
     Int = 2,
     Int64 = 3,
@@ -30,27 +30,27 @@ enum Kind {
     Bytes = 8,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Bool,
-    Kind::Int,
-    Kind::Int64,
-    Kind::Uint,
-    Kind::Uint64,
-    Kind::Fp32,
-    Kind::Fp64,
-    Kind::Bytes,
+const KINDS: [ContentsField; 8] = [
+    ContentsField::Bool,
+    ContentsField::Int,
+    ContentsField::Int64,
+    ContentsField::Uint,
+    ContentsField::Uint64,
+    ContentsField::Fp32,
+    ContentsField::Fp64,
+    ContentsField::Bytes,
 ];
 
-impl Kind {
-    fn from_number(number: u32) -> Option<Kind> {
+impl ContentsField {
+    fn from_number(number: u32) -> Option<ContentsField> {
         KINDS.into_iter().find(|kind| *kind as u32 == number)
     }
 
     /// Bytes of a packed element, none for varints and strings.
     fn packed_bytes(self) -> Option<usize> {
         match self {
-            Kind::Fp32 => Some(4),
-            Kind::Fp64 => Some(8),
+            ContentsField::Fp32 => Some(4),
+            ContentsField::Fp64 => Some(8),
             _ => None,
         }
     }
@@ -58,22 +58,22 @@ impl Kind {
     /// The data type that this kind stands for, given what the input declares: the narrow types share a kind.
     fn data_type(self, declared: Option<DataType>) -> DataType {
         match (self, declared) {
-            (Kind::Int, Some(narrow @ (DataType::Int8 | DataType::Int16))) => narrow,
-            (Kind::Uint, Some(narrow @ (DataType::Uint8 | DataType::Uint16))) => narrow,
-            (Kind::Bool, _) => DataType::Bool,
-            (Kind::Int, _) => DataType::Int32,
-            (Kind::Int64, _) => DataType::Int64,
-            (Kind::Uint, _) => DataType::Uint32,
-            (Kind::Uint64, _) => DataType::Uint64,
-            (Kind::Fp32, _) => DataType::Fp32,
-            (Kind::Fp64, _) => DataType::Fp64,
-            (Kind::Bytes, _) => DataType::Bytes,
+            (ContentsField::Int, Some(narrow @ (DataType::Int8 | DataType::Int16))) => narrow,
+            (ContentsField::Uint, Some(narrow @ (DataType::Uint8 | DataType::Uint16))) => narrow,
+            (ContentsField::Bool, _) => DataType::Bool,
+            (ContentsField::Int, _) => DataType::Int32,
+            (ContentsField::Int64, _) => DataType::Int64,
+            (ContentsField::Uint, _) => DataType::Uint32,
+            (ContentsField::Uint64, _) => DataType::Uint64,
+            (ContentsField::Fp32, _) => DataType::Fp32,
+            (ContentsField::Fp64, _) => DataType::Fp64,
+            (ContentsField::Bytes, _) => DataType::Bytes,
         }
     }
 }
 
 /// The input whose contents are read; for messages.
-pub(super) struct Subject<'a> {
+pub(super) struct ContentsInput<'a> {
     pub(super) input: &'a str,
     pub(super) model: &'a str,
     /// None if the declared data type is no known name.
@@ -83,12 +83,12 @@ pub(super) struct Subject<'a> {
 }
 
 /// Counts work and yields to the rest of the shard when a slice is full.
-struct Pace<P> {
+struct YieldBudget<P> {
     spent_bytes: usize,
     pause: P,
 }
 
-impl<P: AsyncFn()> Pace<P> {
+impl<P: AsyncFn()> YieldBudget<P> {
     async fn spend(&mut self, bytes: usize) {
         self.spent_bytes += bytes;
         if self.spent_bytes >= SLICE_BYTES {
@@ -101,37 +101,37 @@ impl<P: AsyncFn()> Pace<P> {
 /// The tensor that `pieces` (together one InferTensorContents) hold. `pause` lets the rest of the shard run between slices.
 pub(super) async fn read(
     pieces: &[&[u8]],
-    subject: &Subject<'_>,
+    subject: &ContentsInput<'_>,
     pool: &Arc<Pool>,
     budget: &Arc<Budget>,
     pause: impl AsyncFn(),
-) -> Result<View, Status> {
-    let mut pace = Pace {
+) -> Result<ByteView, GrpcStatus> {
+    let mut pace = YieldBudget {
         spent_bytes: 0,
         pause,
     };
     let mut counts = [0u64; KINDS.len()];
     let mut text_bytes = 0u64;
     for piece in pieces {
-        let mut fields = Fields::new(piece);
-        while let Some((number, value)) = fields.next().map_err(|_| Status::unparsable())? {
-            let Some(kind) = Kind::from_number(number) else {
+        let mut fields = FieldReader::new(piece);
+        while let Some((number, value)) = fields.next().map_err(|_| GrpcStatus::unparsable())? {
+            let Some(kind) = ContentsField::from_number(number) else {
                 continue;
             };
             let count = count_elements(kind, value, &mut pace)
                 .await
-                .map_err(|_| Status::unparsable())?;
+                .map_err(|_| GrpcStatus::unparsable())?;
             let place = counts
                 .get_mut(kind as usize - 1)
                 .expect("kinds are numbered 1 to 8");
             *place += count;
-            if let (Kind::Bytes, Value::Bytes(bytes)) = (kind, value) {
+            if let (ContentsField::Bytes, FieldValue::Bytes(bytes)) = (kind, value) {
                 text_bytes += bytes.len() as u64;
             }
         }
     }
     let Some((kind, count)) = judge(&counts, subject)? else {
-        return Ok(View::empty());
+        return Ok(ByteView::empty());
     };
     let size_bytes = match kind.data_type(subject.data_type).element_bytes() {
         Some(element_bytes) => count.checked_mul(element_bytes as u64),
@@ -142,7 +142,7 @@ pub(super) async fn read(
     };
     let size_bytes = size_bytes
         .and_then(|size| usize::try_from(size).ok())
-        .ok_or_else(Status::unparsable)?;
+        .ok_or_else(GrpcStatus::unparsable)?;
     let mut charge = Charge::empty(budget);
     if size_bytes > UNCHARGED_BYTES {
         charge.cover(size_bytes as u64).map_err(super::exhausted)?;
@@ -152,9 +152,9 @@ pub(super) async fn read(
     let element_bytes = kind.data_type(subject.data_type).element_bytes();
     let mut all_fit = true;
     for piece in pieces {
-        let mut fields = Fields::new(piece);
-        while let Some((number, value)) = fields.next().map_err(|_| Status::unparsable())? {
-            if Kind::from_number(number) == Some(kind) {
+        let mut fields = FieldReader::new(piece);
+        while let Some((number, value)) = fields.next().map_err(|_| GrpcStatus::unparsable())? {
+            if ContentsField::from_number(number) == Some(kind) {
                 all_fit &= write_elements(kind, element_bytes, value, &mut block, &mut pace).await;
             }
         }
@@ -165,20 +165,23 @@ pub(super) async fn read(
             kind.data_type(subject.data_type).name(),
             truncated(subject.input)
         );
-        return Err(Status::new(Code::InvalidArgument, message));
+        return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }
     debug_assert_eq!(block.len(), size_bytes, "both passes see the same elements");
-    Ok(View::from(block))
+    Ok(ByteView::from(block))
 }
 
 /// The one kind that is present, or upstream's complaint; none if there are no elements at all.
-fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>, Status> {
+fn judge(
+    counts: &[u64; 8],
+    subject: &ContentsInput<'_>,
+) -> Result<Option<(ContentsField, u64)>, GrpcStatus> {
     let mut chosen = None;
     for (kind, count) in KINDS.into_iter().zip(counts) {
         if *count == 0 {
             continue;
         }
-        let Subject {
+        let ContentsInput {
             input,
             model,
             data_type,
@@ -189,7 +192,7 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
                 "unexpected explicit tensor data for input tensor '{input}' for model '{model}', binary data was already supplied.",
                 input = truncated(&input)
             );
-            return Err(Status::new(Code::InvalidArgument, message));
+            return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
         }
         let found = kind.data_type(*data_type);
         if Some(found) != *data_type {
@@ -199,7 +202,7 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
                 data_type.map_or(super::INVALID_DATA_TYPE, DataType::name),
                 input = truncated(&input)
             );
-            return Err(Status::new(Code::InvalidArgument, message));
+            return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
         }
         chosen = Some((kind, *count));
     }
@@ -208,33 +211,34 @@ fn judge(counts: &[u64; 8], subject: &Subject<'_>) -> Result<Option<(Kind, u64)>
 
 /// How many elements one field holds: one, or many if it is packed. A field of another wire type counts none, as it is unknown.
 async fn count_elements(
-    kind: Kind,
-    value: Value<'_>,
-    pace: &mut Pace<impl AsyncFn()>,
-) -> Result<u64, Malformed> {
+    kind: ContentsField,
+    value: FieldValue<'_>,
+    pace: &mut YieldBudget<impl AsyncFn()>,
+) -> Result<u64, MalformedMessage> {
     match (kind, value) {
-        (Kind::Bytes, Value::Bytes(_)) => {
+        (ContentsField::Bytes, FieldValue::Bytes(_)) => {
             pace.spend(8).await;
             Ok(1)
         }
-        (Kind::Bytes, _) => Ok(0),
-        (Kind::Fp32, Value::Fixed32(_)) | (Kind::Fp64, Value::Fixed64(_)) => {
+        (ContentsField::Bytes, _) => Ok(0),
+        (ContentsField::Fp32, FieldValue::Fixed32(_))
+        | (ContentsField::Fp64, FieldValue::Fixed64(_)) => {
             pace.spend(8).await;
             Ok(1)
         }
-        (Kind::Fp32 | Kind::Fp64, Value::Bytes(packed)) => {
+        (ContentsField::Fp32 | ContentsField::Fp64, FieldValue::Bytes(packed)) => {
             let element_bytes = kind.packed_bytes().expect("both have a width");
             if !packed.len().is_multiple_of(element_bytes) {
-                return Err(Malformed);
+                return Err(MalformedMessage);
             }
             Ok((packed.len() / element_bytes) as u64)
         }
-        (Kind::Fp32 | Kind::Fp64, _) => Ok(0),
-        (_, Value::Varint(_)) => {
+        (ContentsField::Fp32 | ContentsField::Fp64, _) => Ok(0),
+        (_, FieldValue::Varint(_)) => {
             pace.spend(8).await;
             Ok(1)
         }
-        (_, Value::Bytes(packed)) => {
+        (_, FieldValue::Bytes(packed)) => {
             let (mut count, mut rest) = (0, packed);
             while !rest.is_empty() {
                 let slice_end = {
@@ -256,49 +260,49 @@ async fn count_elements(
 }
 
 /// The next varint of a slice; none at its end, or inside a varint that continues beyond it (`continues`).
-fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, Malformed> {
+fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, MalformedMessage> {
     match varint(slice)? {
-        None if !slice.is_empty() && !continues => Err(Malformed),
+        None if !slice.is_empty() && !continues => Err(MalformedMessage),
         outcome => Ok(outcome),
     }
 }
 
 /// Appends the elements of one field, which the first pass found sound. Returns whether they are as they were.
 async fn write_elements(
-    kind: Kind,
+    kind: ContentsField,
     element_bytes: Option<usize>,
-    value: Value<'_>,
+    value: FieldValue<'_>,
     block: &mut Block,
-    pace: &mut Pace<impl AsyncFn()>,
+    pace: &mut YieldBudget<impl AsyncFn()>,
 ) -> bool {
     let element_bytes = element_bytes.unwrap_or(0);
     let mut all_fit = true;
     match (kind, value) {
-        (Kind::Bytes, Value::Bytes(text)) => {
+        (ContentsField::Bytes, FieldValue::Bytes(text)) => {
             let length = u32::try_from(text.len()).expect("messages end at 2^31 bytes");
             block.extend_from_slice(&length.to_le_bytes());
             block.extend_from_slice(text);
             pace.spend(8 + text.len()).await;
         }
-        (Kind::Fp32, Value::Fixed32(bits)) => {
+        (ContentsField::Fp32, FieldValue::Fixed32(bits)) => {
             block.extend_from_slice(&bits.to_le_bytes());
             pace.spend(8).await;
         }
-        (Kind::Fp64, Value::Fixed64(bits)) => {
+        (ContentsField::Fp64, FieldValue::Fixed64(bits)) => {
             block.extend_from_slice(&bits.to_le_bytes());
             pace.spend(8).await;
         }
-        (Kind::Fp32 | Kind::Fp64, Value::Bytes(packed)) => {
+        (ContentsField::Fp32 | ContentsField::Fp64, FieldValue::Bytes(packed)) => {
             for slice in packed.chunks(SLICE_BYTES) {
                 block.extend_from_slice(slice);
                 pace.spend(slice.len()).await;
             }
         }
-        (_, Value::Varint(element)) => {
+        (_, FieldValue::Varint(element)) => {
             all_fit = put_element(kind, element, element_bytes, block);
             pace.spend(8).await;
         }
-        (_, Value::Bytes(packed)) => {
+        (_, FieldValue::Bytes(packed)) => {
             let mut rest = packed;
             while let Ok(Some((element, used))) = varint(rest) {
                 all_fit &= put_element(kind, element, element_bytes, block);
@@ -312,8 +316,8 @@ async fn write_elements(
 }
 
 /// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or 1. Returns whether it fits.
-fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block) -> bool {
-    let element = if kind == Kind::Bool {
+fn put_element(kind: ContentsField, element: u64, element_bytes: usize, block: &mut Block) -> bool {
+    let element = if kind == ContentsField::Bool {
         u64::from(element != 0)
     } else {
         element
@@ -326,8 +330,10 @@ fn put_element(kind: Kind, element: u64, element_bytes: usize, block: &mut Block
     );
     let spare_bits = 64 - 8 * element_bytes.clamp(1, 8) as u32;
     match kind {
-        Kind::Int => element.cast_signed() << spare_bits >> spare_bits == element.cast_signed(),
-        Kind::Uint => element << spare_bits >> spare_bits == element,
+        ContentsField::Int => {
+            element.cast_signed() << spare_bits >> spare_bits == element.cast_signed()
+        }
+        ContentsField::Uint => element << spare_bits >> spare_bits == element,
         _ => true,
     }
 }
@@ -341,9 +347,9 @@ mod tests {
     use super::*;
     use crate::grpc::wire::{put_tag, put_varint};
 
-    fn read_pieces(pieces: &[&[u8]], data_type: Option<DataType>) -> Result<Vec<u8>, Status> {
+    fn read_pieces(pieces: &[&[u8]], data_type: Option<DataType>) -> Result<Vec<u8>, GrpcStatus> {
         let (pool, budget) = (Pool::new(0), Budget::new(64 << 20));
-        let subject = Subject {
+        let subject = ContentsInput {
             input: "IN",
             model: "m",
             data_type,
@@ -442,7 +448,7 @@ mod tests {
     fn unpacked_elements_and_merged_pieces() {
         let mut unpacked = Vec::new();
         for element in [3, 300] {
-            put_tag(&mut unpacked, Kind::Int as u32, 0);
+            put_tag(&mut unpacked, ContentsField::Int as u32, 0);
             put_varint(&mut unpacked, element);
         }
         let packed = InferTensorContents {
@@ -516,7 +522,7 @@ mod tests {
             let status = read_pieces(&[&contents.encode_to_vec()], data_type).unwrap_err();
             assert_eq!(
                 (status.code, &*status.message),
-                (Code::InvalidArgument, expected)
+                (GrpcCode::InvalidArgument, expected)
             );
         }
         for broken in [
@@ -526,7 +532,7 @@ mod tests {
         ] {
             assert_eq!(
                 read_pieces(&[broken], Some(DataType::Int32)),
-                Err(Status::unparsable()),
+                Err(GrpcStatus::unparsable()),
                 "{broken:02x?}"
             );
         }
@@ -541,7 +547,7 @@ mod tests {
             ..Default::default()
         }
         .encode_to_vec();
-        let subject = Subject {
+        let subject = ContentsInput {
             input: "IN",
             model: "m",
             data_type: Some(DataType::Int32),
@@ -555,7 +561,7 @@ mod tests {
             futures_lite::future::yield_now,
         ))
         .unwrap_err();
-        assert_eq!(status.code, Code::ResourceExhausted);
+        assert_eq!(status.code, GrpcCode::ResourceExhausted);
         assert!(
             status.message.starts_with("the server's limit of ")
                 && status

@@ -5,19 +5,21 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::regions::{Usage, Window};
+use conch_engine::regions::{RegionWindow, RequestRegions};
 use conch_engine::{
     CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions, truncated,
 };
-use conch_memory::{Budget, View, try_text};
+use conch_memory::{Budget, ByteView, try_text};
 use smallvec::{SmallVec, smallvec};
 
-use super::Typed;
-use super::contents::{self, Subject};
-use super::message::{Choice, InputTensor, Message, Parameters, RequestedOutput, Target};
-use super::region::Part;
+use super::TypedTensors;
+use super::contents::{self, ContentsInput};
+use super::message::{
+    InferHead, InferTarget, InputTensor, MessageParameters, ParameterChoice, RequestedOutput,
+};
+use super::region::RegionPart;
 use crate::api::regions;
-use crate::grpc::status::{Code, Status};
+use crate::grpc::status::{GrpcCode, GrpcStatus};
 use crate::shard::{Shard, breathe};
 
 /// Outputs, and as how many classes they are wanted.
@@ -26,8 +28,8 @@ pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
 
-pub(super) fn invalid(message: String) -> Status {
-    Status::new(Code::InvalidArgument, message)
+pub(super) fn invalid(message: String) -> GrpcStatus {
+    GrpcStatus::new(GrpcCode::InvalidArgument, message)
 }
 
 /// Converts the typed contents of each input that has some (unless `has_raws`, which is an error told later), and copies what must not be
@@ -35,11 +37,11 @@ pub(super) fn invalid(message: String) -> Status {
 pub(super) async fn convert(
     (shard, budget): (&Shard, &Arc<Budget>),
     model: &ModelVersion,
-    target: &Target<'_>,
-    message: &Message<'_>,
+    target: &InferTarget<'_>,
+    message: &InferHead<'_>,
     has_raws: bool,
-) -> Typed {
-    let mut converted = Typed::new();
+) -> TypedTensors {
+    let mut converted = TypedTensors::new();
     for input in &message.inputs {
         if input.contents.is_empty() {
             let Ok(Some((_, view))) = copied_from(input, model, regions::of(shard)) else {
@@ -47,7 +49,7 @@ pub(super) async fn convert(
             };
             let copy = regions::copy(shard, budget, &view).await;
             let is_last = copy.is_err();
-            converted.push(copy.map_err(Status::from));
+            converted.push(copy.map_err(GrpcStatus::from));
             if is_last {
                 break;
             }
@@ -56,7 +58,7 @@ pub(super) async fn convert(
         if has_raws {
             break;
         }
-        let subject = Subject {
+        let subject = ContentsInput {
             input: input.name,
             model: target.model_name,
             data_type: DataType::from_name(input.data_type),
@@ -77,8 +79,8 @@ fn copied_from(
     input: &InputTensor<'_>,
     model: &ModelVersion,
     regions: &Regions,
-) -> Result<Option<(Window, View)>, Status> {
-    let Some(part) = Part::read(&input.parameters, input.name)? else {
+) -> Result<Option<(RegionWindow, ByteView)>, GrpcStatus> {
+    let Some(part) = RegionPart::read(&input.parameters, input.name)? else {
         return Ok(None);
     };
     let window = part.window(regions)?;
@@ -94,11 +96,11 @@ fn copied_from(
 pub(super) fn build<'a>(
     model: &ModelVersion,
     regions: &Regions,
-    target: &Target<'a>,
-    message: Message<'a>,
-    raws: SmallVec<[View; 2]>,
-    typed: Typed,
-) -> Result<(Draft<'a>, ClassCounts), Status> {
+    target: &InferTarget<'a>,
+    message: InferHead<'a>,
+    raws: SmallVec<[ByteView; 2]>,
+    typed: TypedTensors,
+) -> Result<(Draft<'a>, ClassCounts), GrpcStatus> {
     let mut draft = Draft {
         id: target.id,
         ..Draft::default()
@@ -108,19 +110,19 @@ pub(super) fn build<'a>(
     let mut raws = raws.into_iter();
     let mut typed = typed.into_iter();
     let mut unknown_type = None;
-    let mut usage: Option<Usage> = None;
+    let mut usage: Option<RequestRegions> = None;
     for input in message.inputs {
         let data_type = DataType::from_name(input.data_type);
-        let subject = Subject {
+        let subject = ContentsInput {
             input: input.name,
             model: target.model_name,
             data_type,
             is_strict: false,
         };
         let data = match source_of(&input, has_raws, &subject)? {
-            Source::Contents => typed.next().ok_or_else(|| no_data(&subject))??,
-            Source::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
-            Source::Region(part) => {
+            InputSource::Contents => typed.next().ok_or_else(|| no_data(&subject))??,
+            InputSource::Raw => raws.next().ok_or_else(|| no_data(&subject))?,
+            InputSource::Region(part) => {
                 let view = usage
                     .get_or_insert_default()
                     .add_input(part.window(regions)?);
@@ -153,9 +155,9 @@ pub(super) fn build<'a>(
     let mut class_counts = ClassCounts::new();
     for output in &message.outputs {
         match check_output(output)? {
-            Wish::Nothing => {}
-            Wish::Classes(count) => class_counts.push((output.name.into(), count)),
-            Wish::Region(part) => {
+            OutputRequest::Nothing => {}
+            OutputRequest::Classes(count) => class_counts.push((output.name.into(), count)),
+            OutputRequest::Region(part) => {
                 let usage = usage.get_or_insert_default();
                 usage.add_output(output.name, part.window(regions)?);
             }
@@ -167,42 +169,42 @@ pub(super) fn build<'a>(
 }
 
 /// Where an input's data is.
-enum Source<'a> {
+enum InputSource<'a> {
     Contents,
     Raw,
-    Region(Part<'a>),
+    Region(RegionPart<'a>),
 }
 
 fn source_of<'a>(
     input: &InputTensor<'a>,
     has_raws: bool,
-    subject: &Subject<'_>,
-) -> Result<Source<'a>, Status> {
-    let Subject {
+    subject: &ContentsInput<'_>,
+) -> Result<InputSource<'a>, GrpcStatus> {
+    let ContentsInput {
         input: name, model, ..
     } = subject;
     let has_contents = !input.contents.is_empty();
-    if let Some(part) = Part::read(&input.parameters, name)? {
+    if let Some(part) = RegionPart::read(&input.parameters, name)? {
         if has_contents {
             return Err(invalid(format!(
                 "unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'",
                 name = truncated(&name)
             )));
         }
-        return Ok(Source::Region(part));
+        return Ok(InputSource::Region(part));
     }
     match (has_contents, has_raws) {
         (true, true) => Err(invalid(format!(
             "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'",
             name = truncated(&name)
         ))),
-        (true, false) => Ok(Source::Contents),
-        (false, _) => Ok(Source::Raw),
+        (true, false) => Ok(InputSource::Contents),
+        (false, _) => Ok(InputSource::Raw),
     }
 }
 
-fn no_data(subject: &Subject<'_>) -> Status {
-    let Subject { input, model, .. } = subject;
+fn no_data(subject: &ContentsInput<'_>) -> GrpcStatus {
+    let ContentsInput { input, model, .. } = subject;
     invalid(format!(
         "unable to find data for input tensor '{input}' for model '{model}' in request.",
         input = truncated(&input)
@@ -210,7 +212,7 @@ fn no_data(subject: &Subject<'_>) -> Status {
 }
 
 /// Upstream finds an unknown type when it compares with the model's.
-fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) -> Status {
+fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &InferTarget<'_>) -> GrpcStatus {
     let Some((_, spec)) = model.config.input(name) else {
         return invalid(format!(
             "unexpected inference input '{name}' for model '{}'",
@@ -233,7 +235,10 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &Target<'_>) ->
     ))
 }
 
-pub(super) fn find<'a>(parameters: &Parameters<'a>, name: &str) -> Option<Choice<'a>> {
+pub(super) fn find<'a>(
+    parameters: &MessageParameters<'a>,
+    name: &str,
+) -> Option<ParameterChoice<'a>> {
     parameters
         .iter()
         .find(|(known, _)| *known == name)
@@ -242,21 +247,23 @@ pub(super) fn find<'a>(parameters: &Parameters<'a>, name: &str) -> Option<Choice
 
 /// What is wanted of an output beside its bytes in the answer.
 #[derive(Debug, PartialEq)]
-enum Wish<'a> {
+enum OutputRequest<'a> {
     Nothing,
     /// So many classes.
     Classes(u32),
     /// In registered memory.
-    Region(Part<'a>),
+    Region(RegionPart<'a>),
 }
 
-fn check_output<'a>(output: &RequestedOutput<'a>) -> Result<Wish<'a>, Status> {
-    let part = Part::read(&output.parameters, output.name)?;
+fn check_output<'a>(output: &RequestedOutput<'a>) -> Result<OutputRequest<'a>, GrpcStatus> {
+    let part = RegionPart::read(&output.parameters, output.name)?;
     let class_count = match find(&output.parameters, "classification") {
         None => None,
         // More than there are elements is all of them.
-        Some(Choice::Int(count)) if count > 0 => Some(u32::try_from(count).unwrap_or(u32::MAX)),
-        Some(Choice::Int(_)) => {
+        Some(ParameterChoice::Int(count)) if count > 0 => {
+            Some(u32::try_from(count).unwrap_or(u32::MAX))
+        }
+        Some(ParameterChoice::Int(_)) => {
             return Err(invalid(
                 "invalid value for 'classification' parameter, expected >= 0".into(),
             ));
@@ -271,25 +278,31 @@ fn check_output<'a>(output: &RequestedOutput<'a>) -> Result<Wish<'a>, Status> {
         (Some(_), Some(_)) => Err(invalid(
             "output can't set both 'shared_memory_region' and 'classification'".into(),
         )),
-        (Some(part), None) => Ok(Wish::Region(part)),
-        (None, Some(count)) => Ok(Wish::Classes(count)),
-        (None, None) => Ok(Wish::Nothing),
+        (Some(part), None) => Ok(OutputRequest::Region(part)),
+        (None, Some(count)) => Ok(OutputRequest::Classes(count)),
+        (None, None) => Ok(OutputRequest::Nothing),
     }
 }
 
 /// Whether the client asks for an empty response where a decoupled model ends without one. Of the right kind, or the request is refused.
-pub(super) fn wants_empty_final(message: &Message<'_>) -> bool {
+pub(super) fn wants_empty_final(message: &InferHead<'_>) -> bool {
     let name = "triton_enable_empty_final_response";
-    matches!(find(&message.parameters, name), Some(Choice::Bool(true)))
+    matches!(
+        find(&message.parameters, name),
+        Some(ParameterChoice::Bool(true))
+    )
 }
 
-fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Result<(), Status> {
+fn apply_parameters(
+    draft: &mut Draft<'_>,
+    parameters: &MessageParameters<'_>,
+) -> Result<(), GrpcStatus> {
     for (name, choice) in parameters {
         match *name {
             "sequence_id" => {
                 draft.correlation_id = match *choice {
-                    Choice::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
-                    Choice::Text(id) => CorrelationId::Text(try_text(id)?),
+                    ParameterChoice::Int(id) => CorrelationId::Unsigned(id.cast_unsigned()),
+                    ParameterChoice::Text(id) => CorrelationId::Text(try_text(id)?),
                     _ => return Err(wrong_kind(name, "int64_param or string_param")),
                 };
             }
@@ -297,23 +310,23 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
             "sequence_end" => apply_flag(draft, name, *choice, SEQUENCE_END)?,
             "priority" => {
                 draft.priority = match *choice {
-                    Choice::Int(priority) => u64::try_from(priority).map_err(|_| {
+                    ParameterChoice::Int(priority) => u64::try_from(priority).map_err(|_| {
                         invalid("invalid value for 'priority', expected value >= 0.".into())
                     })?,
-                    Choice::Uint(priority) => priority,
+                    ParameterChoice::Uint(priority) => priority,
                     _ => return Err(wrong_kind(name, "int64_param or uint64_param")),
                 };
             }
             "timeout" => {
                 draft.timeout_us = match *choice {
                     // Upstream hands the bits on: a negative value is a very long time.
-                    Choice::Int(timeout_us) => timeout_us.cast_unsigned(),
+                    ParameterChoice::Int(timeout_us) => timeout_us.cast_unsigned(),
                     _ => return Err(wrong_kind(name, "int64_param")),
                 };
             }
             // For streams, see `wants_empty_final`; a unary call has exactly one response.
             "triton_enable_empty_final_response" => match choice {
-                Choice::Bool(_) => {}
+                ParameterChoice::Bool(_) => {}
                 _ => return Err(wrong_kind(name, "bool_param")),
             },
             _ if name.starts_with("triton_") => {
@@ -325,11 +338,11 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
             }
             _ => {
                 let value = match *choice {
-                    Choice::Int(value) => ParameterValue::Int(value),
-                    Choice::Bool(value) => ParameterValue::Bool(value),
-                    Choice::Text(value) => ParameterValue::Text(try_text(value)?),
-                    Choice::Double(value) => ParameterValue::Double(value),
-                    Choice::Uint(_) | Choice::Missing => {
+                    ParameterChoice::Int(value) => ParameterValue::Int(value),
+                    ParameterChoice::Bool(value) => ParameterValue::Bool(value),
+                    ParameterChoice::Text(value) => ParameterValue::Text(try_text(value)?),
+                    ParameterChoice::Double(value) => ParameterValue::Double(value),
+                    ParameterChoice::Uint(_) | ParameterChoice::Missing => {
                         return Err(wrong_kind(name, "int64_param, bool_param, or string_param"));
                     }
                 };
@@ -346,18 +359,18 @@ fn apply_parameters(draft: &mut Draft<'_>, parameters: &Parameters<'_>) -> Resul
 fn apply_flag(
     draft: &mut Draft<'_>,
     name: &str,
-    choice: Choice<'_>,
+    choice: ParameterChoice<'_>,
     flag: u32,
-) -> Result<(), Status> {
+) -> Result<(), GrpcStatus> {
     match choice {
-        Choice::Bool(true) => draft.sequence_flags |= flag,
-        Choice::Bool(false) => {}
+        ParameterChoice::Bool(true) => draft.sequence_flags |= flag,
+        ParameterChoice::Bool(false) => {}
         _ => return Err(wrong_kind(name, "bool_param")),
     }
     Ok(())
 }
 
-fn wrong_kind(name: &str, expected: &str) -> Status {
+fn wrong_kind(name: &str, expected: &str) -> GrpcStatus {
     invalid(format!(
         "invalid value type for '{name}' parameter, expected {expected}.",
         name = truncated(&name)
@@ -368,12 +381,14 @@ fn wrong_kind(name: &str, expected: &str) -> Status {
 mod tests {
     use super::*;
 
-    fn applied<'a>(parameters: &[(&'a str, Choice<'a>)]) -> Result<Draft<'static>, String> {
+    fn applied<'a>(
+        parameters: &[(&'a str, ParameterChoice<'a>)],
+    ) -> Result<Draft<'static>, String> {
         let mut draft = Draft::default();
         apply_parameters(&mut draft, &parameters.iter().copied().collect())
             .map(|()| draft)
             .map_err(|status| {
-                assert_eq!(status.code, Code::InvalidArgument);
+                assert_eq!(status.code, GrpcCode::InvalidArgument);
                 status.message.into_owned()
             })
     }
@@ -381,13 +396,16 @@ mod tests {
     #[test]
     fn parameters_reach_the_draft() {
         let draft = applied(&[
-            ("sequence_id", Choice::Int(-1)),
-            ("sequence_start", Choice::Bool(true)),
-            ("sequence_end", Choice::Bool(false)),
-            ("priority", Choice::Uint(7)),
-            ("timeout", Choice::Int(1500)),
-            ("triton_enable_empty_final_response", Choice::Bool(true)),
-            ("custom", Choice::Double(0.5)),
+            ("sequence_id", ParameterChoice::Int(-1)),
+            ("sequence_start", ParameterChoice::Bool(true)),
+            ("sequence_end", ParameterChoice::Bool(false)),
+            ("priority", ParameterChoice::Uint(7)),
+            ("timeout", ParameterChoice::Int(1500)),
+            (
+                "triton_enable_empty_final_response",
+                ParameterChoice::Bool(true),
+            ),
+            ("custom", ParameterChoice::Double(0.5)),
         ])
         .unwrap();
         assert_eq!(draft.correlation_id, CorrelationId::Unsigned(u64::MAX));
@@ -401,8 +419,8 @@ mod tests {
         };
         assert_eq!(draft.parameters, [custom]);
         let draft = applied(&[
-            ("sequence_id", Choice::Text("s")),
-            ("sequence_end", Choice::Bool(true)),
+            ("sequence_id", ParameterChoice::Text("s")),
+            ("sequence_end", ParameterChoice::Bool(true)),
         ])
         .unwrap();
         assert_eq!(draft.correlation_id, CorrelationId::Text("s".into()));
@@ -415,36 +433,39 @@ mod tests {
                         with 'triton_' are allowed: triton_enable_empty_final_response";
         let table = [
             (
-                ("sequence_id", Choice::Bool(true)),
+                ("sequence_id", ParameterChoice::Bool(true)),
                 "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
             ),
             (
-                ("sequence_start", Choice::Int(1)),
+                ("sequence_start", ParameterChoice::Int(1)),
                 "invalid value type for 'sequence_start' parameter, expected bool_param.",
             ),
             (
-                ("sequence_end", Choice::Missing),
+                ("sequence_end", ParameterChoice::Missing),
                 "invalid value type for 'sequence_end' parameter, expected bool_param.",
             ),
             (
-                ("priority", Choice::Text("1")),
+                ("priority", ParameterChoice::Text("1")),
                 "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
             ),
             (
-                ("priority", Choice::Int(-1)),
+                ("priority", ParameterChoice::Int(-1)),
                 "invalid value for 'priority', expected value >= 0.",
             ),
             (
-                ("timeout", Choice::Uint(1)),
+                ("timeout", ParameterChoice::Uint(1)),
                 "invalid value type for 'timeout' parameter, expected int64_param.",
             ),
-            (("triton_other", Choice::Int(1)), reserved),
+            (("triton_other", ParameterChoice::Int(1)), reserved),
             (
-                ("triton_enable_empty_final_response", Choice::Int(1)),
+                (
+                    "triton_enable_empty_final_response",
+                    ParameterChoice::Int(1),
+                ),
                 "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.",
             ),
             (
-                ("custom", Choice::Uint(1)),
+                ("custom", ParameterChoice::Uint(1)),
                 "invalid value type for 'custom' parameter, expected int64_param, bool_param, or string_param.",
             ),
         ];
@@ -455,71 +476,82 @@ mod tests {
 
     #[test]
     fn output_parameters() {
-        let check = |parameters: &[(&'static str, Choice<'static>)]| {
+        let check = |parameters: &[(&'static str, ParameterChoice<'static>)]| {
             let parameters = parameters.iter().copied().collect();
             check_output(&RequestedOutput {
                 name: "OUT",
                 parameters,
             })
             .map(|wish| match wish {
-                Wish::Nothing => (None, None),
-                Wish::Classes(count) => (Some(count), None),
-                Wish::Region(part) => (None, Some(part.region)),
+                OutputRequest::Nothing => (None, None),
+                OutputRequest::Classes(count) => (Some(count), None),
+                OutputRequest::Region(part) => (None, Some(part.region)),
             })
             .map_err(|status| (status.code, status.message.into_owned()))
         };
-        let region = ("shared_memory_region", Choice::Text("r"));
-        let size = ("shared_memory_byte_size", Choice::Int(4));
-        type Row<'a> = (&'a [(&'static str, Choice<'static>)], Code, &'a str);
+        let region = ("shared_memory_region", ParameterChoice::Text("r"));
+        let size = ("shared_memory_byte_size", ParameterChoice::Int(4));
+        type Row<'a> = (
+            &'a [(&'static str, ParameterChoice<'static>)],
+            GrpcCode,
+            &'a str,
+        );
         let table: &[Row<'_>] = &[
             (
-                &[("classification", Choice::Bool(true))],
-                Code::InvalidArgument,
+                &[("classification", ParameterChoice::Bool(true))],
+                GrpcCode::InvalidArgument,
                 "invalid value type for 'classification' parameter, expected int64_param",
             ),
             (
-                &[("classification", Choice::Int(0))],
-                Code::InvalidArgument,
+                &[("classification", ParameterChoice::Int(0))],
+                GrpcCode::InvalidArgument,
                 "invalid value for 'classification' parameter, expected >= 0",
             ),
             (
-                &[region, size, ("classification", Choice::Int(1))],
-                Code::InvalidArgument,
+                &[region, size, ("classification", ParameterChoice::Int(1))],
+                GrpcCode::InvalidArgument,
                 "output can't set both 'shared_memory_region' and 'classification'",
             ),
             (
                 &[region],
-                Code::InvalidArgument,
+                GrpcCode::InvalidArgument,
                 "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'OUT'",
             ),
             (
                 &[size],
-                Code::InvalidArgument,
+                GrpcCode::InvalidArgument,
                 "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
             ),
             (
-                &[("shared_memory_offset", Choice::Int(4))],
-                Code::InvalidArgument,
+                &[("shared_memory_offset", ParameterChoice::Int(4))],
+                GrpcCode::InvalidArgument,
                 "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'OUT'",
             ),
             (
-                &[("shared_memory_region", Choice::Int(1))],
-                Code::InvalidArgument,
+                &[("shared_memory_region", ParameterChoice::Int(1))],
+                GrpcCode::InvalidArgument,
                 "invalid value type for 'shared_memory_region' parameter for tensor 'OUT', expected string_param.",
             ),
             (
-                &[region, ("shared_memory_offset", Choice::Text("1")), size],
-                Code::InvalidArgument,
+                &[
+                    region,
+                    ("shared_memory_offset", ParameterChoice::Text("1")),
+                    size,
+                ],
+                GrpcCode::InvalidArgument,
                 "invalid value type for 'shared_memory_offset' parameter for tensor 'OUT', expected int64_param.",
             ),
         ];
         for (parameters, code, message) in table {
             assert_eq!(check(parameters), Err((*code, (*message).to_owned())));
         }
-        assert_eq!(check(&[("other", Choice::Int(1))]), Ok((None, None)));
-        let three = [("classification", Choice::Int(3))];
+        assert_eq!(
+            check(&[("other", ParameterChoice::Int(1))]),
+            Ok((None, None))
+        );
+        let three = [("classification", ParameterChoice::Int(3))];
         assert_eq!(check(&three), Ok((Some(3), None)));
-        let huge = [("classification", Choice::Int(i64::MAX))];
+        let huge = [("classification", ParameterChoice::Int(i64::MAX))];
         assert_eq!(check(&huge), Ok((Some(u32::MAX), None)));
         assert_eq!(check(&[region, size]), Ok((None, Some("r"))));
     }

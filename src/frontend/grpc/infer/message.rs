@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use crate::grpc::status::{Code, Status};
-use crate::grpc::wire::{Fields, Malformed, Value, varint};
+use crate::grpc::status::{GrpcCode, GrpcStatus};
+use crate::grpc::wire::{FieldReader, FieldValue, MalformedMessage, varint};
 
 /// Upstream has no such bound, but every parameter becomes an allocation.
 const PARAMETERS_MAX: usize = 16 << 10;
@@ -19,7 +19,7 @@ const FIELDS_MAX: usize = 64 << 10;
 
 /// A parameter's value; `Missing` if none of the known kinds is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Choice<'a> {
+pub(super) enum ParameterChoice<'a> {
     #[default]
     Missing,
     Bool(bool),
@@ -30,14 +30,14 @@ pub(super) enum Choice<'a> {
 }
 
 /// Parameters by name; each name once.
-pub(super) type Parameters<'a> = SmallVec<[(&'a str, Choice<'a>); 4]>;
+pub(super) type MessageParameters<'a> = SmallVec<[(&'a str, ParameterChoice<'a>); 4]>;
 
 #[derive(Debug, Default)]
 pub(super) struct InputTensor<'a> {
     pub(super) name: &'a str,
     pub(super) data_type: &'a str,
     pub(super) shape: SmallVec<[i64; 6]>,
-    pub(super) parameters: Parameters<'a>,
+    pub(super) parameters: MessageParameters<'a>,
     /// InferTensorContents as sent, in one or more pieces that protobuf merges; none if the field is absent.
     pub(super) contents: SmallVec<[&'a [u8]; 1]>,
 }
@@ -45,21 +45,21 @@ pub(super) struct InputTensor<'a> {
 #[derive(Debug, Default)]
 pub(super) struct RequestedOutput<'a> {
     pub(super) name: &'a str,
-    pub(super) parameters: Parameters<'a>,
+    pub(super) parameters: MessageParameters<'a>,
 }
 
 /// Which model a request is for: read first, because the model bounds the rest.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Target<'a> {
+pub(super) struct InferTarget<'a> {
     pub(super) model_name: &'a str,
     pub(super) model_version: &'a str,
     pub(super) id: &'a str,
 }
 
-impl<'a> Target<'a> {
-    pub(super) fn read(head: &'a [u8]) -> Result<Target<'a>, Malformed> {
-        let mut target = Target::default();
-        let mut fields = Fields::new(head);
+impl<'a> InferTarget<'a> {
+    pub(super) fn read(head: &'a [u8]) -> Result<InferTarget<'a>, MalformedMessage> {
+        let mut target = InferTarget::default();
+        let mut fields = FieldReader::new(head);
         while let Some((number, value)) = fields.next()? {
             let place = match number {
                 1 => &mut target.model_name,
@@ -75,23 +75,25 @@ impl<'a> Target<'a> {
 
 /// The rest of the head.
 #[derive(Debug, Default)]
-pub(super) struct Message<'a> {
-    pub(super) parameters: Parameters<'a>,
+pub(super) struct InferHead<'a> {
+    pub(super) parameters: MessageParameters<'a>,
     pub(super) inputs: SmallVec<[InputTensor<'a>; 4]>,
     pub(super) outputs: SmallVec<[RequestedOutput<'a>; 4]>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> InferHead<'a> {
     /// Reads parameters, at most `inputs_max` inputs and at most `outputs_max` outputs.
     pub(super) fn read(
         head: &'a [u8],
         inputs_max: usize,
         outputs_max: usize,
-    ) -> Result<Message<'a>, Status> {
-        let mut message = Message::default();
-        let mut fields = Fields::new(head);
+    ) -> Result<InferHead<'a>, GrpcStatus> {
+        let mut message = InferHead::default();
+        let mut fields = FieldReader::new(head);
         while let Some((number, value)) = fields.next().map_err(unparsable)? {
-            let Value::Bytes(bytes) = value else { continue };
+            let FieldValue::Bytes(bytes) = value else {
+                continue;
+            };
             match number {
                 4 => put_parameter(&mut message.parameters, bytes)?,
                 5 if message.inputs.len() < inputs_max => message.inputs.push(read_input(bytes)?),
@@ -106,7 +108,7 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Message<'_> {
+impl InferHead<'_> {
     /// Bytes of the head that are typed contents.
     pub(super) fn contents_bytes(&self) -> usize {
         let pieces = self.inputs.iter().flat_map(|input| &input.contents);
@@ -114,23 +116,23 @@ impl Message<'_> {
     }
 }
 
-fn unparsable(_: Malformed) -> Status {
-    Status::unparsable()
+fn unparsable(_: MalformedMessage) -> GrpcStatus {
+    GrpcStatus::unparsable()
 }
 
-fn read_input(bytes: &[u8]) -> Result<InputTensor<'_>, Status> {
+fn read_input(bytes: &[u8]) -> Result<InputTensor<'_>, GrpcStatus> {
     let mut input = InputTensor::default();
-    let mut fields = Fields::bounded(bytes, FIELDS_MAX);
+    let mut fields = FieldReader::bounded(bytes, FIELDS_MAX);
     while let Some((number, value)) = fields.next().map_err(unparsable)? {
         match (number, value) {
             (1, _) => input.name = value.text().map_err(unparsable)?.unwrap_or(input.name),
             (2, _) => {
                 input.data_type = value.text().map_err(unparsable)?.unwrap_or(input.data_type)
             }
-            (3, Value::Varint(dimension)) => put_dimension(&mut input.shape, dimension)?,
-            (3, Value::Bytes(packed)) => put_dimensions(&mut input.shape, packed)?,
-            (4, Value::Bytes(entry)) => put_parameter(&mut input.parameters, entry)?,
-            (5, Value::Bytes(contents)) => input.contents.push(contents),
+            (3, FieldValue::Varint(dimension)) => put_dimension(&mut input.shape, dimension)?,
+            (3, FieldValue::Bytes(packed)) => put_dimensions(&mut input.shape, packed)?,
+            (4, FieldValue::Bytes(entry)) => put_parameter(&mut input.parameters, entry)?,
+            (5, FieldValue::Bytes(contents)) => input.contents.push(contents),
             _ => {}
         }
     }
@@ -138,13 +140,13 @@ fn read_input(bytes: &[u8]) -> Result<InputTensor<'_>, Status> {
     Ok(input)
 }
 
-fn read_output(bytes: &[u8]) -> Result<RequestedOutput<'_>, Status> {
+fn read_output(bytes: &[u8]) -> Result<RequestedOutput<'_>, GrpcStatus> {
     let mut output = RequestedOutput::default();
-    let mut fields = Fields::bounded(bytes, FIELDS_MAX);
+    let mut fields = FieldReader::bounded(bytes, FIELDS_MAX);
     while let Some((number, value)) = fields.next().map_err(unparsable)? {
         match (number, value) {
             (1, _) => output.name = value.text().map_err(unparsable)?.unwrap_or(output.name),
-            (2, Value::Bytes(entry)) => put_parameter(&mut output.parameters, entry)?,
+            (2, FieldValue::Bytes(entry)) => put_parameter(&mut output.parameters, entry)?,
             _ => {}
         }
     }
@@ -152,22 +154,22 @@ fn read_output(bytes: &[u8]) -> Result<RequestedOutput<'_>, Status> {
     Ok(output)
 }
 
-fn put_dimensions(shape: &mut SmallVec<[i64; 6]>, mut packed: &[u8]) -> Result<(), Status> {
+fn put_dimensions(shape: &mut SmallVec<[i64; 6]>, mut packed: &[u8]) -> Result<(), GrpcStatus> {
     while !packed.is_empty() {
         let (dimension, used) = varint(packed)
             .ok()
             .flatten()
-            .ok_or_else(Status::unparsable)?;
+            .ok_or_else(GrpcStatus::unparsable)?;
         put_dimension(shape, dimension)?;
         packed = packed.get(used..).unwrap_or_default();
     }
     Ok(())
 }
 
-fn put_dimension(shape: &mut SmallVec<[i64; 6]>, dimension: u64) -> Result<(), Status> {
+fn put_dimension(shape: &mut SmallVec<[i64; 6]>, dimension: u64) -> Result<(), GrpcStatus> {
     if shape.len() == RANK_MAX {
         let message = format!("input shape has more than {RANK_MAX} dimensions");
-        return Err(Status::new(Code::InvalidArgument, message));
+        return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }
     // int64 on the wire is the two's complement.
     shape.push(dimension.cast_signed());
@@ -175,17 +177,22 @@ fn put_dimension(shape: &mut SmallVec<[i64; 6]>, dimension: u64) -> Result<(), S
 }
 
 /// Reads one entry of a `map<string, InferParameter>`.
-fn put_parameter<'a>(parameters: &mut Parameters<'a>, entry: &'a [u8]) -> Result<(), Status> {
+fn put_parameter<'a>(
+    parameters: &mut MessageParameters<'a>,
+    entry: &'a [u8],
+) -> Result<(), GrpcStatus> {
     if parameters.len() == PARAMETERS_MAX {
         let message = format!("more than {PARAMETERS_MAX} parameters");
-        return Err(Status::new(Code::InvalidArgument, message));
+        return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }
-    let (mut name, mut choice) = ("", Choice::Missing);
-    let mut fields = Fields::bounded(entry, FIELDS_MAX);
+    let (mut name, mut choice) = ("", ParameterChoice::Missing);
+    let mut fields = FieldReader::bounded(entry, FIELDS_MAX);
     while let Some((number, value)) = fields.next().map_err(unparsable)? {
         match (number, value) {
             (1, _) => name = value.text().map_err(unparsable)?.unwrap_or(name),
-            (2, Value::Bytes(bytes)) => choice = read_choice(bytes, choice).map_err(unparsable)?,
+            (2, FieldValue::Bytes(bytes)) => {
+                choice = read_choice(bytes, choice).map_err(unparsable)?
+            }
             _ => {}
         }
     }
@@ -194,15 +201,18 @@ fn put_parameter<'a>(parameters: &mut Parameters<'a>, entry: &'a [u8]) -> Result
 }
 
 /// Reads an InferParameter; the last of its kinds counts.
-fn read_choice<'a>(bytes: &'a [u8], mut choice: Choice<'a>) -> Result<Choice<'a>, Malformed> {
-    let mut fields = Fields::bounded(bytes, FIELDS_MAX);
+fn read_choice<'a>(
+    bytes: &'a [u8],
+    mut choice: ParameterChoice<'a>,
+) -> Result<ParameterChoice<'a>, MalformedMessage> {
+    let mut fields = FieldReader::bounded(bytes, FIELDS_MAX);
     while let Some((number, value)) = fields.next()? {
         choice = match (number, value) {
-            (1, Value::Varint(value)) => Choice::Bool(value != 0),
-            (2, Value::Varint(value)) => Choice::Int(value.cast_signed()),
-            (3, Value::Bytes(_)) => value.text()?.map_or(choice, Choice::Text),
-            (4, Value::Fixed64(bits)) => Choice::Double(f64::from_bits(bits)),
-            (5, Value::Varint(value)) => Choice::Uint(value),
+            (1, FieldValue::Varint(value)) => ParameterChoice::Bool(value != 0),
+            (2, FieldValue::Varint(value)) => ParameterChoice::Int(value.cast_signed()),
+            (3, FieldValue::Bytes(_)) => value.text()?.map_or(choice, ParameterChoice::Text),
+            (4, FieldValue::Fixed64(bits)) => ParameterChoice::Double(f64::from_bits(bits)),
+            (5, FieldValue::Varint(value)) => ParameterChoice::Uint(value),
             _ => choice,
         };
     }
@@ -210,7 +220,7 @@ fn read_choice<'a>(bytes: &'a [u8], mut choice: Choice<'a>) -> Result<Choice<'a>
 }
 
 /// Leaves the last entry of each name.
-fn settle(parameters: &mut Parameters<'_>) {
+fn settle(parameters: &mut MessageParameters<'_>) {
     if parameters.len() < 2 {
         return;
     }
@@ -223,11 +233,11 @@ fn settle(parameters: &mut Parameters<'_>) {
 mod tests {
     use conch_proto::Message as _;
     use conch_proto::inference as proto;
-    use conch_proto::inference::infer_parameter::ParameterChoice;
+    use conch_proto::inference::infer_parameter::ParameterChoice as Sent;
 
     use super::*;
 
-    fn parameter(choice: ParameterChoice) -> proto::InferParameter {
+    fn parameter(choice: Sent) -> proto::InferParameter {
         proto::InferParameter {
             parameter_choice: Some(choice),
         }
@@ -242,11 +252,11 @@ mod tests {
             ..Default::default()
         };
         for (name, choice) in [
-            ("b", ParameterChoice::BoolParam(true)),
-            ("d", ParameterChoice::DoubleParam(-0.5)),
-            ("i", ParameterChoice::Int64Param(-7)),
-            ("t", ParameterChoice::StringParam("x".into())),
-            ("u", ParameterChoice::Uint64Param(u64::MAX)),
+            ("b", Sent::BoolParam(true)),
+            ("d", Sent::DoubleParam(-0.5)),
+            ("i", Sent::Int64Param(-7)),
+            ("t", Sent::StringParam("x".into())),
+            ("u", Sent::Uint64Param(u64::MAX)),
         ] {
             request.parameters.insert(name.into(), parameter(choice));
         }
@@ -271,31 +281,27 @@ mod tests {
             .outputs
             .push(proto::model_infer_request::InferRequestedOutputTensor {
                 name: "OUT".into(),
-                parameters: [(
-                    "classification".to_string(),
-                    parameter(ParameterChoice::Int64Param(3)),
-                )]
-                .into(),
+                parameters: [("classification".to_string(), parameter(Sent::Int64Param(3)))].into(),
             });
         let head = request.encode_to_vec();
 
-        let target = Target::read(&head).unwrap();
+        let target = InferTarget::read(&head).unwrap();
         assert_eq!(
             target,
-            Target {
+            InferTarget {
                 model_name: "m",
                 model_version: "3",
                 id: "grün"
             }
         );
-        let message = Message::read(&head, 9, 9).unwrap();
-        let expected: &[(&str, Choice)] = &[
-            ("b", Choice::Bool(true)),
-            ("d", Choice::Double(-0.5)),
-            ("i", Choice::Int(-7)),
-            ("none", Choice::Missing),
-            ("t", Choice::Text("x")),
-            ("u", Choice::Uint(u64::MAX)),
+        let message = InferHead::read(&head, 9, 9).unwrap();
+        let expected: &[(&str, ParameterChoice)] = &[
+            ("b", ParameterChoice::Bool(true)),
+            ("d", ParameterChoice::Double(-0.5)),
+            ("i", ParameterChoice::Int(-7)),
+            ("none", ParameterChoice::Missing),
+            ("t", ParameterChoice::Text("x")),
+            ("u", ParameterChoice::Uint(u64::MAX)),
         ];
         assert_eq!(message.parameters.as_slice(), expected);
         let input = &message.inputs[0];
@@ -307,18 +313,14 @@ mod tests {
         assert_eq!(message.outputs[0].name, "OUT");
         assert_eq!(
             message.outputs[0].parameters.as_slice(),
-            [("classification", Choice::Int(3))]
+            [("classification", ParameterChoice::Int(3))]
         );
     }
 
     #[test]
     fn the_last_entry_of_a_name_counts() {
         let entry = |value| {
-            let map = [(
-                "k".to_string(),
-                parameter(ParameterChoice::Int64Param(value)),
-            )]
-            .into();
+            let map = [("k".to_string(), parameter(Sent::Int64Param(value)))].into();
             proto::ModelInferRequest {
                 parameters: map,
                 ..Default::default()
@@ -327,8 +329,8 @@ mod tests {
         };
         let head = [entry(1), entry(2), entry(3)].concat();
         assert_eq!(
-            Message::read(&head, 1, 1).unwrap().parameters.as_slice(),
-            [("k", Choice::Int(3))]
+            InferHead::read(&head, 1, 1).unwrap().parameters.as_slice(),
+            [("k", ParameterChoice::Int(3))]
         );
     }
 
@@ -339,12 +341,12 @@ mod tests {
             ..Default::default()
         };
         let many = input.encode_to_vec().repeat(100_000);
-        assert_eq!(Message::read(&many, 3, 3).unwrap().inputs.len(), 3);
+        assert_eq!(InferHead::read(&many, 3, 3).unwrap().inputs.len(), 3);
 
         let entry = [0x22, 0x02, 0x0a, 0x00];
-        assert!(Message::read(&entry.repeat(PARAMETERS_MAX), 1, 1).is_ok());
-        let refused = Message::read(&entry.repeat(PARAMETERS_MAX + 1), 1, 1).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument);
+        assert!(InferHead::read(&entry.repeat(PARAMETERS_MAX), 1, 1).is_ok());
+        let refused = InferHead::read(&entry.repeat(PARAMETERS_MAX + 1), 1, 1).unwrap_err();
+        assert_eq!(refused.code, GrpcCode::InvalidArgument);
 
         let mut wide = proto::ModelInferRequest::default();
         wide.inputs
@@ -352,8 +354,8 @@ mod tests {
                 shape: vec![1; RANK_MAX + 1],
                 ..Default::default()
             });
-        let refused = Message::read(&wide.encode_to_vec(), 1, 1).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument);
+        let refused = InferHead::read(&wide.encode_to_vec(), 1, 1).unwrap_err();
+        assert_eq!(refused.code, GrpcCode::InvalidArgument);
     }
 
     #[test]
@@ -367,10 +369,14 @@ mod tests {
             &[0x22, 0x04, 0x12, 0x02, 0x08, 0x80], // a parameter's value is cut off
         ];
         for bytes in cases {
-            let outcome = Target::read(bytes)
+            let outcome = InferTarget::read(bytes)
                 .map_err(unparsable)
-                .and_then(|_| Message::read(bytes, 1, 1));
-            assert_eq!(outcome.unwrap_err(), Status::unparsable(), "{bytes:02x?}");
+                .and_then(|_| InferHead::read(bytes, 1, 1));
+            assert_eq!(
+                outcome.unwrap_err(),
+                GrpcStatus::unparsable(),
+                "{bytes:02x?}"
+            );
         }
     }
 }

@@ -16,20 +16,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Credits, Draft, Error, ModelVersion, Response, Tenant};
-use conch_memory::{Budget, Charge, Exhausted, View, try_text};
+use conch_memory::{Budget, BudgetExhausted, ByteView, Charge, try_text};
 
-use message::{Message, Target};
+use message::{InferHead, InferTarget};
 use smallvec::SmallVec;
 
-use super::status::{Code, Status};
-use super::stream::Terms;
-use super::trace::{Stations, Wait};
+use super::status::{GrpcCode, GrpcStatus};
+use super::stream::StreamSetup;
+use super::trace::{CallTrace, RequestWait};
 use crate::api::Classes;
 use crate::api::regions;
-use crate::forward::{self, Forwarded};
-use crate::shard::{Flight, Lease, Reply, Shard, Summoned, Tray};
+use crate::forward::{self, ForwardedHeaders};
+use crate::shard::{EnsuredModel, ModelLease, ResponseFuture, ResponseQueue, Shard, StreamRequest};
 
-pub(super) use reader::{Arrived, Fault, Reader};
+pub(super) use reader::{CompleteMessage, MessageReader, ReadFault};
 pub(super) use response::{Pieces, encode, encode_failure, encode_streamed};
 
 /// How upstream prints a data type that it does not know.
@@ -39,14 +39,14 @@ const KEPT_UNCHARGED_BYTES: usize = 4 << 10;
 
 /// What the head of a call says of who sends its requests.
 #[derive(Clone)]
-pub(super) struct Sender {
-    pub(super) forwarded: Forwarded,
+pub(super) struct CallMetadata {
+    pub(super) forwarded: ForwardedHeaders,
     pub(super) tenant: Option<Tenant>,
     /// What its bytes are charged to.
     pub(super) budget: Arc<Budget>,
 }
 
-impl Sender {
+impl CallMetadata {
     /// Adds it to a request.
     ///
     /// # Errors
@@ -59,29 +59,33 @@ impl Sender {
 }
 
 /// A request in the engine's hands.
-pub(super) struct Submitted {
-    pub(super) reply: Reply,
+pub(super) struct SubmittedRequest {
+    pub(super) reply: ResponseFuture,
     /// To be repeated in the response.
     pub(super) id: Box<str>,
     pub(super) classes: Classes,
-    pub(super) stations: Option<Rc<Stations>>,
+    pub(super) stations: Option<Rc<CallTrace>>,
     /// For what is kept of the head.
     _charge: Charge,
 }
 
 /// Tensors made of typed contents, or copied from registered memory, in order; the last may be the reason why there are no more.
-pub(super) type Typed = Vec<Result<View, Status>>;
+pub(super) type TypedTensors = Vec<Result<ByteView, GrpcStatus>>;
 
 /// Converts the inputs' typed contents and copies what must not be read in registered memory, if there is any. Yields between slices.
 ///
 /// A step of its own because only this one may have to wait: what is read from the head is large, and no call keeps it. What else is
 /// wrong with the message is for [`submit`] to tell, which reads it again.
-pub(super) async fn convert(shard: &Rc<Shard>, budget: &Arc<Budget>, arrived: &Arrived) -> Typed {
+pub(super) async fn convert(
+    shard: &Rc<Shard>,
+    budget: &Arc<Budget>,
+    arrived: &CompleteMessage,
+) -> TypedTensors {
     let has_raws = !arrived.raws.is_empty();
     let may_use_regions = regions::of(shard).is_enabled() && region::is_mentioned(&arrived.head);
     if has_raws && !may_use_regions {
         // Typed contents beside raw ones are an error, whatever they hold.
-        return Typed::new();
+        return TypedTensors::new();
     }
     arrived.charge.settle();
     // Boxed: its state is large, and most calls never need it.
@@ -91,34 +95,34 @@ pub(super) async fn convert(shard: &Rc<Shard>, budget: &Arc<Budget>, arrived: &A
                 let stores = (&**shard, budget);
                 draft::convert(stores, &model, &target, &message, has_raws).await
             }
-            Err(_) => Typed::new(),
+            Err(_) => TypedTensors::new(),
         }
     })
     .await
 }
 
 /// Has the model brought in that a message names, where models come when they are asked for; the message keeps it, or why it does not come.
-pub(super) async fn summon(shard: &Rc<Shard>, arrived: &mut Arrived) {
-    let Ok(target) = Target::read(&arrived.head) else {
+pub(super) async fn summon(shard: &Rc<Shard>, arrived: &mut CompleteMessage) {
+    let Ok(target) = InferTarget::read(&arrived.head) else {
         return;
     };
     let Ok(version) = crate::api::parse_version(target.model_version) else {
         return;
     };
     let lease = match shard.summon(target.model_name, version) {
-        Ok(Summoned::Here(lease)) => Ok(lease),
-        Ok(Summoned::Coming(coming)) => coming.await,
+        Ok(EnsuredModel::Here(lease)) => Ok(lease),
+        Ok(EnsuredModel::Coming(coming)) => coming.await,
         Err(error) => Err(error),
     };
-    arrived.summoned = Some(Box::new(lease.map_err(Status::from)));
+    arrived.summoned = Some(Box::new(lease.map_err(GrpcStatus::from)));
 }
 
 /// Reads `head`, and finds the model that it names.
 fn read<'a>(
     shard: &Rc<Shard>,
     head: &'a [u8],
-) -> Result<(Target<'a>, Arc<ModelVersion>, Message<'a>), Status> {
-    let target = Target::read(head).map_err(|_| Status::unparsable())?;
+) -> Result<(InferTarget<'a>, Arc<ModelVersion>, InferHead<'a>), GrpcStatus> {
+    let target = InferTarget::read(head).map_err(|_| GrpcStatus::unparsable())?;
     let version = crate::api::parse_version(target.model_version)?;
     let model = shard.find(target.model_name, version)?;
     // One more than the model has: enough for `admit` to find what is wrong with them.
@@ -126,7 +130,7 @@ fn read<'a>(
         model.config.inputs.len() + 1,
         model.config.outputs.len() + 1,
     );
-    let message = Message::read(head, inputs_max, outputs_max)?;
+    let message = InferHead::read(head, inputs_max, outputs_max)?;
     Ok((target, model, message))
 }
 
@@ -134,13 +138,13 @@ fn read<'a>(
 /// response.
 pub(super) fn submit(
     shard: &Rc<Shard>,
-    arrived: Arrived,
-    typed: Typed,
-    sender: Sender,
+    arrived: CompleteMessage,
+    typed: TypedTensors,
+    sender: CallMetadata,
     deadline_ns: Option<u64>,
-    wait: Wait,
-) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
-    let Arrived {
+    wait: RequestWait,
+) -> Result<(SubmittedRequest, Option<Rc<CallTrace>>), GrpcStatus> {
+    let CompleteMessage {
         head,
         charge,
         raws,
@@ -152,8 +156,8 @@ pub(super) fn submit(
         .inspect_err(|status| note_refusal(&head, status))
 }
 
-fn note_refusal(head: &[u8], status: &Status) {
-    let id = Target::read(head).map_or("", |target| target.id);
+fn note_refusal(head: &[u8], status: &GrpcStatus) {
+    let id = InferTarget::read(head).map_or("", |target| target.id);
     crate::api::note_refusal(id, &status.message);
 }
 
@@ -161,16 +165,16 @@ fn try_submit(
     shard: &Rc<Shard>,
     head: &[u8],
     mut charge: Charge,
-    (raws, typed, wait, lease): Given,
-    sender: Sender,
+    (raws, typed, wait, lease): StreamInput,
+    sender: CallMetadata,
     deadline_ns: Option<u64>,
-) -> Result<(Submitted, Option<Rc<Stations>>), Status> {
+) -> Result<(SubmittedRequest, Option<Rc<CallTrace>>), GrpcStatus> {
     let lease = lease?;
     let (target, model, message) = read(shard, head)?;
     charge.shrink(kept_bytes(head, &message));
     if model.config.is_decoupled {
-        return Err(Status::new(
-            Code::Unimplemented,
+        return Err(GrpcStatus::new(
+            GrpcCode::Unimplemented,
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
@@ -187,7 +191,7 @@ fn try_submit(
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
     // The head is not needed while the request waits.
     let id = try_text(target.id)?;
-    let submitted = Submitted {
+    let submitted = SubmittedRequest {
         reply,
         id,
         classes,
@@ -198,7 +202,7 @@ fn try_submit(
 }
 
 /// How much of the head lives on in texts: its id, parameters and names. Typed contents do as tensors, which are charged by themselves.
-fn kept_bytes(head: &[u8], message: &Message<'_>) -> u64 {
+fn kept_bytes(head: &[u8], message: &InferHead<'_>) -> u64 {
     let bytes = head.len() - message.contents_bytes();
     if bytes > KEPT_UNCHARGED_BYTES {
         bytes as u64
@@ -208,16 +212,16 @@ fn kept_bytes(head: &[u8], message: &Message<'_>) -> u64 {
 }
 
 /// The stations of a request to `model`, if it is to be traced.
-fn trace(shard: &Rc<Shard>, model: &ModelVersion, wait: Wait) -> Option<Rc<Stations>> {
+fn trace(shard: &Rc<Shard>, model: &ModelVersion, wait: RequestWait) -> Option<Rc<CallTrace>> {
     let traced = shard.tracing.sample(&model.name)?;
-    Some(Stations::new(traced, wait))
+    Some(CallTrace::new(traced, wait))
 }
 
 /// An encoded response, or what will be one.
-pub(super) enum Encoded {
+pub(super) enum EncodedResponse {
     Ready(Pieces),
     /// It takes too long for a shard. Boxed: rare, and would make every call larger.
-    Later(Pin<Box<dyn Future<Output = Result<Pieces, Status>>>>),
+    Later(Pin<Box<dyn Future<Output = Result<Pieces, GrpcStatus>>>>),
 }
 
 /// Encodes the response to the unary request `id`.
@@ -229,21 +233,21 @@ pub(super) fn answer(
     response: Response,
     id: Box<str>,
     classes: Classes,
-) -> Result<Encoded, Status> {
+) -> Result<EncodedResponse, GrpcStatus> {
     if !classes.is_long(&response) {
-        return encode(response, &id, &classes).map(Encoded::Ready);
+        return encode(response, &id, &classes).map(EncodedResponse::Ready);
     }
     let shard = Rc::clone(shard);
     let cost_bytes = response.byte_size();
     let work = move || encode(response, &id, &classes);
-    Ok(Encoded::Later(Box::pin(async move {
+    Ok(EncodedResponse::Later(Box::pin(async move {
         shard.offload(cost_bytes, work).await
     })))
 }
 
 /// A request of a stream: in the engine's hands, or why it is not.
-pub(super) struct Streamed<F = Flight> {
-    pub(super) flight: Result<F, Status>,
+pub(super) struct StreamedRequest<F = StreamRequest> {
+    pub(super) flight: Result<F, GrpcStatus>,
     /// To be repeated in responses: texts as the client sent them.
     pub(super) id: Box<str>,
     pub(super) model_name: Box<str>,
@@ -254,7 +258,7 @@ pub(super) struct Streamed<F = Flight> {
     /// `triton_enable_empty_final_response`.
     pub(super) wants_empty_final: bool,
     pub(super) classes: Classes,
-    pub(super) stations: Option<Rc<Stations>>,
+    pub(super) stations: Option<Rc<CallTrace>>,
     /// For what is kept of the message; none in tests.
     pub(super) charge: Option<Charge>,
 }
@@ -265,21 +269,21 @@ pub(super) struct Streamed<F = Flight> {
 /// The message is no protobuf message. All else that can be wrong concerns this request only.
 pub(super) fn submit_streamed(
     shard: &Rc<Shard>,
-    arrived: Arrived,
-    typed: Typed,
-    terms: &Terms,
-    tray: &Rc<Tray>,
-    wait: Wait,
-) -> Result<Streamed, Status> {
-    let Arrived {
+    arrived: CompleteMessage,
+    typed: TypedTensors,
+    terms: &StreamSetup,
+    tray: &Rc<ResponseQueue>,
+    wait: RequestWait,
+) -> Result<StreamedRequest, GrpcStatus> {
+    let CompleteMessage {
         head,
         charge,
         raws,
         summoned,
     } = arrived;
-    let target = Target::read(&head).map_err(|_| Status::unparsable())?;
-    let mut streamed = Streamed {
-        flight: Err(Status::unparsable()),
+    let target = InferTarget::read(&head).map_err(|_| GrpcStatus::unparsable())?;
+    let mut streamed = StreamedRequest {
+        flight: Err(GrpcStatus::unparsable()),
         id: try_text(target.id)?,
         model_name: try_text(target.model_name)?,
         model_version: try_text(target.model_version)?,
@@ -298,18 +302,23 @@ pub(super) fn submit_streamed(
 }
 
 /// What a request of a stream is made of, beside its head.
-type Given = (SmallVec<[View; 2]>, Typed, Wait, Result<Lease, Status>);
+type StreamInput = (
+    SmallVec<[ByteView; 2]>,
+    TypedTensors,
+    RequestWait,
+    Result<ModelLease, GrpcStatus>,
+);
 
 fn begin_streamed(
     shard: &Rc<Shard>,
     head: &[u8],
-    (raws, typed, wait, lease): Given,
-    terms: &Terms,
-    tray: &Rc<Tray>,
-    streamed: &mut Streamed,
-) -> Result<Flight, Status> {
+    (raws, typed, wait, lease): StreamInput,
+    terms: &StreamSetup,
+    tray: &Rc<ResponseQueue>,
+    streamed: &mut StreamedRequest,
+) -> Result<StreamRequest, GrpcStatus> {
     if shard.is_draining() {
-        return Err(Status::shutting_down());
+        return Err(GrpcStatus::shutting_down());
     }
     let lease = lease?;
     let (target, model, message) = read(shard, head)?;
@@ -340,25 +349,25 @@ fn begin_streamed(
 }
 
 /// The refusal when the process holds as many request bytes as it may.
-pub(super) fn exhausted(exhausted: Exhausted) -> Status {
-    let Exhausted { limit_bytes, .. } = exhausted;
-    Status::new(
-        Code::ResourceExhausted,
+pub(super) fn exhausted(exhausted: BudgetExhausted) -> GrpcStatus {
+    let BudgetExhausted { limit_bytes, .. } = exhausted;
+    GrpcStatus::new(
+        GrpcCode::ResourceExhausted,
         format!(
             "the server's limit of {limit_bytes} bytes for requests is reached (--memory-limit-bytes)"
         ),
     )
 }
 
-impl From<Fault> for Status {
-    fn from(fault: Fault) -> Status {
+impl From<ReadFault> for GrpcStatus {
+    fn from(fault: ReadFault) -> GrpcStatus {
         match fault {
-            Fault::Malformed => Status::unparsable(),
-            Fault::TooManyFields => {
-                Status::new(Code::InvalidArgument, "the request has too many fields")
+            ReadFault::Malformed => GrpcStatus::unparsable(),
+            ReadFault::TooManyFields => {
+                GrpcStatus::new(GrpcCode::InvalidArgument, "the request has too many fields")
             }
-            Fault::Exhausted(spent) => exhausted(spent),
-            Fault::OutOfMemory(refused) => refused.into(),
+            ReadFault::Exhausted(spent) => exhausted(spent),
+            ReadFault::OutOfMemory(refused) => refused.into(),
         }
     }
 }

@@ -10,13 +10,13 @@
 use std::sync::Arc;
 
 use conch_memory::{
-    Block, Budget, Charge, Exhausted, OutOfMemory, Pool, View, try_extend, try_push,
+    Block, Budget, BudgetExhausted, ByteView, Charge, OutOfMemory, Pool, try_extend, try_push,
 };
 use smallvec::SmallVec;
 
-use crate::grpc::status::Status;
-use crate::grpc::wire::{self, Malformed};
-use crate::shard::Lease;
+use crate::grpc::status::GrpcStatus;
+use crate::grpc::wire::{self, MalformedMessage};
+use crate::shard::ModelLease;
 
 /// `raw_input_contents` in ModelInferRequest.
 const RAW_INPUT_CONTENTS: u32 = 7;
@@ -42,48 +42,48 @@ const FIELDS_MAX: usize = 64 << 10;
 
 /// Why a message cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum Fault {
+pub(in crate::grpc) enum ReadFault {
     Malformed,
     /// More than [`FIELDS_MAX`] fields at the top level.
     TooManyFields,
     /// The process holds as many request bytes as it may.
-    Exhausted(Exhausted),
+    Exhausted(BudgetExhausted),
     /// The system has none.
     OutOfMemory(OutOfMemory),
 }
 
-impl From<OutOfMemory> for Fault {
-    fn from(refused: OutOfMemory) -> Fault {
-        Fault::OutOfMemory(refused)
+impl From<OutOfMemory> for ReadFault {
+    fn from(refused: OutOfMemory) -> ReadFault {
+        ReadFault::OutOfMemory(refused)
     }
 }
 
-impl From<Malformed> for Fault {
-    fn from(_: Malformed) -> Fault {
-        Fault::Malformed
+impl From<MalformedMessage> for ReadFault {
+    fn from(_: MalformedMessage) -> ReadFault {
+        ReadFault::Malformed
     }
 }
 
-impl From<Exhausted> for Fault {
-    fn from(exhausted: Exhausted) -> Fault {
-        Fault::Exhausted(exhausted)
+impl From<BudgetExhausted> for ReadFault {
+    fn from(exhausted: BudgetExhausted) -> ReadFault {
+        ReadFault::Exhausted(exhausted)
     }
 }
 
 /// A message that has arrived in full.
-pub(in crate::grpc) struct Arrived {
+pub(in crate::grpc) struct CompleteMessage {
     /// All fields but the raw contents, as a protobuf message.
     pub(in crate::grpc) head: Vec<u8>,
     /// Keeps the head's bytes charged while they live.
     pub(in crate::grpc) charge: Charge,
     /// Charged by themselves. Two fit here: each more would make every call larger, twice.
-    pub(in crate::grpc) raws: SmallVec<[View; 2]>,
+    pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
     /// What keeps its model, or why that is not there; nothing unless models come when they are asked for. Boxed, as above.
-    pub(in crate::grpc) summoned: Option<Box<Result<Lease, Status>>>,
+    pub(in crate::grpc) summoned: Option<Box<Result<ModelLease, GrpcStatus>>>,
 }
 
 /// Where in the message the next byte belongs.
-enum Place {
+enum ReadPosition {
     /// In a tag, or in the length or varint after it.
     FieldHeader,
     /// In a field that goes to the head.
@@ -95,33 +95,37 @@ enum Place {
 }
 
 /// The reader of one message.
-pub(in crate::grpc) struct Reader {
+pub(in crate::grpc) struct MessageReader {
     pool: Arc<Pool>,
     budget: Arc<Budget>,
     /// Bytes of the message that have not been fed yet.
     left: usize,
-    place: Place,
+    place: ReadPosition,
     /// A field header that arrived in part.
     partial: SmallVec<[u8; FIELD_HEADER_BYTES_MAX]>,
     /// Numbers of the unknown groups that enclose the current field.
     groups: Vec<u32>,
     field_count: usize,
     head: Vec<u8>,
-    raws: SmallVec<[View; 2]>,
+    raws: SmallVec<[ByteView; 2]>,
     /// What the raws take up that have no charge of their own.
     small_bytes: usize,
     /// For the head and for these.
     charge: Charge,
 }
 
-impl Reader {
+impl MessageReader {
     /// A reader for a message of `length` bytes.
-    pub(in crate::grpc) fn new(pool: &Arc<Pool>, budget: &Arc<Budget>, length: usize) -> Reader {
-        Reader {
+    pub(in crate::grpc) fn new(
+        pool: &Arc<Pool>,
+        budget: &Arc<Budget>,
+        length: usize,
+    ) -> MessageReader {
+        MessageReader {
             pool: Arc::clone(pool),
             budget: Arc::clone(budget),
             left: length,
-            place: Place::FieldHeader,
+            place: ReadPosition::FieldHeader,
             partial: SmallVec::new(),
             groups: Vec::new(),
             field_count: 0,
@@ -137,37 +141,37 @@ impl Reader {
         self.left
     }
 
-    /// Takes the next bytes of the message; `bytes` holds at most [`Reader::left`].
+    /// Takes the next bytes of the message; `bytes` holds at most [`MessageReader::left`].
     ///
     /// # Errors
     /// The message is broken or the budget is spent; the reader is of no further use.
-    pub(in crate::grpc) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+    pub(in crate::grpc) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), ReadFault> {
         debug_assert!(
             bytes.len() <= self.left,
             "the caller cuts at the end of the message"
         );
         while !bytes.is_empty() {
             let used = match &mut self.place {
-                Place::FieldHeader => self.field_header(bytes)?,
-                Place::Head { left } => {
+                ReadPosition::FieldHeader => self.field_header(bytes)?,
+                ReadPosition::Head { left } => {
                     let (part, _) = bytes.split_at(bytes.len().min(*left));
                     *left -= part.len();
                     let is_done = *left == 0;
                     self.keep_in_head(part)?;
                     if is_done {
-                        self.place = Place::FieldHeader;
+                        self.place = ReadPosition::FieldHeader;
                     }
                     part.len()
                 }
-                Place::Skipped { left } => {
+                ReadPosition::Skipped { left } => {
                     let used = bytes.len().min(*left);
                     *left -= used;
                     if *left == 0 {
-                        self.place = Place::FieldHeader;
+                        self.place = ReadPosition::FieldHeader;
                     }
                     used
                 }
-                Place::Raw { .. } => self.raw(bytes)?,
+                ReadPosition::Raw { .. } => self.raw(bytes)?,
             };
             bytes = bytes.split_at(used).1;
             self.left -= used;
@@ -175,21 +179,21 @@ impl Reader {
         Ok(())
     }
 
-    /// The whole message, once [`Reader::left`] is 0.
-    pub(in crate::grpc) fn finish(self) -> Result<Arrived, Fault> {
+    /// The whole message, once [`MessageReader::left`] is 0.
+    pub(in crate::grpc) fn finish(self) -> Result<CompleteMessage, ReadFault> {
         if self.left > 0 {
-            return Err(Fault::Malformed);
+            return Err(ReadFault::Malformed);
         }
         self.end()
     }
 
     /// The message, where its length was only a bound: it ends here.
-    pub(in crate::grpc) fn end(mut self) -> Result<Arrived, Fault> {
+    pub(in crate::grpc) fn end(mut self) -> Result<CompleteMessage, ReadFault> {
         let is_whole = self.partial.is_empty()
             && self.groups.is_empty()
-            && matches!(self.place, Place::FieldHeader);
+            && matches!(self.place, ReadPosition::FieldHeader);
         if !is_whole {
-            return Err(Fault::Malformed);
+            return Err(ReadFault::Malformed);
         }
         let mut charge = self.charge;
         if self.small_bytes > UNCHARGED_BYTES
@@ -197,9 +201,9 @@ impl Reader {
         {
             // They live as long as the request, all of them: one keeps the charge.
             let whole = std::mem::replace(&mut charge, Charge::empty(&self.budget));
-            *raw = std::mem::replace(raw, View::empty()).with_charge(whole);
+            *raw = std::mem::replace(raw, ByteView::empty()).with_charge(whole);
         }
-        Ok(Arrived {
+        Ok(CompleteMessage {
             head: self.head,
             charge,
             raws: self.raws,
@@ -208,7 +212,7 @@ impl Reader {
     }
 
     /// Reads a field's tag and length, which may be split between two calls; returns the bytes used.
-    fn field_header(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+    fn field_header(&mut self, bytes: &[u8]) -> Result<usize, ReadFault> {
         if self.partial.is_empty() {
             // The common case: the header lies in this piece as a whole.
             if let Some((header, used)) = FieldHeader::parse(bytes)? {
@@ -234,10 +238,15 @@ impl Reader {
     }
 
     /// `fresh` bytes of the header came with this call and still count in `left`; `wire` starts with the header.
-    fn begin_field(&mut self, header: FieldHeader, fresh: usize, wire: &[u8]) -> Result<(), Fault> {
+    fn begin_field(
+        &mut self,
+        header: FieldHeader,
+        fresh: usize,
+        wire: &[u8],
+    ) -> Result<(), ReadFault> {
         self.field_count += 1;
         if self.field_count > FIELDS_MAX {
-            return Err(Fault::TooManyFields);
+            return Err(ReadFault::TooManyFields);
         }
         let rest = self.left - fresh;
         let is_nested = !self.groups.is_empty();
@@ -247,19 +256,19 @@ impl Reader {
             wire::FIXED32 => self.skip(4, rest)?,
             wire::GROUP_START => {
                 if self.groups.len() == wire::GROUP_DEPTH_MAX {
-                    return Err(Fault::Malformed);
+                    return Err(ReadFault::Malformed);
                 }
                 self.groups.push(header.number);
             }
             wire::GROUP_END => {
                 if self.groups.pop() != Some(header.number) {
-                    return Err(Fault::Malformed);
+                    return Err(ReadFault::Malformed);
                 }
             }
             _ => {
-                let length = usize::try_from(header.value).map_err(|_| Fault::Malformed)?;
+                let length = usize::try_from(header.value).map_err(|_| ReadFault::Malformed)?;
                 if length > rest {
-                    return Err(Fault::Malformed);
+                    return Err(ReadFault::Malformed);
                 }
                 if is_nested || header.number > FIELD_NUMBER_MAX {
                     self.skip(length, rest)?;
@@ -272,7 +281,7 @@ impl Reader {
                             .expect("the header was parsed from these bytes"),
                     )?;
                     if length > 0 {
-                        self.place = Place::Head { left: length };
+                        self.place = ReadPosition::Head { left: length };
                     }
                 }
             }
@@ -280,25 +289,25 @@ impl Reader {
         Ok(())
     }
 
-    fn skip(&mut self, length: usize, rest: usize) -> Result<(), Fault> {
+    fn skip(&mut self, length: usize, rest: usize) -> Result<(), ReadFault> {
         if length > rest {
-            return Err(Fault::Malformed);
+            return Err(ReadFault::Malformed);
         }
         if length > 0 {
-            self.place = Place::Skipped { left: length };
+            self.place = ReadPosition::Skipped { left: length };
         }
         Ok(())
     }
 
-    fn begin_raw(&mut self, length: usize) -> Result<(), Fault> {
+    fn begin_raw(&mut self, length: usize) -> Result<(), ReadFault> {
         if self.raws.len() == RAWS_MAX {
             if length > 0 {
-                self.place = Place::Skipped { left: length };
+                self.place = ReadPosition::Skipped { left: length };
             }
         } else if length == 0 {
-            self.keep_raw(View::empty())?;
+            self.keep_raw(ByteView::empty())?;
         } else {
-            self.place = Place::Raw {
+            self.place = ReadPosition::Raw {
                 block: None,
                 left: length,
             };
@@ -306,8 +315,8 @@ impl Reader {
         Ok(())
     }
 
-    fn raw(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
-        let Place::Raw { block, left } = &mut self.place else {
+    fn raw(&mut self, bytes: &[u8]) -> Result<usize, ReadFault> {
+        let ReadPosition::Raw { block, left } = &mut self.place else {
             unreachable!("called in this place only");
         };
         let part = bytes
@@ -316,18 +325,19 @@ impl Reader {
         room(block, part.len(), *left, &self.pool, &self.budget)?.extend_from_slice(part);
         *left -= part.len();
         if *left == 0 {
-            let Place::Raw { block, .. } = std::mem::replace(&mut self.place, Place::FieldHeader)
+            let ReadPosition::Raw { block, .. } =
+                std::mem::replace(&mut self.place, ReadPosition::FieldHeader)
             else {
                 unreachable!("matched above");
             };
             let used = part.len();
-            self.keep_raw(block.map_or_else(View::empty, View::from))?;
+            self.keep_raw(block.map_or_else(ByteView::empty, ByteView::from))?;
             return Ok(used);
         }
         Ok(part.len())
     }
 
-    fn keep_raw(&mut self, raw: View) -> Result<(), Fault> {
+    fn keep_raw(&mut self, raw: ByteView) -> Result<(), ReadFault> {
         self.small_bytes += RAW_BYTES;
         if raw.len() <= UNCHARGED_BYTES {
             self.small_bytes += raw.len();
@@ -336,13 +346,13 @@ impl Reader {
         Ok(try_push(&mut self.raws, raw)?)
     }
 
-    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn keep_in_head(&mut self, bytes: &[u8]) -> Result<(), ReadFault> {
         self.cover(self.head.len() + bytes.len())?;
         Ok(try_extend(&mut self.head, bytes)?)
     }
 
     /// Charges a head of so many bytes, and the small tensors.
-    fn cover(&mut self, head_bytes: usize) -> Result<(), Fault> {
+    fn cover(&mut self, head_bytes: usize) -> Result<(), ReadFault> {
         let charged = |bytes: usize| if bytes > UNCHARGED_BYTES { bytes } else { 0 };
         let bytes = charged(head_bytes) + charged(self.small_bytes);
         Ok(self.charge.cover(bytes as u64)?)
@@ -356,7 +366,7 @@ fn room<'a>(
     left: usize,
     pool: &Arc<Pool>,
     budget: &Arc<Budget>,
-) -> Result<&'a mut Block, Fault> {
+) -> Result<&'a mut Block, ReadFault> {
     let have = block.as_ref().map_or(0, Block::len);
     let (arrived, whole) = (have + fresh, have + left);
     // Charge before anything is allocated.
@@ -416,7 +426,7 @@ struct FieldHeader {
 
 impl FieldHeader {
     /// Parses the header at the start of `bytes`; none if they end inside it.
-    fn parse(bytes: &[u8]) -> Result<Option<(FieldHeader, usize)>, Malformed> {
+    fn parse(bytes: &[u8]) -> Result<Option<(FieldHeader, usize)>, MalformedMessage> {
         let Some((tag, tag_len)) = wire::varint(bytes)? else {
             return Ok(None);
         };
@@ -487,15 +497,16 @@ mod tests {
         (message, head, raws)
     }
 
-    fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Fault> {
+    fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<Vec<u8>>), ReadFault> {
         read_into(&stores(), pieces)
     }
 
     fn read_into(
         (pool, budget): &(Arc<Pool>, Arc<Budget>),
         pieces: &[&[u8]],
-    ) -> Result<(Vec<u8>, Vec<Vec<u8>>), Fault> {
-        let mut reader = Reader::new(pool, budget, pieces.iter().map(|piece| piece.len()).sum());
+    ) -> Result<(Vec<u8>, Vec<Vec<u8>>), ReadFault> {
+        let mut reader =
+            MessageReader::new(pool, budget, pieces.iter().map(|piece| piece.len()).sum());
         for piece in pieces {
             reader.feed(piece)?;
         }
@@ -536,12 +547,12 @@ mod tests {
         for length in 0..message.len() {
             let prefix = &message[..length];
             // The reference reader knows where a prefix is a message of its own.
-            let mut fields = wire::Fields::new(prefix);
+            let mut fields = wire::FieldReader::new(prefix);
             let is_message = loop {
                 match fields.next() {
                     Ok(Some(_)) => continue,
                     Ok(None) => break true,
-                    Err(Malformed) => break false,
+                    Err(MalformedMessage) => break false,
                 }
             };
             whole_prefixes += usize::from(is_message);
@@ -557,10 +568,10 @@ mod tests {
             let mut message = Vec::new();
             put_tag(&mut message, field, wire::BYTES);
             put_varint(&mut message, 1000);
-            let mut reader = Reader::new(&pool, &budget, message.len() + 999);
+            let mut reader = MessageReader::new(&pool, &budget, message.len() + 999);
             assert_eq!(
                 reader.feed(&message),
-                Err(Fault::Malformed),
+                Err(ReadFault::Malformed),
                 "field {field}"
             );
         }
@@ -573,9 +584,9 @@ mod tests {
         put_tag(&mut declared, 7, wire::BYTES);
         put_varint(&mut declared, 1 << 30);
         declared.extend_from_slice(&[0; 1000]);
-        let mut reader = Reader::new(&pool, &budget, (1 << 30) + 6);
+        let mut reader = MessageReader::new(&pool, &budget, (1 << 30) + 6);
         reader.feed(&declared).unwrap();
-        let Place::Raw {
+        let ReadPosition::Raw {
             block: Some(block), ..
         } = &reader.place
         else {
@@ -592,7 +603,7 @@ mod tests {
                 Err(fault) => break fault,
             }
         };
-        assert!(matches!(fault, Fault::Exhausted(_)));
+        assert!(matches!(fault, ReadFault::Exhausted(_)));
         assert!((62 << 20..=64 << 20).contains(&fed_bytes), "{fed_bytes}");
         drop(reader);
         assert_eq!(budget.used_bytes(), 0);
@@ -606,7 +617,7 @@ mod tests {
             .collect();
         let mut message = Vec::new();
         put_bytes(&mut message, 7, &tensor);
-        let mut reader = Reader::new(&pool, &budget, message.len());
+        let mut reader = MessageReader::new(&pool, &budget, message.len());
         for piece in message.chunks(100_000) {
             reader.feed(piece).unwrap();
         }
@@ -622,13 +633,13 @@ mod tests {
         let (pool, budget) = stores();
         for (field, is_kept) in [(0x2a, true), (0x3a, false)] {
             let message = [field, 0].repeat(FIELDS_MAX + 1);
-            let mut reader = Reader::new(&pool, &budget, message.len());
+            let mut reader = MessageReader::new(&pool, &budget, message.len());
             assert_eq!(reader.feed(&message[..2 * FIELDS_MAX]), Ok(()));
             assert_eq!(reader.head.len(), if is_kept { 2 * FIELDS_MAX } else { 0 });
             assert!(reader.raws.len() <= RAWS_MAX);
             assert_eq!(
                 reader.feed(&message[2 * FIELDS_MAX..]),
-                Err(Fault::TooManyFields)
+                Err(ReadFault::TooManyFields)
             );
         }
     }
@@ -645,7 +656,7 @@ mod tests {
             for _ in 0..count {
                 put_bytes(&mut message, 7, &vec![1; length]);
             }
-            let mut reader = Reader::new(&pool, &budget, message.len());
+            let mut reader = MessageReader::new(&pool, &budget, message.len());
             reader.feed(&message).unwrap();
             let arrived = reader.finish().unwrap();
             let used_bytes = budget.used_bytes() as usize;
@@ -661,8 +672,11 @@ mod tests {
         for _ in 0..1000 {
             put_bytes(&mut message, 7, &[1; 2048]);
         }
-        let mut reader = Reader::new(&pool, &budget, message.len());
-        assert!(matches!(reader.feed(&message), Err(Fault::Exhausted(_))));
+        let mut reader = MessageReader::new(&pool, &budget, message.len());
+        assert!(matches!(
+            reader.feed(&message),
+            Err(ReadFault::Exhausted(_))
+        ));
     }
 
     #[test]
@@ -670,8 +684,11 @@ mod tests {
         let (pool, budget) = (Pool::new(0), Budget::new(1 << 20));
         let mut message = Vec::new();
         put_bytes(&mut message, 5, &vec![0; 2 << 20]);
-        let mut reader = Reader::new(&pool, &budget, message.len());
-        assert!(matches!(reader.feed(&message), Err(Fault::Exhausted(_))));
+        let mut reader = MessageReader::new(&pool, &budget, message.len());
+        assert!(matches!(
+            reader.feed(&message),
+            Err(ReadFault::Exhausted(_))
+        ));
     }
 
     /// Mutated messages in random pieces: no panic, and the outcome does not depend on the pieces.

@@ -1,29 +1,29 @@
 //! Tensors in registered memory, as the parameters of a message name it.
 
-use conch_engine::regions::Window;
+use conch_engine::regions::RegionWindow;
 use conch_engine::{Regions, truncated};
 
 use super::draft::{find, invalid};
-use super::message::{Choice, Parameters};
-use crate::grpc::status::Status;
+use super::message::{MessageParameters, ParameterChoice};
+use crate::grpc::status::GrpcStatus;
 
 /// A part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part<'a> {
+pub(super) struct RegionPart<'a> {
     pub(super) region: &'a str,
     offset: u64,
     byte_size: u64,
 }
 
-impl<'a> Part<'a> {
+impl<'a> RegionPart<'a> {
     /// The part that a tensor's parameters name, if any.
     pub(super) fn read(
-        parameters: &Parameters<'a>,
+        parameters: &MessageParameters<'a>,
         tensor: &str,
-    ) -> Result<Option<Part<'a>>, Status> {
+    ) -> Result<Option<RegionPart<'a>>, GrpcStatus> {
         let region = match find(parameters, "shared_memory_region") {
             None => None,
-            Some(Choice::Text(region)) => Some(region),
+            Some(ParameterChoice::Text(region)) => Some(region),
             Some(_) => return Err(wrong_kind("shared_memory_region", tensor, "string_param")),
         };
         let number = |name| match (find(parameters, name), region) {
@@ -33,7 +33,7 @@ impl<'a> Part<'a> {
                 tensor = truncated(&tensor)
             ))),
             // A negative one lies outside of every region, as in upstream's unsigned arithmetic.
-            (Some(Choice::Int(value)), Some(_)) => Ok(Some(value.cast_unsigned())),
+            (Some(ParameterChoice::Int(value)), Some(_)) => Ok(Some(value.cast_unsigned())),
             (Some(_), Some(_)) => Err(wrong_kind(name, tensor, "int64_param")),
         };
         let offset = number("shared_memory_offset")?.unwrap_or(0);
@@ -45,7 +45,7 @@ impl<'a> Part<'a> {
             invalid(format!(
                 "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'", tensor = truncated(&tensor)))
         })?;
-        Ok(Some(Part {
+        Ok(Some(RegionPart {
             region,
             offset,
             byte_size,
@@ -53,12 +53,12 @@ impl<'a> Part<'a> {
     }
 
     /// The bytes themselves.
-    pub(super) fn window(&self, regions: &Regions) -> Result<Window, Status> {
+    pub(super) fn window(&self, regions: &Regions) -> Result<RegionWindow, GrpcStatus> {
         Ok(regions.window(self.region, self.offset, self.byte_size)?)
     }
 }
 
-fn wrong_kind(parameter: &str, tensor: &str, expected: &str) -> Status {
+fn wrong_kind(parameter: &str, tensor: &str, expected: &str) -> GrpcStatus {
     invalid(format!(
         "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}.",
         tensor = truncated(&tensor)
@@ -77,23 +77,23 @@ mod tests {
 
     #[test]
     fn parts() {
-        let region = ("shared_memory_region", Choice::Text("r"));
-        let size = ("shared_memory_byte_size", Choice::Int(4));
-        let read = |parameters: &[(&'static str, Choice<'static>)]| {
+        let region = ("shared_memory_region", ParameterChoice::Text("r"));
+        let size = ("shared_memory_byte_size", ParameterChoice::Int(4));
+        let read = |parameters: &[(&'static str, ParameterChoice<'static>)]| {
             let parameters = parameters.iter().copied().collect();
-            Part::read(&parameters, "T").map_err(|status| status.message.into_owned())
+            RegionPart::read(&parameters, "T").map_err(|status| status.message.into_owned())
         };
-        let part = |offset, byte_size| Part {
+        let part = |offset, byte_size| RegionPart {
             region: "r",
             offset,
             byte_size,
         };
-        assert_eq!(read(&[("other", Choice::Int(1))]), Ok(None));
+        assert_eq!(read(&[("other", ParameterChoice::Int(1))]), Ok(None));
         assert_eq!(read(&[region, size]), Ok(Some(part(0, 4))));
         let negative = [
             region,
-            ("shared_memory_offset", Choice::Int(-1)),
-            ("shared_memory_byte_size", Choice::Int(-2)),
+            ("shared_memory_offset", ParameterChoice::Int(-1)),
+            ("shared_memory_byte_size", ParameterChoice::Int(-2)),
         ];
         assert_eq!(read(&negative), Ok(Some(part(u64::MAX, u64::MAX - 1))));
         assert!(is_mentioned(b"..shared_memory_region.."));

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::api::Classes;
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, PREFIX_BYTES, put_prefix};
-use crate::grpc::status::{Code, Status};
+use crate::grpc::status::{GrpcCode, GrpcStatus};
 use crate::grpc::wire::{
     BYTES, FIXED64, VARINT, bytes_field_len, put_bytes, put_tag, put_text, put_varint, varint_len,
 };
@@ -39,7 +39,7 @@ pub(in crate::grpc) fn encode(
     mut response: Response,
     id: &str,
     classes: &Classes,
-) -> Result<Pieces, Status> {
+) -> Result<Pieces, GrpcStatus> {
     classes.apply(&mut response)?;
     encode_as(&response, id, None)
 }
@@ -53,7 +53,7 @@ pub(in crate::grpc) fn encode_streamed(
     id: &str,
     classes: &Classes,
     is_final: bool,
-) -> Result<Pieces, Status> {
+) -> Result<Pieces, GrpcStatus> {
     classes.apply(&mut response)?;
     encode_as(&response, id, Some(is_final))
 }
@@ -90,7 +90,7 @@ fn final_parameter(is_final: bool) -> Parameter {
 }
 
 /// `is_final` is given for a response of a stream, which is wrapped once more.
-fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pieces, Status> {
+fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pieces, GrpcStatus> {
     let lead_bytes = match is_final {
         None => PREFIX_BYTES,
         Some(_) => PREFIX_BYTES + WRAPPING_BYTES_MAX,
@@ -131,14 +131,14 @@ fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pi
         let message = format!(
             "Response has byte size {message_bytes} which exceeds gRPC's byte size limit {MESSAGE_BYTES_MAX}."
         );
-        return Err(Status::new(Code::InvalidArgument, message));
+        return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));
     }
     let unused_bytes = put_lead(&mut head, lead_bytes, message_bytes);
     let mut pieces = Pieces::new();
     for output in &response.outputs {
         let bytes = output.data.as_slice().ok_or_else(|| {
-            Status::new(
-                Code::Internal,
+            GrpcStatus::new(
+                GrpcCode::Internal,
                 format!("output '{}' is not in host memory", output.name),
             )
         })?;

@@ -9,28 +9,28 @@ use bytes::{Buf, Bytes};
 use conch_memory::Budget;
 use h2::RecvStream;
 
-use super::traffic::Traffic;
-use super::{MESSAGES_PER_TURN, Terms};
-use crate::coding::Coding;
-use crate::grpc::body::{Failure, Pile, release};
-use crate::grpc::frame::{MESSAGE_BYTES_MAX, Prefix};
-use crate::grpc::infer::{self, Arrived, Reader};
-use crate::grpc::patience::Patience;
-use crate::grpc::status::Status;
-use crate::grpc::trace::Wait;
-use crate::grpc::uploads::{Upload, Uploads, check_memory};
-use crate::shard::{Flight, Shard, Tray, breathe};
+use super::traffic::StreamScheduler;
+use super::{MESSAGES_PER_TURN, StreamSetup};
+use crate::coding::ContentCoding;
+use crate::grpc::body::{CallFailure, CompressedMessage, release};
+use crate::grpc::frame::{MESSAGE_BYTES_MAX, MessagePrefix};
+use crate::grpc::infer::{self, CompleteMessage, MessageReader};
+use crate::grpc::patience::PeerTimeout;
+use crate::grpc::status::GrpcStatus;
+use crate::grpc::trace::RequestWait;
+use crate::grpc::uploads::{PartialMessage, PartialMessages, check_memory};
+use crate::shard::{ResponseQueue, Shard, StreamRequest, breathe};
 
 /// Reads requests and submits them until the client has sent its last.
 pub(super) async fn take_in(
     shard: &Rc<Shard>,
-    uploads: &Rc<Uploads>,
+    uploads: &Rc<PartialMessages>,
     body: RecvStream,
-    terms: &Terms,
-    traffic: &RefCell<Traffic<Flight>>,
-    tray: &Rc<Tray>,
-) -> Result<(), Failure> {
-    let mut messages = Messages::new(body, terms, uploads);
+    terms: &StreamSetup,
+    traffic: &RefCell<StreamScheduler<StreamRequest>>,
+    tray: &Rc<ResponseQueue>,
+) -> Result<(), CallFailure> {
+    let mut messages = MessageSplitter::new(body, terms, uploads);
     // Since there was last nothing to read.
     let mut count = 0;
     loop {
@@ -40,7 +40,7 @@ pub(super) async fn take_in(
             false => Poll::Pending,
         })
         .await;
-        let wait = Wait::begin(shard);
+        let wait = RequestWait::begin(shard);
         let Some(mut arrived) = messages.next(shard).await? else {
             return Ok(());
         };
@@ -68,40 +68,44 @@ pub(super) async fn take_in(
     clippy::large_enum_variant,
     reason = "nearly all are of the large kind"
 )]
-enum Open {
-    Plain(Reader),
-    Packed(Pile),
+enum OpenMessage {
+    Plain(MessageReader),
+    Packed(CompressedMessage),
 }
 
 /// What was cut off at the end of a message.
-enum Cut {
-    Arrived(Arrived),
-    Packed(Pile),
+enum CutMessage {
+    Arrived(CompleteMessage),
+    Packed(CompressedMessage),
 }
 
 /// Cuts the stream's bytes into messages.
-struct Messages {
+struct MessageSplitter {
     body: RecvStream,
     /// What is left of the last frame.
     rest: Bytes,
-    prefix: Prefix,
+    prefix: MessagePrefix,
     /// What messages are compressed with that say they are.
-    coding: Option<Coding>,
+    coding: Option<ContentCoding>,
     budget: Arc<Budget>,
-    open: Option<Open>,
-    uploads: Rc<Uploads>,
+    open: Option<OpenMessage>,
+    uploads: Rc<PartialMessages>,
     /// Of the open message, unless it came whole.
-    upload: Option<Upload>,
+    upload: Option<PartialMessage>,
     /// There was nothing to read since the last look.
     has_paused: bool,
 }
 
-impl Messages {
-    fn new(body: RecvStream, terms: &Terms, uploads: &Rc<Uploads>) -> Messages {
-        Messages {
+impl MessageSplitter {
+    fn new(
+        body: RecvStream,
+        terms: &StreamSetup,
+        uploads: &Rc<PartialMessages>,
+    ) -> MessageSplitter {
+        MessageSplitter {
             body,
             rest: Bytes::new(),
-            prefix: Prefix::default(),
+            prefix: MessagePrefix::default(),
             coding: terms.packing.incoming,
             budget: Arc::clone(&terms.sender.budget),
             open: None,
@@ -116,13 +120,13 @@ impl Messages {
     }
 
     /// The next message; none when the client has sent its last.
-    async fn next(&mut self, shard: &Shard) -> Result<Option<Arrived>, Failure> {
-        let mut patience = Patience::new(None);
+    async fn next(&mut self, shard: &Shard) -> Result<Option<CompleteMessage>, CallFailure> {
+        let mut patience = PeerTimeout::new(None);
         loop {
             match self.cut(shard)? {
-                Some(Cut::Arrived(arrived)) => return Ok(Some(arrived)),
+                Some(CutMessage::Arrived(arrived)) => return Ok(Some(arrived)),
                 // Boxed: most streams have none, and its state would make each larger.
-                Some(Cut::Packed(pile)) => {
+                Some(CutMessage::Packed(pile)) => {
                     return Ok(Some(Box::pin(pile.unpack_tensors(shard)).await?));
                 }
                 None => {}
@@ -132,7 +136,7 @@ impl Messages {
             let (body, has_paused) = (&mut self.body, &mut self.has_paused);
             let frame = std::future::poll_fn(|context| match body.poll_data(context) {
                 Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
-                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failure::Gone)),
+                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
                 Poll::Ready(None) => Poll::Ready(Ok(None)),
                 Poll::Pending => {
                     *has_paused = true;
@@ -150,13 +154,13 @@ impl Messages {
                     self.rest = frame;
                 }
                 None if is_between => return Ok(None),
-                None => return Err(Status::unparsable().into()),
+                None => return Err(GrpcStatus::unparsable().into()),
             }
         }
     }
 
     /// Takes from the last frame up to the end of a message.
-    fn cut(&mut self, shard: &Shard) -> Result<Option<Cut>, Status> {
+    fn cut(&mut self, shard: &Shard) -> Result<Option<CutMessage>, GrpcStatus> {
         let open = match &mut self.open {
             Some(open) => open,
             none => {
@@ -172,22 +176,27 @@ impl Messages {
                 check_memory()?;
                 let prefix = std::mem::take(&mut self.prefix);
                 none.insert(match prefix.packed() {
-                    Some(coding) => {
-                        Open::Packed(Pile::new(shard, &self.budget, length, Some(coding))?)
+                    Some(coding) => OpenMessage::Packed(CompressedMessage::new(
+                        shard,
+                        &self.budget,
+                        length,
+                        Some(coding),
+                    )?),
+                    None => {
+                        OpenMessage::Plain(MessageReader::new(&shard.pool, &self.budget, length))
                     }
-                    None => Open::Plain(Reader::new(&shard.pool, &self.budget, length)),
                 })
             }
         };
         let left = match open {
-            Open::Plain(reader) => reader.left(),
-            Open::Packed(pile) => pile.left(),
+            OpenMessage::Plain(reader) => reader.left(),
+            OpenMessage::Packed(pile) => pile.left(),
         };
         let own = self.rest.split_to(self.rest.len().min(left));
         let is_whole = own.len() == left;
         match open {
-            Open::Plain(reader) => reader.feed(&own)?,
-            Open::Packed(pile) => pile.push(own)?,
+            OpenMessage::Plain(reader) => reader.feed(&own)?,
+            OpenMessage::Packed(pile) => pile.push(own)?,
         }
         if !is_whole {
             if self.upload.is_none() {
@@ -197,8 +206,8 @@ impl Messages {
         }
         self.upload = None;
         Ok(match self.open.take() {
-            Some(Open::Plain(reader)) => Some(Cut::Arrived(reader.finish()?)),
-            Some(Open::Packed(pile)) => Some(Cut::Packed(pile)),
+            Some(OpenMessage::Plain(reader)) => Some(CutMessage::Arrived(reader.finish()?)),
+            Some(OpenMessage::Packed(pile)) => Some(CutMessage::Packed(pile)),
             None => None,
         })
     }

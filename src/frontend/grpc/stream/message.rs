@@ -4,11 +4,11 @@ use conch_engine::{Error, Response};
 
 use crate::api::Classes;
 use crate::grpc::infer::{Pieces, encode_failure, encode_streamed};
-use crate::grpc::status::Status;
+use crate::grpc::status::GrpcStatus;
 
 /// What a request's responses repeat of it, and how they are rendered.
 #[derive(Clone)]
-pub(super) struct Caption {
+pub(super) struct ResponseHead {
     pub(super) id: Box<str>,
     pub(super) model_name: Box<str>,
     pub(super) model_version: Box<str>,
@@ -20,76 +20,76 @@ pub(super) struct Caption {
     clippy::large_enum_variant,
     reason = "nearly all are of the large kind"
 )]
-pub(super) enum Item {
+pub(super) enum StreamItem {
     /// The request was not accepted.
-    Refused(Status),
+    Refused(GrpcStatus),
     Outcome(Result<Response, Error>, bool),
     /// A decoupled model has ended without a response, and the client wants to know.
     Empty,
 }
 
 /// A message's bytes, or the status with which the stream ends.
-pub(super) type Rendered = Result<Pieces, Status>;
+pub(super) type RenderedMessage = Result<Pieces, GrpcStatus>;
 
-pub(super) enum Rendering {
-    Ready(Rendered),
+pub(super) enum RenderFuture {
+    Ready(RenderedMessage),
     /// It takes too long for a shard.
-    Long(Box<Long>),
+    Long(Box<OffloadedRender>),
 }
 
-/// What [`Caption::render`] has to do elsewhere.
-pub(super) struct Long {
-    caption: Caption,
-    item: Item,
+/// What [`ResponseHead::render`] has to do elsewhere.
+pub(super) struct OffloadedRender {
+    caption: ResponseHead,
+    item: StreamItem,
     ends_at_error: bool,
 }
 
-impl Long {
+impl OffloadedRender {
     /// Of the tensors whose classes are looked for.
     pub(super) fn byte_size(&self) -> u64 {
         match &self.item {
-            Item::Outcome(Ok(response), _) => response.byte_size(),
+            StreamItem::Outcome(Ok(response), _) => response.byte_size(),
             _ => 0,
         }
     }
 
-    pub(super) fn render(self) -> Rendered {
+    pub(super) fn render(self) -> RenderedMessage {
         self.caption.render(self.item, self.ends_at_error)
     }
 }
 
-impl Caption {
+impl ResponseHead {
     /// `item` as a message, or what is needed to make it one.
-    pub(super) fn message(&self, item: Item, ends_at_error: bool) -> Rendering {
+    pub(super) fn message(&self, item: StreamItem, ends_at_error: bool) -> RenderFuture {
         match &item {
-            Item::Outcome(Ok(response), _) if self.classes.is_long(response) => {
-                Rendering::Long(Box::new(Long {
+            StreamItem::Outcome(Ok(response), _) if self.classes.is_long(response) => {
+                RenderFuture::Long(Box::new(OffloadedRender {
                     caption: self.clone(),
                     item,
                     ends_at_error,
                 }))
             }
-            _ => Rendering::Ready(self.render(item, ends_at_error)),
+            _ => RenderFuture::Ready(self.render(item, ends_at_error)),
         }
     }
 
-    fn render(&self, item: Item, ends_at_error: bool) -> Rendered {
-        let Caption {
+    fn render(&self, item: StreamItem, ends_at_error: bool) -> RenderedMessage {
+        let ResponseHead {
             id,
             model_name,
             model_version,
             classes,
         } = self;
         match item {
-            Item::Refused(status) => Ok(encode_failure(&status.message, id, None)),
-            Item::Empty => Ok(encode_failure(
+            StreamItem::Refused(status) => Ok(encode_failure(&status.message, id, None)),
+            StreamItem::Empty => Ok(encode_failure(
                 "",
                 id,
                 Some((model_name, model_version, true)),
             )),
-            Item::Outcome(outcome, is_final) => {
+            StreamItem::Outcome(outcome, is_final) => {
                 let encoded = outcome
-                    .map_err(Status::from)
+                    .map_err(GrpcStatus::from)
                     .and_then(|response| encode_streamed(response, id, classes, is_final));
                 match encoded {
                     Err(status) if ends_at_error => Err(status),

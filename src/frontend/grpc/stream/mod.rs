@@ -17,46 +17,46 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
-use super::body::{Failure, send_pieces};
+use super::body::{CallFailure, send_pieces};
 use super::delays;
-use super::infer::Sender;
-use super::packing::{Packing, pack};
-use super::patience::Patience;
-use super::status::{self, Status};
+use super::infer::CallMetadata;
+use super::packing::{CallCompression, pack};
+use super::patience::PeerTimeout;
+use super::status::{self, GrpcStatus};
 use super::trace::{SEND_END, SEND_START, note};
-use super::uploads::Uploads;
-use crate::shard::{Flight, Shard, Timer, Tray, breathe};
-use message::Rendering;
-use traffic::{Outgoing, Traffic};
+use super::uploads::PartialMessages;
+use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer, breathe};
+use message::RenderFuture;
+use traffic::{OutgoingMessage, StreamScheduler};
 
 /// Messages written, or read, before other tasks get their turn: some 300 us.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// What a stream was begun with.
-pub(super) struct Terms {
+pub(super) struct StreamSetup {
     /// Monotonic; of the whole stream.
     pub(super) deadline_ns: Option<u64>,
     /// The first failed inference ends the stream with its status.
     pub(super) ends_at_error: bool,
     /// Of each of its requests.
-    pub(super) sender: Sender,
-    pub(super) packing: Packing,
+    pub(super) sender: CallMetadata,
+    pub(super) packing: CallCompression,
 }
 
 /// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
 /// cancelled.
 pub(super) async fn serve(
     shard: &Rc<Shard>,
-    terms: Terms,
-    uploads: &Rc<Uploads>,
+    terms: StreamSetup,
+    uploads: &Rc<PartialMessages>,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(terms.packing.outgoing), false)?;
     let trailers = match run(shard, terms, uploads, body, &mut stream).await {
         Ok(()) => status::ok_trailers(),
-        Err(Failure::Status(status)) => status::error_trailers(&status),
-        Err(Failure::Gone) => return Err(Failure::Gone),
+        Err(CallFailure::Status(status)) => status::error_trailers(&status),
+        Err(CallFailure::Gone) => return Err(CallFailure::Gone),
     };
     stream.send_trailers(trailers)?;
     Ok(())
@@ -64,13 +64,13 @@ pub(super) async fn serve(
 
 async fn run(
     shard: &Rc<Shard>,
-    terms: Terms,
-    uploads: &Rc<Uploads>,
+    terms: StreamSetup,
+    uploads: &Rc<PartialMessages>,
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
-) -> Result<(), Failure> {
-    let traffic = RefCell::new(Traffic::new(terms.ends_at_error));
-    let tray = Rc::new(Tray::default());
+) -> Result<(), CallFailure> {
+    let traffic = RefCell::new(StreamScheduler::new(terms.ends_at_error));
+    let tray = Rc::new(ResponseQueue::default());
     let mut intake = pin!(intake::take_in(
         shard, uploads, body, &terms, &traffic, &tray
     ));
@@ -99,10 +99,10 @@ async fn run(
         if let Some(timer) = &mut deadline
             && Pin::new(timer).poll(context).is_ready()
         {
-            return Poll::Ready(Err(Status::deadline_exceeded().into()));
+            return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
         }
         if drained.as_mut().poll(context).is_ready() && traffic.borrow().is_idle() {
-            return Poll::Ready(Err(Status::shutting_down().into()));
+            return Poll::Ready(Err(GrpcStatus::shutting_down().into()));
         }
         Poll::Pending
     })
@@ -112,12 +112,12 @@ async fn run(
 /// Writes what is due until nothing more will be.
 async fn give_out(
     shard: &Shard,
-    traffic: &RefCell<Traffic<Flight>>,
+    traffic: &RefCell<StreamScheduler<StreamRequest>>,
     stream: &mut SendStream<Bytes>,
-    terms: &Terms,
-) -> Result<(), Failure> {
+    terms: &StreamSetup,
+) -> Result<(), CallFailure> {
     let coding = terms.packing.outgoing;
-    let mut patience = Patience::new(None);
+    let mut patience = PeerTimeout::new(None);
     // Since there was last nothing to write.
     let mut count = 0;
     loop {
@@ -132,7 +132,7 @@ async fn give_out(
             count = 0;
             // A client that leaves is noticed here, or by who waits for its window.
             match stream.poll_reset(context) {
-                Poll::Ready(_) => Poll::Ready(Err(Failure::Gone)),
+                Poll::Ready(_) => Poll::Ready(Err(CallFailure::Gone)),
                 Poll::Pending => Poll::Pending,
             }
         })
@@ -140,14 +140,14 @@ async fn give_out(
         let Some(outgoing) = next else {
             return Ok(());
         };
-        let Outgoing {
+        let OutgoingMessage {
             message,
             receipt,
             stations,
         } = outgoing;
         let mut pieces = match message {
-            Rendering::Ready(rendered) => rendered?,
-            Rendering::Long(long) => {
+            RenderFuture::Ready(rendered) => rendered?,
+            RenderFuture::Long(long) => {
                 // The others of the stream wait for it; taking in and booking go on.
                 let cost_bytes = long.byte_size();
                 let pieces = shard.offload(cost_bytes, move || long.render()).await?;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use conch_engine::{Credits, Delivery, Error, Response};
 use conch_memory::Charge;
 
-use super::message::{Caption, Item, Rendering};
-use crate::grpc::infer::Streamed;
-use crate::grpc::status::Status;
-use crate::grpc::trace::Stations;
-use crate::shard::Flight;
+use super::message::{RenderFuture, ResponseHead, StreamItem};
+use crate::grpc::infer::StreamedRequest;
+use crate::grpc::status::GrpcStatus;
+use crate::grpc::trace::CallTrace;
+use crate::shard::StreamRequest;
 
 /// Requests of one stream that are not answered to the end. More stay with the client, by way of its window.
 const REQUESTS_MAX: usize = 512;
@@ -24,30 +24,30 @@ const REQUESTS_MAX: usize = 512;
 const WAITING_MAX: usize = 1024;
 
 /// A request that the engine has; dropping it cancels it.
-pub(super) trait Airborne {
+pub(super) trait EngineRequest {
     fn slot(&self) -> u64;
     fn credits(&self) -> Option<&Arc<Credits>>;
     /// It is over: dropping it does nothing any more.
     fn note_final(&mut self);
 }
 
-impl Airborne for Flight {
+impl EngineRequest for StreamRequest {
     fn slot(&self) -> u64 {
-        Flight::slot(self)
+        StreamRequest::slot(self)
     }
 
     fn credits(&self) -> Option<&Arc<Credits>> {
-        Flight::credits(self)
+        StreamRequest::credits(self)
     }
 
     fn note_final(&mut self) {
-        Flight::note_final(self);
+        StreamRequest::note_final(self);
     }
 }
 
 /// One request, until its last response is written.
-struct Flow<F> {
-    caption: Caption,
+struct StreamFlow<F> {
+    caption: ResponseHead,
     /// None once its final delivery has come.
     flight: Option<F>,
     /// Of the request, also after its end: what waits to be read is paid for.
@@ -55,58 +55,58 @@ struct Flow<F> {
     is_decoupled: bool,
     is_ordered: bool,
     wants_empty_final: bool,
-    items: VecDeque<Item>,
-    stations: Option<Rc<Stations>>,
+    items: VecDeque<StreamItem>,
+    stations: Option<Rc<CallTrace>>,
     /// For what is kept of the request.
     _charge: Option<Charge>,
 }
 
 /// Requests in the engine's hands by their slot, the others by a number of ours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum FlowKey {
     Slot(u64),
     Refused(u64),
 }
 
 /// Who may write.
-enum Lane {
+enum WriteTurn {
     /// The first of the line.
     Line,
     /// The first of what is ordered.
     Ordered,
-    Flow(Key),
+    Flow(FlowKey),
     /// The stream ends here.
-    End(Status),
+    End(GrpcStatus),
 }
 
 /// A message to be written, or the status with which the stream ends.
-pub(super) struct Outgoing {
-    pub(super) message: Rendering,
+pub(super) struct OutgoingMessage {
+    pub(super) message: RenderFuture,
     /// For when it is written.
-    pub(super) receipt: Option<Receipt>,
-    pub(super) stations: Option<Rc<Stations>>,
+    pub(super) receipt: Option<CreditRefund>,
+    pub(super) stations: Option<Rc<CallTrace>>,
 }
 
 /// What a response was paid with.
-pub(super) struct Receipt {
+pub(super) struct CreditRefund {
     credits: Arc<Credits>,
     bytes: u64,
 }
 
-impl Receipt {
+impl CreditRefund {
     pub(super) fn refund(self) {
         self.credits.refund(self.bytes);
     }
 }
 
-pub(super) struct Traffic<F> {
-    flows: BTreeMap<Key, Flow<F>>,
-    line: VecDeque<Key>,
+pub(super) struct StreamScheduler<F> {
+    flows: BTreeMap<FlowKey, StreamFlow<F>>,
+    line: VecDeque<FlowKey>,
     /// The line is among the ready.
     is_line_ready: bool,
     /// Of decoupled models under preserve-ordering: whose item is written when, one entry for each. Among the ready unless empty.
-    ordered: VecDeque<Key>,
-    ready: VecDeque<Lane>,
+    ordered: VecDeque<FlowKey>,
+    ready: VecDeque<WriteTurn>,
     waiting_count: usize,
     refused_count: u64,
     ends_at_error: bool,
@@ -114,9 +114,9 @@ pub(super) struct Traffic<F> {
     has_changed: bool,
 }
 
-impl<F: Airborne> Traffic<F> {
-    pub(super) fn new(ends_at_error: bool) -> Traffic<F> {
-        Traffic {
+impl<F: EngineRequest> StreamScheduler<F> {
+    pub(super) fn new(ends_at_error: bool) -> StreamScheduler<F> {
+        StreamScheduler {
             flows: BTreeMap::new(),
             line: VecDeque::new(),
             is_line_ready: false,
@@ -156,9 +156,9 @@ impl<F: Airborne> Traffic<F> {
     }
 
     /// The client's next request.
-    pub(super) fn add(&mut self, streamed: Streamed<F>) {
-        let mut flow = Flow {
-            caption: Caption {
+    pub(super) fn add(&mut self, streamed: StreamedRequest<F>) {
+        let mut flow = StreamFlow {
+            caption: ResponseHead {
                 id: streamed.id,
                 model_name: streamed.model_name,
                 model_version: streamed.model_version,
@@ -175,23 +175,23 @@ impl<F: Airborne> Traffic<F> {
         };
         let key = match streamed.flight {
             Ok(flight) => {
-                let key = Key::Slot(flight.slot());
+                let key = FlowKey::Slot(flight.slot());
                 flow.credits = flight.credits().cloned();
                 flow.flight = Some(flight);
                 key
             }
             Err(status) => {
-                flow.items.push_back(Item::Refused(status));
+                flow.items.push_back(StreamItem::Refused(status));
                 self.waiting_count += 1;
                 self.refused_count += 1;
-                Key::Refused(self.refused_count)
+                FlowKey::Refused(self.refused_count)
             }
         };
         let is_refused = flow.flight.is_none();
         if !flow.is_decoupled {
             self.line.push_back(key);
         } else if is_refused {
-            self.ready.push_back(Lane::Flow(key));
+            self.ready.push_back(WriteTurn::Flow(key));
         }
         self.flows.insert(key, flow);
         self.look_at_line();
@@ -205,7 +205,7 @@ impl<F: Airborne> Traffic<F> {
             outcome,
             is_final,
         } = delivery;
-        let key = Key::Slot(slot);
+        let key = FlowKey::Slot(slot);
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
@@ -222,8 +222,8 @@ impl<F: Airborne> Traffic<F> {
         }
         let had_items = !flow.items.is_empty();
         match outcome {
-            Some(outcome) => flow.items.push_back(Item::Outcome(outcome, is_final)),
-            None if is_final && flow.wants_empty_final => flow.items.push_back(Item::Empty),
+            Some(outcome) => flow.items.push_back(StreamItem::Outcome(outcome, is_final)),
+            None if is_final && flow.wants_empty_final => flow.items.push_back(StreamItem::Empty),
             None => {
                 if is_final && !had_items {
                     self.flows.remove(&key);
@@ -234,23 +234,28 @@ impl<F: Airborne> Traffic<F> {
         self.waiting_count += 1;
         if flow.is_ordered {
             if self.ordered.is_empty() {
-                self.ready.push_back(Lane::Ordered);
+                self.ready.push_back(WriteTurn::Ordered);
             }
             self.ordered.push_back(key);
         } else if !had_items {
-            self.ready.push_back(Lane::Flow(key));
+            self.ready.push_back(WriteTurn::Flow(key));
         }
     }
 
     /// A one-to-one model has one response, which leaves when the request is complete. Of several the first is passed on, as upstream.
-    fn book_in_line(&mut self, key: Key, outcome: Option<Result<Response, Error>>, is_final: bool) {
+    fn book_in_line(
+        &mut self,
+        key: FlowKey,
+        outcome: Option<Result<Response, Error>>,
+        is_final: bool,
+    ) {
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
         };
         if let Some(outcome) = outcome
             && flow.items.is_empty()
         {
-            flow.items.push_back(Item::Outcome(outcome, true));
+            flow.items.push_back(StreamItem::Outcome(outcome, true));
             self.waiting_count += 1;
         }
         if !is_final {
@@ -258,15 +263,15 @@ impl<F: Airborne> Traffic<F> {
         }
         if flow.items.is_empty() {
             let error = Error::internal("expected a single response, got 0");
-            flow.items.push_back(Item::Outcome(Err(error), true));
+            flow.items.push_back(StreamItem::Outcome(Err(error), true));
             self.waiting_count += 1;
         }
         if self.ends_at_error
-            && let Some(Item::Outcome(Err(error), _)) = flow.items.front()
+            && let Some(StreamItem::Outcome(Err(error), _)) = flow.items.front()
         {
             // Whoever is in front of it in the line does not matter.
-            let status = Status::from(error.clone());
-            self.ready.push_back(Lane::End(status));
+            let status = GrpcStatus::from(error.clone());
+            self.ready.push_back(WriteTurn::End(status));
         }
         self.look_at_line();
     }
@@ -276,32 +281,32 @@ impl<F: Airborne> Traffic<F> {
         let first = self.line.front().and_then(|key| self.flows.get(key));
         if !self.is_line_ready && first.is_some_and(|flow| flow.flight.is_none()) {
             self.is_line_ready = true;
-            self.ready.push_back(Lane::Line);
+            self.ready.push_back(WriteTurn::Line);
         }
     }
 
     /// The next message to be written; none if there is nothing yet.
-    pub(super) fn next(&mut self) -> Option<Outgoing> {
+    pub(super) fn next(&mut self) -> Option<OutgoingMessage> {
         let key = match self.ready.pop_front()? {
-            Lane::End(status) => {
-                return Some(Outgoing {
-                    message: Rendering::Ready(Err(status)),
+            WriteTurn::End(status) => {
+                return Some(OutgoingMessage {
+                    message: RenderFuture::Ready(Err(status)),
                     receipt: None,
                     stations: None,
                 });
             }
-            Lane::Line => {
+            WriteTurn::Line => {
                 self.is_line_ready = false;
                 self.line.pop_front()?
             }
-            Lane::Ordered => {
+            WriteTurn::Ordered => {
                 let key = self.ordered.pop_front()?;
                 if !self.ordered.is_empty() {
-                    self.ready.push_back(Lane::Ordered);
+                    self.ready.push_back(WriteTurn::Ordered);
                 }
                 key
             }
-            Lane::Flow(key) => key,
+            WriteTurn::Flow(key) => key,
         };
         let flow = self.flows.get_mut(&key)?;
         let item = flow.items.pop_front()?;
@@ -310,7 +315,7 @@ impl<F: Airborne> Traffic<F> {
         let outgoing = flow.send(item, self.ends_at_error);
         if !flow.items.is_empty() {
             if !flow.is_ordered {
-                self.ready.push_back(Lane::Flow(key));
+                self.ready.push_back(WriteTurn::Flow(key));
             }
         } else if flow.flight.is_none() {
             self.flows.remove(&key);
@@ -320,16 +325,16 @@ impl<F: Airborne> Traffic<F> {
     }
 }
 
-impl<F: Airborne> Flow<F> {
-    fn send(&self, item: Item, ends_at_error: bool) -> Outgoing {
+impl<F: EngineRequest> StreamFlow<F> {
+    fn send(&self, item: StreamItem, ends_at_error: bool) -> OutgoingMessage {
         let receipt = match (&item, &self.credits) {
-            (Item::Outcome(outcome, false), Some(credits)) => Some(Receipt {
+            (StreamItem::Outcome(outcome, false), Some(credits)) => Some(CreditRefund {
                 credits: Arc::clone(credits),
                 bytes: outcome.as_ref().map_or(0, Response::byte_size),
             }),
             _ => None,
         };
-        Outgoing {
+        OutgoingMessage {
             message: self.caption.message(item, ends_at_error),
             receipt,
             stations: self.stations.clone(),
@@ -344,14 +349,14 @@ mod tests {
 
     use super::*;
     use crate::grpc::frame::PREFIX_BYTES;
-    use crate::grpc::status::Code;
+    use crate::grpc::status::GrpcCode;
 
     struct Fake {
         slot: u64,
         credits: Option<Arc<Credits>>,
     }
 
-    impl Airborne for Fake {
+    impl EngineRequest for Fake {
         fn slot(&self) -> u64 {
             self.slot
         }
@@ -363,15 +368,15 @@ mod tests {
         fn note_final(&mut self) {}
     }
 
-    fn streamed(flight: Result<u64, &'static str>, is_decoupled: bool) -> Streamed<Fake> {
+    fn streamed(flight: Result<u64, &'static str>, is_decoupled: bool) -> StreamedRequest<Fake> {
         let id = flight.map_or_else(str::to_owned, |slot| slot.to_string());
-        Streamed {
+        StreamedRequest {
             flight: flight
                 .map(|slot| Fake {
                     slot,
                     credits: is_decoupled.then(|| Arc::new(Credits::default())),
                 })
-                .map_err(|text| Status::new(Code::InvalidArgument, text)),
+                .map_err(|text| GrpcStatus::new(GrpcCode::InvalidArgument, text)),
             id: id.into(),
             model_name: "m".into(),
             model_version: "".into(),
@@ -394,15 +399,15 @@ mod tests {
     }
 
     /// Everything that is due, as "id: text", and what ends the stream as it is.
-    fn written(traffic: &mut Traffic<Fake>) -> Vec<String> {
+    fn written(traffic: &mut StreamScheduler<Fake>) -> Vec<String> {
         let mut rows = Vec::new();
         while let Some(outgoing) = traffic.next() {
             if let Some(receipt) = outgoing.receipt {
                 receipt.refund();
             }
             let rendered = match outgoing.message {
-                Rendering::Ready(rendered) => rendered,
-                Rendering::Long(long) => long.render(),
+                RenderFuture::Ready(rendered) => rendered,
+                RenderFuture::Long(long) => long.render(),
             };
             rows.push(match rendered {
                 Ok(pieces) => {
@@ -419,7 +424,7 @@ mod tests {
 
     #[test]
     fn the_line_keeps_its_order_and_holds_nobody_else_up() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         traffic.add(streamed(Ok(1), false));
         traffic.add(streamed(Err("refused"), false));
         traffic.add(streamed(Ok(3), false));
@@ -438,7 +443,7 @@ mod tests {
 
     #[test]
     fn decoupled_requests_take_turns() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         let rows = [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (2, "b2")];
         traffic.add(streamed(Ok(1), true));
         traffic.add(streamed(Ok(2), true));
@@ -459,9 +464,9 @@ mod tests {
 
     #[test]
     fn under_preserve_ordering_nobody_overtakes() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         for slot in [1, 2] {
-            traffic.add(Streamed {
+            traffic.add(StreamedRequest {
                 is_ordered: true,
                 wants_empty_final: slot == 1,
                 ..streamed(Ok(slot), true)
@@ -491,8 +496,8 @@ mod tests {
     #[test]
     fn empty_ends_are_shown_to_who_asks() {
         for (wants_empty_final, expected) in [(true, &["1: "][..]), (false, &[])] {
-            let mut traffic = Traffic::new(false);
-            traffic.add(Streamed {
+            let mut traffic = StreamScheduler::new(false);
+            traffic.add(StreamedRequest {
                 wants_empty_final,
                 ..streamed(Ok(1), true)
             });
@@ -504,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_failed_inference_ends_the_stream_if_asked_to() {
-        let mut traffic = Traffic::new(true);
+        let mut traffic = StreamScheduler::new(true);
         traffic.add(streamed(Err("refused"), false));
         traffic.add(streamed(Ok(1), false));
         traffic.add(streamed(Ok(2), false));
@@ -512,7 +517,7 @@ mod tests {
         // Not in line: it ends the stream all the same.
         traffic.book(delivery(2, Some("failed"), true));
         assert_eq!(written(&mut traffic), ["end: failed"]);
-        let mut traffic = Traffic::new(true);
+        let mut traffic = StreamScheduler::new(true);
         traffic.add(streamed(Ok(3), true));
         traffic.book(delivery(3, Some("failed"), false));
         assert_eq!(written(&mut traffic), ["end: failed"]);
@@ -520,7 +525,7 @@ mod tests {
 
     #[test]
     fn one_to_one_models_have_one_response() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         for slot in [1, 2] {
             traffic.add(streamed(Ok(slot), false));
         }
@@ -536,7 +541,7 @@ mod tests {
 
     #[test]
     fn what_is_not_read_bounds_what_is_taken_in() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         for slot in 0..REQUESTS_MAX as u64 {
             assert!(traffic.has_room());
             traffic.add(streamed(Ok(slot), false));
@@ -547,7 +552,7 @@ mod tests {
         assert_eq!(written(&mut traffic).len(), 1);
         assert!(traffic.has_room());
 
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         traffic.add(streamed(Ok(1), true));
         for _ in 0..WAITING_MAX {
             assert!(traffic.has_room());
@@ -558,7 +563,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_paid_back() {
-        let mut traffic = Traffic::new(false);
+        let mut traffic = StreamScheduler::new(false);
         let request = streamed(Ok(1), true);
         let credits = Arc::clone(request.flight.as_ref().ok().unwrap().credits().unwrap());
         traffic.add(request);

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{Closed, Connection, Waiting};
+use super::{ConnectionClosed, HttpConnection, WaitReason};
 use crate::http::answer::version_text;
 use crate::shard::Timer;
 
@@ -23,7 +23,7 @@ const LEADING_ZERO: &[u8] = b"0";
 
 /// What can be sent before the next part of an answer is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ahead {
+pub(super) enum SendAhead {
     Nothing,
     /// The version of an answer; here to a request of version 1.0.
     Version {
@@ -33,12 +33,12 @@ pub(super) enum Ahead {
     ChunkSize,
 }
 
-impl Connection {
+impl HttpConnection {
     /// Waits for `reply` as long as the client can be written to.
     pub(super) async fn await_half_closed<F: Future>(
         &mut self,
         mut reply: Pin<&mut F>,
-    ) -> Result<F::Output, Closed> {
+    ) -> Result<F::Output, ConnectionClosed> {
         // What is there already is about to be written, and need not be announced.
         let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
         if let Poll::Ready(outcome) = first {
@@ -57,25 +57,25 @@ impl Connection {
                 return Ok(outcome);
             }
             if conch_net::is_reset(self.stream.socket()) {
-                return Err(Closed);
+                return Err(ConnectionClosed);
             }
             pause = (pause * 2).min(LOOK_MAX);
         }
     }
 
-    async fn send_ahead(&mut self) -> Result<(), Closed> {
+    async fn send_ahead(&mut self) -> Result<(), ConnectionClosed> {
         let ahead = match self.ahead {
-            Ahead::Nothing => return Ok(()),
-            Ahead::Version { is_version_1_0 } => {
+            SendAhead::Nothing => return Ok(()),
+            SendAhead::Version { is_version_1_0 } => {
                 // Once for the answer, however often it is waited for.
                 self.version_is_sent = true;
-                self.ahead = Ahead::Nothing;
+                self.ahead = SendAhead::Nothing;
                 version_text(is_version_1_0)
             }
-            Ahead::ChunkSize => LEADING_ZERO,
+            SendAhead::ChunkSize => LEADING_ZERO,
         };
         let outcome = self.send_bytes(ahead).await;
-        self.presence.wait(Waiting::Busy, 0);
+        self.presence.wait(WaitReason::Busy, 0);
         outcome
     }
 }

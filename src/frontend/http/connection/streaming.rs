@@ -4,9 +4,9 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::task::{Context, Poll};
 
-use super::half_closed::Ahead;
-use super::{COPIED_BYTES_MAX, Closed, Connection, Outline, Waiting};
-use crate::http::answer::{Answer, Delimiting};
+use super::half_closed::SendAhead;
+use super::{COPIED_BYTES_MAX, ConnectionClosed, HttpConnection, RequestMeta, WaitReason};
+use crate::http::answer::{BodyDelimiter, HttpResponse};
 use crate::shard::breathe;
 
 /// Collected pieces before they are sent: some 300 us of the shard's time.
@@ -14,7 +14,7 @@ const COLLECTED_BYTES_MAX: usize = 32 << 10;
 const COLLECTED_COUNT_MAX: usize = 64;
 
 /// Where the pieces of a body come from. Dropped before its end when the client is gone.
-pub(crate) trait Source {
+pub(crate) trait BodySource {
     /// Appends the next piece to the empty `target`; false at the end. A piece is never empty.
     fn poll_piece(&mut self, context: &mut Context<'_>, target: &mut Vec<u8>) -> Poll<bool>;
 
@@ -24,7 +24,7 @@ pub(crate) trait Source {
 
 /// What was collected at once.
 #[derive(Default)]
-struct Collected {
+struct CollectedPieces {
     count: usize,
     /// A last piece that is too large to be copied.
     large: Option<Vec<u8>>,
@@ -33,23 +33,23 @@ struct Collected {
     is_all: bool,
 }
 
-impl Connection {
+impl HttpConnection {
     /// Makes `source` the body of the answer that the service is about to return: of that only the head is sent.
-    pub(crate) fn stream_from(&mut self, source: impl Source + 'static) {
+    pub(crate) fn stream_from(&mut self, source: impl BodySource + 'static) {
         self.source = Some(Box::new(source));
     }
 
     /// Sends an answer's head and then what comes from `source`, until its end or until the client goes away.
     pub(super) async fn send_stream(
         &mut self,
-        answer: &Answer,
-        mut source: Box<dyn Source>,
-        outline: &Outline,
+        answer: &HttpResponse,
+        mut source: Box<dyn BodySource>,
+        outline: &RequestMeta,
         closes: bool,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ConnectionClosed> {
         let (delimiting, is_chunked) = match outline.is_version_1_0 {
-            true => (Delimiting::Close, false),
-            false => (Delimiting::Chunked, true),
+            true => (BodyDelimiter::Close, false),
+            false => (BodyDelimiter::Chunked, true),
         };
         self.note_sending();
         self.write_head(answer, outline, closes, delimiting);
@@ -68,9 +68,9 @@ impl Connection {
                 None => self.flush().await?,
             }
             if is_chunked {
-                self.ahead = Ahead::ChunkSize;
+                self.ahead = SendAhead::ChunkSize;
             }
-            self.presence.wait(Waiting::Busy, 0);
+            self.presence.wait(WaitReason::Busy, 0);
             source.note_sent();
             if collected.is_over {
                 return Ok(());
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Sends what is collected, and `piece` behind it.
-    async fn send_large(&mut self, piece: &[u8], is_chunked: bool) -> Result<(), Closed> {
+    async fn send_large(&mut self, piece: &[u8], is_chunked: bool) -> Result<(), ConnectionClosed> {
         let out = std::mem::take(&mut self.out);
         let tail: &[u8] = if is_chunked { b"\r\n" } else { b"" };
         let mut pieces = [IoSlice::new(&out), IoSlice::new(piece), IoSlice::new(tail)];
@@ -95,13 +95,13 @@ impl Connection {
 
 /// Takes what is there; ready if that is anything.
 fn collect(
-    source: &mut dyn Source,
+    source: &mut dyn BodySource,
     context: &mut Context<'_>,
     piece: &mut Vec<u8>,
     out: &mut Vec<u8>,
     is_chunked: bool,
-) -> Poll<Collected> {
-    let mut collected = Collected::default();
+) -> Poll<CollectedPieces> {
+    let mut collected = CollectedPieces::default();
     while collected.count < COLLECTED_COUNT_MAX && out.len() < COLLECTED_BYTES_MAX {
         piece.clear();
         match source.poll_piece(context, piece) {
@@ -148,7 +148,7 @@ mod tests {
     /// Lengths of pieces; none where it waits once.
     struct Fake(VecDeque<Option<usize>>);
 
-    impl Source for Fake {
+    impl BodySource for Fake {
         fn poll_piece(&mut self, _: &mut Context<'_>, target: &mut Vec<u8>) -> Poll<bool> {
             assert!(target.is_empty());
             match self.0.pop_front() {

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::io;
 
-use crate::shard::{Stream, breathe};
+use crate::shard::{ShardStream, breathe};
 
 /// Bytes taken in or sent in one turn: some 100 us.
 const TURN_BYTES: usize = 512 << 10;
@@ -15,15 +15,15 @@ pub(super) const REQUEST_BYTES: usize = 8 << 10;
 
 /// What has been done since the task last waited.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct WorkBudget {
     bytes: usize,
 }
 
-impl Turn {
+impl WorkBudget {
     /// Receives into `room`; 0 is the end of the stream.
     pub(super) async fn receive(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ShardStream,
         room: &mut [u8],
     ) -> io::Result<usize> {
         let count = poll_fn(|context| {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn whoever_never_waits_is_made_to() {
-        let mut turn = Turn::default();
+        let mut turn = WorkBudget::default();
         let mut over_after = |bytes| (1..).find(|_| turn.is_over_after(bytes)).unwrap();
         assert_eq!(over_after(REQUEST_BYTES), TURN_BYTES / REQUEST_BYTES);
         assert_eq!(over_after(TURN_BYTES - 1), 2);

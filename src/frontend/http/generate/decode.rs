@@ -6,32 +6,32 @@
 
 use std::sync::Arc;
 
-use conch_config::{DataType, Model, TensorSpec};
-use conch_engine::admit::Prefix;
+use conch_config::{DataType, ResolvedConfig, TensorSpec};
+use conch_engine::admit::RequestIdPrefix;
 use conch_engine::{Draft, DraftInput, Error, Parameter, Shape};
-use conch_memory::{Block, View, try_push, try_text};
+use conch_memory::{Block, ByteView, try_push, try_text};
 use smallvec::SmallVec;
 
-use crate::http::infer::decode::{Limits, parameter_value};
-use crate::http::json::{Document, Value, tensor, within};
+use crate::http::infer::decode::{JsonLimits, parameter_value};
+use crate::http::json::{JsonDocument, JsonValue, tensor, within};
 use crate::http::repository::too_long;
 
 /// The member whose members count as if they stood outside of it.
 const NESTED: &str = "parameters";
 
 /// A tensor of input `index` of the model.
-struct Given {
+struct GivenTensor {
     index: usize,
     shape: Shape,
-    data: View,
+    data: ByteView,
 }
 
 /// A decoded request.
-pub(super) struct Decoded {
-    config: Arc<Model>,
+pub(super) struct GenerateRequest {
+    config: Arc<ResolvedConfig>,
     id: Box<str>,
     parameters: Vec<Parameter>,
-    inputs: SmallVec<[Given; 4]>,
+    inputs: SmallVec<[GivenTensor; 4]>,
 }
 
 /// Decodes `body` for a model with `config`. `limits` bound the tensors together.
@@ -39,22 +39,22 @@ pub(super) struct Decoded {
 /// # Errors
 /// In upstream's words and codes.
 pub(super) fn decode(
-    body: View,
-    config: &Arc<Model>,
-    limits: Limits,
-) -> Result<Box<Decoded>, Error> {
+    body: ByteView,
+    config: &Arc<ResolvedConfig>,
+    limits: JsonLimits,
+) -> Result<Box<GenerateRequest>, Error> {
     let input_bytes_max = limits.input_bytes_max;
     if body.len() as u64 > input_bytes_max {
         return Err(too_long(body.len() as u64, input_bytes_max));
     }
-    let document = Document::parse_flat(body)?;
+    let document = JsonDocument::parse_flat(body)?;
     let root = document.root();
     let id = match root.find("id") {
         Some(id) => id.as_str().map_err(within("Unable to parse 'id'"))?,
         None => "",
     };
-    let mut reading = Reading {
-        decoded: Box::new(Decoded {
+    let mut reading = GenerateReader {
+        decoded: Box::new(GenerateRequest {
             config: Arc::clone(config),
             id: try_text(id)?,
             parameters: Vec::new(),
@@ -67,7 +67,7 @@ pub(super) fn decode(
     Ok(reading.decoded)
 }
 
-impl Decoded {
+impl GenerateRequest {
     /// The draft for the engine. Tensors and parameters move out: call it once.
     pub(super) fn draft(&mut self) -> Draft<'_> {
         let given = std::mem::take(&mut self.inputs);
@@ -76,7 +76,7 @@ impl Decoded {
             parameters: std::mem::take(&mut self.parameters),
             ..Draft::default()
         };
-        for Given { index, shape, data } in given {
+        for GivenTensor { index, shape, data } in given {
             let spec = self
                 .config
                 .inputs
@@ -101,15 +101,15 @@ impl Decoded {
     }
 }
 
-struct Reading {
-    decoded: Box<Decoded>,
+struct GenerateReader {
+    decoded: Box<GenerateRequest>,
     /// Bytes of all tensors so far.
     used_bytes: u64,
-    limits: Limits,
+    limits: JsonLimits,
 }
 
-impl Reading {
-    fn read_object(&mut self, object: Value<'_>, is_root: bool) -> Result<(), Error> {
+impl GenerateReader {
+    fn read_object(&mut self, object: JsonValue<'_>, is_root: bool) -> Result<(), Error> {
         if !object.is_object() {
             return Err(Error::internal("attempt to get members for non-object"));
         }
@@ -125,7 +125,7 @@ impl Reading {
         Ok(())
     }
 
-    fn read_nested(&mut self, value: Value<'_>) -> Result<(), Error> {
+    fn read_nested(&mut self, value: JsonValue<'_>) -> Result<(), Error> {
         if self.decoded.config.input(NESTED).is_some() {
             return Err(Error::invalid(format!(
                 "Keyword '{NESTED}' for nested schema also given as input tensor name"
@@ -140,7 +140,12 @@ impl Reading {
         self.read_object(value, false).map_err(within(&context))
     }
 
-    fn read_member(&mut self, name: &str, value: Value<'_>, is_first: bool) -> Result<(), Error> {
+    fn read_member(
+        &mut self,
+        name: &str,
+        value: JsonValue<'_>,
+        is_first: bool,
+    ) -> Result<(), Error> {
         let config = Arc::clone(&self.decoded.config);
         let Some((index, spec)) = config.input(name) else {
             if !is_first {
@@ -156,21 +161,21 @@ impl Reading {
         if self.decoded.inputs.iter().any(|known| known.index == index) {
             return Err(Error::invalid(format!(
                 "{}input '{name}' already exists in request",
-                Prefix(&self.decoded.id)
+                RequestIdPrefix(&self.decoded.id)
             )));
         }
-        self.decoded.inputs.push(Given { index, shape, data });
+        self.decoded.inputs.push(GivenTensor { index, shape, data });
         Ok(())
     }
 
     fn read_tensor(
         &mut self,
-        config: &Model,
+        config: &ResolvedConfig,
         spec: &TensorSpec,
-        value: Value<'_>,
-    ) -> Result<(Shape, View), Error> {
+        value: JsonValue<'_>,
+    ) -> Result<(Shape, ByteView), Error> {
         let name = &*spec.name;
-        let text = Source::of(value);
+        let text = ElementSource::of(value);
         let count = text.outer_count();
         let size = match spec.data_type.element_bytes() {
             None => text.bytes_size()?,
@@ -194,28 +199,28 @@ impl Reading {
         })?;
         let mut block = Block::try_with_capacity(size)?;
         text.read(spec, count, &mut block, self.limits.strict_integers)?;
-        Ok((shape, View::from(block)))
+        Ok((shape, ByteView::from(block)))
     }
 }
 
 /// A tensor's elements as they stand in the request: an array, or one element alone.
-enum Source<'d> {
+enum ElementSource<'d> {
     Text(&'d [u8]),
     /// The content of one string.
     Bytes(&'d [u8]),
 }
 
-impl<'d> Source<'d> {
-    fn of(value: Value<'d>) -> Source<'d> {
+impl<'d> ElementSource<'d> {
+    fn of(value: JsonValue<'d>) -> ElementSource<'d> {
         match (value.bytes(), value.literal()) {
-            (Some(bytes), _) => Source::Bytes(bytes),
-            (None, text) => Source::Text(text.unwrap_or(b"null")),
+            (Some(bytes), _) => ElementSource::Bytes(bytes),
+            (None, text) => ElementSource::Text(text.unwrap_or(b"null")),
         }
     }
 
     fn outer_count(&self) -> usize {
         match self {
-            Source::Text(text) if text.starts_with(b"[") => tensor::outer_count(text),
+            ElementSource::Text(text) if text.starts_with(b"[") => tensor::outer_count(text),
             _ => 1,
         }
     }
@@ -223,8 +228,8 @@ impl<'d> Source<'d> {
     /// Bytes that it takes as a BYTES tensor.
     fn bytes_size(&self) -> Result<usize, Error> {
         match self {
-            Source::Text(text) => tensor::bytes_size(text),
-            Source::Bytes(bytes) => Ok(4 + bytes.len()),
+            ElementSource::Text(text) => tensor::bytes_size(text),
+            ElementSource::Bytes(bytes) => Ok(4 + bytes.len()),
         }
     }
 
@@ -236,7 +241,7 @@ impl<'d> Source<'d> {
         is_strict: bool,
     ) -> Result<(), Error> {
         match (self, spec.data_type) {
-            (Source::Bytes(bytes), DataType::Bytes) => {
+            (ElementSource::Bytes(bytes), DataType::Bytes) => {
                 let length = u32::try_from(bytes.len())
                     .map_err(|_| Error::invalid("a string is too long for a tensor"))?;
                 target.extend_from_slice(&length.to_le_bytes());
@@ -244,10 +249,10 @@ impl<'d> Source<'d> {
                 Ok(())
             }
             // No other type takes a string, whatever it holds.
-            (Source::Bytes(_), data_type) => {
+            (ElementSource::Bytes(_), data_type) => {
                 tensor::read(br#""""#, &spec.name, data_type, count, target, is_strict)
             }
-            (Source::Text(text), data_type) => {
+            (ElementSource::Text(text), data_type) => {
                 tensor::read(text, &spec.name, data_type, count, target, is_strict)
             }
         }

@@ -12,7 +12,7 @@ const EVENT_HEAD: &[u8] = b"data: ";
 const EVENT_TAIL: &[u8] = b"\n\n";
 
 /// A member of the object.
-enum Member<'a> {
+enum ObjectMember<'a> {
     Text(&'a str),
     Version(i64),
     Parameter(&'a ParameterValue),
@@ -58,23 +58,26 @@ pub(super) fn write_error(target: &mut Vec<u8>, error: &Error) {
 
 fn write_response(target: &mut Vec<u8>, response: &Response, id: &str) -> Result<(), Error> {
     try_reserve(target, text_bytes(id, response))?;
-    let mut members: SmallVec<[(&str, Member<'_>); 8]> = SmallVec::new();
+    let mut members: SmallVec<[(&str, ObjectMember<'_>); 8]> = SmallVec::new();
     if !id.is_empty() {
-        members.push(("id", Member::Text(id)));
+        members.push(("id", ObjectMember::Text(id)));
     }
-    members.push(("model_name", Member::Text(&response.model.name)));
-    members.push(("model_version", Member::Version(response.model.version)));
+    members.push(("model_name", ObjectMember::Text(&response.model.name)));
+    members.push((
+        "model_version",
+        ObjectMember::Version(response.model.version),
+    ));
     members.extend(
         response
             .parameters
             .iter()
-            .map(|parameter| (&*parameter.name, Member::Parameter(&parameter.value))),
+            .map(|parameter| (&*parameter.name, ObjectMember::Parameter(&parameter.value))),
     );
     members.extend(
         response
             .outputs
             .iter()
-            .map(|output| (&*output.name, Member::Output(output))),
+            .map(|output| (&*output.name, ObjectMember::Output(output))),
     );
     // Of two with one name the first counts, and the sort keeps their order.
     members.sort_by_key(|(name, _)| *name);
@@ -84,15 +87,17 @@ fn write_response(target: &mut Vec<u8>, response: &Response, id: &str) -> Result
         write::string(target, name.as_bytes());
         target.push(b':');
         match member {
-            Member::Text(text) => write::string(target, text.as_bytes()),
-            Member::Version(version) => {
+            ObjectMember::Text(text) => write::string(target, text.as_bytes()),
+            ObjectMember::Version(version) => {
                 target.push(b'"');
                 write::signed(target, *version);
                 target.push(b'"');
             }
-            Member::Parameter(value) => write_parameter(target, value),
-            Member::Output(output) if element_count(output)? == 1 => write_data(target, output)?,
-            Member::Output(output) => {
+            ObjectMember::Parameter(value) => write_parameter(target, value),
+            ObjectMember::Output(output) if element_count(output)? == 1 => {
+                write_data(target, output)?
+            }
+            ObjectMember::Output(output) => {
                 target.push(b'[');
                 write_data(target, output)?;
                 target.push(b']');
@@ -107,9 +112,9 @@ fn write_response(target: &mut Vec<u8>, response: &Response, id: &str) -> Result
 mod tests {
     use std::sync::Arc;
 
-    use conch_config::{DataType, Model, normalize, parse_text};
+    use conch_config::{DataType, ResolvedConfig, normalize, parse_text};
     use conch_engine::{ModelVersion, Parameter};
-    use conch_memory::View;
+    use conch_memory::ByteView;
 
     use super::*;
 
@@ -124,7 +129,7 @@ mod tests {
             name: name.into(),
             data_type,
             shape: shape.iter().copied().collect(),
-            data: View::copy_of(bytes),
+            data: ByteView::copy_of(bytes),
         }
     }
 
@@ -135,7 +140,7 @@ mod tests {
     ) -> (String, Option<Code>) {
         let mut message = parse_text("config.pbtxt", CONFIG).unwrap();
         normalize(&mut message);
-        let config = Model::from_message(message).unwrap();
+        let config = ResolvedConfig::from_message(message).unwrap();
         let response = Response {
             model: Arc::new(ModelVersion::new("m".into(), 3, Arc::new(config), 1, 1)),
             outputs: outputs.into_iter().collect(),

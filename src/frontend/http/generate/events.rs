@@ -8,17 +8,17 @@ use std::task::{Context, Poll, ready};
 use conch_engine::{Code, Delivery, Error, Response};
 
 use super::encode::write_event;
-use crate::http::connection::Source;
+use crate::http::connection::BodySource;
 use crate::http::deadline;
 use crate::http::infer::encode::OFFLOAD_FROM_BYTES;
-use crate::shard::{Flight, Shard, Timer, Tray};
+use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer};
 
 /// The tail of an answer: what has come after the first event, and what is still to come. Dropping it cancels the request.
-pub(super) struct Events {
+pub(super) struct EventStream {
     shard: Rc<Shard>,
-    tray: Rc<Tray>,
+    tray: Rc<ResponseQueue>,
     /// None once its time is over.
-    flight: Option<Flight>,
+    flight: Option<StreamRequest>,
     deadline: Option<Timer>,
     id: Rc<str>,
     /// The first event, which had to be known before the answer's head.
@@ -28,15 +28,20 @@ pub(super) struct Events {
     /// Bytes of the responses that are written but not yet paid back.
     unpaid: Vec<u64>,
     /// A large response in the making.
-    making: Option<Making>,
+    making: Option<EventFuture>,
 }
 
 /// Yields an event, and the code if it tells of an error.
-type Making = Pin<Box<dyn Future<Output = (Vec<u8>, Option<Code>)>>>;
+type EventFuture = Pin<Box<dyn Future<Output = (Vec<u8>, Option<Code>)>>>;
 
-impl Events {
-    pub(super) fn new(shard: &Rc<Shard>, tray: Rc<Tray>, flight: Flight, id: Box<str>) -> Events {
-        Events {
+impl EventStream {
+    pub(super) fn new(
+        shard: &Rc<Shard>,
+        tray: Rc<ResponseQueue>,
+        flight: StreamRequest,
+        id: Box<str>,
+    ) -> EventStream {
+        EventStream {
             shard: Rc::clone(shard),
             tray,
             flight: Some(flight),
@@ -50,7 +55,7 @@ impl Events {
     }
 
     /// Cancels the request then, with an event that says so.
-    pub(super) fn until(mut self, deadline_ns: Option<u64>) -> Events {
+    pub(super) fn until(mut self, deadline_ns: Option<u64>) -> EventStream {
         self.deadline = deadline_ns.map(Timer::at);
         self
     }
@@ -106,7 +111,7 @@ impl Events {
     fn book(&mut self, delivery: Delivery) -> Option<Result<Response, Error>> {
         let flight = self.flight.as_mut();
         if delivery.is_final {
-            flight.into_iter().for_each(Flight::note_final);
+            flight.into_iter().for_each(StreamRequest::note_final);
             self.is_over = true;
         } else if let Some(outcome) = &delivery.outcome
             && flight.is_some_and(|flight| flight.credits().is_some())
@@ -117,7 +122,7 @@ impl Events {
         delivery.outcome
     }
 
-    fn make_aside(&self, outcome: Result<Response, Error>) -> Making {
+    fn make_aside(&self, outcome: Result<Response, Error>) -> EventFuture {
         let (shard, id) = (Rc::clone(&self.shard), Box::<str>::from(&*self.id));
         Box::pin(async move {
             let cost_bytes = outcome.as_ref().map_or(0, Response::byte_size);
@@ -131,7 +136,7 @@ impl Events {
     }
 }
 
-impl Source for Events {
+impl BodySource for EventStream {
     fn poll_piece(&mut self, context: &mut Context<'_>, target: &mut Vec<u8>) -> Poll<bool> {
         if let Some(first) = self.first.take()
             && !first.is_empty()
@@ -144,7 +149,7 @@ impl Source for Events {
     }
 
     fn note_sent(&mut self) {
-        if let Some(credits) = self.flight.as_ref().and_then(Flight::credits) {
+        if let Some(credits) = self.flight.as_ref().and_then(StreamRequest::credits) {
             for bytes in self.unpaid.drain(..) {
                 credits.refund(bytes);
             }

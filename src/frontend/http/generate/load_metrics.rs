@@ -23,17 +23,17 @@ pub(super) const WISH: &str = "endpoint-load-metrics-format";
 
 /// What that header may say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum LoadFormat {
     Text,
     Json,
 }
 
-impl Format {
+impl LoadFormat {
     /// None, with a line in the log, for what is not known.
-    pub(super) fn from_name(name: &[u8]) -> Option<Format> {
+    pub(super) fn from_name(name: &[u8]) -> Option<LoadFormat> {
         match name {
-            b"text" => Some(Format::Text),
-            b"json" => Some(Format::Json),
+            b"text" => Some(LoadFormat::Text),
+            b"json" => Some(LoadFormat::Json),
             _ => {
                 let name = name.escape_ascii();
                 complain(format_args!("orca_type is set to an invalid type: {name}"));
@@ -44,11 +44,11 @@ impl Format {
 }
 
 /// The header's value as of now; none, with a line in the log, if the metrics are not there.
-pub(super) async fn header(shard: &Rc<Shard>, format: Format) -> Option<Box<str>> {
+pub(super) async fn header(shard: &Rc<Shard>, format: LoadFormat) -> Option<Box<str>> {
     let server = Arc::clone(&shard.server);
     let load = shard
         .offload(METRICS_COST, move || {
-            Load::from_metrics(&server.metrics_text())
+            LoadReport::from_metrics(&server.metrics_text())
         })
         .await;
     if load.is_none() {
@@ -66,14 +66,14 @@ fn complain(what: std::fmt::Arguments<'_>) {
 }
 
 #[derive(Debug, PartialEq)]
-struct Load {
+struct LoadReport {
     utilization: f64,
     token_capacity: u64,
 }
 
-impl Load {
+impl LoadReport {
     /// Of several models with such metrics the last counts, as upstream.
-    fn from_metrics(text: &str) -> Option<Load> {
+    fn from_metrics(text: &str) -> Option<LoadReport> {
         let (mut max, mut used, mut tokens_per_block) = (None, None, None);
         for line in text.lines() {
             let Some((kind, value)) = sample(line) else {
@@ -87,20 +87,20 @@ impl Load {
             }
         }
         let (max, used, tokens_per_block) = (max?, used?, tokens_per_block?);
-        Some(Load {
+        Some(LoadReport {
             utilization: if max > 0.0 { used / max } else { 0.0 },
             // Saturates; blocks are counted, so it is whole.
             token_capacity: (max * tokens_per_block) as u64,
         })
     }
 
-    fn render(&self, format: Format) -> String {
+    fn render(&self, format: LoadFormat) -> String {
         match format {
-            Format::Text => format!(
+            LoadFormat::Text => format!(
                 "TEXT named_metrics.{UTILIZATION}={:.6}, named_metrics.{CAPACITY}={}",
                 self.utilization, self.token_capacity
             ),
-            Format::Json => {
+            LoadFormat::Json => {
                 let mut number = Vec::new();
                 write::double(&mut number, self.utilization);
                 format!(
@@ -150,13 +150,13 @@ mod tests {
             ("max", "12"),
             ("tokens_per", "64"),
         ]);
-        let load = Load::from_metrics(&text).unwrap();
+        let load = LoadReport::from_metrics(&text).unwrap();
         assert_eq!(
-            load.render(Format::Text),
+            load.render(LoadFormat::Text),
             "TEXT named_metrics.kv_cache_utilization=0.250000, named_metrics.max_token_capacity=768"
         );
         assert_eq!(
-            load.render(Format::Json),
+            load.render(LoadFormat::Json),
             r#"JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacity":768}}"#
         );
     }
@@ -169,7 +169,7 @@ mod tests {
             (&[("used", "NaN"), ("max", "12"), ("tokens_per", "1")], None),
             (
                 &[("used", "1"), ("max", "0"), ("tokens_per", "64")],
-                Some(Load {
+                Some(LoadReport {
                     utilization: 0.0,
                     token_capacity: 0,
                 }),
@@ -181,21 +181,25 @@ mod tests {
                     ("max", "4"),
                     ("tokens_per", "2"),
                 ],
-                Some(Load {
+                Some(LoadReport {
                     utilization: 0.5,
                     token_capacity: 8,
                 }),
             ),
         ] {
-            assert_eq!(Load::from_metrics(&metrics(rows)), expected, "{rows:?}");
+            assert_eq!(
+                LoadReport::from_metrics(&metrics(rows)),
+                expected,
+                "{rows:?}"
+            );
         }
-        assert_eq!(Load::from_metrics(""), None);
+        assert_eq!(LoadReport::from_metrics(""), None);
     }
 
     #[test]
     fn formats() {
-        assert_eq!(Format::from_name(b"text"), Some(Format::Text));
-        assert_eq!(Format::from_name(b"json"), Some(Format::Json));
-        assert_eq!(Format::from_name(b"TEXT"), None);
+        assert_eq!(LoadFormat::from_name(b"text"), Some(LoadFormat::Text));
+        assert_eq!(LoadFormat::from_name(b"json"), Some(LoadFormat::Json));
+        assert_eq!(LoadFormat::from_name(b"TEXT"), None);
     }
 }

@@ -13,49 +13,49 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{Code, Credits, Error, ModelVersion, Response, Tenant};
-use conch_memory::{Budget, View};
+use conch_memory::{Budget, ByteView};
 
-use super::answer::{Answer, ContentType, status_of};
-use super::connection::{Closed, Connection};
+use super::answer::{ContentType, HttpResponse, status_of};
+use super::connection::{ConnectionClosed, HttpConnection};
 use super::deadline;
-use super::head::Head;
-use super::infer::decode::{Limits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES};
+use super::head::RequestHead;
+use super::infer::decode::{JsonLimits, OFFLOAD_FROM_BYTES as DECODE_ASIDE_FROM_BYTES};
 use super::infer::encode::OFFLOAD_FROM_BYTES as ENCODE_ASIDE_FROM_BYTES;
 use crate::api;
-use crate::shard::{Flight, Lease, Shard, Tray};
-use crate::trace::Traced;
-use decode::Decoded;
-use events::Events;
-use load_metrics::Format;
+use crate::shard::{ModelLease, ResponseQueue, Shard, StreamRequest};
+use crate::trace::ActiveTrace;
+use decode::GenerateRequest;
+use events::EventStream;
+use load_metrics::LoadFormat;
 
 /// What upstream answers when a model does not send exactly one response.
 const NOT_ONE_RESPONSE: &str = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses";
 
 /// One request whose head is known.
-pub(crate) struct Generate {
+pub(crate) struct GenerateCall {
     model: Arc<ModelVersion>,
     /// The version that was asked for.
     version: Option<i64>,
     is_stream: bool,
     deadline_ns: Option<u64>,
-    load_metrics: Option<Format>,
+    load_metrics: Option<LoadFormat>,
     tenant: Option<Tenant>,
-    lease: Lease,
-    traced: Option<Arc<Traced>>,
+    lease: ModelLease,
+    traced: Option<Arc<ActiveTrace>>,
 }
 
-impl Generate {
+impl GenerateCall {
     /// Decides from the head alone.
     ///
     /// # Errors
     /// In upstream's words, all of them as JSON.
     pub(crate) fn plan(
         shard: &Rc<Shard>,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         name: &str,
         version: Option<&str>,
         is_stream: bool,
-    ) -> Result<Generate, Error> {
+    ) -> Result<GenerateCall, Error> {
         let version = api::parse_version(version.unwrap_or(""))?;
         shard.server.check_serving()?;
         let model = shard.find(name, version)?;
@@ -69,12 +69,14 @@ impl Generate {
             traced.reach("HTTP_RECV_START");
         }
         let timeout_header = shard.options.http_timeout_header.as_deref();
-        Ok(Generate {
+        Ok(GenerateCall {
             model,
             version,
             is_stream,
             deadline_ns: deadline::deadline_of(head, timeout_header)?,
-            load_metrics: head.find(load_metrics::WISH).and_then(Format::from_name),
+            load_metrics: head
+                .find(load_metrics::WISH)
+                .and_then(LoadFormat::from_name),
             tenant: shard.tenant(|name| head.find(name)),
             lease: None,
             traced,
@@ -82,28 +84,28 @@ impl Generate {
     }
 
     /// Keeps the model until the request is submitted.
-    pub(crate) fn keep(&mut self, lease: Lease) {
+    pub(crate) fn keep(&mut self, lease: ModelLease) {
         self.lease = lease;
     }
 
     /// Answers, or begins to: the rest of a stream is the answer's source.
     pub(crate) async fn run(
         mut self,
-        body: View,
-        connection: &mut Connection,
-    ) -> Result<Answer, Closed> {
+        body: ByteView,
+        connection: &mut HttpConnection,
+    ) -> Result<HttpResponse, ConnectionClosed> {
         let shard = Rc::clone(&connection.shard);
         if let Some(traced) = &self.traced {
             traced.reach("HTTP_RECV_END");
         }
-        let tray = Rc::new(Tray::default());
+        let tray = Rc::new(ResponseQueue::default());
         let (flight, id) = match self.submit(&shard, connection.budget(), body, &tray).await {
             Ok(submitted) => submitted,
-            Err(error) => return Ok(Answer::error(&error, ContentType::Json)),
+            Err(error) => return Ok(HttpResponse::error(&error, ContentType::Json)),
         };
         let deadline_ns = self.deadline_ns;
         let mut answer = if self.is_stream {
-            let mut events = Events::new(&shard, tray, flight, id);
+            let mut events = EventStream::new(&shard, tray, flight, id);
             let begun = deadline::within(deadline_ns, events.begin());
             let Some(code) = connection.await_reply(begun).await? else {
                 return Ok(deadline::exceeded());
@@ -113,9 +115,9 @@ impl Generate {
                 connection.note_traced(traced);
             }
             connection.stream_from(events.until(deadline_ns));
-            Answer::new(code.map_or(200, status_of), ContentType::Events, Vec::new())
+            HttpResponse::new(code.map_or(200, status_of), ContentType::Events, Vec::new())
         } else {
-            let whole = deadline::within(deadline_ns, Whole::collect(flight, &tray));
+            let whole = deadline::within(deadline_ns, WholeResponse::collect(flight, &tray));
             match connection.await_reply(whole).await? {
                 Some(whole) => {
                     if let Some(traced) = self.traced {
@@ -138,10 +140,10 @@ impl Generate {
         &mut self,
         shard: &Rc<Shard>,
         budget: &Arc<Budget>,
-        body: View,
-        tray: &Rc<Tray>,
-    ) -> Result<(Flight, Box<str>), Error> {
-        let limits = Limits::of(&shard.options);
+        body: ByteView,
+        tray: &Rc<ResponseQueue>,
+    ) -> Result<(StreamRequest, Box<str>), Error> {
+        let limits = JsonLimits::of(&shard.options);
         let config = Arc::clone(&self.model.config);
         let length = body.len();
         let decoded = if length < DECODE_ASIDE_FROM_BYTES {
@@ -151,7 +153,7 @@ impl Generate {
                 .offload(length as u64, move || decode::decode(body, &config, limits))
                 .await
         };
-        let mut decoded: Box<Decoded> =
+        let mut decoded: Box<GenerateRequest> =
             decoded.inspect_err(|error| api::note_refusal("", &error.message))?;
         let mut draft = decoded.draft();
         if self.model.config.is_decoupled {
@@ -174,7 +176,7 @@ impl Generate {
 }
 
 /// All that comes of a request that is to have one response.
-struct Whole {
+struct WholeResponse {
     /// What came first, be it nothing but the end.
     first: Option<Result<Response, Error>>,
     /// It was a response that came first.
@@ -182,9 +184,9 @@ struct Whole {
     response_count: u64,
 }
 
-impl Whole {
-    async fn collect(mut flight: Flight, tray: &Tray) -> Whole {
-        let mut whole = Whole {
+impl WholeResponse {
+    async fn collect(mut flight: StreamRequest, tray: &ResponseQueue) -> WholeResponse {
+        let mut whole = WholeResponse {
             first: None,
             begins_with_response: false,
             response_count: 0,
@@ -215,7 +217,7 @@ impl Whole {
         }
     }
 
-    async fn answer(self, shard: &Rc<Shard>, id: Box<str>) -> Answer {
+    async fn answer(self, shard: &Rc<Shard>, id: Box<str>) -> HttpResponse {
         let mut body = Vec::new();
         let mut code = None;
         if let Some(outcome) = self.first {
@@ -232,7 +234,7 @@ impl Whole {
             encode::write_error(&mut body, &Error::internal(NOT_ONE_RESPONSE));
         }
         let code = code.filter(|_| self.begins_with_response);
-        Answer::new(code.map_or(200, status_of), ContentType::Json, body)
+        HttpResponse::new(code.map_or(200, status_of), ContentType::Json, body)
     }
 }
 

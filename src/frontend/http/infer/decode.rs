@@ -1,24 +1,24 @@
 //! From body to draft.
 //!
 //! Checks run in upstream's order (id, parameters, inputs, left-over bytes, outputs), so that a request with several faults gets the
-//! same answer. Everything is owned by [`Decoded`]: decoding may happen on another thread than the shard.
+//! same answer. Everything is owned by [`InferRequest`]: decoding may happen on another thread than the shard.
 
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::regions::Usage;
+use conch_engine::regions::RequestRegions;
 use conch_engine::{
     CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter, ParameterValue, Regions,
     Shape, truncated,
 };
-use conch_memory::{Block, Budget, View, try_push, try_reserve, try_text};
+use conch_memory::{Block, Budget, ByteView, try_push, try_reserve, try_text};
 use smallvec::SmallVec;
 
 use super::region::read_window;
 use crate::api::{Classes, regions};
-use crate::http::json::{Document, Value, tensor, within};
+use crate::http::json::{JsonDocument, JsonValue, tensor, within};
 use crate::http::repository::too_long;
-use crate::options::Options;
+use crate::options::FrontendOptions;
 use crate::shard::Shard;
 
 /// From this much JSON on, decoding leaves the shard: about half a millisecond of work.
@@ -35,48 +35,48 @@ pub(crate) enum OutputForm {
 
 /// What the client wants of one output. The name is an index into the document.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedOutput {
     name: usize,
     form: OutputForm,
     /// As how many classes; 0: as it is.
     class_count: u32,
 }
 
-struct Given {
+struct GivenInput {
     name: usize,
     data_type: DataType,
     shape: Shape,
-    chunks: SmallVec<[View; 1]>,
+    chunks: SmallVec<[ByteView; 1]>,
 }
 
 /// A decoded request. Boxed where it is made: it lives across waits, and would make every connection larger.
-pub(crate) struct Decoded {
+pub(crate) struct InferRequest {
     /// None for a raw request.
-    document: Option<Document>,
+    document: Option<JsonDocument>,
     id: Option<usize>,
     correlation_id: CorrelationId,
     sequence_flags: u32,
     priority: u64,
     timeout_us: u64,
     parameters: Vec<Parameter>,
-    inputs: SmallVec<[Given; 4]>,
-    wanted: SmallVec<[Wanted; 4]>,
+    inputs: SmallVec<[GivenInput; 4]>,
+    wanted: SmallVec<[WantedOutput; 4]>,
     default_form: OutputForm,
-    raw: Option<View>,
+    raw: Option<ByteView>,
     /// The registered memory that inputs and outputs are in.
-    usage: Option<Box<Usage>>,
+    usage: Option<Box<RequestRegions>>,
 }
 
 /// What the options say about JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct JsonLimits {
     pub(crate) input_bytes_max: u64,
     pub(crate) strict_integers: bool,
 }
 
-impl Limits {
-    pub(crate) fn of(options: &Options) -> Limits {
-        Limits {
+impl JsonLimits {
+    pub(crate) fn of(options: &FrontendOptions) -> JsonLimits {
+        JsonLimits {
             input_bytes_max: options.http_input_bytes_max,
             strict_integers: options.strict_integers,
         }
@@ -84,9 +84,9 @@ impl Limits {
 }
 
 /// What reading goes by.
-struct Bounds<'a> {
+struct DecodeBounds<'a> {
     model_name: &'a str,
-    limits: Limits,
+    limits: JsonLimits,
     regions: &'a Regions,
 }
 
@@ -100,12 +100,12 @@ const SEQUENCE_END: u32 = 2;
 /// # Errors
 /// In upstream's words and codes.
 pub(crate) fn decode(
-    body: &View,
+    body: &ByteView,
     json_length: usize,
     model_name: &str,
-    limits: Limits,
+    limits: JsonLimits,
     regions: &Regions,
-) -> Result<Box<Decoded>, Error> {
+) -> Result<Box<InferRequest>, Error> {
     let input_bytes_max = limits.input_bytes_max;
     if json_length == 0 {
         return decode_raw(body, input_bytes_max);
@@ -121,9 +121,9 @@ pub(crate) fn decode(
     };
     let tail = body
         .slice(json_length, body.len())
-        .unwrap_or_else(View::empty);
-    let document = Document::parse(text)?;
-    let mut decoded = Decoded::empty();
+        .unwrap_or_else(ByteView::empty);
+    let document = JsonDocument::parse(text)?;
+    let mut decoded = InferRequest::empty();
     let root = document.root();
     if let Some(id) = root.find("id") {
         decoded.id = Some(
@@ -134,7 +134,7 @@ pub(crate) fn decode(
     if let Some(parameters) = root.find("parameters") {
         decoded.read_parameters(parameters)?;
     }
-    let bounds = Bounds {
+    let bounds = DecodeBounds {
         model_name,
         limits,
         regions,
@@ -153,22 +153,22 @@ pub(crate) fn decode(
     Ok(decoded)
 }
 
-fn decode_raw(body: &View, input_bytes_max: u64) -> Result<Box<Decoded>, Error> {
+fn decode_raw(body: &ByteView, input_bytes_max: u64) -> Result<Box<InferRequest>, Error> {
     if body.len() as u64 > input_bytes_max {
         return Err(Error::invalid(format!(
             "Raw input has a byte_size ({} bytes) that exceeds the maximum allowed value of {input_bytes_max} bytes. Use --http-max-input-size to increase the limit.",
             body.len()
         )));
     }
-    let mut decoded = Decoded::empty();
+    let mut decoded = InferRequest::empty();
     decoded.default_form = OutputForm::Binary;
     decoded.raw = Some(body.clone());
     Ok(decoded)
 }
 
-impl Decoded {
-    fn empty() -> Box<Decoded> {
-        Box::new(Decoded {
+impl InferRequest {
+    fn empty() -> Box<InferRequest> {
+        Box::new(InferRequest {
             document: None,
             id: None,
             correlation_id: CorrelationId::default(),
@@ -279,7 +279,7 @@ impl Decoded {
         Ok(draft)
     }
 
-    fn read_parameters(&mut self, parameters: Value<'_>) -> Result<(), Error> {
+    fn read_parameters(&mut self, parameters: JsonValue<'_>) -> Result<(), Error> {
         if !parameters.is_object() {
             return Err(Error::internal(
                 "failed to get request params.: attempt to get members for non-object",
@@ -355,14 +355,14 @@ impl Decoded {
 
     fn read_inputs(
         &mut self,
-        root: Value<'_>,
-        tail: &View,
-        bounds: &Bounds<'_>,
+        root: JsonValue<'_>,
+        tail: &ByteView,
+        bounds: &DecodeBounds<'_>,
     ) -> Result<(), Error> {
         let model_name = bounds.model_name;
         let inputs = root
             .member("inputs")
-            .and_then(Value::as_array)
+            .and_then(JsonValue::as_array)
             .map_err(within("Unable to parse 'inputs'"))?;
         let mut used = 0;
         for input in inputs {
@@ -377,7 +377,11 @@ impl Decoded {
         Ok(())
     }
 
-    fn read_output(&mut self, output: Value<'_>, regions: &Regions) -> Result<Wanted, Error> {
+    fn read_output(
+        &mut self,
+        output: JsonValue<'_>,
+        regions: &Regions,
+    ) -> Result<WantedOutput, Error> {
         let parameters = output.find("parameters");
         let parameter = |key: &str| parameters.and_then(|parameters| parameters.find(key));
         if parameter("shared_memory_region").is_some() {
@@ -413,7 +417,7 @@ impl Decoded {
         {
             let usage = self.usage.get_or_insert_default();
             usage.add_output(name.as_str()?, window);
-            return Ok(Wanted {
+            return Ok(WantedOutput {
                 name: name_index,
                 form: OutputForm::Region,
                 class_count: 0,
@@ -425,7 +429,7 @@ impl Decoded {
                 .map_err(within("Unable to parse 'binary_data'"))?,
             None => false,
         };
-        Ok(Wanted {
+        Ok(WantedOutput {
             name: name_index,
             form: if is_binary {
                 OutputForm::Binary
@@ -438,7 +442,7 @@ impl Decoded {
     }
 }
 
-pub(crate) fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterValue, Error> {
+pub(crate) fn parameter_value(name: &str, value: JsonValue<'_>) -> Result<ParameterValue, Error> {
     if value.is_string() {
         return Ok(ParameterValue::Text(try_text(value.as_str()?)?));
     }
@@ -457,7 +461,7 @@ pub(crate) fn parameter_value(name: &str, value: Value<'_>) -> Result<ParameterV
 }
 
 /// Refuses an input that names several sources of its data, or none.
-fn check_source(input: Value<'_>) -> Result<(), Error> {
+fn check_source(input: JsonValue<'_>) -> Result<(), Error> {
     let parameters = input.find("parameters");
     let is_set = |name: &str| parameters.is_some_and(|parameters| parameters.find(name).is_some());
     let sources = [
@@ -484,12 +488,12 @@ fn check_source(input: Value<'_>) -> Result<(), Error> {
 }
 
 fn read_input(
-    input: Value<'_>,
-    tail: &View,
+    input: JsonValue<'_>,
+    tail: &ByteView,
     used: &mut usize,
-    bounds: &Bounds<'_>,
-    usage: &mut Option<Box<Usage>>,
-) -> Result<Given, Error> {
+    bounds: &DecodeBounds<'_>,
+    usage: &mut Option<Box<RequestRegions>>,
+) -> Result<GivenInput, Error> {
     check_source(input)?;
     let name = input
         .member("name")
@@ -500,12 +504,12 @@ fn read_input(
     let name = name.as_str()?;
     let type_name = input
         .member("datatype")
-        .and_then(Value::as_str)
+        .and_then(JsonValue::as_str)
         .map_err(within("Unable to parse 'datatype'"))?;
     let mut shape = Shape::new();
     for dim in input
         .member("shape")
-        .and_then(Value::as_array)
+        .and_then(JsonValue::as_array)
         .map_err(within("Unable to parse 'shape'"))?
     {
         let dim = dim
@@ -534,7 +538,7 @@ fn read_input(
     } else {
         read_json(input, &shape, data_type, name, bounds.limits)?
     };
-    Ok(Given {
+    Ok(GivenInput {
         name: name_index,
         data_type,
         shape,
@@ -544,13 +548,13 @@ fn read_input(
 
 /// The next `size` bytes behind the JSON. Copied if they are not aligned to their elements: backends read them as arrays.
 fn take_tail(
-    tail: &View,
+    tail: &ByteView,
     used: &mut usize,
     size: u64,
     data_type: DataType,
     name: &str,
     model_name: &str,
-) -> Result<View, Error> {
+) -> Result<ByteView, Error> {
     let available = tail.len() - *used;
     let wanted = usize::try_from(size).unwrap_or(usize::MAX);
     if wanted > available {
@@ -562,7 +566,7 @@ fn take_tail(
     }
     let view = tail
         .slice(*used, *used + wanted)
-        .unwrap_or_else(View::empty);
+        .unwrap_or_else(ByteView::empty);
     *used += wanted;
     let is_aligned = data_type
         .element_bytes()
@@ -570,27 +574,27 @@ fn take_tail(
     if is_aligned {
         return Ok(view);
     }
-    Ok(View::try_copy_of(view.as_ref())?)
+    Ok(ByteView::try_copy_of(view.as_ref())?)
 }
 
 fn read_json(
-    input: Value<'_>,
+    input: JsonValue<'_>,
     shape: &Shape,
     data_type: DataType,
     name: &str,
-    limits: Limits,
-) -> Result<View, Error> {
-    let Limits {
+    limits: JsonLimits,
+) -> Result<ByteView, Error> {
+    let JsonLimits {
         input_bytes_max,
         strict_integers,
     } = limits;
     let count = element_count(shape, name)?;
     if count == 0 {
-        return Ok(View::empty());
+        return Ok(ByteView::empty());
     }
     let text = input
         .member("data")
-        .and_then(Value::as_tensor_data)
+        .and_then(JsonValue::as_tensor_data)
         .map_err(within("Unable to parse 'data'"))?;
     let size = match data_type.element_bytes() {
         None => tensor::bytes_size(text)? as u64,
@@ -628,7 +632,7 @@ fn read_json(
     );
     let mut block = Block::try_with_capacity(size)?;
     tensor::read(text, name, data_type, count, &mut block, strict_integers)?;
-    Ok(View::from(block))
+    Ok(ByteView::from(block))
 }
 
 fn too_few() -> Error {

@@ -2,19 +2,19 @@
 
 use conch_config::DataType;
 use conch_engine::{Error, Output, ParameterValue, Response};
-use conch_memory::{View, try_reserve};
+use conch_memory::{ByteView, try_reserve};
 use smallvec::SmallVec;
 
-use super::decode::{Decoded, OutputForm};
+use super::decode::{InferRequest, OutputForm};
 use crate::api::Classes;
-use crate::http::answer::{Answer, ContentType};
+use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::json::write;
 
 /// From this many bytes of outputs in JSON on, encoding leaves the shard: about half a millisecond of work.
 pub(crate) const OFFLOAD_FROM_BYTES: usize = 32 << 10;
 
 /// Bytes of outputs that will be written as JSON.
-pub(crate) fn json_work_bytes(response: &Response, request: &Decoded) -> usize {
+pub(crate) fn json_work_bytes(response: &Response, request: &InferRequest) -> usize {
     let is_json = |output: &&Output| request.form_of(&output.name) == OutputForm::Json;
     response
         .outputs
@@ -58,12 +58,12 @@ pub(crate) fn text_bytes(id: &str, response: &Response) -> usize {
 /// In upstream's words: an output has no JSON form, or no classes, or its bytes do not agree with its shape.
 pub(crate) fn encode(
     mut response: Response,
-    request: &Decoded,
+    request: &InferRequest,
     classes: &Classes,
     mut body: Vec<u8>,
-) -> Result<Answer, Error> {
+) -> Result<HttpResponse, Error> {
     classes.apply(&mut response)?;
-    let mut parts: SmallVec<[View; 4]> = SmallVec::new();
+    let mut parts: SmallVec<[ByteView; 4]> = SmallVec::new();
     try_reserve(&mut body, 256 + text_bytes(request.id(), &response))?;
     body.push(b'{');
     if !request.id().is_empty() {
@@ -99,7 +99,7 @@ pub(crate) fn encode(
         }
     }
     body.extend_from_slice(b"]}");
-    let mut answer = Answer::json(body);
+    let mut answer = HttpResponse::json(body);
     if !parts.is_empty() {
         answer.content_type = ContentType::Octets;
         answer.json_length = Some(answer.body.len());
@@ -281,7 +281,7 @@ mod tests {
 
     use conch_engine::ModelVersion;
 
-    use super::super::decode::{Limits, decode};
+    use super::super::decode::{JsonLimits, decode};
     use super::*;
 
     /// What a client is told of one output of a model.
@@ -289,13 +289,13 @@ mod tests {
         let mut message = conch_config::parse_text("config.pbtxt", "name: 'm' backend: 'b'")
             .expect("the test's configuration parses");
         conch_config::normalize(&mut message);
-        let config = conch_config::Model::from_message(message).expect("it is valid, too");
-        let request = View::copy_of(br#"{"inputs":[]}"#);
+        let config = conch_config::ResolvedConfig::from_message(message).expect("it is valid, too");
+        let request = ByteView::copy_of(br#"{"inputs":[]}"#);
         let request = decode(
             &request,
             request.len(),
             "m",
-            Limits {
+            JsonLimits {
                 input_bytes_max: 100,
                 strict_integers: false,
             },
@@ -306,7 +306,7 @@ mod tests {
             name: "O".into(),
             data_type,
             shape: shape.iter().copied().collect(),
-            data: View::copy_of(bytes),
+            data: ByteView::copy_of(bytes),
         };
         let response = Response {
             model: Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1)),

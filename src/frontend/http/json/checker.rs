@@ -5,8 +5,8 @@
 use conch_memory::{OutOfMemory, try_push, try_reserve};
 use smallvec::SmallVec;
 
-use super::document::{Kind, Node};
-use super::lexer::{self, Fault, Refused, Text};
+use super::document::{JsonNode, NodeKind};
+use super::lexer::{self, JsonFault, JsonRefused, JsonText};
 
 /// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like tensor data, at a bit per level.
 const DEPTH_MAX: usize = 128;
@@ -17,7 +17,7 @@ pub(super) const NODES_MAX: usize = 1 << 20;
 
 /// What the checker expects next; the names are rapidjson's states.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Expect {
+enum ExpectedToken {
     Root,
     /// After `{`: a name or `}`.
     FirstName,
@@ -38,67 +38,69 @@ enum Expect {
     End,
 }
 
-impl Expect {
+impl ExpectedToken {
     /// What is wrong when anything else comes.
-    fn fault(self) -> Fault {
+    fn fault(self) -> JsonFault {
         match self {
-            Expect::Root => Fault::DocumentEmpty,
-            Expect::FirstName | Expect::Name => Fault::MissingName,
-            Expect::Colon => Fault::MissingColon,
-            Expect::MemberEnd => Fault::MissingCommaOrBrace,
-            Expect::MemberValue | Expect::FirstElement | Expect::Element => Fault::ValueInvalid,
-            Expect::ElementEnd => Fault::MissingCommaOrBracket,
-            Expect::End => Fault::RootNotSingular,
+            ExpectedToken::Root => JsonFault::DocumentEmpty,
+            ExpectedToken::FirstName | ExpectedToken::Name => JsonFault::MissingName,
+            ExpectedToken::Colon => JsonFault::MissingColon,
+            ExpectedToken::MemberEnd => JsonFault::MissingCommaOrBrace,
+            ExpectedToken::MemberValue | ExpectedToken::FirstElement | ExpectedToken::Element => {
+                JsonFault::ValueInvalid
+            }
+            ExpectedToken::ElementEnd => JsonFault::MissingCommaOrBracket,
+            ExpectedToken::End => JsonFault::RootNotSingular,
         }
     }
 }
 
 /// Where the checker stands.
-struct Checker<'t> {
+struct JsonChecker<'t> {
     text: &'t [u8],
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
     resolved: Vec<Vec<u8>>,
     /// Open containers that have nodes: whether it is an object, and its node.
     open: SmallVec<[(bool, u32); 8]>,
     /// Depth of `open` at which the present lump began.
     lump_depth: Option<usize>,
     /// Open containers within the lump.
-    inner: Kinds,
+    inner: ContainerKinds,
     /// The last name was `data`.
     is_data_next: bool,
     /// Which arrays are lumps.
-    lumps: Lumps,
+    lumps: TensorArrays,
 }
 
 /// Which arrays are tensor data: checked, and not noted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lumps {
+pub(super) enum TensorArrays {
     /// Those called `data`.
     Data,
     All,
 }
 
-pub(super) enum Stop {
-    Refused(Refused),
+pub(super) enum CheckStop {
+    Refused(JsonRefused),
     TooMany,
     OutOfMemory(OutOfMemory),
 }
 
-impl From<OutOfMemory> for Stop {
-    fn from(refused: OutOfMemory) -> Stop {
-        Stop::OutOfMemory(refused)
+impl From<OutOfMemory> for CheckStop {
+    fn from(refused: OutOfMemory) -> CheckStop {
+        CheckStop::OutOfMemory(refused)
     }
 }
 
 /// Which of the open containers are objects, a bit each.
 #[derive(Default)]
-struct Kinds {
+struct ContainerKinds {
     words: Vec<u64>,
     depth: usize,
 }
 
-impl Kinds {
-    fn push(&mut self, is_object: bool) -> Result<(), Stop> {
+impl ContainerKinds {
+    fn push(&mut self, is_object: bool) -> Result<(), CheckStop> {
         let (index, bit) = (self.depth / 64, self.depth % 64);
         if index == self.words.len() {
             try_push(&mut self.words, 0)?;
@@ -122,27 +124,27 @@ impl Kinds {
     }
 }
 
-impl From<Refused> for Stop {
-    fn from(refused: Refused) -> Stop {
-        Stop::Refused(refused)
+impl From<JsonRefused> for CheckStop {
+    fn from(refused: JsonRefused) -> CheckStop {
+        CheckStop::Refused(refused)
     }
 }
 
 /// The notes of a whole text: its nodes, the root first, and the strings that had escapes.
-pub(super) type Notes = (Vec<Node>, Vec<Vec<u8>>);
+pub(super) type DocumentIndex = (Vec<JsonNode>, Vec<Vec<u8>>);
 
 /// Checks `text`, whose length fits 32 bits.
 ///
 /// # Errors
 /// The first fault, where rapidjson would notice it, or a bound of ours.
-pub(super) fn check(text: &[u8], lumps: Lumps) -> Result<Notes, Stop> {
-    let mut checker = Checker {
+pub(super) fn check(text: &[u8], lumps: TensorArrays) -> Result<DocumentIndex, CheckStop> {
+    let mut checker = JsonChecker {
         text,
         nodes: Vec::with_capacity(32),
         resolved: Vec::new(),
         open: SmallVec::new(),
         lump_depth: None,
-        inner: Kinds::default(),
+        inner: ContainerKinds::default(),
         is_data_next: false,
         lumps,
     };
@@ -150,9 +152,9 @@ pub(super) fn check(text: &[u8], lumps: Lumps) -> Result<Notes, Stop> {
     Ok((checker.nodes, checker.resolved))
 }
 
-impl Checker<'_> {
-    fn check(&mut self) -> Result<(), Stop> {
-        let mut expect = Expect::Root;
+impl JsonChecker<'_> {
+    fn check(&mut self) -> Result<(), CheckStop> {
+        let mut expect = ExpectedToken::Root;
         let mark_bytes = match self.text.starts_with(BYTE_ORDER_MARK) {
             true => BYTE_ORDER_MARK.len(),
             false => 0,
@@ -165,11 +167,11 @@ impl Checker<'_> {
             }
             (expect, at) = self.step(expect, at, byte)?;
             at = lexer::skip_space(self.text, at);
-            if expect == Expect::ElementEnd && self.lump_depth.is_some() {
+            if expect == ExpectedToken::ElementEnd && self.lump_depth.is_some() {
                 at = self.skim(at);
             }
         }
-        if expect != Expect::End {
+        if expect != ExpectedToken::End {
             return Err((expect.fault(), at).into());
         }
         Ok(())
@@ -193,28 +195,44 @@ impl Checker<'_> {
     }
 
     #[inline]
-    fn step(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
+    fn step(
+        &mut self,
+        expect: ExpectedToken,
+        at: usize,
+        byte: u8,
+    ) -> Result<(ExpectedToken, usize), CheckStop> {
         match (expect, byte) {
-            (Expect::ElementEnd, b',') => Ok((Expect::Element, at + 1)),
-            (Expect::MemberEnd, b',') => Ok((Expect::Name, at + 1)),
-            (Expect::Colon, b':') => Ok((Expect::MemberValue, at + 1)),
-            (Expect::FirstName | Expect::Name, b'"') => {
+            (ExpectedToken::ElementEnd, b',') => Ok((ExpectedToken::Element, at + 1)),
+            (ExpectedToken::MemberEnd, b',') => Ok((ExpectedToken::Name, at + 1)),
+            (ExpectedToken::Colon, b':') => Ok((ExpectedToken::MemberValue, at + 1)),
+            (ExpectedToken::FirstName | ExpectedToken::Name, b'"') => {
                 let name = lexer::string(self.text, at)?;
                 // A later look decodes escapes; `data` is never written with any by a client that wants speed.
                 self.is_data_next = self.text.get(name.start..name.end) == Some(b"data");
                 self.note_string(name)?;
-                Ok((Expect::Colon, name.behind()))
+                Ok((ExpectedToken::Colon, name.behind()))
             }
-            (Expect::FirstElement | Expect::ElementEnd, b']')
-            | (Expect::FirstName | Expect::MemberEnd, b'}') => Ok((self.close(at), at + 1)),
-            (Expect::Root | Expect::MemberValue | Expect::FirstElement | Expect::Element, _) => {
-                self.value(expect, at, byte)
+            (ExpectedToken::FirstElement | ExpectedToken::ElementEnd, b']')
+            | (ExpectedToken::FirstName | ExpectedToken::MemberEnd, b'}') => {
+                Ok((self.close(at), at + 1))
             }
+            (
+                ExpectedToken::Root
+                | ExpectedToken::MemberValue
+                | ExpectedToken::FirstElement
+                | ExpectedToken::Element,
+                _,
+            ) => self.value(expect, at, byte),
             _ => Err((expect.fault(), at).into()),
         }
     }
 
-    fn value(&mut self, expect: Expect, at: usize, byte: u8) -> Result<(Expect, usize), Stop> {
+    fn value(
+        &mut self,
+        expect: ExpectedToken,
+        at: usize,
+        byte: u8,
+    ) -> Result<(ExpectedToken, usize), CheckStop> {
         let behind = match byte {
             b'[' | b'{' => return self.begin(byte == b'{', at).map(|expect| (expect, at + 1)),
             b']' | b'}' | b',' | b':' => return Err((expect.fault(), at).into()),
@@ -223,43 +241,43 @@ impl Checker<'_> {
                 self.note_string(content)?;
                 content.behind()
             }
-            b'n' => self.note_plain(Kind::Null, at, lexer::literal(self.text, at, b"null")?)?,
+            b'n' => self.note_plain(NodeKind::Null, at, lexer::literal(self.text, at, b"null")?)?,
             b't' => self.note_plain(
-                Kind::Bool(true),
+                NodeKind::Bool(true),
                 at,
                 lexer::literal(self.text, at, b"true")?,
             )?,
             b'f' => self.note_plain(
-                Kind::Bool(false),
+                NodeKind::Bool(false),
                 at,
                 lexer::literal(self.text, at, b"false")?,
             )?,
-            _ => self.note_plain(Kind::Number, at, lexer::number(self.text, at)?)?,
+            _ => self.note_plain(NodeKind::Number, at, lexer::number(self.text, at)?)?,
         };
         Ok((self.after_value(), behind))
     }
 
-    fn after_value(&self) -> Expect {
+    fn after_value(&self) -> ExpectedToken {
         let outer = self.open.last().map(|(is_object, _)| *is_object);
         match self.inner.last().or(outer) {
-            None => Expect::End,
-            Some(true) => Expect::MemberEnd,
-            Some(false) => Expect::ElementEnd,
+            None => ExpectedToken::End,
+            Some(true) => ExpectedToken::MemberEnd,
+            Some(false) => ExpectedToken::ElementEnd,
         }
     }
 
-    fn begin(&mut self, is_object: bool, at: usize) -> Result<Expect, Stop> {
+    fn begin(&mut self, is_object: bool, at: usize) -> Result<ExpectedToken, CheckStop> {
         if self.lump_depth.is_some() {
             self.inner.push(is_object)?;
         } else {
             let is_data = !is_object
-                && (self.lumps == Lumps::All
+                && (self.lumps == TensorArrays::All
                     || self.is_data_next && matches!(self.open.last(), Some((true, _))));
             let is_lump = is_data || self.open.len() >= DEPTH_MAX;
             let kind = match (is_lump, is_object) {
-                (true, _) => Kind::Lump,
-                (false, true) => Kind::Object,
-                (false, false) => Kind::Array,
+                (true, _) => NodeKind::Lump,
+                (false, true) => NodeKind::Object,
+                (false, false) => NodeKind::Array,
             };
             self.note(kind, at, at)?;
             if is_lump {
@@ -268,13 +286,13 @@ impl Checker<'_> {
             self.open.push((is_object, self.nodes.len() as u32 - 1));
         }
         Ok(if is_object {
-            Expect::FirstName
+            ExpectedToken::FirstName
         } else {
-            Expect::FirstElement
+            ExpectedToken::FirstElement
         })
     }
 
-    fn close(&mut self, at: usize) -> Expect {
+    fn close(&mut self, at: usize) -> ExpectedToken {
         if self.inner.last().is_some() {
             self.inner.pop();
             return self.after_value();
@@ -292,34 +310,34 @@ impl Checker<'_> {
         self.after_value()
     }
 
-    fn note_plain(&mut self, kind: Kind, start: usize, end: usize) -> Result<usize, Stop> {
+    fn note_plain(&mut self, kind: NodeKind, start: usize, end: usize) -> Result<usize, CheckStop> {
         if self.lump_depth.is_none() {
             self.note(kind, start, end)?;
         }
         Ok(end)
     }
 
-    fn note_string(&mut self, string: Text) -> Result<(), Stop> {
+    fn note_string(&mut self, string: JsonText) -> Result<(), CheckStop> {
         if self.lump_depth.is_some() {
             return Ok(());
         }
         if !string.has_escapes {
-            return self.note(Kind::Plain, string.start, string.end);
+            return self.note(NodeKind::Plain, string.start, string.end);
         }
         let mut resolved = Vec::new();
         try_reserve(&mut resolved, string.end - string.start)?;
         lexer::unescape_into(self.text, string, &mut resolved);
         try_push(&mut self.resolved, resolved)?;
-        self.note(Kind::Escaped, self.resolved.len() - 1, 0)
+        self.note(NodeKind::Escaped, self.resolved.len() - 1, 0)
     }
 
     /// Offsets fit: the text's length does.
-    fn note(&mut self, kind: Kind, start: usize, end: usize) -> Result<(), Stop> {
+    fn note(&mut self, kind: NodeKind, start: usize, end: usize) -> Result<(), CheckStop> {
         if self.nodes.len() >= NODES_MAX {
-            return Err(Stop::TooMany);
+            return Err(CheckStop::TooMany);
         }
         let next = self.nodes.len() as u32 + 1;
-        let node = Node {
+        let node = JsonNode {
             kind,
             start: start as u32,
             end: end as u32,

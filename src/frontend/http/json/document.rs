@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use conch_engine::Error;
-use conch_memory::View;
+use conch_memory::ByteView;
 
-use super::checker::{self, Lumps, NODES_MAX, Stop};
+use super::checker::{self, CheckStop, NODES_MAX, TensorArrays};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Null,
     Bool(bool),
     Number,
@@ -25,8 +25,8 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
+pub(super) struct JsonNode {
+    pub(super) kind: NodeKind,
     pub(super) start: u32,
     pub(super) end: u32,
     /// Index of the first node behind this value.
@@ -34,64 +34,64 @@ pub(super) struct Node {
 }
 
 /// A validated JSON text. Owns its bytes, so that it can move between threads.
-pub(crate) struct Document {
-    text: View,
-    nodes: Vec<Node>,
+pub(crate) struct JsonDocument {
+    text: ByteView,
+    nodes: Vec<JsonNode>,
     resolved: Vec<Vec<u8>>,
 }
 
 /// One value of a document.
 #[derive(Clone, Copy)]
-pub(crate) struct Value<'d> {
-    document: &'d Document,
+pub(crate) struct JsonValue<'d> {
+    document: &'d JsonDocument,
     index: usize,
 }
 
-impl Document {
+impl JsonDocument {
     /// Checks the first `length` bytes of `body` from `start`.
     ///
     /// # Errors
     /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it holds too many values.
-    pub(crate) fn parse(text: View) -> Result<Document, Error> {
-        Document::parse_with(text, Lumps::Data)
+    pub(crate) fn parse(text: ByteView) -> Result<JsonDocument, Error> {
+        JsonDocument::parse_with(text, TensorArrays::Data)
     }
 
-    /// As [`Document::parse`], for texts whose every array is tensor data.
-    pub(crate) fn parse_flat(text: View) -> Result<Document, Error> {
-        Document::parse_with(text, Lumps::All)
+    /// As [`JsonDocument::parse`], for texts whose every array is tensor data.
+    pub(crate) fn parse_flat(text: ByteView) -> Result<JsonDocument, Error> {
+        JsonDocument::parse_with(text, TensorArrays::All)
     }
 
-    fn parse_with(text: View, lumps: Lumps) -> Result<Document, Error> {
+    fn parse_with(text: ByteView, lumps: TensorArrays) -> Result<JsonDocument, Error> {
         let bytes = text.as_ref();
         if u32::try_from(bytes.len()).is_err() {
             return Err(Error::invalid("the request JSON is too large"));
         }
         match checker::check(bytes, lumps) {
-            Ok((nodes, resolved)) => Ok(Document {
+            Ok((nodes, resolved)) => Ok(JsonDocument {
                 text,
                 nodes,
                 resolved,
             }),
-            Err(Stop::Refused((fault, offset))) => Err(Error::internal(format!(
+            Err(CheckStop::Refused((fault, offset))) => Err(Error::internal(format!(
                 "failed to parse the request JSON buffer: {fault} at {offset}"
             ))),
-            Err(Stop::OutOfMemory(refused)) => Err(refused.into()),
-            Err(Stop::TooMany) => Err(Error::invalid(format!(
+            Err(CheckStop::OutOfMemory(refused)) => Err(refused.into()),
+            Err(CheckStop::TooMany) => Err(Error::invalid(format!(
                 "the request JSON holds more than {NODES_MAX} values outside of tensor data"
             ))),
         }
     }
 
-    pub(crate) fn root(&self) -> Value<'_> {
-        Value {
+    pub(crate) fn root(&self) -> JsonValue<'_> {
+        JsonValue {
             document: self,
             index: 0,
         }
     }
 
-    /// The string at a node that [`Value::as_string_index`] returned.
+    /// The string at a node that [`JsonValue::as_string_index`] returned.
     pub(crate) fn string(&self, index: usize) -> &str {
-        Value {
+        JsonValue {
             document: self,
             index,
         }
@@ -106,15 +106,15 @@ fn mismatch(what: &str) -> Error {
     Error::internal(format!("attempt to access JSON {what}"))
 }
 
-impl<'d> Value<'d> {
-    fn node(self) -> Node {
+impl<'d> JsonValue<'d> {
+    fn node(self) -> JsonNode {
         // Indices come from this document, which has at least its root.
         self.document
             .nodes
             .get(self.index)
             .copied()
-            .unwrap_or(Node {
-                kind: Kind::Null,
+            .unwrap_or(JsonNode {
+                kind: NodeKind::Null,
                 start: 0,
                 end: 0,
                 next: 0,
@@ -131,13 +131,13 @@ impl<'d> Value<'d> {
     }
 
     pub(crate) fn is_object(self) -> bool {
-        self.node().kind == Kind::Object
+        self.node().kind == NodeKind::Object
     }
 
     /// Members in order; none if it is not an object.
-    pub(crate) fn members(self) -> impl Iterator<Item = (&'d [u8], Value<'d>)> {
+    pub(crate) fn members(self) -> impl Iterator<Item = (&'d [u8], JsonValue<'d>)> {
         let node = self.node();
-        let end = if node.kind == Kind::Object {
+        let end = if node.kind == NodeKind::Object {
             node.next as usize
         } else {
             0
@@ -147,11 +147,11 @@ impl<'d> Value<'d> {
             if at >= end {
                 return None;
             }
-            let name = Value {
+            let name = JsonValue {
                 document: self.document,
                 index: at,
             };
-            let value = Value {
+            let value = JsonValue {
                 document: self.document,
                 index: at + 1,
             };
@@ -160,8 +160,8 @@ impl<'d> Value<'d> {
         })
     }
 
-    /// [`Value::members`], each with whether it is the first of its name. Where names must be unique it is the one that counts.
-    pub(crate) fn members_marked(self) -> impl Iterator<Item = (&'d [u8], Value<'d>, bool)> {
+    /// [`JsonValue::members`], each with whether it is the first of its name. Where names must be unique it is the one that counts.
+    pub(crate) fn members_marked(self) -> impl Iterator<Item = (&'d [u8], JsonValue<'d>, bool)> {
         /// Members of which each is compared with those in front of it.
         const COMPARED_MAX: usize = 16;
         let mut count = 0;
@@ -184,7 +184,7 @@ impl<'d> Value<'d> {
     }
 
     /// The first member of that name; none if there is none or this is not an object.
-    pub(crate) fn find(self, name: &str) -> Option<Value<'d>> {
+    pub(crate) fn find(self, name: &str) -> Option<JsonValue<'d>> {
         self.members()
             .find(|(known, _)| *known == name.as_bytes())
             .map(|(_, value)| value)
@@ -194,7 +194,7 @@ impl<'d> Value<'d> {
     ///
     /// # Errors
     /// Upstream's words if there is none.
-    pub(crate) fn member(self, name: &str) -> Result<Value<'d>, Error> {
+    pub(crate) fn member(self, name: &str) -> Result<JsonValue<'d>, Error> {
         self.find(name).ok_or_else(|| {
             Error::internal(format!(
                 "attempt to access non-existing object member '{name}'"
@@ -203,9 +203,9 @@ impl<'d> Value<'d> {
     }
 
     /// Elements in order.
-    pub(crate) fn as_array(self) -> Result<impl Iterator<Item = Value<'d>>, Error> {
+    pub(crate) fn as_array(self) -> Result<impl Iterator<Item = JsonValue<'d>>, Error> {
         let node = self.node();
-        if node.kind != Kind::Array {
+        if node.kind != NodeKind::Array {
             return Err(mismatch("non-array as array"));
         }
         let end = node.next as usize;
@@ -214,7 +214,7 @@ impl<'d> Value<'d> {
             if at >= end {
                 return None;
             }
-            let value = Value {
+            let value = JsonValue {
                 document: self.document,
                 index: at,
             };
@@ -226,7 +226,7 @@ impl<'d> Value<'d> {
     /// The text of an array of tensor data, brackets included.
     pub(crate) fn as_tensor_data(self) -> Result<&'d [u8], Error> {
         match self.node().kind {
-            Kind::Array | Kind::Lump => Ok(self.text()),
+            NodeKind::Array | NodeKind::Lump => Ok(self.text()),
             _ => Err(mismatch("non-array as array")),
         }
     }
@@ -239,8 +239,8 @@ impl<'d> Value<'d> {
     /// The content of a string.
     pub(crate) fn bytes(self) -> Option<&'d [u8]> {
         match self.node().kind {
-            Kind::Plain => Some(self.text()),
-            Kind::Escaped => self
+            NodeKind::Plain => Some(self.text()),
+            NodeKind::Escaped => self
                 .document
                 .resolved
                 .get(self.node().start as usize)
@@ -250,11 +250,11 @@ impl<'d> Value<'d> {
     }
 
     pub(crate) fn is_null(self) -> bool {
-        self.node().kind == Kind::Null
+        self.node().kind == NodeKind::Null
     }
 
     pub(crate) fn is_string(self) -> bool {
-        matches!(self.node().kind, Kind::Plain | Kind::Escaped)
+        matches!(self.node().kind, NodeKind::Plain | NodeKind::Escaped)
     }
 
     pub(crate) fn as_str(self) -> Result<&'d str, Error> {
@@ -265,20 +265,20 @@ impl<'d> Value<'d> {
             .map_err(|_| Error::invalid("a string in the request JSON is not valid UTF-8"))
     }
 
-    /// As [`Value::as_str`], as an index for [`Document::string`]: it can outlive the borrow.
+    /// As [`JsonValue::as_str`], as an index for [`JsonDocument::string`]: it can outlive the borrow.
     pub(crate) fn as_string_index(self) -> Result<usize, Error> {
         self.as_str().map(|_| self.index)
     }
 
     pub(crate) fn as_bool(self) -> Result<bool, Error> {
         match self.node().kind {
-            Kind::Bool(value) => Ok(value),
+            NodeKind::Bool(value) => Ok(value),
             _ => Err(mismatch("non-boolean as boolean")),
         }
     }
 
     fn number(self) -> Option<&'d [u8]> {
-        (self.node().kind == Kind::Number).then(|| self.text())
+        (self.node().kind == NodeKind::Number).then(|| self.text())
     }
 
     pub(crate) fn as_unsigned(self) -> Result<u64, Error> {
@@ -310,8 +310,8 @@ mod tests {
     use super::*;
     use conch_engine::Code;
 
-    fn parse(text: &[u8]) -> Result<Document, Error> {
-        Document::parse(View::copy_of(text))
+    fn parse(text: &[u8]) -> Result<JsonDocument, Error> {
+        JsonDocument::parse(ByteView::copy_of(text))
     }
 
     /// Texts and offsets as rapidjson's iterative parser gives them.
@@ -415,7 +415,7 @@ mod tests {
         .unwrap();
         let root = document.root();
         let inner = root.member("a").unwrap();
-        let list: Vec<Value<'_>> = inner.member("b").unwrap().as_array().unwrap().collect();
+        let list: Vec<JsonValue<'_>> = inner.member("b").unwrap().as_array().unwrap().collect();
         assert_eq!(list.len(), 4);
         assert_eq!(list[0].as_unsigned().unwrap(), 1);
         assert_eq!(list[1].as_signed().unwrap(), -2);
@@ -444,11 +444,11 @@ mod tests {
 
     #[test]
     fn a_flat_text_notes_no_elements() {
-        let text = View::copy_of(br#"{"a":[1,[2,{"b":3}]],"p":{"c":["x",{}]},"d":7,"s":"\n"}"#);
-        let document = Document::parse_flat(text).unwrap();
+        let text = ByteView::copy_of(br#"{"a":[1,[2,{"b":3}]],"p":{"c":["x",{}]},"d":7,"s":"\n"}"#);
+        let document = JsonDocument::parse_flat(text).unwrap();
         assert_eq!(document.nodes.len(), 11);
         let root = document.root();
-        let literal = |value: Value<'_>| value.literal().map(<[u8]>::to_vec);
+        let literal = |value: JsonValue<'_>| value.literal().map(<[u8]>::to_vec);
         let inner = root.member("p").unwrap();
         for (value, expected) in [
             (root.member("a"), br#"[1,[2,{"b":3}]]"#.to_vec()),
@@ -459,7 +459,7 @@ mod tests {
         }
         let string = root.member("s").unwrap();
         assert_eq!((literal(string), string.bytes()), (None, Some(&b"\n"[..])));
-        let root = Document::parse_flat(View::copy_of(b"[[1],2]")).unwrap();
+        let root = JsonDocument::parse_flat(ByteView::copy_of(b"[[1],2]")).unwrap();
         assert_eq!((root.root().is_object(), root.nodes.len()), (false, 1));
     }
 
@@ -484,7 +484,7 @@ mod tests {
         let text = format!(r#"{{"deep":{deep},"behind":[1,{{"a":2}}]}}"#);
         let document = parse(text.as_bytes()).unwrap();
         let behind = document.root().member("behind").unwrap();
-        let list: Vec<Value<'_>> = behind.as_array().unwrap().collect();
+        let list: Vec<JsonValue<'_>> = behind.as_array().unwrap().collect();
         assert_eq!(list[1].member("a").unwrap().as_unsigned(), Ok(2));
         assert!(document.root().member("deep").unwrap().as_bool().is_err());
     }

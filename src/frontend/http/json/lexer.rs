@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why a text is not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum JsonFault {
     DocumentEmpty,
     RootNotSingular,
     ValueInvalid,
@@ -22,30 +22,30 @@ pub(crate) enum Fault {
     MissingExponent,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for JsonFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::DocumentEmpty => "The document is empty.",
-            Fault::RootNotSingular => "The document root must not be followed by other values.",
-            Fault::ValueInvalid => "Invalid value.",
-            Fault::MissingName => "Missing a name for object member.",
-            Fault::MissingColon => "Missing a colon after a name of object member.",
-            Fault::MissingCommaOrBrace => "Missing a comma or '}' after an object member.",
-            Fault::MissingCommaOrBracket => "Missing a comma or ']' after an array element.",
-            Fault::HexInvalid => "Incorrect hex digit after \\u escape in string.",
-            Fault::SurrogateInvalid => "The surrogate pair in string is invalid.",
-            Fault::EscapeInvalid => "Invalid escape character in string.",
-            Fault::MissingQuote => "Missing a closing quotation mark in string.",
-            Fault::EncodingInvalid => "Invalid encoding in string.",
-            Fault::NumberTooBig => "Number too big to be stored in double.",
-            Fault::MissingFraction => "Miss fraction part in number.",
-            Fault::MissingExponent => "Miss exponent in number.",
+            JsonFault::DocumentEmpty => "The document is empty.",
+            JsonFault::RootNotSingular => "The document root must not be followed by other values.",
+            JsonFault::ValueInvalid => "Invalid value.",
+            JsonFault::MissingName => "Missing a name for object member.",
+            JsonFault::MissingColon => "Missing a colon after a name of object member.",
+            JsonFault::MissingCommaOrBrace => "Missing a comma or '}' after an object member.",
+            JsonFault::MissingCommaOrBracket => "Missing a comma or ']' after an array element.",
+            JsonFault::HexInvalid => "Incorrect hex digit after \\u escape in string.",
+            JsonFault::SurrogateInvalid => "The surrogate pair in string is invalid.",
+            JsonFault::EscapeInvalid => "Invalid escape character in string.",
+            JsonFault::MissingQuote => "Missing a closing quotation mark in string.",
+            JsonFault::EncodingInvalid => "Invalid encoding in string.",
+            JsonFault::NumberTooBig => "Number too big to be stored in double.",
+            JsonFault::MissingFraction => "Miss fraction part in number.",
+            JsonFault::MissingExponent => "Miss exponent in number.",
         })
     }
 }
 
 /// A fault and where it was noticed.
-pub(crate) type Refused = (Fault, usize);
+pub(crate) type JsonRefused = (JsonFault, usize);
 
 /// Offset of the first byte at or after `at` that is not white space.
 #[inline]
@@ -57,10 +57,10 @@ pub(crate) fn skip_space(text: &[u8], mut at: usize) -> usize {
 }
 
 /// Checks `literal` at `at` and returns the offset behind it.
-pub(crate) fn literal(text: &[u8], at: usize, literal: &[u8]) -> Result<usize, Refused> {
+pub(crate) fn literal(text: &[u8], at: usize, literal: &[u8]) -> Result<usize, JsonRefused> {
     for (index, byte) in literal.iter().enumerate() {
         if text.get(at + index) != Some(byte) {
-            return Err((Fault::ValueInvalid, at + index));
+            return Err((JsonFault::ValueInvalid, at + index));
         }
     }
     Ok(at + literal.len())
@@ -73,7 +73,7 @@ const EXPONENT_DIGITS_SAFE: usize = 2;
 
 /// Checks the number at `at` and returns the offset behind it. `NaN`, `Inf` and `Infinity` count as numbers.
 #[inline]
-pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
+pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
     let mut at = start;
     if text.get(at) == Some(&b'-') {
         at += 1;
@@ -91,13 +91,13 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
                 Ok(at)
             };
         }
-        _ => return Err((Fault::ValueInvalid, at)),
+        _ => return Err((JsonFault::ValueInvalid, at)),
     }
     let mut may_be_huge = at - integer_start > INTEGER_DIGITS_SAFE;
     if text.get(at) == Some(&b'.') {
         let digits = skip_digits(text, at + 1);
         if digits == at + 1 {
-            return Err((Fault::MissingFraction, digits));
+            return Err((JsonFault::MissingFraction, digits));
         }
         at = digits;
     }
@@ -108,7 +108,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
         }
         let digits = skip_digits(text, at);
         if digits == at {
-            return Err((Fault::MissingExponent, digits));
+            return Err((JsonFault::MissingExponent, digits));
         }
         may_be_huge |= digits - at > EXPONENT_DIGITS_SAFE;
         at = digits;
@@ -119,7 +119,7 @@ pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, Refused> {
             .and_then(|token| fast_float2::parse::<f64, _>(token).ok())
             .is_some_and(f64::is_finite);
         if !is_finite {
-            return Err((Fault::NumberTooBig, start));
+            return Err((JsonFault::NumberTooBig, start));
         }
     }
     Ok(at)
@@ -135,13 +135,13 @@ fn skip_digits(text: &[u8], mut at: usize) -> usize {
 
 /// A checked string: where its content lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct JsonText {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) has_escapes: bool,
 }
 
-impl Text {
+impl JsonText {
     /// The offset behind the closing quotation mark.
     pub(crate) fn behind(self) -> usize {
         self.end + 1
@@ -149,14 +149,14 @@ impl Text {
 }
 
 /// Checks the string whose opening quotation mark is at `quote`.
-pub(crate) fn string(text: &[u8], quote: usize) -> Result<Text, Refused> {
+pub(crate) fn string(text: &[u8], quote: usize) -> Result<JsonText, JsonRefused> {
     let start = quote + 1;
     let mut at = start;
     let mut has_escapes = false;
     loop {
         match text.get(at) {
             Some(b'"') => {
-                return Ok(Text {
+                return Ok(JsonText {
                     start,
                     end: at,
                     has_escapes,
@@ -166,15 +166,15 @@ pub(crate) fn string(text: &[u8], quote: usize) -> Result<Text, Refused> {
                 has_escapes = true;
                 at = escape(text, at)?.1;
             }
-            Some(0) | None => return Err((Fault::MissingQuote, at)),
-            Some(byte) if *byte < 0x20 => return Err((Fault::EncodingInvalid, at)),
+            Some(0) | None => return Err((JsonFault::MissingQuote, at)),
+            Some(byte) if *byte < 0x20 => return Err((JsonFault::EncodingInvalid, at)),
             Some(_) => at += 1,
         }
     }
 }
 
 /// The character that the escape at `backslash` stands for, and the offset behind it.
-fn escape(text: &[u8], backslash: usize) -> Result<(char, usize), Refused> {
+fn escape(text: &[u8], backslash: usize) -> Result<(char, usize), JsonRefused> {
     let plain = match text.get(backslash + 1) {
         Some(b'"') => '"',
         Some(b'\\') => '\\',
@@ -185,25 +185,26 @@ fn escape(text: &[u8], backslash: usize) -> Result<(char, usize), Refused> {
         Some(b'r') => '\r',
         Some(b't') => '\t',
         Some(b'u') => {
-            let first = hex4(text, backslash + 2).ok_or((Fault::HexInvalid, backslash))?;
+            let first = hex4(text, backslash + 2).ok_or((JsonFault::HexInvalid, backslash))?;
             if !(0xd800..0xe000).contains(&first) {
                 let character =
-                    char::from_u32(first).ok_or((Fault::SurrogateInvalid, backslash))?;
+                    char::from_u32(first).ok_or((JsonFault::SurrogateInvalid, backslash))?;
                 return Ok((character, backslash + 6));
             }
             let is_pair = first < 0xdc00 && text.get(backslash + 6..backslash + 8) == Some(b"\\u");
             if !is_pair {
-                return Err((Fault::SurrogateInvalid, backslash));
+                return Err((JsonFault::SurrogateInvalid, backslash));
             }
-            let second = hex4(text, backslash + 8).ok_or((Fault::HexInvalid, backslash))?;
+            let second = hex4(text, backslash + 8).ok_or((JsonFault::HexInvalid, backslash))?;
             if !(0xdc00..0xe000).contains(&second) {
-                return Err((Fault::SurrogateInvalid, backslash));
+                return Err((JsonFault::SurrogateInvalid, backslash));
             }
             let combined = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-            let character = char::from_u32(combined).ok_or((Fault::SurrogateInvalid, backslash))?;
+            let character =
+                char::from_u32(combined).ok_or((JsonFault::SurrogateInvalid, backslash))?;
             return Ok((character, backslash + 12));
         }
-        _ => return Err((Fault::EscapeInvalid, backslash)),
+        _ => return Err((JsonFault::EscapeInvalid, backslash)),
     };
     Ok((plain, backslash + 2))
 }
@@ -215,7 +216,7 @@ fn hex4(text: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Appends the content of a checked string with its escapes resolved.
-pub(crate) fn unescape_into(text: &[u8], string: Text, target: &mut Vec<u8>) {
+pub(crate) fn unescape_into(text: &[u8], string: JsonText, target: &mut Vec<u8>) {
     let mut at = string.start;
     while at < string.end {
         match text.get(at) {

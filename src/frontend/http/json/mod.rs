@@ -1,6 +1,6 @@
 //! JSON as requests carry it: checked once, taken apart only where somebody looks.
 //!
-//! [`Document`] validates a whole text in one pass without recursion and notes where its values lie. The content of `data` arrays is
+//! [`JsonDocument`] validates a whole text in one pass without recursion and notes where its values lie. The content of `data` arrays is
 //! validated but not noted: [`tensor`] reads it straight into a tensor. Refusals carry rapidjson's words and offsets, which are what
 //! upstream's clients see. Pure functions, bounded in time by the text's length; callers move large texts off the shard.
 
@@ -10,4 +10,4 @@ mod lexer;
 pub(crate) mod tensor;
 pub(crate) mod write;
 
-pub(crate) use document::{Document, Value, within};
+pub(crate) use document::{JsonDocument, JsonValue, within};

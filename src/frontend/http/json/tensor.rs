@@ -92,10 +92,10 @@ fn whole(digits: &[u8]) -> Option<u64> {
 }
 
 /// One element of a checked `data` array.
-enum Element<'t> {
+enum TensorElement<'t> {
     Number(&'t [u8]),
     Bool(bool),
-    Text(lexer::Text),
+    Text(lexer::JsonText),
     Other,
 }
 
@@ -104,7 +104,7 @@ enum Element<'t> {
 fn each_element(
     text: &[u8],
     prefix: &str,
-    mut take: impl FnMut(Element<'_>) -> Result<(), Error>,
+    mut take: impl FnMut(TensorElement<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut depth = 0usize;
     let mut at = 0;
@@ -112,7 +112,7 @@ fn each_element(
         match byte {
             b'0'..=b'9' | b'-' => {
                 let end = number_end(text, at);
-                take(Element::Number(text.get(at..end).unwrap_or(&[])))?;
+                take(TensorElement::Number(text.get(at..end).unwrap_or(&[])))?;
                 at = end;
             }
             b',' | b' ' | b'\n' | b'\r' | b'\t' => at += 1,
@@ -129,29 +129,29 @@ fn each_element(
             }
             b'"' => {
                 let string = lexer::string(text, at).map_err(|_| checked_already())?;
-                take(Element::Text(string))?;
+                take(TensorElement::Text(string))?;
                 at = string.behind();
             }
             b'N' | b'I' => {
                 let end = lexer::number(text, at).map_err(|_| checked_already())?;
-                take(Element::Number(text.get(at..end).unwrap_or(&[])))?;
+                take(TensorElement::Number(text.get(at..end).unwrap_or(&[])))?;
                 at = end;
             }
             b't' => {
-                take(Element::Bool(true))?;
+                take(TensorElement::Bool(true))?;
                 at += 4;
             }
             b'f' => {
-                take(Element::Bool(false))?;
+                take(TensorElement::Bool(false))?;
                 at += 5;
             }
             b'n' => {
-                take(Element::Other)?;
+                take(TensorElement::Other)?;
                 at += 4;
             }
             // Objects are never what a tensor wants, so `take` ends the walk.
             _ => {
-                take(Element::Other)?;
+                take(TensorElement::Other)?;
                 return Err(checked_already());
             }
         }
@@ -195,11 +195,11 @@ pub(crate) fn read(
     target: &mut Block,
     is_strict: bool,
 ) -> Result<(), Error> {
-    let unsigned = |element: Element<'_>, max: u64| match as_unsigned(element)? {
+    let unsigned = |element: TensorElement<'_>, max: u64| match as_unsigned(element)? {
         value if is_strict && value > max => Err(out_of_range(value.into(), name, data_type)),
         value => Ok(value),
     };
-    let signed = |element: Element<'_>, min: i64, max: i64| match as_signed(element)? {
+    let signed = |element: TensorElement<'_>, min: i64, max: i64| match as_signed(element)? {
         value if is_strict && !(min..=max).contains(&value) => {
             Err(out_of_range(value.into(), name, data_type))
         }
@@ -212,7 +212,7 @@ pub(crate) fn read(
             name = truncated(&name)
         ))),
         DataType::Bool => read_as(text, count, target, |element| match element {
-            Element::Bool(value) => Ok([u8::from(value)]),
+            TensorElement::Bool(value) => Ok([u8::from(value)]),
             _ => Err(mismatch("non-boolean as boolean")),
         }),
         DataType::Uint8 => read_as(text, count, target, |element| {
@@ -258,25 +258,25 @@ pub(crate) fn out_of_range(value: i128, name: &str, data_type: DataType) -> Erro
     ))
 }
 
-fn as_unsigned(element: Element<'_>) -> Result<u64, Error> {
+fn as_unsigned(element: TensorElement<'_>) -> Result<u64, Error> {
     match element {
-        Element::Number(token) => unsigned(token),
+        TensorElement::Number(token) => unsigned(token),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-unsigned-integer as unsigned-integer"))
 }
 
-fn as_signed(element: Element<'_>) -> Result<i64, Error> {
+fn as_signed(element: TensorElement<'_>) -> Result<i64, Error> {
     match element {
-        Element::Number(token) => signed(token),
+        TensorElement::Number(token) => signed(token),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-signed-integer as signed-integer"))
 }
 
-fn as_double(element: Element<'_>) -> Result<f64, Error> {
+fn as_double(element: TensorElement<'_>) -> Result<f64, Error> {
     match element {
-        Element::Number(token) => double(token),
+        TensorElement::Number(token) => double(token),
         _ => None,
     }
     .ok_or_else(|| mismatch("non-number as double"))
@@ -287,7 +287,7 @@ fn read_as<const WIDTH: usize>(
     text: &[u8],
     count: usize,
     target: &mut Block,
-    convert: impl Fn(Element<'_>) -> Result<[u8; WIDTH], Error>,
+    convert: impl Fn(TensorElement<'_>) -> Result<[u8; WIDTH], Error>,
 ) -> Result<(), Error> {
     let mut places = target.spare_mut().chunks_exact_mut(WIDTH).take(count);
     let mut read_count = 0;
@@ -318,7 +318,7 @@ pub(crate) fn bytes_size(text: &[u8]) -> Result<usize, Error> {
     let mut size = 0;
     let mut scratch = Vec::new();
     each_element(text, "", |element| {
-        let Element::Text(string) = element else {
+        let TensorElement::Text(string) = element else {
             return Err(Error::internal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
             ));
@@ -349,7 +349,7 @@ pub(crate) fn outer_count(text: &[u8]) -> usize {
             b',' if depth == 1 => comma_count += 1,
             b'"' => {
                 // Checked already: it has an end.
-                at = lexer::string(text, at).map_or(text.len(), lexer::Text::behind);
+                at = lexer::string(text, at).map_or(text.len(), lexer::JsonText::behind);
                 continue;
             }
             _ => {}
@@ -362,7 +362,7 @@ pub(crate) fn outer_count(text: &[u8]) -> usize {
 fn read_bytes(text: &[u8], target: &mut Block) -> Result<(), Error> {
     let mut scratch = Vec::new();
     each_element(text, "Unable to parse 'data': ", |element| {
-        let Element::Text(string) = element else {
+        let TensorElement::Text(string) = element else {
             return Err(mismatch("non-string as string"));
         };
         scratch.clear();

@@ -24,9 +24,9 @@ use std::task::{Context, Poll, Waker};
 use conch_engine::Error;
 use conch_log as log;
 
-use super::link::{Letter, Link};
+use super::link::{ShardHandle, ShardMessage};
 use super::slab::Slab;
-use queue::{FairQueue, Position};
+use queue::{FairQueue, VirtualTime};
 
 /// Jobs from this cost on are large: some 10 ms of JSON.
 const LARGE_FROM_BYTES: u64 = 1 << 20;
@@ -43,34 +43,34 @@ const TURN_NS: u64 = 500_000;
 
 /// A kind of work with a thread of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum OffloadLane {
     Small,
     Large,
     Handshakes,
 }
 
-impl Lane {
+impl OffloadLane {
     const fn index(self) -> usize {
         match self {
-            Lane::Small => 0,
-            Lane::Large => 1,
-            Lane::Handshakes => 2,
+            OffloadLane::Small => 0,
+            OffloadLane::Large => 1,
+            OffloadLane::Handshakes => 2,
         }
     }
 
     const fn thread_name(self) -> &'static str {
         match self {
-            Lane::Small => "offload",
-            Lane::Large => "offload-big",
-            Lane::Handshakes => "tls",
+            OffloadLane::Small => "offload",
+            OffloadLane::Large => "offload-big",
+            OffloadLane::Handshakes => "tls",
         }
     }
 
     /// Jobs that the thread has at a time. One more than it executes spares it the wait for its shard, where jobs are short.
     const fn depth(self) -> usize {
         match self {
-            Lane::Small | Lane::Handshakes => 2,
-            Lane::Large => 1,
+            OffloadLane::Small | OffloadLane::Handshakes => 2,
+            OffloadLane::Large => 1,
         }
     }
 }
@@ -84,47 +84,51 @@ enum Urgency {
 
 /// Who shares fairly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Owner {
+enum JobOwner {
     Connection(u64),
     Peer(IpAddr),
 }
 
-type Value = Box<dyn Any + Send>;
-type Work = Box<dyn FnOnce() -> Value + Send>;
+type JobResult = Box<dyn Any + Send>;
+type JobFunction = Box<dyn FnOnce() -> JobResult + Send>;
 
-struct Job {
+struct OffloadJob {
     key: u64,
-    work: Work,
+    work: JobFunction,
 }
 
 /// What a lane's thread sends to the shard.
-pub(crate) struct Done {
-    lane: Lane,
+pub(crate) struct JobDone {
+    lane: OffloadLane,
     key: u64,
-    outcome: std::thread::Result<Value>,
+    outcome: std::thread::Result<JobResult>,
 }
 
 /// The threads' ends of the lanes, made before the shard runs.
-pub(crate) struct Threads {
-    senders: [Option<Sender<Job>>; 3],
+pub(crate) struct OffloadThreads {
+    senders: [Option<Sender<OffloadJob>>; 3],
 }
 
-impl Threads {
+impl OffloadThreads {
     /// Starts the threads of shard `index`. They end when this, or the [`Offload`] made of it, is dropped, after the job that they execute.
     ///
     /// # Errors
     /// INTERNAL if the system gives no thread.
     pub(crate) fn start(
         index: usize,
-        link: &Arc<Link>,
+        link: &Arc<ShardHandle>,
         serves_tls: bool,
-    ) -> Result<Threads, Error> {
-        let mut threads = Threads {
+    ) -> Result<OffloadThreads, Error> {
+        let mut threads = OffloadThreads {
             senders: [None, None, None],
         };
-        let lanes = [Lane::Small, Lane::Large, Lane::Handshakes];
+        let lanes = [
+            OffloadLane::Small,
+            OffloadLane::Large,
+            OffloadLane::Handshakes,
+        ];
         for lane in lanes.into_iter().take(if serves_tls { 3 } else { 2 }) {
-            let (sender, receiver) = channel::<Job>();
+            let (sender, receiver) = channel::<OffloadJob>();
             let link = Arc::clone(link);
             std::thread::Builder::new()
                 .name(format!("{}-{index}", lane.thread_name()))
@@ -138,46 +142,46 @@ impl Threads {
     }
 }
 
-fn serve(lane: Lane, jobs: &Receiver<Job>, link: &Link) {
+fn serve(lane: OffloadLane, jobs: &Receiver<OffloadJob>, link: &ShardHandle) {
     if let Err(cause) = conch_net::affinity::shorten_turns_of_current_thread(TURN_NS) {
         log::warning!("cannot shorten the turns of an offload thread: {cause}");
     }
-    while let Ok(Job { key, work }) = jobs.recv() {
+    while let Ok(OffloadJob { key, work }) = jobs.recv() {
         // A panic would end the thread: nothing would be done any more, and the callers would wait for ever.
         let outcome = catch_unwind(AssertUnwindSafe(work));
-        link.send(Letter::Offloaded(Done { lane, key, outcome }));
+        link.send(ShardMessage::Offloaded(JobDone { lane, key, outcome }));
     }
 }
 
 /// A shard's side of its lanes.
 pub(crate) struct Offload {
     lanes: [LaneQueue; 3],
-    callers: RefCell<Slab<Caller>>,
+    callers: RefCell<Slab<JobCaller>>,
 }
 
 struct LaneQueue {
-    sender: Option<Sender<Job>>,
+    sender: Option<Sender<OffloadJob>>,
     /// Later steps of handshakes: served first. Each follows a step that was served in turn, so they are no more than those.
-    urgent: RefCell<FairQueue<Owner, Job>>,
-    usual: RefCell<FairQueue<Owner, Job>>,
+    urgent: RefCell<FairQueue<JobOwner, OffloadJob>>,
+    usual: RefCell<FairQueue<JobOwner, OffloadJob>>,
     /// Handed to the thread and not returned.
     handed_count: Cell<usize>,
     depth: usize,
 }
 
 /// A job's caller, as long as it waits.
-struct Caller {
-    lane: Lane,
+struct JobCaller {
+    lane: OffloadLane,
     /// While the job waits in a queue of the lane.
-    place: Option<(Urgency, Position)>,
+    place: Option<(Urgency, VirtualTime)>,
     waker: Option<Waker>,
-    outcome: Option<std::thread::Result<Value>>,
+    outcome: Option<std::thread::Result<JobResult>>,
 }
 
 impl Offload {
-    pub(super) fn new(threads: Threads) -> Offload {
+    pub(super) fn new(threads: OffloadThreads) -> Offload {
         let [small, large, handshakes] = threads.senders;
-        let lane = |sender, lane: Lane| LaneQueue {
+        let lane = |sender, lane: OffloadLane| LaneQueue {
             sender,
             urgent: RefCell::new(FairQueue::new()),
             usual: RefCell::new(FairQueue::new()),
@@ -186,9 +190,9 @@ impl Offload {
         };
         Offload {
             lanes: [
-                lane(small, Lane::Small),
-                lane(large, Lane::Large),
-                lane(handshakes, Lane::Handshakes),
+                lane(small, OffloadLane::Small),
+                lane(large, OffloadLane::Large),
+                lane(handshakes, OffloadLane::Handshakes),
             ],
             callers: RefCell::new(Slab::new()),
         }
@@ -202,13 +206,13 @@ impl Offload {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let lane = match cost_bytes {
-            0..LARGE_FROM_BYTES => Lane::Small,
-            _ => Lane::Large,
+            0..LARGE_FROM_BYTES => OffloadLane::Small,
+            _ => OffloadLane::Large,
         };
         // Not free, whatever its caller thinks.
         let cost_bytes = cost_bytes.max(1);
-        let work: Work = Box::new(move || Box::new(work()));
-        let owner = Owner::Connection(connection);
+        let work: JobFunction = Box::new(move || Box::new(work()));
+        let owner = JobOwner::Connection(connection);
         value_of(
             self.push(lane, Urgency::Usual, owner, cost_bytes, work)
                 .await,
@@ -226,20 +230,20 @@ impl Offload {
             true => Urgency::Usual,
             false => Urgency::Urgent,
         };
-        let work: Work = Box::new(move || Box::new(work()));
-        let (lane, owner) = (Lane::Handshakes, Owner::Peer(peer));
+        let work: JobFunction = Box::new(move || Box::new(work()));
+        let (lane, owner) = (OffloadLane::Handshakes, JobOwner::Peer(peer));
         value_of(self.push(lane, urgency, owner, HANDSHAKE_COST, work).await)
     }
 
     fn push(
         &self,
-        lane: Lane,
+        lane: OffloadLane,
         urgency: Urgency,
-        owner: Owner,
+        owner: JobOwner,
         cost_bytes: u64,
-        work: Work,
-    ) -> Waiting<'_> {
-        let key = self.callers.borrow_mut().insert(Caller {
+        work: JobFunction,
+    ) -> JobFuture<'_> {
+        let key = self.callers.borrow_mut().insert(JobCaller {
             lane,
             place: None,
             waker: None,
@@ -248,16 +252,16 @@ impl Offload {
         let queue = self.lanes[lane.index()].queue(urgency);
         let position = queue
             .borrow_mut()
-            .push(owner, cost_bytes, Job { key, work });
+            .push(owner, cost_bytes, OffloadJob { key, work });
         if let Some(caller) = self.callers.borrow_mut().get_mut(key) {
             caller.place = Some((urgency, position));
         }
         self.hand_out(lane);
-        Waiting { offload: self, key }
+        JobFuture { offload: self, key }
     }
 
     /// Gives the lane's thread as many jobs as it takes.
-    fn hand_out(&self, lane: Lane) {
+    fn hand_out(&self, lane: OffloadLane) {
         let at = &self.lanes[lane.index()];
         while at.handed_count.get() < at.depth {
             let urgent = at.urgent.borrow_mut().pop();
@@ -279,7 +283,7 @@ impl Offload {
     }
 
     /// Takes in what a thread has done. The waker, if any, is to be woken when no borrow is held.
-    pub(super) fn finish(&self, done: Done) -> Option<Waker> {
+    pub(super) fn finish(&self, done: JobDone) -> Option<Waker> {
         let at = &self.lanes[done.lane.index()];
         at.handed_count.set(at.handed_count.get().saturating_sub(1));
         self.hand_out(done.lane);
@@ -303,7 +307,7 @@ impl Offload {
 }
 
 impl LaneQueue {
-    fn queue(&self, urgency: Urgency) -> &RefCell<FairQueue<Owner, Job>> {
+    fn queue(&self, urgency: Urgency) -> &RefCell<FairQueue<JobOwner, OffloadJob>> {
         match urgency {
             Urgency::Urgent => &self.urgent,
             Urgency::Usual => &self.usual,
@@ -313,7 +317,7 @@ impl LaneQueue {
 
 /// # Panics
 /// As the work did: a panic of it is one of its caller.
-fn value_of<T: 'static>(outcome: std::thread::Result<Value>) -> T {
+fn value_of<T: 'static>(outcome: std::thread::Result<JobResult>) -> T {
     match outcome {
         Ok(value) => *value.downcast().expect("the type is that of the work"),
         Err(panic) => resume_unwind(panic),
@@ -321,13 +325,13 @@ fn value_of<T: 'static>(outcome: std::thread::Result<Value>) -> T {
 }
 
 /// The outcome of a job. Dropping it withdraws the job unless it was begun.
-struct Waiting<'a> {
+struct JobFuture<'a> {
     offload: &'a Offload,
     key: u64,
 }
 
-impl Future for Waiting<'_> {
-    type Output = std::thread::Result<Value>;
+impl Future for JobFuture<'_> {
+    type Output = std::thread::Result<JobResult>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut callers = self.offload.callers.borrow_mut();
@@ -345,7 +349,7 @@ impl Future for Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for JobFuture<'_> {
     fn drop(&mut self) {
         self.offload.leave(self.key);
     }
@@ -364,7 +368,7 @@ mod tests {
     /// A shard's offload without the shard: polls `future` and takes in what the threads return.
     fn drive<T>(
         offload: &Offload,
-        receiver: &mut conch_sync::Receiver<Letter>,
+        receiver: &mut conch_sync::Receiver<ShardMessage>,
         future: impl Future<Output = T>,
     ) -> T {
         let mut future = pin!(future);
@@ -374,7 +378,7 @@ mod tests {
                     return Poll::Ready(value);
                 }
                 for message in std::task::ready!(receiver.poll_take(context)) {
-                    if let Letter::Offloaded(done) = message
+                    if let ShardMessage::Offloaded(done) = message
                         && let Some(waker) = offload.finish(done)
                     {
                         waker.wake();
@@ -384,9 +388,9 @@ mod tests {
         }))
     }
 
-    fn start() -> (Offload, conch_sync::Receiver<Letter>) {
-        let (link, receiver) = Link::new();
-        let threads = Threads::start(0, &link, true).unwrap();
+    fn start() -> (Offload, conch_sync::Receiver<ShardMessage>) {
+        let (link, receiver) = ShardHandle::new();
+        let threads = OffloadThreads::start(0, &link, true).unwrap();
         (Offload::new(threads), receiver)
     }
 

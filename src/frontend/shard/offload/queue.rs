@@ -11,13 +11,13 @@ use std::hash::Hash;
 
 /// Where a job is in the queue: its virtual end, and its number among all jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Position(u64, u64);
+pub(crate) struct VirtualTime(u64, u64);
 
 /// Jobs of type `T` from owners of type `K`. Memory: the jobs that wait, and one entry per owner that has had more than its share.
 #[derive(Debug)]
 pub(crate) struct FairQueue<K, T> {
-    jobs: BTreeMap<Position, Job<K, T>>,
-    owners: HashMap<K, Account>,
+    jobs: BTreeMap<VirtualTime, QueuedJob<K, T>>,
+    owners: HashMap<K, OwnerAccount>,
     waiting_owner_count: usize,
     /// In bytes per owner.
     virtual_time: u64,
@@ -27,14 +27,14 @@ pub(crate) struct FairQueue<K, T> {
 }
 
 #[derive(Debug)]
-struct Job<K, T> {
+struct QueuedJob<K, T> {
     owner: K,
     cost_bytes: u64,
     work: T,
 }
 
 #[derive(Debug, Default)]
-struct Account {
+struct OwnerAccount {
     /// Of its last job.
     virtual_end: u64,
     job_count: usize,
@@ -62,7 +62,7 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
     }
 
     /// Adds a job that costs `cost_bytes`.
-    pub(crate) fn push(&mut self, owner: K, cost_bytes: u64, work: T) -> Position {
+    pub(crate) fn push(&mut self, owner: K, cost_bytes: u64, work: T) -> VirtualTime {
         let account = self.owners.entry(owner).or_default();
         let start = account.virtual_end.max(self.virtual_time);
         account.virtual_end = start.saturating_add(cost_bytes);
@@ -70,9 +70,9 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
             self.waiting_owner_count += 1;
         }
         account.job_count += 1;
-        let position = Position(account.virtual_end, self.pushed_count);
+        let position = VirtualTime(account.virtual_end, self.pushed_count);
         self.pushed_count += 1;
-        let job = Job {
+        let job = QueuedJob {
             owner,
             cost_bytes,
             work,
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
     }
 
     /// Withdraws a job that waits; its owner does not get its bytes back. None if it was taken.
-    pub(crate) fn remove(&mut self, position: Position) -> Option<T> {
+    pub(crate) fn remove(&mut self, position: VirtualTime) -> Option<T> {
         let job = self.jobs.remove(&position)?;
         self.leave(job.owner);
         Some(job.work)

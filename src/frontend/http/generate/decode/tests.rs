@@ -16,23 +16,23 @@ const INPUTS: &str = r#"
     input { name: "data" data_type: TYPE_FP64 dims: [ -1 ] optional: true }
 "#;
 
-const LIMITS: Limits = Limits {
+const LIMITS: JsonLimits = JsonLimits {
     input_bytes_max: 1 << 10,
     strict_integers: false,
 };
 
-fn config(inputs: &str, batch: u32) -> Arc<Model> {
+fn config(inputs: &str, batch: u32) -> Arc<ResolvedConfig> {
     let text = format!(
         "name: \"m\" backend: \"b\" max_batch_size: {batch} {inputs} output {{ name: \"OUT\" data_type: TYPE_FP32 dims: [ -1 ] }}"
     );
     let mut message = parse_text("config.pbtxt", &text).unwrap();
     normalize(&mut message);
-    Arc::new(Model::from_message(message).unwrap())
+    Arc::new(ResolvedConfig::from_message(message).unwrap())
 }
 
 /// The decoded request as text: id, inputs as `name[shape]=bytes`, parameters.
-fn decoded(text: &[u8], config: &Arc<Model>) -> Result<String, Error> {
-    let mut decoded = decode(View::copy_of(text), config, LIMITS)?;
+fn decoded(text: &[u8], config: &Arc<ResolvedConfig>) -> Result<String, Error> {
+    let mut decoded = decode(ByteView::copy_of(text), config, LIMITS)?;
     let draft = decoded.draft();
     let mut rows: Vec<String> = Vec::new();
     for input in &draft.inputs {
