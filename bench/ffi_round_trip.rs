@@ -71,7 +71,7 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
     let completion: Arc<dyn Completion> = client.clone();
     let content = ByteView::copy_of(&[0; 64]);
     let mut batch: Vec<OwnedRequest> = Vec::new();
-    let mut departures = PendingResponses::default();
+    let mut pending = PendingResponses::default();
     let started = Instant::now();
     for slot in 0..requests {
         let input = DraftInput {
@@ -84,14 +84,14 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
             inputs: [input].into_iter().collect(),
             ..Draft::default()
         };
-        let ticket = admit::admit(&version, draft, &completion, slot, Timestamps::default())?;
-        let live = ticket
+        let handle = admit::admit(&version, draft, &completion, slot, Timestamps::default())?;
+        let live = handle
             .claim(ClaimReason::Execute, None)
             .ok_or_else(|| Error::internal("the request was claimed by nobody else"))?;
         if executes {
             batch.push(live);
-            instance.execute(&mut batch, &mut departures);
-            departures.flush();
+            instance.execute(&mut batch, &mut pending);
+            pending.flush();
         }
     }
     let elapsed_ns = started.elapsed().as_nanos();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conch_engine::demand::OnDemandSettings;
-use conch_engine::gate::{AdmissionBounds, TENANT_MAX_MAX};
+use conch_engine::limits::{AdmissionBounds, TENANT_MAX_MAX};
 
 use crate::access_flags;
 use crate::flag_values::{out_of_bound, parse_count};

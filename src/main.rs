@@ -300,7 +300,7 @@ fn server_options(
         memory_reserve_bytes: arguments.memory_reserve_bytes,
         queue_requests_max: arguments.queue_requests_max,
         stream_patience: Duration::from_millis(arguments.stream_patience_ms),
-        gate: arguments.limit_flags.bounds,
+        admission: arguments.limit_flags.bounds,
         demand: arguments.limit_flags.demand(),
         shard_cpus: machine.shard_cpus.clone(),
         lowers_core_priority: arguments.lowers_core_priority,

@@ -147,11 +147,11 @@ pub type Batch = Vec<OwnedRequest>;
 /// One executable copy of a model. `Send`: it is created on and used by its core thread, and dropped there.
 pub trait Instance: Send {
     /// Executes the batch, leaving it empty. Every request is answered exactly once through its completion: those released during the call by way of
-    /// `departures` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses);
+    /// `pending` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses);
 
     /// The backend's readiness hook, where it has one. Asked for once, after the instance was created.
-    fn checkup(&self) -> Option<Arc<dyn ReadinessCheck>> {
+    fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
         None
     }
 }

@@ -27,18 +27,18 @@ use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses, backend}
 pub struct Cores {
     version: Arc<ModelVersion>,
     pub(crate) queue: Arc<ModelQueue>,
-    pub(crate) crew: Mutex<Workers>,
+    pub(crate) workers: Mutex<Workers>,
 }
 
 /// Who is there. Changed by one operation on the model at a time.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) cores: Vec<Core>,
-    pub(crate) inspector: Option<ReadinessProber>,
+    pub(crate) prober: Option<ReadinessProber>,
     /// The first number that no core ever had.
     pub(crate) next_index: usize,
     /// Threads that see off cores that left.
-    pub(crate) escorts: Vec<JoinHandle<()>>,
+    pub(crate) drain_threads: Vec<JoinHandle<()>>,
 }
 
 /// One thread and its instances.
@@ -94,7 +94,7 @@ pub(crate) struct InstancePlan {
 pub(crate) struct WorkerSpec {
     specs: Vec<InstanceSpec>,
     /// As many as there are instances, if executions are limited and these are not passive.
-    seats: Vec<ResourceHandle>,
+    resource_handles: Vec<ResourceHandle>,
     /// Number among the cores that execute; none if all its instances are passive.
     index: Option<usize>,
 }
@@ -107,20 +107,22 @@ pub(crate) struct WorkerSpec {
 pub(crate) fn start_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
-    lineup: InstancePlan,
+    instance_plan: InstancePlan,
     placement: &Placement,
 ) -> Result<Cores, Error> {
-    let rosters = rosters(version, &lineup, 0)?;
-    let active = rosters.iter().filter(|roster| roster.index.is_some());
-    let instance_counts: Vec<usize> = active.map(|roster| roster.specs.len()).collect();
+    let rosters = rosters(version, &instance_plan, 0)?;
+    let active = rosters
+        .iter()
+        .filter(|worker_spec| worker_spec.index.is_some());
+    let instance_counts: Vec<usize> = active.map(|worker_spec| worker_spec.specs.len()).collect();
     let active_count = instance_counts.len();
     let queue = Arc::new(ModelQueue::new(
         &version.config,
         &instance_counts,
-        Arc::clone(&placement.timekeeper),
+        Arc::clone(&placement.timer_thread),
         model.batch_strategy(),
     )?);
-    let made = make_cores(version, model, &queue, rosters, lineup, placement)?;
+    let made = make_cores(version, model, &queue, rosters, instance_plan, placement)?;
     if matches!(version.config.scheduling, Scheduling::Dynamic(_)) {
         // There is no such thread, the cores batch; but these are the words by which people see that a model batches.
         let name = &version.name;
@@ -133,27 +135,27 @@ pub(crate) fn start_cores(
     let cores = Cores {
         version: Arc::clone(version),
         queue: Arc::clone(&queue),
-        crew: Mutex::new(Workers {
+        workers: Mutex::new(Workers {
             cores: made,
-            inspector: None,
+            prober: None,
             next_index: active_count,
-            escorts: Vec::new(),
+            drain_threads: Vec::new(),
         }),
     };
-    cores.crew().inspect(version)?;
+    cores.workers().inspect(version)?;
     if version.queue.set(queue).is_err() {
         return Err(Error::internal(format!(
             "the cores of model '{}' were started before",
             version.name
         )));
     }
-    cores.crew().cores.iter().for_each(Core::serve);
+    cores.workers().cores.iter().for_each(Core::serve);
     Ok(cores)
 }
 
 /// How many of them execute.
 pub(crate) fn active_count(rosters: &[WorkerSpec]) -> usize {
-    let executes = |roster: &&WorkerSpec| roster.index.is_some();
+    let executes = |worker_spec: &&WorkerSpec| worker_spec.index.is_some();
     rosters.iter().filter(executes).count()
 }
 
@@ -166,15 +168,18 @@ pub(crate) fn make_cores(
     model: &Arc<dyn backend::Model>,
     queue: &Arc<ModelQueue>,
     rosters: Vec<WorkerSpec>,
-    lineup: InstancePlan,
+    instance_plan: InstancePlan,
     placement: &Placement,
 ) -> Result<Vec<Core>, Error> {
-    let warm_up = Arc::new(lineup.warm_up);
+    let warm_up = Arc::new(instance_plan.warm_up);
     let mut cores: Vec<Core> = Vec::with_capacity(rosters.len());
     let mut starting = Vec::with_capacity(rosters.len());
     let mut outcome = Ok(());
-    let progress = &lineup.progress;
-    let total_count: usize = rosters.iter().map(|roster| roster.specs.len()).sum();
+    let progress = &instance_plan.progress;
+    let total_count: usize = rosters
+        .iter()
+        .map(|worker_spec| worker_spec.specs.len())
+        .sum();
     let mut ready_count = 0;
     let mut count_in = |core: &Core| {
         ready_count += core.specs.len();
@@ -183,10 +188,10 @@ pub(crate) fn make_cores(
         ));
     };
     progress.reach(format_args!("0 of {total_count} instances are ready"));
-    for roster in rosters {
+    for worker_spec in rosters {
         let (ready_sender, ready) = mpsc::channel();
         let (orders, ordered) = mpsc::channel();
-        let (specs, index) = (roster.specs.clone(), roster.index);
+        let (specs, index) = (worker_spec.specs.clone(), worker_spec.index);
         let name = specs.first().map_or("", |spec| &spec.name);
         let start = WorkerStart {
             version: Arc::clone(version),
@@ -197,7 +202,7 @@ pub(crate) fn make_cores(
         let queue = Arc::clone(queue);
         let thread = std::thread::Builder::new()
             .name(thread_name(name))
-            .spawn(move || run(start, roster, &queue, &ready_sender, &ordered))
+            .spawn(move || run(start, worker_spec, &queue, &ready_sender, &ordered))
             .map_err(|error| {
                 Error::internal(format!(
                     "failed to start a thread for instance '{name}': {error}"
@@ -217,7 +222,7 @@ pub(crate) fn make_cores(
             }
         }
         starting.push(ready);
-        if !lineup.is_parallel {
+        if !instance_plan.is_parallel {
             outcome = await_ready(&mut cores, &mut starting, &mut count_in);
             if outcome.is_err() {
                 break;
@@ -245,13 +250,13 @@ impl Workers {
             .iter()
             .flat_map(|core| core.checkups.iter().cloned())
             .collect();
-        match &self.inspector {
-            Some(inspector) => inspector.ask_others(checkups),
+        match &self.prober {
+            Some(prober) => prober.ask_others(checkups),
             None => {
-                self.inspector = ReadinessProber::start(version, checkups)?;
-                if let Some(inspector) = &self.inspector {
-                    let board = || Arc::clone(inspector.board());
-                    version.inspection.get_or_init(board);
+                self.prober = ReadinessProber::start(version, checkups)?;
+                if let Some(prober) = &self.prober {
+                    let queue = || Arc::clone(prober.queue());
+                    version.inspection.get_or_init(queue);
                 }
             }
         }
@@ -264,16 +269,16 @@ impl Cores {
     /// the backend executes.
     pub fn stop(&self) {
         self.queue.close();
-        let mut crew = self.crew();
+        let mut workers = self.workers();
         // It asks instances that go now.
-        let inspector = crew.inspector.take();
-        let cores = std::mem::take(&mut crew.cores);
-        let escorts = std::mem::take(&mut crew.escorts);
-        drop(crew);
-        drop(inspector);
+        let prober = workers.prober.take();
+        let cores = std::mem::take(&mut workers.cores);
+        let drain_threads = std::mem::take(&mut workers.drain_threads);
+        drop(workers);
+        drop(prober);
         let threads: Vec<JoinHandle<()>> = cores.into_iter().map(|core| core.thread).collect();
         // The orders are dropped, so all end at the same time.
-        for thread in threads.into_iter().chain(escorts) {
+        for thread in threads.into_iter().chain(drain_threads) {
             if thread.join().is_err() {
                 crate::log::error!(
                     "a core of model '{}' panicked outside its backend",
@@ -294,12 +299,12 @@ impl Cores {
 
     /// How many threads there are.
     pub fn thread_count(&self) -> usize {
-        self.crew().cores.len()
+        self.workers().cores.len()
     }
 
-    pub(crate) fn crew(&self) -> MutexGuard<'_, Workers> {
+    pub(crate) fn workers(&self) -> MutexGuard<'_, Workers> {
         // Changed by pushes and removals only.
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -315,14 +320,14 @@ impl Drop for Cores {
 /// INVALID_ARG if the limiter could never let one execute.
 pub(crate) fn rosters(
     version: &ModelVersion,
-    lineup: &InstancePlan,
+    instance_plan: &InstancePlan,
     first_index: usize,
 ) -> Result<Vec<WorkerSpec>, Error> {
     let mut rosters: Vec<WorkerSpec> = Vec::new();
     let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
     let mut next_index = first_index;
-    for spec in &lineup.specs {
-        let is_shared = shares_thread(spec, lineup.policy);
+    for spec in &instance_plan.specs {
+        let is_shared = shares_thread(spec, instance_plan.policy);
         let known = by_device.get(&spec.device_id).filter(|_| is_shared);
         let place = match known {
             Some(place) => *place,
@@ -331,7 +336,7 @@ pub(crate) fn rosters(
                 next_index += usize::from(index.is_some());
                 rosters.push(WorkerSpec {
                     specs: Vec::new(),
-                    seats: Vec::new(),
+                    resource_handles: Vec::new(),
                     index,
                 });
                 rosters.len() - 1
@@ -340,13 +345,15 @@ pub(crate) fn rosters(
         if is_shared {
             by_device.insert(spec.device_id, place);
         }
-        let Some(roster) = rosters.get_mut(place) else {
+        let Some(worker_spec) = rosters.get_mut(place) else {
             continue;
         };
-        if let Some(limiter) = lineup.limiter.as_ref().filter(|_| !spec.is_passive) {
-            roster.seats.push(limiter.seat_for(version, spec)?);
+        if let Some(limiter) = instance_plan.limiter.as_ref().filter(|_| !spec.is_passive) {
+            worker_spec
+                .resource_handles
+                .push(limiter.handle_for(version, spec)?);
         }
-        roster.specs.push(spec.clone());
+        worker_spec.specs.push(spec.clone());
     }
     Ok(rosters)
 }
@@ -405,7 +412,7 @@ struct WorkerStart {
 /// The life of a core thread.
 fn run(
     start: WorkerStart,
-    roster: WorkerSpec,
+    worker_spec: WorkerSpec,
     queue: &Arc<ModelQueue>,
     ready: &mpsc::Sender<WorkerReady>,
     ordered: &mpsc::Receiver<()>,
@@ -414,9 +421,9 @@ fn run(
     placement.apply();
     let WorkerSpec {
         specs,
-        mut seats,
+        mut resource_handles,
         index,
-    } = roster;
+    } = worker_spec;
     // Instances that share a thread are of one device, and with it of one policy.
     let policy = specs.first().map_or("", |spec| &spec.host_policy);
     if let Err(error) = placement.host_policies.bind_current_thread(policy) {
@@ -426,7 +433,7 @@ fn run(
     }
     let mut instances: Vec<Box<dyn Instance>> = Vec::with_capacity(specs.len());
     for (place, spec) in specs.iter().enumerate() {
-        if let Err(error) = start.create(spec, seats.get_mut(place), &mut instances) {
+        if let Err(error) = start.create(spec, resource_handles.get_mut(place), &mut instances) {
             drop_instances(instances);
             // Failure: the starter is gone, and with it the interest.
             let _ = ready.send(Err(error));
@@ -438,16 +445,24 @@ fn run(
     } else {
         Spin::OFF
     };
-    let checkups = instances.iter().filter_map(|instance| instance.checkup());
+    let checkups = instances
+        .iter()
+        .filter_map(|instance| instance.readiness_check());
     let _ = ready.send(Ok(checkups.collect()));
-    let attendant =
+    let sequence_inputs =
         index.and_then(|core| SequenceInputs::new(&start.version, core, instances.len()));
     // The samples' bytes are needed no more.
     drop(start);
     match index {
         Some(index) if ordered.recv().is_ok() => {
             let worker = queue.worker(index, spin);
-            serve(queue, worker, &mut instances, &mut seats, attendant);
+            serve(
+                queue,
+                worker,
+                &mut instances,
+                &mut resource_handles,
+                sequence_inputs,
+            );
         }
         // Others were made beside a failure.
         Some(_) => {}
@@ -462,7 +477,7 @@ impl WorkerStart {
     fn create(
         &self,
         spec: &InstanceSpec,
-        mut seat: Option<&mut ResourceHandle>,
+        mut resources: Option<&mut ResourceHandle>,
         instances: &mut Vec<Box<dyn Instance>>,
     ) -> Result<(), Error> {
         let created = catch_unwind(AssertUnwindSafe(|| {
@@ -472,14 +487,14 @@ impl WorkerStart {
         let warmed_up = if spec.is_passive {
             Ok(())
         } else {
-            let mut departures = PendingResponses::default();
+            let mut pending = PendingResponses::default();
             self.warm_up.run(&self.version, &spec.name, |batch| {
-                if let Some(seat) = &mut seat {
-                    seat.acquire();
+                if let Some(resources) = &mut resources {
+                    resources.acquire();
                 }
-                execute(&mut *instance, batch, &mut departures);
-                if let Some(seat) = &mut seat {
-                    seat.release_after_warm_up();
+                execute(&mut *instance, batch, &mut pending);
+                if let Some(resources) = &mut resources {
+                    resources.release_after_warm_up();
                 }
             })
         };
@@ -495,50 +510,50 @@ fn serve(
     queue: &Arc<ModelQueue>,
     mut worker: conch_sync::Worker,
     instances: &mut [Box<dyn Instance>],
-    seats: &mut [ResourceHandle],
-    mut attendant: Option<SequenceInputs>,
+    resource_handles: &mut [ResourceHandle],
+    mut sequence_inputs: Option<SequenceInputs>,
 ) {
-    let mut harvest: SchedulerOutput<OwnedRequest> = SchedulerOutput::default();
-    let mut departures = PendingResponses::default();
+    let mut output: SchedulerOutput<OwnedRequest> = SchedulerOutput::default();
+    let mut pending = PendingResponses::default();
     let mut next = 0;
     loop {
         // A batch of sequences is one instance's alone: it is formed first, then waits for the instance's turn.
-        let seat = match attendant {
-            None => seats.get_mut(next),
+        let resources = match sequence_inputs {
+            None => resource_handles.get_mut(next),
             Some(_) => None,
         };
-        if !queue.next(&mut worker, seat, &mut harvest, &mut departures) {
+        if !queue.next(&mut worker, resources, &mut output, &mut pending) {
             break;
         }
-        if let Some(attendant) = &mut attendant {
-            attendant.prepare(&mut harvest);
-            next = harvest.instance;
-            if let Some(seat) = seats.get_mut(next) {
-                seat.acquire();
+        if let Some(sequence_inputs) = &mut sequence_inputs {
+            sequence_inputs.prepare(&mut output);
+            next = output.instance;
+            if let Some(resources) = resource_handles.get_mut(next) {
+                resources.acquire();
             }
         }
         if let Some(instance) = instances.get_mut(next) {
-            execute(&mut **instance, &mut harvest.batch, &mut departures);
+            execute(&mut **instance, &mut output.batch, &mut pending);
         }
-        if (seats.len() > 1 || attendant.is_some())
-            && let Some(seat) = seats.get_mut(next)
+        if (resource_handles.len() > 1 || sequence_inputs.is_some())
+            && let Some(resources) = resource_handles.get_mut(next)
         {
             // The next turn is another instance's.
-            seat.release(true);
+            resources.release(true);
         }
         next = (next + 1) % instances.len().max(1);
     }
 }
 
 /// One execution. A panic in the backend's adapter fails what is left of the batch, not the core.
-fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut PendingResponses) {
+fn execute(instance: &mut dyn Instance, batch: &mut Batch, pending: &mut PendingResponses) {
     if request_log::is_shown() {
-        for live in batch.iter().filter(|live| !live.is_filler) {
+        for live in batch.iter().filter(|live| !live.is_null) {
             let id = &live.shared().id;
             request_log::note(id, RequestState::Pending, RequestState::Executing);
         }
     }
-    let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, departures)));
+    let executed = catch_unwind(AssertUnwindSafe(|| instance.execute(batch, pending)));
     if !batch.is_empty() {
         let error = match executed {
             Ok(()) => Error::internal("the instance left the request unanswered"),
@@ -546,12 +561,12 @@ fn execute(instance: &mut dyn Instance, batch: &mut Batch, departures: &mut Pend
         };
         crate::log::error!("an execution failed: {}", error.message);
         for live in batch.drain(..) {
-            refuse(live, FailureReason::Other, error.clone(), departures);
+            refuse(live, FailureReason::Other, error.clone(), pending);
         }
     } else if let Err(panic) = executed {
         crate::log::error!("an execution failed: {}", panicked(&*panic).message);
     }
-    departures.flush();
+    pending.flush();
 }
 
 /// Drops one by one, so that a panic in one does not keep the others.

@@ -20,7 +20,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
     let version = model(config);
     let fake = Arc::new(Fake::closed());
     let as_model: Arc<dyn backend::Model> = fake.clone();
-    let lineup = InstancePlan {
+    let instance_plan = InstancePlan {
         specs: specs.collect(),
         policy: ExecutionPolicy::Blocking,
         is_parallel: false,
@@ -28,7 +28,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
         limiter: Some(Arc::clone(limiter)),
         progress: Arc::default(),
     };
-    let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
+    let cores = start_cores(&version, &as_model, instance_plan, &placement()).unwrap();
     Bed {
         version,
         fake,
@@ -132,7 +132,7 @@ fn a_model_that_could_never_execute_is_refused() {
     }];
     let fake = Arc::new(Fake::default());
     let as_model: Arc<dyn backend::Model> = fake.clone();
-    let lineup = InstancePlan {
+    let instance_plan = InstancePlan {
         specs,
         policy: ExecutionPolicy::Blocking,
         is_parallel: false,
@@ -140,7 +140,7 @@ fn a_model_that_could_never_execute_is_refused() {
         limiter: Some(limiter),
         progress: Arc::default(),
     };
-    let refused = start_cores(&model(CONFIG), &as_model, lineup, &placement());
+    let refused = start_cores(&model(CONFIG), &as_model, instance_plan, &placement());
     assert_eq!(
         refused.unwrap_err(),
         Error::invalid(

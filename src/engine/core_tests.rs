@@ -13,7 +13,7 @@ mod rate;
 
 use super::*;
 use crate::fixture::{Recorder, draft, input, model};
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::topology::Topology;
 use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, admit, withdraw};
 
@@ -131,7 +131,7 @@ impl backend::BatchStrategy for Few {
 
     fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool) {
         if request.shared().slot == self.cancels {
-            assert!(withdraw(request.ticket()).is_none(), "it is looked at");
+            assert!(withdraw(request.handle()).is_none(), "it is looked at");
         }
         let joins = self.joined < self.most;
         self.joined += usize::from(joins);
@@ -144,14 +144,14 @@ impl backend::BatchStrategy for Few {
 }
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         assert_eq!(std::thread::current().id(), self.home);
         let slots = batch.iter().map(|live| live.shared().slot).collect();
         self.fake.batches.lock().unwrap().push(slots);
         self.fake.pass();
         assert!(!self.fake.panics, "the backend is broken");
         for live in batch.drain(..) {
-            departures.push(live.shared(), None, true);
+            pending.push(live.shared(), None, true);
         }
     }
 }
@@ -251,17 +251,17 @@ impl Bed {
             sequence_flags,
             ..draft(vec![input("a", DataType::Int32, &[1, 1], &[&[0; 4]])])
         };
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        admit::admit(&self.version, drafted, &completion, slot, stamps)
+        admit::admit(&self.version, drafted, &completion, slot, timestamps)
     }
 
     fn submit(&self, slot: u64) -> RequestHandle {
-        let ticket = self.admit(slot).unwrap();
-        self.version.submit(Arc::clone(&ticket)).unwrap();
-        ticket
+        let handle = self.admit(slot).unwrap();
+        self.version.submit(Arc::clone(&handle)).unwrap();
+        handle
     }
 
     fn batches(&self) -> Vec<Vec<u64>> {

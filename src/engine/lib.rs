@@ -7,7 +7,6 @@
 
 pub mod admit;
 mod agent;
-mod asker;
 mod backend;
 pub mod cache;
 pub mod clock;
@@ -22,16 +21,17 @@ mod error;
 mod fingerprint;
 #[cfg(test)]
 mod fixture;
-pub mod gate;
 mod host_policy;
 mod instances;
 pub mod labels;
 mod lifecycle;
+pub mod limits;
 pub mod metrics;
 mod misplaced;
 mod model;
 mod model_bytes;
 mod model_file;
+mod observer;
 mod order;
 mod progress;
 mod queue;
@@ -57,7 +57,7 @@ pub mod states;
 pub mod stats;
 mod synthetic;
 pub mod tables;
-pub mod timekeeper;
+pub mod timer_thread;
 pub mod topology;
 pub mod trace;
 mod warm_up;
@@ -71,18 +71,18 @@ pub use conch_log as log;
 pub use conch_log::LogLimiter;
 
 pub use agent::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents};
-pub use asker::{RequestObserver, cancel};
 pub use backend::{
     Backend, BackendHost, BackendSpec, Batch, BatchStrategy, ExecutionPolicy, Instance,
     InstanceSpec, LoadContext, Model, ReadinessCheck,
 };
+pub use observer::{RequestObserver, cancel};
 
 pub use control::{ControlMode, LOAD_FILES_MAX, Overrides};
 pub use credits::{Credits, StreamBacklog};
 pub use demand::OnDemand;
 pub use error::{Code, Error, Truncated, truncated};
-pub use gate::Tenant;
 pub use host_policy::HostPolicies;
+pub use limits::Tenant;
 pub use model::{InFlightPermit, ModelVersion, Rejected};
 pub use queue::{PendingPermit, withdraw};
 pub use rate::ResourceCapacity;

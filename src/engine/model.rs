@@ -13,8 +13,8 @@ use crate::admit::AdmissionPlan;
 use crate::cache::ModelCache;
 use crate::clock::epoch_ms;
 use crate::ensemble::Ensemble;
-use crate::gate::Permit;
 use crate::labels::Labels;
+use crate::limits::Permit;
 use crate::order::ResponseOrder;
 use crate::queue::{LevelBounds, ModelQueue};
 use crate::readiness::ProbeQueue;
@@ -40,10 +40,10 @@ pub struct ModelVersion {
     /// Bound of the live requests: of the queue, or of the crowd if that is lower.
     live_max: u64,
     /// One more than so many is not too much for the queue, but more than is wanted.
-    crowd_max: u64,
+    requests_max: u64,
     /// Who waits for the last request of a retired version.
-    mourner: OnceLock<Thread>,
-    heritage: Mutex<PriorTotals>,
+    drain_waiter: OnceLock<Thread>,
+    prior_totals: Mutex<PriorTotals>,
     /// Its last request is over, and its instances are gone.
     is_gone: AtomicBool,
     /// What admission needs of the configuration, worked out once.
@@ -57,7 +57,7 @@ pub struct ModelVersion {
     /// Ids of its sequences that have none of their own.
     pub(crate) sequence_names: SequenceIds,
     /// Versions whose place it took, for the sequences that go on there.
-    pub(crate) elders: DrainingVersions,
+    pub(crate) draining_versions: DrainingVersions,
     /// What its sequences' implicit states begin with, and where their buffers come from, if it has any; set before the cores are started.
     pub(crate) states: OnceLock<(InitialStates, Arc<Pool>)>,
     /// Present once the cores are started.
@@ -98,16 +98,16 @@ impl ModelVersion {
             created_ms: epoch_ms(),
             live: AtomicU64::new(0),
             live_max: live_max.min(config.own.requests_max.unwrap_or(u64::MAX)),
-            crowd_max: config.own.requests_max.unwrap_or(u64::MAX),
-            mourner: OnceLock::new(),
-            heritage: Mutex::default(),
+            requests_max: config.own.requests_max.unwrap_or(u64::MAX),
+            drain_waiter: OnceLock::new(),
+            prior_totals: Mutex::default(),
             is_gone: AtomicBool::new(false),
             plan: AdmissionPlan::new(&config),
             bounds: LevelBounds::new(&config),
             order: is_ordered.then(Arc::default),
             labels: OnceLock::new(),
             sequence_names: SequenceIds::default(),
-            elders: DrainingVersions::default(),
+            draining_versions: DrainingVersions::default(),
             states: OnceLock::new(),
             queue: OnceLock::new(),
             inspection: OnceLock::new(),
@@ -123,24 +123,24 @@ impl ModelVersion {
 
     /// Bounds its live requests as all models' are, unless its configuration does.
     pub(crate) fn with_requests_max(self, requests_max: Option<u64>) -> ModelVersion {
-        let Some(crowd_max) = requests_max.filter(|_| self.config.own.requests_max.is_none())
+        let Some(requests_max) = requests_max.filter(|_| self.config.own.requests_max.is_none())
         else {
             return self;
         };
         ModelVersion {
-            live_max: self.live_max.min(crowd_max),
-            crowd_max,
+            live_max: self.live_max.min(requests_max),
+            requests_max,
             ..self
         }
     }
 
-    pub(crate) fn crowd_max(&self) -> u64 {
-        self.crowd_max
+    pub(crate) fn requests_max(&self) -> u64 {
+        self.requests_max
     }
 
     /// Why there is no place beside `live_count` requests.
     fn no_place_beside(&self, live_count: u64) -> Rejected {
-        if live_count >= self.crowd_max {
+        if live_count >= self.requests_max {
             Rejected::Crowded
         } else {
             Rejected::Full
@@ -201,9 +201,9 @@ impl ModelVersion {
         // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
         let before = self.live.fetch_sub(amount, Ordering::Release);
         if before == RETIRED + amount
-            && let Some(mourner) = self.mourner.get()
+            && let Some(drain_waiter) = self.drain_waiter.get()
         {
-            mourner.unpark();
+            drain_waiter.unpark();
         }
     }
 
@@ -241,7 +241,7 @@ impl ModelVersion {
 
     /// Waits until no request of a retired version is live, and nobody pins it. One thread at most does so.
     pub(crate) fn await_last_request(&self) {
-        let own = self.mourner.get_or_init(thread::current);
+        let own = self.drain_waiter.get_or_init(thread::current);
         debug_assert_eq!(own.id(), thread::current().id());
         while self.live.load(Ordering::Acquire) & !RETIRED > 0 {
             // Woken by the last request; the bound only covers one that ended between the look and the registration.
@@ -271,7 +271,7 @@ impl PriorTotals {
             let predecessor = self.predecessors.swap_remove(index);
             self.totals.include(&predecessor.statistics.totals());
             // From the newer to the older: nobody locks the other way.
-            let theirs = std::mem::take(&mut *predecessor.heritage());
+            let theirs = std::mem::take(&mut *predecessor.prior_totals());
             self.totals.include(&theirs.totals);
             self.predecessors.extend(theirs.predecessors);
         }
@@ -281,9 +281,9 @@ impl PriorTotals {
 impl ModelVersion {
     /// Counts on from `predecessor`, which is being replaced.
     pub(crate) fn succeed(&self, predecessor: &Arc<ModelVersion>) {
-        let mut heritage = self.heritage();
-        heritage.predecessors.push(Arc::clone(predecessor));
-        heritage.settle();
+        let mut prior_totals = self.prior_totals();
+        prior_totals.predecessors.push(Arc::clone(predecessor));
+        prior_totals.settle();
     }
 
     /// It counts nothing any more: whoever took its place may take over its numbers.
@@ -294,23 +294,25 @@ impl ModelVersion {
 
     /// Of predecessors that are gone only the numbers are kept.
     pub(crate) fn inherit(&self) {
-        self.heritage().settle();
+        self.prior_totals().settle();
     }
 
     /// What metrics show: own counts and those of all predecessors.
     pub(crate) fn metric_totals(&self) -> Totals {
         let mut totals = self.statistics.totals();
-        let mut heritage = self.heritage();
-        heritage.settle();
-        totals.include(&heritage.totals);
-        for predecessor in &heritage.predecessors {
+        let mut prior_totals = self.prior_totals();
+        prior_totals.settle();
+        totals.include(&prior_totals.totals);
+        for predecessor in &prior_totals.predecessors {
             totals.include(&predecessor.metric_totals());
         }
         totals
     }
 
-    fn heritage(&self) -> MutexGuard<'_, PriorTotals> {
-        self.heritage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn prior_totals(&self) -> MutexGuard<'_, PriorTotals> {
+        self.prior_totals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -336,7 +338,7 @@ const MOURNING_LOOK: Duration = Duration::from_millis(50);
 pub struct InFlightPermit {
     model: Arc<ModelVersion>,
     /// Where the server's gate counts it, if there is one.
-    pass: Option<Permit>,
+    permit: Option<Permit>,
     is_freed: AtomicBool,
 }
 
@@ -348,9 +350,9 @@ impl InFlightPermit {
     pub fn new(model: &Arc<ModelVersion>) -> Result<InFlightPermit, Rejected> {
         let before = model.live.fetch_add(1, Ordering::Acquire);
         // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
-        let reservation = InFlightPermit {
+        let permit = InFlightPermit {
             model: Arc::clone(model),
-            pass: None,
+            permit: None,
             is_freed: AtomicBool::new(false),
         };
         if before & RETIRED != 0 {
@@ -360,21 +362,21 @@ impl InFlightPermit {
         if before >= model.live_max {
             return Err(model.no_place_beside(before));
         }
-        Ok(reservation)
+        Ok(permit)
     }
 
     /// No place at all, for a request that nobody sent: whoever made it waits for it.
     pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> InFlightPermit {
         InFlightPermit {
             model: Arc::clone(model),
-            pass: None,
+            permit: None,
             is_freed: AtomicBool::new(true),
         }
     }
 
-    /// Keeps `pass` for as long as the place.
-    pub fn carry(&mut self, pass: Permit) {
-        self.pass = Some(pass);
+    /// Keeps `permit` for as long as the place.
+    pub fn carry(&mut self, permit: Permit) {
+        self.permit = Some(permit);
     }
 
     /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend
@@ -384,8 +386,8 @@ impl InFlightPermit {
         if self.is_freed.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some(pass) = &self.pass {
-            pass.leave();
+        if let Some(permit) = &self.permit {
+            permit.leave();
         }
         self.model.give_back(1);
     }
@@ -428,15 +430,15 @@ impl Pin {
     pub(crate) fn reserve(&self) -> Result<InFlightPermit, Rejected> {
         // Relaxed: it is ordered by what made the pin.
         let before = self.model.live.fetch_add(1, Ordering::Relaxed) & COUNT_MASK;
-        let reservation = InFlightPermit {
+        let permit = InFlightPermit {
             model: Arc::clone(&self.model),
-            pass: None,
+            permit: None,
             is_freed: AtomicBool::new(false),
         };
         if before >= self.model.live_max {
             return Err(self.model.no_place_beside(before));
         }
-        Ok(reservation)
+        Ok(permit)
     }
 }
 

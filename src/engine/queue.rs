@@ -20,7 +20,7 @@ use crate::scheduler::{
 };
 use crate::sequence::{ActiveSequences, returned, turn_away};
 use crate::shown::BatchStrategyAdapter;
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::{Error, LogLimiter, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 use refusal::{cancel, has_refusals, reject};
 
@@ -56,16 +56,16 @@ pub(crate) struct ModelQueue {
     pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
     /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
     returns: Box<[Inbox<RequestHandle>]>,
-    timekeeper: Arc<TimerThread>,
+    timer_thread: Arc<TimerThread>,
     core_count_max: usize,
     /// The earliest deadline that the timekeeper has for this queue.
     entrusted_ns: AtomicU64,
     /// No sequence starts any more.
     is_stopping: AtomicBool,
     /// Present once its sequences are being handed over: those that are under way.
-    ledger: OnceLock<Arc<ActiveSequences>>,
+    active_sequences: OnceLock<Arc<ActiveSequences>>,
     /// Of sequences that start while they are under way.
-    complaints: LogLimiter,
+    log_limiter: LogLimiter,
     name: Arc<str>,
 }
 
@@ -77,7 +77,7 @@ impl ModelQueue {
     pub(crate) fn new(
         config: &conch_config::ResolvedConfig,
         instance_counts: &[usize],
-        timekeeper: Arc<TimerThread>,
+        timer_thread: Arc<TimerThread>,
         strategy: Option<Box<dyn BatchStrategy>>,
     ) -> Result<ModelQueue, Error> {
         let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
@@ -107,11 +107,11 @@ impl ModelQueue {
             pool,
             returns: returns.into(),
             core_count_max,
-            timekeeper,
+            timer_thread,
             entrusted_ns: AtomicU64::new(NEVER_NS),
             is_stopping: AtomicBool::new(false),
-            ledger: OnceLock::new(),
-            complaints: LogLimiter::default(),
+            active_sequences: OnceLock::new(),
+            log_limiter: LogLimiter::default(),
             name: Arc::clone(&config.name),
         })
     }
@@ -133,16 +133,16 @@ impl ModelQueue {
 
     /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed. Requests whose timeout passed are answered on the way.
     ///
-    /// With a `seat` the batch forms once that is held, and what it held for the batch before is given back.
+    /// With a `resources` the batch forms once that is held, and what it held for the batch before is given back.
     pub(crate) fn next(
         self: &Arc<Self>,
         worker: &mut Worker,
-        seat: Option<&mut ResourceHandle>,
-        harvest: &mut SchedulerOutput<OwnedRequest>,
-        departures: &mut PendingResponses,
+        resources: Option<&mut ResourceHandle>,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
     ) -> bool {
-        if let Some(seat) = seat {
-            return self.next_limited(worker, seat, harvest, departures);
+        if let Some(resources) = resources {
+            return self.next_limited(worker, resources, output, pending);
         }
         let core = worker.core();
         loop {
@@ -150,15 +150,15 @@ impl ModelQueue {
             let turn = self
                 .pool
                 .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, harvest);
-                    let is_work = !harvest.batch.is_empty() || has_refusals(harvest);
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
+                    let is_work = !output.batch.is_empty() || has_refusals(output);
                     (is_work.then_some(()), poll_state)
                 });
             let Some(turn) = turn else {
                 return self.part_with(worker);
             };
-            self.settle(turn.unwatched_deadline_ns, harvest, departures);
-            if !harvest.batch.is_empty() {
+            self.settle(turn.unwatched_deadline_ns, output, pending);
+            if !output.batch.is_empty() {
                 return true;
             }
         }
@@ -167,51 +167,51 @@ impl ModelQueue {
     fn next_limited(
         self: &Arc<Self>,
         worker: &mut Worker,
-        seat: &mut ResourceHandle,
-        harvest: &mut SchedulerOutput<OwnedRequest>,
-        departures: &mut PendingResponses,
+        resources: &mut ResourceHandle,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
     ) -> bool {
         let core = worker.core();
-        if seat.is_held() {
+        if resources.is_held() {
             // At once for the next turn, if it will have work: otherwise others would get ahead of it between two of its requests.
             if self.pool.is_due(&Monotonic) {
-                seat.renew();
+                resources.renew();
             } else {
-                seat.release(true);
+                resources.release(true);
             }
         }
         loop {
-            if !seat.is_held() {
+            if !resources.is_held() {
                 // Whoever asks for its seat leaves the queue to its siblings, as if it executed.
                 let turn = self
                     .pool
                     .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
-                        accept(scheduler, arrivals, now_ns, harvest);
-                        let poll_state = scheduler.look(now_ns, harvest);
-                        let is_work = poll_state.is_ready || has_refusals(harvest);
+                        accept(scheduler, arrivals, now_ns, output);
+                        let poll_state = scheduler.look(now_ns, output);
+                        let is_work = poll_state.is_ready || has_refusals(output);
                         (is_work.then_some(poll_state.is_ready), poll_state)
                     });
                 let Some(turn) = turn else {
                     return self.part_with(worker);
                 };
-                self.settle(turn.unwatched_deadline_ns, harvest, departures);
+                self.settle(turn.unwatched_deadline_ns, output, pending);
                 if !turn.batch {
                     continue;
                 }
-                seat.acquire();
+                resources.acquire();
             }
             let visited = self
                 .pool
                 .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
-                    let poll_state = self.form(core, scheduler, arrivals, now_ns, harvest);
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
                     ((), poll_state)
                 });
-            self.settle(deadline_of(visited).1, harvest, departures);
-            if !harvest.batch.is_empty() {
+            self.settle(deadline_of(visited).1, output, pending);
+            if !output.batch.is_empty() {
                 return true;
             }
             // A sibling was faster, or has the lock.
-            seat.release(false);
+            resources.release(false);
         }
     }
 
@@ -222,27 +222,27 @@ impl ModelQueue {
         scheduler: &mut Scheduler<RequestHandle>,
         arrivals: Drained<RequestHandle>,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<OwnedRequest>,
+        output: &mut SchedulerOutput<OwnedRequest>,
     ) -> PollState {
-        accept(scheduler, arrivals, now_ns, harvest);
+        accept(scheduler, arrivals, now_ns, output);
         if let Scheduler::Sequence(sequence) = &mut *scheduler {
             if let Some(returns) = self.returns.get(core) {
-                returned(sequence, returns.take_all(), now_ns, harvest);
+                returned(sequence, returns.take_all(), now_ns, output);
             }
             self.end_restarted(sequence, now_ns);
         }
-        let poll_state = scheduler.form(core, now_ns, harvest);
-        for live in &mut harvest.batch {
+        let poll_state = scheduler.form(core, now_ns, output);
+        for live in &mut output.batch {
             leave_queue(live);
         }
         if let Scheduler::Sequence(sequence) = &*scheduler
             && !sequence.awaits()
-            && !harvest.batch.is_empty()
+            && !output.batch.is_empty()
         {
             // That it asks again is how its batch comes back: before, no sequence of it idles.
             self.pool.notify_locked(core);
         }
-        self.pass_on(harvest);
+        self.pass_on(output);
         poll_state
     }
 
@@ -250,42 +250,42 @@ impl ModelQueue {
     fn settle(
         self: &Arc<Self>,
         unwatched_deadline_ns: Option<u64>,
-        harvest: &mut SchedulerOutput<OwnedRequest>,
-        departures: &mut PendingResponses,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
     ) {
         if let Some(deadline_ns) = unwatched_deadline_ns {
             self.entrust(deadline_ns);
         }
-        reject(&mut harvest.expired, departures);
-        cancel(&mut harvest.cancelled, departures);
-        turn_away(&mut harvest.refused, departures);
-        self.warn(&mut harvest.conflicts);
+        reject(&mut output.expired, pending);
+        cancel(&mut output.cancelled, pending);
+        turn_away(&mut output.refused, pending);
+        self.warn(&mut output.conflicts);
     }
 
     /// What a core would execute now, for tests that are the model's only core.
     #[cfg(test)]
     pub(crate) fn form_now(self: &Arc<Self>) -> Vec<OwnedRequest> {
-        let mut harvest = SchedulerOutput::default();
+        let mut output = SchedulerOutput::default();
         let visited = self
             .pool
             .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
-                let poll_state = self.form(0, scheduler, arrivals, now_ns, &mut harvest);
+                let poll_state = self.form(0, scheduler, arrivals, now_ns, &mut output);
                 ((), poll_state)
             });
         self.settle(
             deadline_of(visited).1,
-            &mut harvest,
+            &mut output,
             &mut PendingResponses::default(),
         );
-        harvest.batch
+        output.batch
     }
 
     pub(crate) fn submit(
         self: &Arc<Self>,
-        ticket: RequestHandle,
+        handle: RequestHandle,
     ) -> Result<(), Refused<RequestHandle>> {
-        let is_member = ticket.shared().member.is_some();
-        self.pool.submit(ticket)?;
+        let is_member = handle.shared().member.is_some();
+        self.pool.submit(handle)?;
         if is_member && self.pool.is_busy() {
             // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
             // lock, if that is a core that leaves with its batch.
@@ -297,34 +297,34 @@ impl ModelQueue {
     }
 
     /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever executes.
-    fn report_cancel(self: &Arc<Self>, ticket: RequestHandle) {
+    fn report_cancel(self: &Arc<Self>, handle: RequestHandle) {
         // Failure: the request is linked in a queue, and the thread that takes it out sees the mark; or it executes as the last of its model.
-        let _ = self.pool.submit(ticket);
+        let _ = self.pool.submit(handle);
         self.entrust(monotonic_ns());
     }
 
     /// A request that core `core` executed is done with, or is to be run again.
-    pub(crate) fn take_back(&self, ticket: RequestHandle, core: usize) {
+    pub(crate) fn take_back(&self, handle: RequestHandle, core: usize) {
         let Some(returns) = self.returns.get(core) else {
             return;
         };
-        if let Some(member) = &ticket.shared().member {
+        if let Some(member) = &handle.shared().member {
             member.bring_back();
         }
         // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the scheduler finds it.
-        let _ = returns.push(ticket);
+        let _ = returns.push(handle);
         self.pool.notify(core);
     }
 
     /// Passes on what the scheduler says beside its batch. Under the lock.
-    fn pass_on(&self, harvest: &mut SchedulerOutput<OwnedRequest>) {
-        for core in harvest.called.drain(..) {
+    fn pass_on(&self, output: &mut SchedulerOutput<OwnedRequest>) {
+        for core in output.called.drain(..) {
             self.pool.notify_locked(core);
         }
-        if !harvest.ended.is_empty()
-            && let Some(ledger) = self.ledger.get()
+        if !output.ended.is_empty()
+            && let Some(active_sequences) = self.active_sequences.get()
         {
-            ledger.close(harvest.ended.drain(..));
+            active_sequences.close(output.ended.drain(..));
         }
     }
 
@@ -360,7 +360,7 @@ impl ModelQueue {
             return;
         }
         let queue = Arc::downgrade(self);
-        self.timekeeper.call_at(deadline_ns, move |_| {
+        self.timer_thread.call_at(deadline_ns, move |_| {
             if let Some(queue) = queue.upgrade() {
                 queue.attend(deadline_ns);
             }
@@ -384,32 +384,32 @@ impl ModelQueue {
         self: &Arc<Self>,
         look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R,
     ) -> Option<R> {
-        let mut harvest = SchedulerOutput::default();
+        let mut output = SchedulerOutput::default();
         let visited = self
             .pool
             .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
-                accept(scheduler, arrivals, now_ns, &mut harvest);
+                accept(scheduler, arrivals, now_ns, &mut output);
                 if let Scheduler::Sequence(sequence) = &mut *scheduler {
                     self.end_restarted(sequence, now_ns);
                 }
-                scheduler.expire(now_ns, &mut harvest);
+                scheduler.expire(now_ns, &mut output);
                 let seen = look(scheduler, now_ns);
                 // What it did may want cores to be called.
-                let poll_state = scheduler.expire(now_ns, &mut harvest);
-                self.pass_on(&mut harvest);
+                let poll_state = scheduler.expire(now_ns, &mut output);
+                self.pass_on(&mut output);
                 (seen, poll_state)
             });
         // Without a visit a core holds the lock: it has been told, looks again, and entrusts what it leaves.
-        let mut departures = PendingResponses::default();
+        let mut pending = PendingResponses::default();
         let (seen, deadline_ns) = deadline_of(visited);
-        self.settle(deadline_ns, &mut harvest, &mut departures);
+        self.settle(deadline_ns, &mut output, &mut pending);
         seen
     }
 
     /// Tells of sequences that started while they were under way: in all likelihood two clients have the same id.
     fn warn(&self, conflicts: &mut Vec<SequenceKey>) {
         for key in conflicts.drain(..) {
-            self.complaints.warn(
+            self.log_limiter.warn(
                 monotonic_ns(),
                 format_args!(
                     "sequence {key} for model '{}' has a conflict. The previous sequence did not end before this sequence start. Previous sequence will be terminated early.",
@@ -430,10 +430,10 @@ fn accept(
     scheduler: &mut Scheduler<RequestHandle>,
     arrivals: Drained<RequestHandle>,
     now_ns: u64,
-    harvest: &mut SchedulerOutput<OwnedRequest>,
+    output: &mut SchedulerOutput<OwnedRequest>,
 ) {
-    for ticket in arrivals {
-        scheduler.accept(ticket, now_ns, harvest);
+    for handle in arrivals {
+        scheduler.accept(handle, now_ns, output);
     }
 }
 

@@ -37,7 +37,7 @@ impl ReadinessAnswer {
     pub fn wait(self) -> bool {
         match self {
             ReadinessAnswer::Known(is_ready) => is_ready,
-            ReadinessAnswer::Asked(inquiry) => inquiry.wait(),
+            ReadinessAnswer::Asked(probe) => probe.wait(),
         }
     }
 }
@@ -165,11 +165,11 @@ impl ProbeRequest {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<ProbeResult> {
-        let Some(board) = self.version.inspection.get() else {
+        let Some(queue) = self.version.inspection.get() else {
             // No hook: the registry's word is enough.
             return Poll::Ready(ProbeResult::Ready);
         };
-        let mut state = board.lock();
+        let mut state = queue.lock();
         if state.is_closed {
             return Poll::Ready(ProbeResult::Gone);
         }
@@ -187,7 +187,7 @@ impl ProbeRequest {
                     None => {
                         state.round += 1;
                         state.running_since_ns = Some(now_ns);
-                        board.condvar.notify_one();
+                        queue.condvar.notify_one();
                     }
                 }
                 state.key += 1;
@@ -205,8 +205,8 @@ impl ProbeRequest {
 
 impl Drop for ProbeRequest {
     fn drop(&mut self) {
-        if let (Some((_, key)), Some(board)) = (self.joined, self.version.inspection.get()) {
-            board.lock().waiting.remove(&key);
+        if let (Some((_, key)), Some(queue)) = (self.joined, self.version.inspection.get()) {
+            queue.lock().waiting.remove(&key);
         }
     }
 }
@@ -250,7 +250,7 @@ impl ProbeQueue {
 
 /// The thread that asks the instances of one model version.
 pub(crate) struct ReadinessProber {
-    board: Arc<ProbeQueue>,
+    queue: Arc<ProbeQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -266,7 +266,7 @@ impl ReadinessProber {
         if checkups.is_empty() {
             return Ok(None);
         }
-        let board = Arc::new(ProbeQueue {
+        let queue = Arc::new(ProbeQueue {
             state: Mutex::new(ProbeState {
                 round: 0,
                 finished: 0,
@@ -281,9 +281,9 @@ impl ReadinessProber {
             ended: Condvar::new(),
         });
         let label = format!("'{}' version {}", version.name, version.version);
-        let own = Arc::clone(&board);
+        let own = Arc::clone(&queue);
         let thread = thread::Builder::new()
-            .name("inspector".to_owned())
+            .name("readiness".to_owned())
             .spawn(move || inspect(&own, &label))
             .map_err(|error| {
                 Error::internal(format!(
@@ -292,29 +292,29 @@ impl ReadinessProber {
                 ))
             })?;
         Ok(Some(ReadinessProber {
-            board,
+            queue,
             thread: Some(thread),
         }))
     }
 
     /// Where to leave questions.
-    pub(crate) fn board(&self) -> &Arc<ProbeQueue> {
-        &self.board
+    pub(crate) fn queue(&self) -> &Arc<ProbeQueue> {
+        &self.queue
     }
 
     /// Asks others, from the next round on.
     pub(crate) fn ask_others(&self, checkups: Vec<Arc<dyn ReadinessCheck>>) {
-        self.board.lock().checkups = checkups.into();
+        self.queue.lock().checkups = checkups.into();
     }
 
     /// Answers who waits, and asks no more. Does not wait for a hook.
     pub(crate) fn close(&self) {
-        let mut state = self.board.lock();
+        let mut state = self.queue.lock();
         state.is_closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        self.board.condvar.notify_one();
-        self.board.ended.notify_all();
+        self.queue.condvar.notify_one();
+        self.queue.ended.notify_all();
         waiting.into_values().for_each(Waker::wake);
     }
 }
@@ -338,11 +338,11 @@ impl std::fmt::Debug for ReadinessProber {
 }
 
 /// The life of an inspector's thread.
-fn inspect(board: &ProbeQueue, label: &str) {
-    let mut state = board.lock();
+fn inspect(queue: &ProbeQueue, label: &str) {
+    let mut state = queue.lock();
     loop {
         while !state.is_closed && state.running_since_ns.is_none() {
-            state = board
+            state = queue
                 .condvar
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
@@ -354,22 +354,22 @@ fn inspect(board: &ProbeQueue, label: &str) {
         drop(state);
         let finding = ask(&checkups, label);
         drop(checkups);
-        state = board.lock();
+        state = queue.lock();
         state.finding = finding;
         state.finished = state.round;
         state.running_since_ns = None;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        board.ended.notify_all();
+        queue.ended.notify_all();
         waiting.into_values().for_each(Waker::wake);
-        state = board.lock();
+        state = queue.lock();
     }
 }
 
 /// One round: the first that is not ready decides.
 fn ask(checkups: &[Arc<dyn ReadinessCheck>], label: &str) -> ProbeResult {
-    for checkup in checkups {
-        let answer = catch_unwind(AssertUnwindSafe(|| checkup.ask()));
+    for readiness_check in checkups {
+        let answer = catch_unwind(AssertUnwindSafe(|| readiness_check.ask()));
         let error = match answer {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error,

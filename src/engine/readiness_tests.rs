@@ -27,7 +27,7 @@ struct Bed {
     /// First: their end lets hooks go, for which the inspector's end waits.
     answers: Vec<mpsc::Sender<Result<(), Error>>>,
     version: Arc<ModelVersion>,
-    inspector: ReadinessProber,
+    prober: ReadinessProber,
     hooks: Vec<Arc<Hook>>,
 }
 
@@ -47,13 +47,13 @@ fn bed(instance_count: usize) -> Bed {
         .iter()
         .map(|hook| Arc::clone(hook) as Arc<dyn ReadinessCheck>)
         .collect();
-    let inspector = ReadinessProber::start(&version, checkups).unwrap().unwrap();
+    let prober = ReadinessProber::start(&version, checkups).unwrap().unwrap();
     version
         .inspection
-        .get_or_init(|| Arc::clone(inspector.board()));
+        .get_or_init(|| Arc::clone(prober.queue()));
     Bed {
         version,
-        inspector,
+        prober,
         hooks,
         answers,
     }
@@ -82,8 +82,8 @@ impl Wake for Ignore {
     fn wake(self: Arc<Self>) {}
 }
 
-fn poll(inquiry: &mut ReadinessProbe) -> Poll<bool> {
-    Pin::new(inquiry).poll(&mut Context::from_waker(&Waker::from(Arc::new(Ignore))))
+fn poll(probe: &mut ReadinessProbe) -> Poll<bool> {
+    Pin::new(probe).poll(&mut Context::from_waker(&Waker::from(Arc::new(Ignore))))
 }
 
 fn no() -> Result<(), Error> {
@@ -131,7 +131,7 @@ fn all_models_must_agree_and_those_without_a_hook_do() {
         (vec![3], vec![2]),
         "the first that is not ready decides"
     );
-    second.inspector.close();
+    second.prober.close();
     first.answers[0].send(Ok(())).unwrap();
     assert!(
         ReadinessProbe::about_all(&models).wait(),
@@ -146,9 +146,9 @@ fn those_who_ask_meanwhile_share_a_round() {
     let mut inquiries: Vec<_> = (0..100)
         .map(|_| ReadinessProbe::about(&bed.version))
         .collect();
-    for inquiry in &mut inquiries {
-        assert!(poll(inquiry).is_pending());
-        assert!(poll(inquiry).is_pending(), "as often as one likes");
+    for probe in &mut inquiries {
+        assert!(poll(probe).is_pending());
+        assert!(poll(probe).is_pending(), "as often as one likes");
     }
     bed.await_asked(&[1]);
     assert_eq!(
@@ -162,8 +162,8 @@ fn those_who_ask_meanwhile_share_a_round() {
         "who leaves leaves nothing behind"
     );
     bed.answers[0].send(no()).unwrap();
-    for inquiry in inquiries {
-        assert!(!inquiry.wait());
+    for probe in inquiries {
+        assert!(!probe.wait());
     }
     assert_eq!(bed.asked(), [1]);
 }
@@ -171,23 +171,23 @@ fn those_who_ask_meanwhile_share_a_round() {
 #[test]
 fn a_hook_that_hangs_counts_as_not_ready() {
     let bed = bed(1);
-    let mut inquiry = ReadinessProbe::about(&bed.version);
-    assert!(poll(&mut inquiry).is_pending());
+    let mut probe = ReadinessProbe::about(&bed.version);
+    assert!(poll(&mut probe).is_pending());
     bed.await_asked(&[1]);
     // As if it had been asked long ago.
-    let board = bed.version.inspection.get().unwrap();
+    let queue = bed.version.inspection.get().unwrap();
     let long_ago_ns = clock::monotonic_ns() - ANSWER_WITHIN.as_nanos() as u64;
-    board.lock().running_since_ns = Some(long_ago_ns);
+    queue.lock().running_since_ns = Some(long_ago_ns);
     assert_eq!(
         poll(&mut ReadinessProbe::about(&bed.version)),
         Poll::Ready(false),
         "at once"
     );
-    inquiry.deadline_ns = clock::monotonic_ns();
-    assert!(!inquiry.wait(), "whoever waits gives up in time");
+    probe.deadline_ns = clock::monotonic_ns();
+    assert!(!probe.wait(), "whoever waits gives up in time");
     bed.answers[0].send(Ok(())).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
-    while board.lock().running_since_ns.is_some() {
+    while queue.lock().running_since_ns.is_some() {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(1));
     }
@@ -205,10 +205,10 @@ fn the_end_of_an_inspector_answers_all_who_wait() {
     let (version, sender) = (Arc::clone(&bed.version), bed.answers[0].clone());
     let waiting = thread::spawn(move || ReadinessProbe::about(&version).wait());
     bed.await_asked(&[1]);
-    bed.inspector.close();
+    bed.prober.close();
     assert!(!waiting.join().unwrap(), "though the hook hangs");
     sender.send(Ok(())).unwrap();
-    drop(bed.inspector);
+    drop(bed.prober);
 }
 
 #[test]
@@ -220,12 +220,12 @@ fn a_panic_is_not_ready() {
         }
     }
     let version = model(CONFIG);
-    let inspector = ReadinessProber::start(&version, vec![Arc::new(Panics)])
+    let prober = ReadinessProber::start(&version, vec![Arc::new(Panics)])
         .unwrap()
         .unwrap();
     version
         .inspection
-        .get_or_init(|| Arc::clone(inspector.board()));
+        .get_or_init(|| Arc::clone(prober.queue()));
     assert!(!ReadinessProbe::about(&version).wait());
     assert!(
         !ReadinessProbe::about(&version).wait(),

@@ -133,17 +133,17 @@ fn existing_versions(path: &Path) -> Result<BTreeSet<i64>, Error> {
     let mut versions = BTreeSet::new();
     let mut ignored_count = 0_usize;
     for name in names {
-        let complaint = match parse_version(&name) {
+        let log_limiter = match parse_version(&name) {
             Ok(Some(version)) => {
                 versions.insert(version);
                 continue;
             }
             Ok(None) => continue,
-            Err(complaint) => complaint,
+            Err(log_limiter) => log_limiter,
         };
         ignored_count += 1;
         if ignored_count <= WARNINGS_MAX {
-            log::warning!("ignore version directory '{name}' which {complaint}");
+            log::warning!("ignore version directory '{name}' which {log_limiter}");
         }
     }
     if ignored_count > WARNINGS_MAX {

@@ -12,12 +12,12 @@ use conch_memory::{Budget, ByteView};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
-use crate::asker::{ReleaseGuard, RequestObserver};
 use crate::cache::CacheInsert;
 use crate::credits::Credits;
 use crate::ensemble::{Execution, StepGuard};
-use crate::gate::Tenant;
+use crate::limits::Tenant;
 use crate::model::InFlightPermit;
+use crate::observer::{ReleaseGuard, RequestObserver};
 use crate::order::OrderedCompletion;
 use crate::queue::PendingPermit;
 use crate::regions::RequestRegions;
@@ -100,7 +100,7 @@ pub struct Draft<'a> {
     /// What its response is charged to; none: the process.
     pub budget: Option<Arc<Budget>>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
-    pub asker: Option<Arc<dyn RequestObserver>>,
+    pub observer: Option<Arc<dyn RequestObserver>>,
     /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
     pub credits: Option<Arc<Credits>>,
     /// It came on a stream: see [`RequestContext::takes_first`].
@@ -160,13 +160,13 @@ pub struct Request {
     pub requested_outputs: SmallVec<[u16; 4]>,
     /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
     pub batch_size: u32,
-    pub stamps: Timestamps,
+    pub timestamps: Timestamps,
     /// Those of its sequence, if its model has implicit states and its scheduler attached them.
     pub states: Option<Arc<Mutex<SequenceStates>>>,
     /// It only fills an empty place of a batch: it wants no output, and nothing of it is counted.
-    pub is_filler: bool,
+    pub is_null: bool,
     /// While it executes, if its scheduler wants to know when it comes back.
-    pub(crate) leash: Option<ReturnGuard>,
+    pub(crate) return_guard: Option<ReturnGuard>,
     /// Its place among the waiting; none before the cache was asked, and once it is in a batch.
     pub(crate) place: Option<PendingPermit>,
     /// If it is a step of an ensemble's request.
@@ -186,15 +186,15 @@ impl Request {
         let count = u64::from(self.batch_count());
         model
             .statistics
-            .report_request(is_success, &self.stamps, count, span);
+            .report_request(is_success, &self.timestamps, count, span);
         if let Some(step) = self.step.as_ref().filter(|_| is_success) {
             step.note(span);
         }
     }
 
     /// Who asked, if within this process.
-    pub fn asker(&self) -> Option<&Arc<dyn RequestObserver>> {
-        self.hold.asker()
+    pub fn observer(&self) -> Option<&Arc<dyn RequestObserver>> {
+        self.hold.observer()
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct InstanceChange {
 }
 
 impl Cores {
-    /// Makes the instances that `lineup` wants and this has not. One that differs from a wanted one in its name alone is that one, as
+    /// Makes the instances that `instance_plan` wants and this has not. One that differs from a wanted one in its name alone is that one, as
     /// upstream. None if it cannot be done without a reload: an instance shares its thread, too many have come and gone since the load, or
     /// none would be left to execute. Blocks as long as the backend does.
     ///
@@ -33,27 +33,27 @@ impl Cores {
         self: &Arc<Self>,
         version: &Arc<ModelVersion>,
         model: &Arc<dyn backend::Model>,
-        mut lineup: InstancePlan,
+        mut instance_plan: InstancePlan,
         placement: &Placement,
     ) -> Result<Option<InstanceChange>, Error> {
-        let policy = lineup.policy;
+        let policy = instance_plan.policy;
         let is_apart =
             |specs: &[InstanceSpec]| specs.iter().all(|spec| !shares_thread(spec, policy));
         let executes = |spec: &InstanceSpec| !spec.is_passive;
         let (mut leaving, first_index) = {
-            let crew = self.crew();
-            if !is_apart(&lineup.specs)
-                || !crew.cores.iter().all(|core| is_apart(&core.specs))
-                || !lineup.specs.iter().any(executes)
+            let workers = self.workers();
+            if !is_apart(&instance_plan.specs)
+                || !workers.cores.iter().all(|core| is_apart(&core.specs))
+                || !instance_plan.specs.iter().any(executes)
             {
                 return Ok(None);
             }
-            let present = crew.cores.iter().filter_map(|core| {
+            let present = workers.cores.iter().filter_map(|core| {
                 Some((core.thread.thread().id(), signature(core.specs.first()?)))
             });
-            (present.collect::<Vec<_>>(), crew.next_index)
+            (present.collect::<Vec<_>>(), workers.next_index)
         };
-        lineup.specs.retain(|wanted| {
+        instance_plan.specs.retain(|wanted| {
             let wanted = signature(wanted);
             let found = leaving.iter().position(|(_, present)| *present == wanted);
             if let Some(place) = found {
@@ -61,13 +61,20 @@ impl Cores {
             }
             found.is_none()
         });
-        let rosters = rosters(version, &lineup, first_index)?;
+        let rosters = rosters(version, &instance_plan, first_index)?;
         let next_index = first_index + active_count(&rosters);
         if next_index > self.queue.core_count_max() {
             return Ok(None);
         }
-        self.crew().next_index = next_index;
-        let added = make_cores(version, model, &self.queue, rosters, lineup, placement)?;
+        self.workers().next_index = next_index;
+        let added = make_cores(
+            version,
+            model,
+            &self.queue,
+            rosters,
+            instance_plan,
+            placement,
+        )?;
         Ok(Some(InstanceChange {
             cores: Arc::clone(self),
             version: Arc::clone(version),
@@ -90,14 +97,14 @@ impl InstanceChange {
     /// disconnected when they are finalised; none if there is nothing to wait for, as sequences may live for an hour.
     pub(crate) fn commit(mut self) -> Option<mpsc::Receiver<()>> {
         let added = std::mem::take(&mut self.added);
-        let mut crew = self.cores.crew();
-        let (leaving, staying) = std::mem::take(&mut crew.cores)
+        let mut workers = self.cores.workers();
+        let (leaving, staying) = std::mem::take(&mut workers.cores)
             .into_iter()
             .partition::<Vec<Core>, _>(|core| self.leaving.contains(&core.thread.thread().id()));
-        crew.cores = staying;
+        workers.cores = staying;
         added.iter().for_each(Core::serve);
-        crew.cores.extend(added);
-        if let Err(error) = crew.inspect(&self.version) {
+        workers.cores.extend(added);
+        if let Err(error) = workers.inspect(&self.version) {
             crate::log::error!("{error}");
         }
         if leaving.is_empty() {
@@ -105,32 +112,37 @@ impl InstanceChange {
         }
         let (present, gone) = mpsc::channel();
         let has_sequences = matches!(self.version.config.scheduling, Scheduling::Sequence(_));
-        let board = crew
-            .inspector
+        let board = workers
+            .prober
             .as_ref()
-            .map(|inspector| Arc::clone(inspector.board()));
+            .map(|prober| Arc::clone(prober.queue()));
         let patience = Duration::from_secs(self.version.config.own.sequence_drain_seconds);
         let (queue, version) = (Arc::clone(&self.cores.queue), Arc::clone(&self.version));
-        crew.escorts.retain(|escort| !escort.is_finished());
+        workers
+            .drain_threads
+            .retain(|drain_thread| !drain_thread.is_finished());
         // Shared with the thread so that it can still be had if that does not start.
-        let parcel = Arc::new(std::sync::Mutex::new(leaving));
+        let delivery_guard = Arc::new(std::sync::Mutex::new(leaving));
         let see_off = {
-            let parcel = Arc::clone(&parcel);
+            let delivery_guard = Arc::clone(&delivery_guard);
             move || {
                 if let Some(board) = board {
                     // A round that began with the old ones asks them.
                     board.await_round();
                 }
-                let leaving =
-                    std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
+                let leaving = std::mem::take(
+                    &mut *delivery_guard
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
                 let_go(&queue, leaving, &version, patience);
                 drop(present);
             }
         };
-        let escort = std::thread::Builder::new().name("unload".to_owned());
-        match escort.spawn(see_off) {
-            Ok(escort) => {
-                crew.escorts.push(escort);
+        let drain_thread = std::thread::Builder::new().name("unload".to_owned());
+        match drain_thread.spawn(see_off) {
+            Ok(drain_thread) => {
+                workers.drain_threads.push(drain_thread);
                 (!has_sequences).then_some(gone)
             }
             Err(cause) => {
@@ -138,9 +150,12 @@ impl InstanceChange {
                     "instances of model '{}' leave without a thread for that: {cause}",
                     self.version.name
                 );
-                drop(crew);
-                let leaving =
-                    std::mem::take(&mut *parcel.lock().unwrap_or_else(PoisonError::into_inner));
+                drop(workers);
+                let leaving = std::mem::take(
+                    &mut *delivery_guard
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
                 // This thread has others to see to.
                 let_go(&self.cores.queue, leaving, &self.version, Duration::ZERO);
                 None
@@ -153,7 +168,7 @@ impl InstanceChange {
 fn let_go(queue: &Arc<ModelQueue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
     let indices = leaving.iter().filter_map(|core| core.index);
     match version.config.scheduling {
-        Scheduling::Sequence(_) => queue.see_off(indices.collect(), patience),
+        Scheduling::Sequence(_) => queue.drain(indices.collect(), patience),
         _ => indices.for_each(|index| queue.dismiss(index)),
     }
     for core in leaving {

@@ -16,16 +16,16 @@ use crate::cache::CacheService;
 use crate::control::ControlMode;
 use crate::credits::{self, StreamBacklog};
 use crate::demand::{self, OnDemand};
-use crate::gate::{self, AdmissionLimits};
 use crate::host_policy::HostPolicies;
 use crate::lifecycle::Lifecycle;
+use crate::limits::{self, AdmissionLimits};
 use crate::metrics::process::CpuMeter;
 use crate::readiness::{ReadinessAnswer, ReadinessProbe};
 use crate::regions::Regions;
 use crate::registry::{NOT_READY, Registry, Snapshot, VersionState};
 use crate::remote::{NoRemote, RemoteRepositories};
 use crate::stats::ModelStatistics;
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::{BackendHost, Error, ResourceCapacity, log, metrics, tables};
 
 /// What a server is started with. The defaults are those of the command line.
@@ -61,7 +61,7 @@ pub struct EngineOptions {
     /// Models come when they are asked for, within a budget of memory; explicit mode only.
     pub demand: Option<demand::OnDemandSettings>,
     /// Bounds of what is let in, beyond which clients are to come again.
-    pub gate: gate::AdmissionBounds,
+    pub admission: limits::AdmissionBounds,
     /// CPUs given to the network's shards; cores keep off them where enough others remain.
     pub shard_cpus: Vec<usize>,
     /// Run cores at nice +5 where they share CPUs with shards.
@@ -121,7 +121,7 @@ impl Default for EngineOptions {
             queue_requests_max: 65_536,
             stream_patience: credits::PATIENCE,
             demand: None,
-            gate: gate::AdmissionBounds::default(),
+            admission: limits::AdmissionBounds::default(),
             shard_cpus: Vec::new(),
             lowers_core_priority: true,
             host_policies: HostPolicies::default(),
@@ -186,9 +186,9 @@ pub struct Server {
     host: Arc<dyn BackendHost>,
     registry: Arc<Registry>,
     lifecycle: Arc<Lifecycle>,
-    timekeeper: Arc<TimerThread>,
+    timer_thread: Arc<TimerThread>,
     regions: Arc<Regions>,
-    gate: Option<Arc<AdmissionLimits>>,
+    admission: Option<Arc<AdmissionLimits>>,
     demand: Option<Arc<OnDemand>>,
     phase: AtomicU8,
     /// The start failed before any model was looked at (`--exit-on-error=false`): only what concerns no model is answered.
@@ -221,14 +221,14 @@ impl Server {
             Some(bytes) => Budget::with_reserve(options.memory_limit_bytes, bytes),
             None => Budget::new(options.memory_limit_bytes),
         };
-        let timekeeper = Arc::new(TimerThread::default());
+        let timer_thread = Arc::new(TimerThread::default());
         let lifecycle = Lifecycle::new(
             &options,
             Arc::clone(&host),
             Arc::clone(&registry),
             Arc::clone(&pool),
             Arc::clone(&budget),
-            Arc::clone(&timekeeper),
+            Arc::clone(&timer_thread),
         );
         // Before backends have threads, so that those see our handler.
         let regions = Regions::start(options.allow_client_shm, options.shm_owners.clone())?;
@@ -247,9 +247,9 @@ impl Server {
             host,
             registry,
             lifecycle,
-            timekeeper,
+            timer_thread,
             regions,
-            gate: AdmissionLimits::new(&options.gate),
+            admission: AdmissionLimits::new(&options.admission),
             demand,
             phase: AtomicU8::new(Phase::Serving as u8),
             is_unfit: AtomicBool::new(false),
@@ -313,8 +313,8 @@ impl Server {
     }
 
     /// Deadlines of requests that have no shard.
-    pub fn timekeeper(&self) -> &Arc<TimerThread> {
-        &self.timekeeper
+    pub fn timer_thread(&self) -> &Arc<TimerThread> {
+        &self.timer_thread
     }
 
     /// Memory that clients share with the server.
@@ -328,8 +328,8 @@ impl Server {
     }
 
     /// What requests pass before they ask for a place in a model, if there are bounds of that kind.
-    pub fn gate(&self) -> Option<&Arc<AdmissionLimits>> {
-        self.gate.as_ref()
+    pub fn admission(&self) -> Option<&Arc<AdmissionLimits>> {
+        self.admission.as_ref()
     }
 
     pub fn metadata(&self) -> &ServerMetadata {

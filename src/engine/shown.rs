@@ -15,8 +15,8 @@ impl BatchPolicy<RequestHandle> for BatchStrategyAdapter {
     }
 
     /// The strategy reads the request as if it executed it, so that nobody answers and frees it meanwhile.
-    fn includes(&mut self, ticket: &RequestHandle) -> BatchDecision<OwnedRequest> {
-        let Some(live) = conch_sync::Claim::claim(ticket, ClaimReason::Execute, None) else {
+    fn includes(&mut self, handle: &RequestHandle) -> BatchDecision<OwnedRequest> {
+        let Some(live) = conch_sync::Claim::claim(handle, ClaimReason::Execute, None) else {
             return BatchDecision::Gone;
         };
         let (live, joins) = self.0.includes(live);

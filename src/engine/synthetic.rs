@@ -9,9 +9,9 @@ use conch_memory::{Block, ByteView, OutOfMemory};
 use conch_sync::{Claim, ClaimReason};
 use smallvec::{SmallVec, smallvec};
 
-use crate::asker::{ReleaseGuard, RequestObserver};
 use crate::clock::monotonic_ns;
 use crate::model::InFlightPermit;
+use crate::observer::{ReleaseGuard, RequestObserver};
 use crate::request::{CorrelationId, Input, Request, RequestContext, Timestamps};
 use crate::scheduler::SchedulingParams;
 use crate::{Completion, Delivery, ModelVersion, OwnedRequest};
@@ -22,12 +22,12 @@ pub(crate) struct NullRequest {
     /// As in [`Request`].
     pub(crate) batch_size: u32,
     /// As in [`Request`].
-    pub(crate) is_filler: bool,
+    pub(crate) is_null: bool,
     pub(crate) completion: Arc<dyn Completion>,
     /// The completion's own name for the request.
     pub(crate) slot: u64,
     /// Who wants to know that nothing of it is referenced any more.
-    pub(crate) asker: Option<Arc<dyn RequestObserver>>,
+    pub(crate) observer: Option<Arc<dyn RequestObserver>>,
 }
 
 impl NullRequest {
@@ -62,17 +62,17 @@ impl NullRequest {
             inputs: self.inputs,
             requested_outputs: SmallVec::new(),
             batch_size: self.batch_size,
-            stamps: Timestamps {
+            timestamps: Timestamps {
                 request_start_ns: now_ns,
                 queue_start_ns: now_ns,
                 deadline_ns: 0,
             },
             states: None,
-            leash: None,
-            is_filler: self.is_filler,
+            return_guard: None,
+            is_null: self.is_null,
             place: None,
             step: None,
-            hold: ReleaseGuard::new(self.asker),
+            hold: ReleaseGuard::new(self.observer),
         };
         Claim::new(origin, request)
             .claim(ClaimReason::Execute, None)
@@ -83,7 +83,7 @@ impl NullRequest {
 /// A request that fills a place of a batch beside `template`: its inputs have the same names, types and shapes, and are zeros; BYTES
 /// elements are empty. Shape tensors, which a batch must have in common, keep their content. Inputs that only the scheduler adds are
 /// the caller's to append. Nobody sees its answer.
-pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> OwnedRequest {
+pub(crate) fn null(model: &Arc<ModelVersion>, template: &Request) -> OwnedRequest {
     let blank = |input: &Input| {
         let spec = model.config.input(&input.name);
         if spec.is_some_and(|(_, spec)| spec.is_shape_tensor) {
@@ -107,10 +107,10 @@ pub(crate) fn filler(model: &Arc<ModelVersion>, template: &Request) -> OwnedRequ
     NullRequest {
         inputs: template.inputs.iter().map(blank).collect(),
         batch_size: template.batch_size,
-        is_filler: true,
+        is_null: true,
         completion: Arc::new(NullCompletion),
         slot: 0,
-        asker: None,
+        observer: None,
     }
     .into_live(model)
 }
@@ -167,29 +167,29 @@ mod tests {
                 &[b"\x03\0\0\0abc\x01\0\0\0z"],
             ),
         ]);
-        let ticket = admit(&version, drafted, &completion, 0, Timestamps::default()).unwrap();
+        let handle = admit(&version, drafted, &completion, 0, Timestamps::default()).unwrap();
         assert_eq!(version.live_count(), 1);
-        let live = ticket.claim(ClaimReason::Execute, None).unwrap();
-        let filler = filler(&version, &live);
+        let live = handle.claim(ClaimReason::Execute, None).unwrap();
+        let null = null(&version, &live);
         assert_eq!(version.live_count(), 1);
-        assert!(filler.is_filler && !live.is_filler);
-        assert_eq!(filler.batch_size, 1);
-        let seen: Vec<_> = filler
+        assert!(null.is_null && !live.is_null);
+        assert_eq!(null.batch_size, 1);
+        let seen: Vec<_> = null
             .inputs
             .iter()
             .map(|input| (&*input.name, input.shape.to_vec(), input.byte_size))
             .collect();
         assert_eq!(seen, [("a", vec![1, 3], 12), ("b", vec![1, 2], 8)]);
-        for input in &filler.inputs {
+        for input in &null.inputs {
             let bytes = input.chunks[0].as_slice().unwrap();
             assert_eq!(bytes.len() as u64, input.byte_size);
             assert!(bytes.iter().all(|byte| *byte == 0), "{}", input.name);
         }
-        let origin = Arc::clone(filler.ticket());
-        drop(filler);
+        let origin = Arc::clone(null.handle());
+        drop(null);
         drop(origin);
         assert_eq!(version.live_count(), 1);
-        drop((live, ticket));
+        drop((live, handle));
         assert_eq!(version.live_count(), 0);
     }
 

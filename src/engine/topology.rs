@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_net::affinity;
 
 use crate::HostPolicies;
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 
 /// More shards than this rarely help; who has the traffic asks for them.
 const SHARDS_MAX: usize = 8;
@@ -60,7 +60,7 @@ pub struct Placement {
     /// Whether an idle core may spin for a moment: only off the shards' CPUs.
     pub spins: bool,
     /// Watches deadlines while every core executes.
-    pub timekeeper: Arc<TimerThread>,
+    pub timer_thread: Arc<TimerThread>,
     /// Where instances of single policies run instead.
     pub host_policies: Arc<HostPolicies>,
 }
@@ -72,7 +72,7 @@ impl Placement {
         topology: &Topology,
         shard_cpus: &[usize],
         lowers_priority: bool,
-        timekeeper: Arc<TimerThread>,
+        timer_thread: Arc<TimerThread>,
     ) -> Placement {
         let apart: Vec<usize> = topology
             .cpus
@@ -91,7 +91,7 @@ impl Placement {
             },
             gives_way: !is_apart && lowers_priority,
             spins: is_apart && is_unbound && !shard_cpus.is_empty(),
-            timekeeper,
+            timer_thread,
             host_policies: Arc::default(),
         }
     }
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn cores_keep_off_the_shards_where_two_cpus_remain() {
-        let timekeeper = Arc::new(TimerThread::default());
+        let timer_thread = Arc::new(TimerThread::default());
         // CPUs, shards, expected set, gives way, spins
         for (cpus, shards, expected, gives_way, spins) in [
             (1, 1, vec![0], true, false),
@@ -184,7 +184,7 @@ mod tests {
         ] {
             let topology = Topology::new((0..cpus).collect(), None);
             let shard_cpus: Vec<usize> = (0..shards).collect();
-            let placement = Placement::new(&topology, &shard_cpus, true, Arc::clone(&timekeeper));
+            let placement = Placement::new(&topology, &shard_cpus, true, Arc::clone(&timer_thread));
             assert_eq!(placement.cpus, expected, "{cpus} CPUs, {shards} shards");
             assert_eq!(
                 (placement.gives_way, placement.spins),
@@ -192,7 +192,7 @@ mod tests {
                 "{cpus} CPUs, {shards} shards"
             );
             assert!(
-                !Placement::new(&topology, &shard_cpus, false, Arc::clone(&timekeeper)).gives_way
+                !Placement::new(&topology, &shard_cpus, false, Arc::clone(&timer_thread)).gives_way
             );
         }
     }

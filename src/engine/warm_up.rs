@@ -11,9 +11,9 @@ use conch_memory::{Budget, ByteView};
 use smallvec::{SmallVec, smallvec};
 
 use crate::admit::{byte_count, examine};
-use crate::asker::RequestObserver;
 use crate::model_bytes::model_bytes;
 use crate::model_file::ModelFile;
+use crate::observer::RequestObserver;
 use crate::request::{Draft, DraftInput, Input, Shape};
 use crate::synthetic::NullRequest;
 use crate::{Batch, Completion, Delivery, Error, ModelVersion, log, truncated};
@@ -81,10 +81,10 @@ impl WarmUp {
                     NullRequest {
                         inputs: sample.inputs.clone(),
                         batch_size: sample.batch_size,
-                        is_filler: false,
+                        is_null: false,
                         completion: Arc::clone(&audience) as Arc<dyn Completion>,
                         slot: u64::from(index),
-                        asker: Some(Arc::clone(&audience) as Arc<dyn RequestObserver>),
+                        observer: Some(Arc::clone(&audience) as Arc<dyn RequestObserver>),
                     }
                     .into_live(model)
                 }));
@@ -333,16 +333,16 @@ mod tests {
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
         let mut batches: Vec<Vec<Inputs>> = Vec::new();
-        let mut departures = PendingResponses::default();
+        let mut pending = PendingResponses::default();
         warm_up
             .run(&version, "m_0", |batch| {
                 assert_eq!(version.live_count(), 0);
                 batches.push(batch.iter().map(inputs).collect());
                 for live in batch.drain(..) {
                     assert_eq!(live.batch_size, 1);
-                    departures.push(live.shared(), None, true);
+                    pending.push(live.shared(), None, true);
                 }
-                departures.flush();
+                pending.flush();
             })
             .unwrap();
         let zeros = vec![vec![("a".to_owned(), vec![1, 3], vec![0; 6])]; 3];
@@ -376,19 +376,19 @@ mod tests {
         );
         let (_directory, prepared) = prepare(&text, 1 << 20);
         let (version, warm_up) = prepared.unwrap();
-        let mut departures = PendingResponses::default();
+        let mut pending = PendingResponses::default();
         let mut execution_count = 0;
         let error = warm_up.run(&version, "m_0", |batch| {
             execution_count += 1;
             for (index, live) in batch.drain(..).enumerate() {
                 if execution_count == 2 {
                     let error = Error::internal(format!("no {index}"));
-                    refuse(live, FailureReason::Backend, error, &mut departures);
+                    refuse(live, FailureReason::Backend, error, &mut pending);
                 } else {
-                    departures.push(live.shared(), None, true);
+                    pending.push(live.shared(), None, true);
                 }
             }
-            departures.flush();
+            pending.flush();
         });
         assert_eq!(
             error,
@@ -414,11 +414,11 @@ mod tests {
                     for (index, live) in batch.drain(..).enumerate() {
                         let released = Arc::clone(&released);
                         scope.spawn(move || {
-                            let origin = Arc::clone(live.ticket());
+                            let origin = Arc::clone(live.handle());
                             let answer = || {
-                                let mut departures = PendingResponses::default();
-                                departures.push(origin.shared(), None, true);
-                                departures.flush();
+                                let mut pending = PendingResponses::default();
+                                pending.push(origin.shared(), None, true);
+                                pending.flush();
                             };
                             if index == 0 {
                                 answer();

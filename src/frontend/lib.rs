@@ -8,7 +8,7 @@
 mod acceptor;
 mod access;
 mod api;
-mod aside;
+mod blocking;
 mod coding;
 mod forward;
 mod grpc;

@@ -12,8 +12,8 @@ use crate::shard::offload::METRICS_COST;
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
-    connection::serve(shard, stream, presence, MetricsService).await;
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
+    connection::serve(shard, stream, guard, MetricsService).await;
 }
 
 /// The page itself.

@@ -120,11 +120,11 @@ fn whole(route: &str) -> Result<Regex, Error> {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
     let settings = shard.options.vertex_ai.clone();
     // There is no connection without a listener.
     if let Some(settings) = settings {
-        connection::serve(shard, stream, presence, VertexAiService { settings }).await;
+        connection::serve(shard, stream, guard, VertexAiService { settings }).await;
     }
 }
 

@@ -120,35 +120,38 @@ enum SchedStat {
 impl WatchdogState {
     /// Of all shards.
     fn connection_count(&self) -> usize {
-        let counts = self.wards.iter().map(|ward| ward.link.connection_count());
+        let counts = self
+            .wards
+            .iter()
+            .map(|watched| watched.link.connection_count());
         counts.sum()
     }
 
     fn make(&mut self, round: u32) {
         for index in 0..self.wards.len() {
-            let Some(ward) = self.wards.get_mut(index) else {
+            let Some(watched) = self.wards.get_mut(index) else {
                 continue;
             };
-            if ward.link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
+            if watched.link.is_quiet() && !round.is_multiple_of(QUIET_EVERY) {
                 continue;
             }
-            ward.poke(index);
-            if let Some(finding) = ward.look() {
+            watched.poke(index);
+            if let Some(finding) = watched.look() {
                 self.act(index, finding);
             }
         }
     }
 
     fn act(&mut self, index: usize, finding: StarvationFinding) {
-        let Some(ward) = self.wards.get_mut(index) else {
+        let Some(watched) = self.wards.get_mut(index) else {
             return;
         };
-        ward.link.note_starving(finding.is_starving);
-        let (home, cpus) = (ward.home, affinity::list_text(&self.process_cpus));
+        watched.link.note_starving(finding.is_starving);
+        let (home, cpus) = (watched.home, affinity::list_text(&self.process_cpus));
         let moved = match finding.step {
             AffinityStep::Stay => Ok(()),
-            AffinityStep::Widen => ward.confine(&self.process_cpus),
-            AffinityStep::Narrow => ward.confine(&[home]),
+            AffinityStep::Widen => watched.confine(&self.process_cpus),
+            AffinityStep::Narrow => watched.confine(&[home]),
         };
         match (finding.step, moved) {
             (_, Err(cause)) => {

@@ -205,7 +205,7 @@ pub struct Owned<S, T> {
 
 impl<S, T> Owned<S, T> {
     /// The shared handle, for cancellation checks and deliveries after the payload is gone.
-    pub fn ticket(&self) -> &Arc<Claim<S, T>> {
+    pub fn handle(&self) -> &Arc<Claim<S, T>> {
         &self.claim
     }
 

@@ -17,10 +17,10 @@ use conch_memory::try_text;
 use conch_sync::{Claim, NEVER_NS};
 use smallvec::SmallVec;
 
-use crate::asker::ReleaseGuard;
 use crate::clock::monotonic_ns;
 use crate::ensemble::StepGuard;
 use crate::model::{InFlightPermit, Rejected};
+use crate::observer::ReleaseGuard;
 use crate::order::OrderedCompletion;
 use crate::queue::PendingPermit;
 use crate::regions::ShmCompletion;
@@ -29,7 +29,7 @@ use crate::request::{
 };
 use crate::scheduler::SchedulingParams;
 use crate::trace::TraceActivity;
-use crate::{Completion, Error, ModelVersion, gate, request_log, sequence, truncated};
+use crate::{Completion, Error, ModelVersion, limits, request_log, sequence, truncated};
 
 pub(crate) use plan::AdmissionPlan;
 pub(crate) use tensor::byte_count;
@@ -47,7 +47,7 @@ const DIMS_SHOWN_MAX: usize = 64;
 
 /// Checks `draft` against `model` and reserves its places; the ticket is ready for [`ModelVersion::submit`].
 ///
-/// The answer goes to `completion` under `slot`, unless this or the submission fails. `stamps.queue_start_ns` is set here.
+/// The answer goes to `completion` under `slot`, unless this or the submission fails. `timestamps.queue_start_ns` is set here.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many live requests or its queue
@@ -57,10 +57,10 @@ pub fn admit(
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Timestamps,
+    timestamps: Timestamps,
 ) -> Result<RequestHandle, Error> {
-    let reservation = InFlightPermit::new(model).map_err(|why| refuse(model, &draft, why))?;
-    admit_reserved(reservation, draft, completion, slot, stamps)
+    let permit = InFlightPermit::new(model).map_err(|why| refuse(model, &draft, why))?;
+    admit_reserved(permit, draft, completion, slot, timestamps)
 }
 
 /// [`admit`] for who has a place among the model's live requests already.
@@ -68,13 +68,13 @@ pub fn admit(
 /// # Errors
 /// As [`admit`].
 pub fn admit_reserved(
-    reservation: InFlightPermit,
+    permit: InFlightPermit,
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Timestamps,
+    timestamps: Timestamps,
 ) -> Result<RequestHandle, Error> {
-    enter(reservation, draft, completion, slot, stamps, None)
+    enter(permit, draft, completion, slot, timestamps, None)
 }
 
 /// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is given back.
@@ -82,25 +82,25 @@ pub fn admit_reserved(
 /// # Errors
 /// As [`admit`].
 pub(crate) fn admit_step(
-    reservation: InFlightPermit,
+    permit: InFlightPermit,
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    stamps: Timestamps,
+    timestamps: Timestamps,
     hold: StepGuard,
 ) -> Result<RequestHandle, Error> {
-    enter(reservation, draft, completion, slot, stamps, Some(hold))
+    enter(permit, draft, completion, slot, timestamps, Some(hold))
 }
 
 fn enter(
-    reservation: InFlightPermit,
+    permit: InFlightPermit,
     mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
-    mut stamps: Timestamps,
+    mut timestamps: Timestamps,
     step: Option<StepGuard>,
 ) -> Result<RequestHandle, Error> {
-    let model: &Arc<ModelVersion> = &reservation;
+    let model: &Arc<ModelVersion> = &permit;
     let config = &*model.config;
     let Examined {
         indices,
@@ -111,13 +111,13 @@ fn enter(
 
     let membership = sequence::check(model, &mut draft, batch_size)?;
     let level = level(config, draft.priority);
-    stamps.queue_start_ns = monotonic_ns();
+    timestamps.queue_start_ns = monotonic_ns();
     let facts = SchedulingParams {
         batch_count: batch_size.max(1),
         level,
-        queued_ns: stamps.queue_start_ns,
+        queued_ns: timestamps.queue_start_ns,
         timeout_us: draft.timeout_us,
-        deadline_ns: match stamps.deadline_ns {
+        deadline_ns: match timestamps.deadline_ns {
             0 => NEVER_NS,
             deadline_ns => deadline_ns,
         },
@@ -156,7 +156,7 @@ fn enter(
         _ => level,
     };
     let origin = RequestContext {
-        model: reservation,
+        model: permit,
         id: try_text(draft.id)?,
         completion,
         slot,
@@ -179,18 +179,18 @@ fn enter(
         inputs,
         requested_outputs,
         batch_size,
-        stamps,
+        timestamps,
         states: None,
-        is_filler: false,
-        leash: None,
+        is_null: false,
+        return_guard: None,
         place,
         step,
-        hold: ReleaseGuard::new(draft.asker),
+        hold: ReleaseGuard::new(draft.observer),
     };
     request_log::note_prepared(&origin, &request);
-    if let Some(trace) = request.asker().and_then(|asker| asker.trace()) {
-        trace.reach(TraceActivity::RequestStart, stamps.request_start_ns);
-        trace.reach(TraceActivity::QueueStart, stamps.queue_start_ns);
+    if let Some(trace) = request.observer().and_then(|observer| observer.trace()) {
+        trace.reach(TraceActivity::RequestStart, timestamps.request_start_ns);
+        trace.reach(TraceActivity::QueueStart, timestamps.queue_start_ns);
         trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs);
     }
     Ok(Claim::new(origin, request))
@@ -300,7 +300,7 @@ pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: Rejected) -> Error {
         Rejected::Full => full(draft.id),
         Rejected::Crowded => {
             let who = format_args!("model '{}'", model.name);
-            gate::refusal(model, draft.id, &who, model.crowd_max())
+            limits::refusal(model, draft.id, &who, model.requests_max())
         }
         Rejected::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",

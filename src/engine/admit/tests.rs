@@ -380,9 +380,9 @@ fn outputs_ids_and_correlation_ids() {
         requested_outputs: names.iter().copied().collect(),
         ..full()
     };
-    let ticket = try_admit(&model(PLAIN), outputs(&["y", "x"])).unwrap();
-    assert_eq!((&*ticket.shared().id, ticket.shared().slot), ("7", 7));
-    let owned = ticket
+    let handle = try_admit(&model(PLAIN), outputs(&["y", "x"])).unwrap();
+    assert_eq!((&*handle.shared().id, handle.shared().slot), ("7", 7));
+    let owned = handle
         .claim(conch_sync::ClaimReason::Execute, None)
         .unwrap();
     assert_eq!(
@@ -431,9 +431,9 @@ fn outputs_ids_and_correlation_ids() {
 fn reshape_gives_the_backend_its_shape() {
     let config = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2, 2, -1, 3 ] reshape { shape: [ 4, -1, 3 ] } } ] \
                   output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
-    let ticket = try_admit(&model(config), of(&[("a", Int32, &[2, 2, 2, 5, 3], 480)])).unwrap();
+    let handle = try_admit(&model(config), of(&[("a", Int32, &[2, 2, 2, 5, 3], 480)])).unwrap();
     assert_eq!(
-        ticket
+        handle
             .claim(conch_sync::ClaimReason::Execute, None)
             .unwrap()
             .inputs[0]
@@ -458,8 +458,8 @@ fn only_a_linear_format_has_a_known_size() {
             "[request id: <id_unknown>] input byte size mismatch for input 'a' for model 'm'. Expected 24, got 128"
         )
     );
-    let ticket = try_admit(&model(&config("is_non_linear_format_io: true")), padded()).unwrap();
-    let live = ticket
+    let handle = try_admit(&model(&config("is_non_linear_format_io: true")), padded()).unwrap();
+    let live = handle
         .claim(conch_sync::ClaimReason::Execute, None)
         .unwrap();
     assert_eq!(live.inputs[0].byte_size, 128);
@@ -530,10 +530,10 @@ fn places_are_bounded_however_many_levels_there_are() {
     ] {
         for _ in 0..2 {
             let count = max.unwrap_or(5);
-            let tickets: Vec<_> = (0..count)
+            let handles: Vec<_> = (0..count)
                 .map(|_| try_admit(&model, at(priority)).unwrap())
                 .collect();
-            assert_eq!(tickets[0].shared().facts.level, level);
+            assert_eq!(handles[0].shared().facts.level, level);
             let next = try_admit(&model, at(priority));
             assert_eq!(next.is_err(), max.is_some(), "{priority}");
         }

@@ -31,12 +31,12 @@ impl ModelCache {
     pub(crate) fn submit(
         &self,
         version: &ModelVersion,
-        ticket: RequestHandle,
+        handle: RequestHandle,
     ) -> Result<(), SubmitRefusal> {
         // A model that stops answers nothing more, though it could.
-        let claimed = (!version.is_closed()).then(|| ticket.claim(ClaimReason::Execute, None));
+        let claimed = (!version.is_closed()).then(|| handle.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
-            return version.enqueue(ticket);
+            return version.enqueue(handle);
         };
         let caching = &self.caching;
         if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
@@ -49,13 +49,13 @@ impl ModelCache {
                 return self.settle(live, lookup, outcome);
             }
         }
-        let Some(ticket) = lay_down(live) else {
+        let Some(handle) = lay_down(live) else {
             return Ok(());
         };
-        let own = Arc::clone(&ticket);
+        let own = Arc::clone(&handle);
         if caching.threads.post(Box::new(move || look(&own))).is_err() {
             // The server stops, and the model refuses it.
-            return version.enqueue(ticket);
+            return version.enqueue(handle);
         }
         Ok(())
     }
@@ -72,7 +72,7 @@ impl ModelCache {
                 return Ok(());
             }
             Ok(None) => {}
-            Err(error) => self.caching.complaints.tell(
+            Err(error) => self.caching.log_limiter.tell(
                 monotonic_ns(),
                 format_args!(
                     "Failed to look up key [{}] in response cache: {}",
@@ -98,8 +98,8 @@ impl ModelCache {
 }
 
 /// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
-fn look(ticket: &RequestHandle) {
-    let Some(live) = ticket.claim(ClaimReason::Execute, None) else {
+fn look(handle: &RequestHandle) {
+    let Some(live) = handle.claim(ClaimReason::Execute, None) else {
         return;
     };
     let version = Arc::clone(&live.shared().model);
@@ -108,24 +108,24 @@ fn look(ticket: &RequestHandle) {
         .get()
         .and_then(|member| Some((member, key::of(&member.start, &live)?)));
     let Some((member, key)) = known else {
-        return answer_refusal(ticket, enter(live));
+        return answer_refusal(handle, enter(live));
     };
-    let Some(ticket) = lay_down(live) else {
+    let Some(handle) = lay_down(live) else {
         return;
     };
     let start_ns = monotonic_ns();
     let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
         .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
     let lookup = CacheLookup::ended(key, start_ns);
-    if let Some(live) = ticket.claim(ClaimReason::Execute, None) {
-        answer_refusal(&ticket, member.settle(live, lookup, outcome));
+    if let Some(live) = handle.claim(ClaimReason::Execute, None) {
+        answer_refusal(&handle, member.settle(live, lookup, outcome));
     }
 }
 
-fn answer_refusal(ticket: &RequestHandle, outcome: Result<(), SubmitRefusal>) {
+fn answer_refusal(handle: &RequestHandle, outcome: Result<(), SubmitRefusal>) {
     if let Err(SubmitRefusal { error, live }) = outcome {
         drop(live);
-        deliver(ticket, Err(error));
+        deliver(handle, Err(error));
     }
 }
 
@@ -141,50 +141,50 @@ fn enter(mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
         }
     }
     match lay_down(live) {
-        Some(ticket) => version.enqueue(ticket),
+        Some(handle) => version.enqueue(handle),
         None => Ok(()),
     }
 }
 
 /// Lets go of the request, so that it may be withdrawn or executed. None if it was cancelled meanwhile: it has its answer.
 fn lay_down(live: OwnedRequest) -> Option<RequestHandle> {
-    let ticket = Arc::clone(live.ticket());
+    let handle = Arc::clone(live.handle());
     let Some(live) = live.put_back() else {
-        return Some(ticket);
+        return Some(handle);
     };
     // Whoever cancelled was told that it is too late to withdraw it, and waits.
-    let mut departures = PendingResponses::default();
+    let mut pending = PendingResponses::default();
     let error = Error::new(Code::Cancelled, "");
-    refuse(live, FailureReason::Canceled, error, &mut departures);
-    departures.flush();
+    refuse(live, FailureReason::Canceled, error, &mut pending);
+    pending.flush();
     None
 }
 
 /// Answers with a response that is kept.
 fn answer(live: OwnedRequest, lookup: &CacheLookup, kept: &CachedResponse) {
-    let ticket = Arc::clone(live.ticket());
-    let origin = ticket.shared();
+    let handle = Arc::clone(live.handle());
+    let origin = handle.shared();
     origin
         .model
         .statistics
-        .report_cache_hit(&live.stamps, lookup.start_ns, lookup.duration_ns);
+        .report_cache_hit(&live.timestamps, lookup.start_ns, lookup.duration_ns);
     if let Some(turn) = &origin.turn {
         // Under preserve-ordering it comes after what is executing now, as upstream has it.
         turn.reserve();
     }
     request_log::note(&origin.id, RequestState::Pending, RequestState::Released);
     let response = kept.to_response(&origin.model);
-    if let Some(trace) = live.asker().and_then(|asker| asker.trace()) {
+    if let Some(trace) = live.observer().and_then(|observer| observer.trace()) {
         // In a trace a kept answer shows as the one that a backend makes, as upstream has it.
         trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
     }
     // Its inputs and its places are free before the client can send another.
     drop(live);
-    deliver(&ticket, Ok(response));
+    deliver(&handle, Ok(response));
 }
 
-fn deliver(ticket: &RequestHandle, outcome: Result<Response, Error>) {
-    let origin = ticket.shared();
+fn deliver(handle: &RequestHandle, outcome: Result<Response, Error>) {
+    let origin = handle.shared();
     origin.completion.deliver(Delivery {
         slot: origin.slot,
         outcome: Some(outcome),
@@ -234,15 +234,15 @@ impl Completion for CacheInsert {
         // A core must not wait for a plug-in. The client does: its next request shall find this response.
         let (inner, caching, lookup) =
             (Arc::clone(&self.inner), Arc::clone(&self.caching), *lookup);
-        let parcel = PendingDelivery {
+        let delivery_guard = PendingDelivery {
             inner,
             delivery: Some(delivery),
         };
         let job: CacheJob = Box::new(move || {
-            if let Some(delivery) = &parcel.delivery {
+            if let Some(delivery) = &delivery_guard.delivery {
                 keep(&caching, &lookup, delivery);
             }
-            drop(parcel);
+            drop(delivery_guard);
         });
         // Refused when the server stops: then the parcel is on its way already.
         let _ = self.caching.threads.post(job);
@@ -280,7 +280,7 @@ fn keep(caching: &CacheService, lookup: &CacheLookup, delivery: &Delivery) {
         Ok(()) => {}
         // The same request was executed twice at a time: upstream counts one miss.
         Err(error) if error.code == Code::AlreadyExists => return,
-        Err(error) => caching.complaints.tell(
+        Err(error) => caching.log_limiter.tell(
             monotonic_ns(),
             format_args!(
                 "Failed to insert key [{}] into response cache: {}",

@@ -42,7 +42,10 @@ pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: 
 /// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see is there. Takes time in proportion to
 /// the inputs' bytes.
 pub(super) fn of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
-    if request.asker().is_some_and(|asker| asker.has_more_inputs()) {
+    if request
+        .observer()
+        .is_some_and(|observer| observer.has_more_inputs())
+    {
         return None;
     }
     let mut digest = FieldHasher(start.clone());
@@ -156,7 +159,7 @@ mod tests {
                 input("b", DataType::Int32, &[1, 1], &[&[2; 4]]),
             ])
         };
-        let ticket = admit::admit(
+        let handle = admit::admit(
             &model(CONFIG),
             drafted,
             &completion,
@@ -164,7 +167,7 @@ mod tests {
             Timestamps::default(),
         )
         .unwrap();
-        ticket.claim(ClaimReason::Execute, None).unwrap()
+        handle.claim(ClaimReason::Execute, None).unwrap()
     }
 
     fn key(change: impl FnOnce(&mut Request)) -> CacheKey {

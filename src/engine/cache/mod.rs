@@ -142,7 +142,7 @@ pub(crate) struct CacheService {
     seed: u64,
     /// How often each version was loaded.
     load_counts: Mutex<HashMap<VersionId, u64>>,
-    complaints: LogLimiter,
+    log_limiter: LogLimiter,
 }
 
 impl CacheService {
@@ -166,7 +166,7 @@ impl CacheService {
             cache,
             seed,
             load_counts: Mutex::default(),
-            complaints: LogLimiter::default(),
+            log_limiter: LogLimiter::default(),
         }))
     }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::core::{Cores, InstancePlan, start_cores};
 use crate::fixture::{Recorder, draft, input, model};
 use crate::stats::{ExecutionSpan, InferenceStatistics};
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::topology::Topology;
 use crate::warm_up::WarmUp;
 use crate::{
@@ -64,7 +64,7 @@ impl backend::Model for Echo {
 }
 
 impl Instance for EchoInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         self.0.execution_count.fetch_add(1, Ordering::SeqCst);
         let passes = self.0.passes.lock().unwrap();
         let mut passes = self
@@ -77,7 +77,7 @@ impl Instance for EchoInstance {
         }
         drop(passes);
         for live in batch.drain(..) {
-            let origin = Arc::clone(live.ticket());
+            let origin = Arc::clone(live.handle());
             let model = Arc::clone(&origin.shared().model);
             let given = &live.inputs[0];
             let outcome = if given.chunks[0].as_ref() == b"fails" {
@@ -99,16 +99,16 @@ impl Instance for EchoInstance {
             let span = ExecutionSpan::default();
             model
                 .statistics
-                .report_request(outcome.is_ok(), &live.stamps, 1, &span);
+                .report_request(outcome.is_ok(), &live.timestamps, 1, &span);
             drop(live);
-            departures.push(origin.shared(), Some(outcome), true);
+            pending.push(origin.shared(), Some(outcome), true);
         }
     }
 }
 
 fn placement() -> Placement {
-    let timekeeper = Arc::new(TimerThread::default());
-    Placement::new(&Topology::detect(), &[], true, timekeeper)
+    let timer_thread = Arc::new(TimerThread::default());
+    Placement::new(&Topology::detect(), &[], true, timer_thread)
 }
 
 struct Bed {
@@ -144,7 +144,7 @@ impl Bed {
             secondary_devices: Vec::new(),
             rate_limit: Default::default(),
         };
-        let lineup = InstancePlan {
+        let instance_plan = InstancePlan {
             specs: vec![spec],
             policy: ExecutionPolicy::Blocking,
             is_parallel: false,
@@ -152,7 +152,7 @@ impl Bed {
             limiter: None,
             progress: Arc::default(),
         };
-        let cores = start_cores(&version, &as_model, lineup, &placement()).unwrap();
+        let cores = start_cores(&version, &as_model, instance_plan, &placement()).unwrap();
         Bed {
             version,
             caching,
@@ -170,13 +170,13 @@ impl Bed {
         let completion: Arc<dyn Completion> = self.recorder.clone();
         let shape = [1, i64::try_from(data.len()).unwrap()];
         let drafted: Draft<'_> = draft(vec![input("a", DataType::Uint8, &shape, &[data])]);
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        let ticket = admit::admit(&self.version, drafted, &completion, slot, stamps)?;
-        self.version.submit(Arc::clone(&ticket))?;
-        Ok(ticket)
+        let handle = admit::admit(&self.version, drafted, &completion, slot, timestamps)?;
+        self.version.submit(Arc::clone(&handle))?;
+        Ok(handle)
     }
 
     fn send(&self, slot: u64, data: &[u8]) -> RequestHandle {
@@ -458,11 +458,11 @@ fn what_waits_for_a_slow_cache_can_be_withdrawn() {
         ..Slow::default()
     });
     let bed = Bed::new(CONFIG, cache.clone(), None);
-    let ticket = bed.send(1, b"x");
+    let handle = bed.send(1, b"x");
     cache.wait_inside(1);
-    let error = withdraw(&ticket).expect("nobody else has it");
+    let error = withdraw(&handle).expect("nobody else has it");
     assert_eq!(error.code, Code::Cancelled);
-    drop(ticket);
+    drop(handle);
     cache.open();
     bed.send(2, b"x");
     assert_eq!(bed.answer(), (2, b"x".to_vec()));

@@ -103,7 +103,7 @@ impl OnDemand {
     ///
     /// # Errors
     /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago; UNAVAILABLE as the server stops.
-    pub fn summon(
+    pub fn ensure_loaded(
         self: &Arc<Self>,
         server: &Arc<Server>,
         name: &str,

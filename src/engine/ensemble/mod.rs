@@ -1,16 +1,16 @@
 //! Ensembles: models that are made of other models.
 //!
-//! A version of an ensemble has no cores and no queue. Its requests run as a [`course`] of steps, each an ordinary request to the step's
+//! A version of an ensemble has no cores and no queue. Its requests run as a [`dataflow`] of steps, each an ordinary request to the step's
 //! model, which is admitted and submitted by the thread that completed the step before (the first ones by whoever submits). Outputs
-//! become the next steps' inputs as views, without a copy. [`run`] drives one request; what it decides is decided in `course` and `graph`,
+//! become the next steps' inputs as views, without a copy. [`run`] drives one request; what it decides is decided in `dataflow` and `graph`,
 //! which know neither models nor threads.
 
-mod chores;
-mod course;
+mod dataflow;
+mod flow;
 mod graph;
 mod limit;
-mod pace;
 mod run;
+mod run_queue;
 mod step;
 mod tensor;
 
@@ -23,16 +23,16 @@ use conch_config::{Ensembling, ResolvedConfig};
 use crate::model::{Pin, Rejected};
 use crate::queue::SubmitRefusal;
 use crate::registry::{Registry, Snapshot};
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::{Error, ModelVersion, RequestHandle, admit};
-#[cfg(test)]
-pub(crate) use chores::TURN_MAX;
+pub(crate) use flow::FlowControl;
 use graph::Graph;
 use limit::StepLimit;
-pub(crate) use pace::FlowControl;
 #[cfg(test)]
 pub(crate) use run::NESTING_MAX;
 pub(crate) use run::{Execution, StepGuard};
+#[cfg(test)]
+pub(crate) use run_queue::TURN_MAX;
 
 /// What a version of an ensemble holds.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Ensemble {
     /// The models of the steps.
     models: Box<[StepModel]>,
     registry: Arc<Registry>,
-    timekeeper: Arc<TimerThread>,
+    timer_thread: Arc<TimerThread>,
     /// By step; empty unless the configuration bounds what is in flight.
     limits: Box<[StepLimit]>,
     inflight_max: u32,
@@ -63,7 +63,7 @@ impl Ensemble {
         config: &ResolvedConfig,
         ensembling: &Ensembling,
         registry: &Arc<Registry>,
-        timekeeper: &Arc<TimerThread>,
+        timer_thread: &Arc<TimerThread>,
     ) -> Arc<Ensemble> {
         let models = ensembling.steps.iter().map(|step| StepModel {
             namespace: step.namespace.as_str().into(),
@@ -78,7 +78,7 @@ impl Ensemble {
             ),
             models: models.collect(),
             registry: Arc::clone(registry),
-            timekeeper: Arc::clone(timekeeper),
+            timer_thread: Arc::clone(timer_thread),
             limits: match ensembling.inflight_max {
                 0 => Box::default(),
                 max => ensembling
@@ -96,11 +96,11 @@ impl Ensemble {
     ///
     /// # Errors
     /// UNAVAILABLE once closed: the request is gone.
-    pub(crate) fn begin(self: &Arc<Self>, ticket: RequestHandle) -> Result<(), SubmitRefusal> {
+    pub(crate) fn begin(self: &Arc<Self>, handle: RequestHandle) -> Result<(), SubmitRefusal> {
         if self.is_closed() {
-            return Err(crate::queue::stopping(&ticket));
+            return Err(crate::queue::stopping(&handle));
         }
-        Execution::begin(self, ticket);
+        Execution::begin(self, handle);
         Ok(())
     }
 

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
-use super::course::{Dataflow, DataflowProgress, StepStart};
+use super::dataflow::{Dataflow, DataflowProgress, StepStart};
 use super::tensor::{self, StepSequence, TensorData};
-use super::{Ensemble, FlowControl, chores};
+use super::{Ensemble, FlowControl, run_queue};
 use crate::admit::RequestIdPrefix;
 use crate::clock::monotonic_ns;
 use crate::model::Pin;
@@ -34,7 +34,7 @@ use crate::{Code, Completion, Delivery, Error, PendingResponses, Response, log};
 /// See the module.
 pub(crate) struct Execution {
     pub(super) ensemble: Arc<Ensemble>,
-    pub(super) ticket: RequestHandle,
+    pub(super) handle: RequestHandle,
     own: Weak<Execution>,
     outbox: Mutex<ResponseOutbox>,
     /// Locked by the thread that attends, and at the end: uncontended.
@@ -75,7 +75,7 @@ pub(super) struct ExecutionState {
     depth: u32,
     started_ns: u64,
     /// None until it begins, and once it is over.
-    pub(super) course: Option<Dataflow<TensorData>>,
+    pub(super) dataflow: Option<Dataflow<TensorData>>,
     pub(super) pins: Box<[Pin]>,
     pub(super) sequence: StepSequence,
     steps: Vec<Option<StepRun>>,
@@ -97,7 +97,7 @@ pub(super) struct DecoupledStep {
     pub(super) step: usize,
     /// The steps that wait for it; none if one of them runs the same model, as that must not wait for itself.
     pub(super) followers: Vec<usize>,
-    pub(super) pace: Arc<FlowControl>,
+    pub(super) flow: Arc<FlowControl>,
 }
 
 /// A step's request that is under way.
@@ -107,15 +107,15 @@ pub(super) struct StepRun {
     pub(super) is_decoupled: bool,
     pub(super) batch_size: u32,
     pub(super) sequence: StepSequence,
-    pub(super) ticket: WeakRequestHandle,
+    pub(super) handle: WeakRequestHandle,
 }
 
 impl Execution {
-    /// Runs the request behind `ticket`, unless somebody has claimed it.
-    pub(super) fn begin(ensemble: &Arc<Ensemble>, ticket: RequestHandle) {
+    /// Runs the request behind `handle`, unless somebody has claimed it.
+    pub(super) fn begin(ensemble: &Arc<Ensemble>, handle: RequestHandle) {
         let run = Arc::new_cyclic(|own| Execution {
             ensemble: Arc::clone(ensemble),
-            ticket,
+            handle,
             own: Weak::clone(own),
             outbox: Mutex::default(),
             state: Mutex::default(),
@@ -123,9 +123,9 @@ impl Execution {
             spans_ns: Default::default(),
         });
         // Before the claim, so that a canceller that comes too late to take the request out finds the run.
-        let origin = run.ticket.shared();
+        let origin = run.handle.shared();
         origin.run.get_or_init(|| Arc::downgrade(&run));
-        let Some(mut live) = run.ticket.claim(ClaimReason::Execute, None) else {
+        let Some(mut live) = run.handle.claim(ClaimReason::Execute, None) else {
             return;
         };
         // It waits for nothing of its own.
@@ -138,7 +138,7 @@ impl Execution {
             state.live = Some(live);
         }
         run.arrive(StepEvent::Begin);
-        chores::attend(run);
+        run_queue::attend(run);
     }
 
     /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing executes.
@@ -167,21 +167,21 @@ impl Execution {
         drop(outbox);
         // Neither many steps nor a model that answers faster than its answers are taken may keep this thread, which may be a shard.
         if is_left {
-            let (own, timekeeper) = (self.own(), &self.ensemble.timekeeper);
-            timekeeper.call_at(0, move |_| chores::attend(own));
+            let (own, timer_thread) = (self.own(), &self.ensemble.timer_thread);
+            timer_thread.call_at(0, move |_| run_queue::attend(own));
         }
     }
 
     /// Attending it panicked: it is answered all the same.
     pub(super) fn collapse(&self) {
         let mut state = self.state();
-        if state.course.take().is_none() {
+        if state.dataflow.take().is_none() {
             return;
         }
         state.failure = Some(Error::internal("panic between the steps of an ensemble"));
         drop(state);
         self.end(None, false);
-        self.ticket.shared().completion.wake();
+        self.handle.shared().completion.wake();
     }
 
     /// Starts at most so many steps; returns how many.
@@ -213,12 +213,12 @@ impl Execution {
                 return 1;
             }
             StepEvent::Cancel => {
-                if state.course.is_some() {
+                if state.dataflow.is_some() {
                     self.fail(&mut state, Error::new(Code::Cancelled, ""));
                 }
             }
         }
-        if !progress.starts.is_empty() && self.ticket.is_cancelled() {
+        if !progress.starts.is_empty() && self.handle.is_cancelled() {
             // Upstream marks the next steps as cancelled, which comes to the same.
             for start in progress.starts.drain(..) {
                 state.end_run(start.step);
@@ -241,7 +241,7 @@ impl Execution {
             return Ok(DataflowProgress::default());
         };
         let graph = &self.ensemble.graph;
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         let wanted: SmallVec<[usize; 4]> = match &*live.requested_outputs {
             [] => (0..graph.outputs.len()).collect(),
             some => some.iter().map(|index| usize::from(*index)).collect(),
@@ -252,7 +252,7 @@ impl Execution {
         };
         state.started_ns = monotonic_ns();
         let inputs = tensor::of_request(live, &origin.model.config);
-        let course = state.course.insert(Dataflow::new(graph, wanted));
+        let dataflow = state.dataflow.insert(Dataflow::new(graph, wanted));
         if state.depth >= NESTING_MAX {
             return Err(Error::invalid(format!(
                 "{}ensembles are nested more than {NESTING_MAX} deep",
@@ -260,7 +260,7 @@ impl Execution {
             )));
         }
         state.pins = self.ensemble.pin(&origin.id)?;
-        let progress = course.begin(graph, inputs);
+        let progress = dataflow.begin(graph, inputs);
         if state.pins.iter().any(|pin| pin.config.is_decoupled) {
             state.counts = vec![0; graph.steps.len()];
         }
@@ -308,7 +308,11 @@ impl Execution {
         step_run: &StepRun,
         response: Response,
     ) -> Result<DataflowProgress<TensorData>, Error> {
-        let Some(course) = state.course.as_mut().filter(|course| !course.is_failed()) else {
+        let Some(dataflow) = state
+            .dataflow
+            .as_mut()
+            .filter(|dataflow| !dataflow.is_failed())
+        else {
             return Ok(DataflowProgress::default());
         };
         let graph = &self.ensemble.graph;
@@ -322,7 +326,7 @@ impl Execution {
         } = *step_run;
         let names = graph.steps[step].outputs.iter().map(|(name, _)| &**name);
         let outputs = tensor::of_response(response, names, batch_size, sequence)?;
-        Ok(course.respond(graph, step, iteration, is_decoupled, outputs))
+        Ok(dataflow.respond(graph, step, iteration, is_decoupled, outputs))
     }
 
     /// The first error is the answer, once nothing is in flight.
@@ -330,22 +334,22 @@ impl Execution {
         if state.failure.is_some() {
             return;
         }
-        let name = &self.ticket.shared().model.name;
+        let name = &self.handle.shared().model.name;
         state.failure = Some(Error::new(
             error.code,
             format!("in ensemble '{name}', {}", error.message),
         ));
-        if let Some(course) = &mut state.course {
-            course.fail();
+        if let Some(dataflow) = &mut state.dataflow {
+            dataflow.fail();
         }
         for (_, start) in std::mem::take(&mut state.waiting) {
             state.end_run(start.step);
         }
-        for paced in &state.paces {
-            paced.pace.close();
+        for decoupled in &state.paces {
+            decoupled.flow.close();
         }
         let under_way = state.steps.iter().flatten();
-        state.withdrawn = under_way.filter_map(|run| run.ticket.upgrade()).collect();
+        state.withdrawn = under_way.filter_map(|run| run.handle.upgrade()).collect();
     }
 
     /// Answers, starts what is to start, and ends if that was all.
@@ -361,14 +365,14 @@ impl Execution {
         let mut state = self.state();
         self.set_paces(&state);
         let withdrawn = std::mem::take(&mut state.withdrawn);
-        let (is_over, has_answered) = match &state.course {
-            Some(course) => (course.is_over(), course.has_answered()),
+        let (is_over, has_answered) = match &state.dataflow {
+            Some(dataflow) => (dataflow.is_over(), dataflow.has_answered()),
             None => return,
         };
         let last = if is_over { answers.pop() } else { None };
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         if is_over {
-            state.course = None;
+            state.dataflow = None;
             state.pins = Box::default();
             state.paces = Vec::new();
         }
@@ -389,7 +393,7 @@ impl Execution {
 
     /// The final delivery, after the request has been given up if nothing refers to it any more.
     fn end(&self, last: Option<Result<Response, Error>>, has_answered: bool) {
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         let mut state = self.state();
         let outcome = match (state.failure.clone(), last) {
             (Some(error), _) => Some(Err(error)),
@@ -409,7 +413,7 @@ impl Execution {
     }
 
     fn deadlock(&self) -> Error {
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         Error::invalid(format!(
             "in ensemble '{}', {}unexpected deadlock, at least one output is not set while no more ensemble steps can be made",
             origin.model.name,
@@ -418,7 +422,7 @@ impl Execution {
     }
 
     fn deliver_outcome(&self, outcome: Option<Result<Response, Error>>, is_final: bool) {
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         if let (Some(credits), Some(Ok(response)), false) = (&origin.credits, &outcome, is_final) {
             credits.charge(response.byte_size());
         }
@@ -434,10 +438,13 @@ impl Execution {
     /// # Errors
     /// Without memory for what has to be copied.
     fn response(&self, values: SmallVec<[TensorData; 2]>) -> Result<Response, Error> {
-        let model = &self.ticket.shared().model;
+        let model = &self.handle.shared().model;
         let config = &model.config;
         let state = self.state();
-        let trace = state.live.as_ref().and_then(|live| live.asker()?.trace());
+        let trace = state
+            .live
+            .as_ref()
+            .and_then(|live| live.observer()?.trace());
         let wanted = state.live.as_ref().map(|live| &live.requested_outputs);
         let is_batching = state.live.as_ref().is_some_and(|live| live.batch_size > 0);
         let mut parameters = Vec::new();
@@ -486,10 +493,10 @@ impl Execution {
             };
             (live, state.started_ns, state.failure.clone())
         };
-        let statistics = &self.ticket.shared().model.statistics;
+        let statistics = &self.handle.shared().model.statistics;
         if let Some(error) = failure {
-            let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-            if error.code == Code::Cancelled && self.ticket.was_cancelled() {
+            let duration_ns = monotonic_ns().saturating_sub(live.timestamps.request_start_ns);
+            if error.code == Code::Cancelled && self.handle.was_cancelled() {
                 statistics.report_failure(FailureReason::Canceled, duration_ns);
             } else {
                 // Upstream counts the ensemble's request and once more its failed step, both for the ensemble (L0_model_queue).
@@ -507,10 +514,10 @@ impl Execution {
                 exec_end_ns: after(started_ns, &[input_ns, infer_ns, output_ns]),
             };
             let count = u64::from(live.batch_count());
-            statistics.report_request(true, &live.stamps, count, &span);
+            statistics.report_request(true, &live.timestamps, count, &span);
             statistics.report_batch(count, &span);
         }
-        let id = &self.ticket.shared().id;
+        let id = &self.handle.shared().id;
         request_log::note(id, RequestState::Executing, RequestState::Released);
         drop(live);
         true
@@ -545,13 +552,13 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
 pub(crate) const NESTING_MAX: u32 = 512;
 
 /// Takes a step's request out of its queue, or marks it if it executes.
-fn withdraw_step(ticket: &RequestHandle) {
-    match mark_cancelled(ticket) {
+fn withdraw_step(handle: &RequestHandle) {
+    match mark_cancelled(handle) {
         CancelOutcome::Taken(live) => {
-            let mut departures = PendingResponses::default();
+            let mut pending = PendingResponses::default();
             let error = Error::new(Code::Cancelled, "");
-            refuse(live, FailureReason::Canceled, error, &mut departures);
-            departures.flush();
+            refuse(live, FailureReason::Canceled, error, &mut pending);
+            pending.flush();
         }
         CancelOutcome::Running(inner) => inner.cancel(),
         CancelOutcome::Marked => {}
@@ -597,8 +604,8 @@ impl ExecutionState {
         if let Some(count) = self.counts.get_mut(step) {
             *count -= 1;
         }
-        if let Some(course) = &mut self.course {
-            course.end_run();
+        if let Some(dataflow) = &mut self.dataflow {
+            dataflow.end_run();
         }
     }
 }
@@ -609,7 +616,7 @@ impl Completion for Execution {
     }
 
     fn wake(&self) {
-        chores::attend(self.own());
+        run_queue::attend(self.own());
     }
 }
 
@@ -648,7 +655,7 @@ impl StepGuard {
 impl Drop for StepGuard {
     fn drop(&mut self) {
         if self.0.close_one() {
-            self.0.ticket.shared().model.free();
+            self.0.handle.shared().model.free();
         }
     }
 }

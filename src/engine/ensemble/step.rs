@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::chores;
-use super::course::StepStart;
-use super::pace::FlowControl;
+use super::dataflow::StepStart;
+use super::flow::FlowControl;
 use super::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun};
+use super::run_queue;
 use super::tensor::{StepSequence, TensorData};
 use crate::admit::{self, RequestIdPrefix};
 use crate::clock::monotonic_ns;
@@ -41,18 +41,18 @@ impl Execution {
         };
         if let Some((next, name)) = limit.give_back() {
             next.arrive(StepEvent::Place { step, name });
-            chores::attend(next);
+            run_queue::attend(next);
         }
     }
 
     /// Admits and submits a step's request. What keeps it from that fails the ensemble.
     pub(super) fn start_in_place(&self, start: StepStart<TensorData>) {
         let step = start.step;
-        let submitted = self.admit(start).and_then(|ticket| {
-            let slot = ticket.shared().slot;
-            let model = Arc::clone(&ticket.shared().model);
+        let submitted = self.admit(start).and_then(|handle| {
+            let slot = handle.shared().slot;
+            let model = Arc::clone(&handle.shared().model);
             model
-                .submit(ticket)
+                .submit(handle)
                 .inspect_err(|_| self.state().free(slot))
         });
         if let Err(error) = submitted {
@@ -65,10 +65,10 @@ impl Execution {
     }
 
     /// The pace of a decoupled step in this request.
-    fn pace(&self, state: &mut ExecutionState, step: usize) -> Arc<FlowControl> {
+    fn flow(&self, state: &mut ExecutionState, step: usize) -> Arc<FlowControl> {
         let ExecutionState { paces, pins, .. } = state;
         if let Some(known) = paces.iter().find(|known| known.step == step) {
-            return Arc::clone(&known.pace);
+            return Arc::clone(&known.flow);
         }
         let mut followers = self.ensemble.graph.followers(step);
         let runs_same = |other: &usize| match (pins.get(step), pins.get(*other)) {
@@ -83,35 +83,41 @@ impl Execution {
             // The reader alone sets the pace.
             window = u64::MAX;
         }
-        let reader = self.ticket.shared().credits.clone();
-        let pace = FlowControl::new(window, patience, reader);
+        let reader = self.handle.shared().credits.clone();
+        let flow = FlowControl::new(window, patience, reader);
         paces.push(DecoupledStep {
             step,
             followers,
-            pace: Arc::clone(&pace),
+            flow: Arc::clone(&flow),
         });
-        pace
+        flow
     }
 
     /// Lets decoupled steps answer as far as the steps behind them have come.
     pub(super) fn set_paces(&self, state: &ExecutionState) {
-        let Some(course) = state.course.as_ref().filter(|course| !course.is_failed()) else {
+        let Some(dataflow) = state
+            .dataflow
+            .as_ref()
+            .filter(|dataflow| !dataflow.is_failed())
+        else {
             return;
         };
         let graph = &self.ensemble.graph;
-        for paced in state
+        for decoupled in state
             .paces
             .iter()
-            .filter(|paced| !paced.followers.is_empty())
+            .filter(|decoupled| !decoupled.followers.is_empty())
         {
-            let behind = paced
+            let behind = decoupled
                 .followers
                 .iter()
                 .filter_map(|step| state.counts.get(*step));
-            let held = course.held_count(graph) as u64;
+            let held = dataflow.held_count(graph) as u64;
             let behind = behind.copied().max().unwrap_or(0).max(held);
             let room = self.ensemble.window().saturating_sub(behind);
-            paced.pace.allow(course.response_count(paced.step) + room);
+            decoupled
+                .flow
+                .allow(dataflow.response_count(decoupled.step) + room);
         }
     }
 
@@ -122,7 +128,7 @@ impl Execution {
             iteration,
             inputs: values,
         } = start;
-        let origin = self.ticket.shared();
+        let origin = self.handle.shared();
         let shape = &self.ensemble.graph.steps[step];
         let mut state = self.state();
         let pin = state
@@ -130,13 +136,13 @@ impl Execution {
             .get(step)
             .ok_or_else(|| Error::internal("the step has no model"))?;
         let sequence = self.sequence_of(&values, &state.sequence, &pin.name);
-        let reservation = self.place(pin, step, &sequence)?;
-        let config = Arc::clone(&reservation.config);
+        let permit = self.place(pin, step, &sequence)?;
+        let config = Arc::clone(&permit.config);
         let live = state
             .live
             .as_ref()
             .ok_or_else(|| Error::internal("the request is gone"))?;
-        let asker = live.asker().cloned();
+        let observer = live.observer().cloned();
         let mut draft = Draft {
             id: &origin.id,
             correlation_id: sequence.id.clone(),
@@ -148,10 +154,10 @@ impl Execution {
             budget: origin.budget.clone(),
             ..Draft::default()
         };
-        let deadline_ns = live.stamps.deadline_ns;
+        let deadline_ns = live.timestamps.deadline_ns;
         if config.is_decoupled {
-            let pace = self.pace(&mut state, step);
-            draft.credits = Some(Arc::new(Credits::of_step(pace)));
+            let flow = self.flow(&mut state, step);
+            draft.credits = Some(Arc::new(Credits::of_step(flow)));
         }
         let slot = state.reserve();
         drop(state);
@@ -167,13 +173,13 @@ impl Execution {
                 chunks: tensor.chunks.clone(),
             });
         }
-        draft.asker = asker
-            .and_then(|asker| asker.trace())
-            .and_then(|trace| trace.sink().spawn(&reservation, &origin.id))
+        draft.observer = observer
+            .and_then(|observer| observer.trace())
+            .and_then(|trace| trace.sink().spawn(&permit, &origin.id))
             .map(|trace| {
                 Arc::new(StepTraceObserver(Mutex::new(Some(trace)))) as Arc<dyn RequestObserver>
             });
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: monotonic_ns(),
             queue_start_ns: 0,
             deadline_ns,
@@ -181,11 +187,11 @@ impl Execution {
         let own = self.own();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
         let hold = StepGuard::new(own);
-        let admitted = admit::admit_step(reservation, draft, &completion, slot, stamps, hold);
+        let admitted = admit::admit_step(permit, draft, &completion, slot, timestamps, hold);
         let mut state = self.state();
         match &admitted {
-            Ok(ticket) => {
-                let batch_count = ticket.shared().facts.batch_count;
+            Ok(handle) => {
+                let batch_count = handle.shared().facts.batch_count;
                 state.put(
                     slot,
                     StepRun {
@@ -194,7 +200,7 @@ impl Execution {
                         is_decoupled: config.is_decoupled,
                         batch_size: if config.is_batching() { batch_count } else { 0 },
                         sequence,
-                        ticket: Arc::downgrade(ticket),
+                        handle: Arc::downgrade(handle),
                     },
                 );
             }
@@ -211,10 +217,10 @@ impl Execution {
         sequence: &StepSequence,
     ) -> Result<InFlightPermit, Error> {
         let version = self.ensemble.version_of(step);
-        let of_elder = InFlightPermit::of_elder(pin, version, &sequence.id, sequence.flags);
-        of_elder.unwrap_or_else(|| pin.reserve()).map_err(|why| {
+        let of_draining = InFlightPermit::of_draining(pin, version, &sequence.id, sequence.flags);
+        of_draining.unwrap_or_else(|| pin.reserve()).map_err(|why| {
             let draft = Draft {
-                id: &self.ticket.shared().id,
+                id: &self.handle.shared().id,
                 ..Draft::default()
             };
             admit::refuse(pin, &draft, why)
@@ -231,7 +237,7 @@ impl Execution {
             // In upstream's words.
             crate::log::error!(
                 "{}Different set of response parameters are set for '{model}'. Parameter correlation ID {:?}, flags {} is used.",
-                RequestIdPrefix(&self.ticket.shared().id),
+                RequestIdPrefix(&self.handle.shared().id),
                 first.id,
                 first.flags
             );

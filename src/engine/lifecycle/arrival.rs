@@ -187,7 +187,7 @@ impl Lifecycle {
     }
 
     fn is_loaded(&self, id: &ModelId, path: &Path, looks: &Fingerprint) -> bool {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let source = models.get(id).and_then(|entry| entry.source.as_ref());
         source.is_some_and(|source| source.is_same(path, looks))
     }
@@ -227,7 +227,7 @@ impl Lifecycle {
         listing: &RemoteListing,
         looks: &Fingerprint,
     ) -> Result<LocalModel, Error> {
-        let _shown = self.board.show_arriving(id);
+        let _shown = self.table.show_downloading(id);
         let uri = remote::uri(path).unwrap_or_default();
         let scratch = match self.options.remote.mount_directory(uri) {
             Some(parent) => ScratchDirectory::below(&parent)?,
@@ -320,7 +320,7 @@ impl<'l> DownloadReporter<'l> {
             log_at = now + LOG_PERIOD;
             log::info!("'{id}' is {words}");
         }
-        self.lifecycle.board.set_arriving(id, words);
+        self.lifecycle.table.set_downloading(id, words);
         self.next.set((index_at, log_at));
         Ok(())
     }

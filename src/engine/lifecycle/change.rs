@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::board::LoadFailure;
 use super::files::OverrideFiles;
+use super::locks::LocksClosed;
 use super::plan::LoadPlan;
-use super::turns::LocksClosed;
+use super::table::LoadFailure;
 use super::{Lifecycle, source};
 use crate::registry::{ModelId, NOT_READY, VersionState};
 use crate::repositories::RepositoryScan;
@@ -54,7 +54,7 @@ impl Lifecycle {
         let repositories = self.repositories().local();
         let mut hints = Vec::new();
         {
-            let models = self.board.lock();
+            let models = self.table.lock();
             for repository in &repositories {
                 let serves = models.values().any(|entry| {
                     let source = entry.source.as_ref();
@@ -66,7 +66,7 @@ impl Lifecycle {
                 }
             }
             if hints.is_empty() {
-                let failed = models.iter().filter(|(_, entry)| entry.trouble.is_some());
+                let failed = models.iter().filter(|(_, entry)| entry.failure.is_some());
                 let paths = failed.flat_map(|(id, _)| {
                     let paths = repositories.iter().map(|path| path.join(&*id.name));
                     paths.filter(|path| path.is_dir())
@@ -128,7 +128,7 @@ impl Lifecycle {
         } else {
             let planned = {
                 let _turn = self
-                    .turns
+                    .locks
                     .take(names.clone())
                     .map_err(|LocksClosed| stopping())?;
                 self.plan_from_request(name, overrides)
@@ -169,21 +169,21 @@ impl Lifecycle {
     pub(crate) fn unload_model(&self, name: &str, with_dependents: bool) -> Result<(), Error> {
         let mut names = BTreeSet::from([name.to_owned()]);
         loop {
-            let turn = self
-                .turns
+            let lock = self
+                .locks
                 .take(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             let going = self.unloaded_with(name, with_dependents);
             let dormant = self.dependents(&going);
             // Others may have to go as well; all of them are ours before any goes.
             if !going.is_subset(&names) || !dormant.is_subset(&names) {
-                drop(turn);
+                drop(lock);
                 names.extend(going);
                 names.extend(dormant);
                 continue;
             }
             let ids: Vec<ModelId> = {
-                let models = self.board.lock();
+                let models = self.table.lock();
                 let is_going = |id: &&ModelId| going.contains(&*id.name);
                 models.keys().filter(is_going).cloned().collect()
             };
@@ -195,7 +195,7 @@ impl Lifecycle {
 
     /// See [`crate::Server::poll_repositories`].
     pub(crate) fn poll(&self) -> Result<(), Error> {
-        let _turn = self.turns.take_all().map_err(|LocksClosed| stopping())?;
+        let _turn = self.locks.take_all().map_err(|LocksClosed| stopping())?;
         self.synchronize();
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Lifecycle {
                 log::error!(
                     "failed to poll model '{id}': not unique across all model repositories"
                 );
-                self.note_trouble(id, LoadFailure::Duplicate);
+                self.note_failure(id, LoadFailure::Duplicate);
                 going.push(id.clone());
                 is_sound.store(false, Ordering::Relaxed);
                 continue;
@@ -254,7 +254,7 @@ impl Lifecycle {
             }
             Err(error) => {
                 log_poll_failure(&id.to_string(), &error);
-                self.note_trouble(id, LoadFailure::Refused(error));
+                self.note_failure(id, LoadFailure::Refused(error));
                 is_sound.store(false, Ordering::Relaxed);
                 None
             }
@@ -288,7 +288,7 @@ impl Lifecycle {
 
     /// The models that were to be loaded and lie nowhere any more.
     fn gone(&self, scan: &RepositoryScan) -> Vec<ModelId> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let gone = models.iter().filter(|(id, entry)| {
             // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
             let is_hidden = |path: &Path| {
@@ -315,8 +315,8 @@ impl Lifecycle {
         // Keeps what was downloaded from one round to the next.
         let mut _previous;
         loop {
-            let turn = self
-                .turns
+            let lock = self
+                .locks
                 .take(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             let (plans, is_polled) = self.plan_named(asked);
@@ -324,7 +324,7 @@ impl Lifecycle {
             let dependents = self.dependents(&changed);
             if !changed.is_subset(&names) || !dependents.is_subset(&names) {
                 _previous = plans;
-                drop(turn);
+                drop(lock);
                 names.extend(changed);
                 names.extend(dependents);
                 continue;
@@ -348,8 +348,8 @@ impl Lifecycle {
             .flat_map(|plan| plan.source.needs.iter().cloned())
             .collect();
         loop {
-            let turn = self
-                .turns
+            let lock = self
+                .locks
                 .take(names.clone())
                 .map_err(|LocksClosed| stopping())?;
             // What cannot be read is missed when the ensemble is put together.
@@ -358,7 +358,7 @@ impl Lifecycle {
             let changed: BTreeSet<String> = plans.keys().map(|id| id.name.to_string()).collect();
             let dependents = self.dependents(&changed);
             if !changed.is_subset(&names) || !dependents.is_subset(&names) {
-                drop(turn);
+                drop(lock);
                 names.extend(changed);
                 names.extend(dependents);
                 continue;
@@ -468,7 +468,7 @@ impl Lifecycle {
 
     /// The names of all models that are unloaded with `name`.
     fn unloaded_with(&self, name: &str, with_dependents: bool) -> BTreeSet<String> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let sources = models
             .iter()
             .filter_map(|(id, entry)| Some((&*id.name, entry.source.as_ref()?)));
@@ -477,31 +477,31 @@ impl Lifecycle {
 
     /// Upstream's rule for a start without errors: each model has versions, and all are ready.
     fn is_everything_up(&self) -> bool {
-        self.board.lock().values().all(|entry| {
-            entry.trouble.is_none()
+        self.table.lock().values().all(|entry| {
+            entry.failure.is_none()
                 && entry.has_ready()
                 && entry.versions.values().all(|slot| slot.is_ready())
         })
     }
 
     /// For the log's table. A model that serves goes on, whatever its directory looks like now.
-    fn note_trouble(&self, id: &ModelId, trouble: LoadFailure) {
-        let mut models = self.board.lock();
+    fn note_failure(&self, id: &ModelId, failure: LoadFailure) {
+        let mut models = self.table.lock();
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {
-            entry.trouble = Some(trouble);
+            entry.failure = Some(failure);
         }
     }
 
     /// The names of the models that a loaded ensemble is made of.
     fn needs_of(&self, id: &ModelId) -> BTreeSet<String> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let source = models.get(id).and_then(|entry| entry.source.as_ref());
         source.map_or_else(BTreeSet::new, |source| source.needs.clone())
     }
 
     fn note_explicit(&self, id: &ModelId, is_explicit: bool) {
-        let mut models = self.board.lock();
+        let mut models = self.table.lock();
         let source = models.get_mut(id).and_then(|entry| entry.source.as_mut());
         if let Some(source) = source {
             source.is_explicit |= is_explicit;

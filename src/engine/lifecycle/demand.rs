@@ -8,7 +8,7 @@ use std::sync::Arc;
 use conch_config::Scheduling;
 
 use super::Lifecycle;
-use super::board::{ModelEntry, VersionSlot};
+use super::table::{ModelEntry, VersionSlot};
 use crate::demand::ResidentModel;
 use crate::registry::ModelId;
 use crate::{ModelVersion, remote};
@@ -34,7 +34,7 @@ impl Lifecycle {
 
     /// The names of all models that take memory.
     pub(crate) fn loaded_names(&self) -> Vec<Arc<str>> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let loaded = models
             .iter()
             .filter(|(_, entry)| versions(entry).next().is_some());
@@ -43,7 +43,7 @@ impl Lifecycle {
 
     /// What the backend says that the loaded versions of model `name` take.
     pub(crate) fn reported_bytes(&self, name: &str) -> u64 {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let entry = models.get(&ModelId::plain(name));
         let versions = entry.into_iter().flat_map(versions);
         let usage = versions.flat_map(|version| version.statistics.totals().memory_usage);
@@ -56,7 +56,7 @@ impl Lifecycle {
         size_of: &dyn Fn(&str) -> Option<u64>,
         is_busy: &dyn Fn(&str) -> bool,
     ) -> Vec<ResidentModel> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let mut residents = Vec::new();
         let needed: BTreeSet<&str> = models
             .values()
@@ -82,13 +82,13 @@ impl Lifecycle {
                 is_leaving: false,
             });
         }
-        let departing: BTreeMap<Arc<str>, ()> = self
-            .board
-            .departing()
+        let unloading: BTreeMap<Arc<str>, ()> = self
+            .table
+            .unloading()
             .iter()
             .map(|version| (Arc::clone(&version.name), ()))
             .collect();
-        for name in departing.into_keys() {
+        for name in unloading.into_keys() {
             residents.push(ResidentModel {
                 bytes: size_of(&name).unwrap_or(0),
                 name,
@@ -102,12 +102,12 @@ impl Lifecycle {
 
     /// Takes model `name` out of service if none of its versions has a live request; false if one has, or somebody changes the model now.
     pub(crate) fn evict_idle(&self, name: &str) -> bool {
-        let Some(_turn) = self.turns.try_take(BTreeSet::from([name.to_owned()])) else {
+        let Some(_turn) = self.locks.try_take(BTreeSet::from([name.to_owned()])) else {
             return false;
         };
         let id = ModelId::plain(name);
-        let departing = {
-            let mut models = self.board.lock();
+        let unloading = {
+            let mut models = self.table.lock();
             let Some(entry) = models.get_mut(&id) else {
                 return false;
             };
@@ -117,11 +117,11 @@ impl Lifecycle {
             }
             entry.source = None;
             entry.blueprint = None;
-            let departing = entry.take_all_down(&id);
-            self.board.publish(&models);
-            departing
+            let unloading = entry.take_all_down(&id);
+            self.table.publish(&models);
+            unloading
         };
-        self.board.send_off(departing);
+        self.table.unload_later(unloading);
         true
     }
 }

@@ -57,7 +57,7 @@ fn wait(call: LoadFuture) -> Result<Option<InFlightPermit>, Error> {
 }
 
 fn lease(server: &Arc<Server>, name: &str) -> Result<Option<InFlightPermit>, Error> {
-    match server.demand().unwrap().summon(server, name, None)? {
+    match server.demand().unwrap().ensure_loaded(server, name, None)? {
         LoadOutcome::Here(lease) => Ok(lease),
         LoadOutcome::Coming(call) => wait(call),
     }
@@ -70,7 +70,7 @@ fn message(outcome: Result<Option<InFlightPermit>, Error>) -> (Code, String) {
 
 /// As a shard does: the lease is the request's place.
 fn infer(server: &Arc<Server>, name: &str, count: &Arc<Count>) -> Result<(), Error> {
-    let reservation = lease(server, name)?.expect("there is room for a request");
+    let permit = lease(server, name)?.expect("there is room for a request");
     let mut draft = Draft::default();
     draft.inputs.push(DraftInput {
         name: "IN",
@@ -81,13 +81,13 @@ fn infer(server: &Arc<Server>, name: &str, count: &Arc<Count>) -> Result<(), Err
             .collect(),
     });
     let completion = Arc::clone(count) as Arc<dyn Completion>;
-    let stamps = Timestamps {
+    let timestamps = Timestamps {
         request_start_ns: crate::clock::monotonic_ns(),
         ..Timestamps::default()
     };
-    let ticket = crate::admit::admit_reserved(reservation, draft, &completion, 0, stamps)?;
-    let model = Arc::clone(&ticket.shared().model);
-    model.submit(ticket)
+    let handle = crate::admit::admit_reserved(permit, draft, &completion, 0, timestamps)?;
+    let model = Arc::clone(&handle.shared().model);
+    model.submit(handle)
 }
 
 #[test]
@@ -108,8 +108,11 @@ fn a_model_comes_when_it_is_asked_for_and_the_one_used_least_lately_goes() {
     assert_eq!(shown(&server), ["a:1 unloaded", "b:1 READY", "c:1 READY"]);
     drop(b);
     // A version that nobody has does not come by loading what is there.
-    let summoned = server.demand().unwrap().summon(&server, "b", Some(7));
-    assert!(matches!(summoned, Ok(LoadOutcome::Here(None))));
+    let ensured = server
+        .demand()
+        .unwrap()
+        .ensure_loaded(&server, "b", Some(7));
+    assert!(matches!(ensured, Ok(LoadOutcome::Here(None))));
     // A client's own load makes room, too.
     plain(&server, "a").unwrap();
     assert_eq!(shown(&server).len(), 3);
@@ -192,21 +195,21 @@ fn so_many_wait_and_who_leaves_makes_room() {
     model(&directory, "m", &fault("meet"));
     model(&directory, "n", &fault("meet"));
     let (host, server) = start(on_demand(&directory, 2, LONG_MS));
-    let summon = |name| server.demand().unwrap().summon(&server, name, None);
+    let ensure_loaded = |name| server.demand().unwrap().ensure_loaded(&server, name, None);
     let mut calls: Vec<LoadFuture> = (0..4)
-        .map(|_| match summon("m") {
+        .map(|_| match ensure_loaded("m") {
             Ok(LoadOutcome::Coming(call)) => call,
             _ => panic!("its load waits for the other's"),
         })
         .collect();
-    let refused = summon("n").err().unwrap();
+    let refused = ensure_loaded("n").err().unwrap();
     assert_eq!(refused.code, Code::Exhausted);
     assert_eq!(
         refused.message,
         "as many requests wait for models as may (4), try again later"
     );
     calls.pop();
-    let Ok(LoadOutcome::Coming(call)) = summon("n") else {
+    let Ok(LoadOutcome::Coming(call)) = ensure_loaded("n") else {
         panic!("there is room for one")
     };
     assert!(wait(call).unwrap().is_some());
@@ -264,7 +267,7 @@ fn models_turn_over_and_no_request_fails() {
     let count = Arc::new(Count::default());
     let is_over = AtomicBool::new(false);
     let (most_sender, most) = mpsc::channel();
-    let turn = AtomicUsize::new(0);
+    let lock = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut most_seen = 0;
@@ -277,11 +280,11 @@ fn models_turn_over_and_no_request_fails() {
         });
         let senders: Vec<_> = (0..SENDERS)
             .map(|sender| {
-                let (server, count, turn) = (&server, &count, &turn);
+                let (server, count, lock) = (&server, &count, &lock);
                 scope.spawn(move || {
                     let mut random = crate::simulation::random::Random(sender as u64);
                     for _ in 0..EACH {
-                        turn.fetch_add(1, Ordering::Relaxed);
+                        lock.fetch_add(1, Ordering::Relaxed);
                         let name = format!("m{}", random.below(MODELS as u64));
                         infer(server, &name, count)
                             .unwrap_or_else(|error| panic!("{name}: {error}"));

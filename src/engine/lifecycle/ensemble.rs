@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use conch_config::{ComposingModels, Ensembling, ModelConfig, Scheduling};
 
-use super::board::{LoadFailure, ModelEntries, ModelEntry};
 use super::loaded::Loaded;
 use super::plan::LoadPlan;
 use super::step_graph::{StepGraph, locate};
+use super::table::{LoadFailure, ModelEntries, ModelEntry};
 use super::{Lifecycle, UNLOADED, source};
 use crate::ensemble::Ensemble;
 use crate::registry::{ModelId, VersionState};
@@ -41,7 +41,7 @@ impl Lifecycle {
         let wide: BTreeSet<ModelId> = if planned.is_empty() {
             BTreeSet::new()
         } else {
-            let models = self.board.lock();
+            let models = self.table.lock();
             let steps = StepGraph::new(&models, &planned, self.options.namespacing);
             steps.wider_than(RUNS_MAX).into_iter().cloned().collect()
         };
@@ -64,7 +64,7 @@ impl Lifecycle {
                 log::error!("{error}");
                 // What serves under this name needs no circle, and goes on.
                 let serves = self
-                    .board
+                    .table
                     .lock()
                     .get(&plan.id)
                     .is_some_and(ModelEntry::has_ready);
@@ -99,7 +99,7 @@ impl Lifecycle {
         plan: &LoadPlan,
         planned: &BTreeMap<ModelId, ModelConfig>,
     ) -> Result<(), Error> {
-        let mut models = self.board.lock();
+        let mut models = self.table.lock();
         let steps = StepGraph::new(&models, planned, self.options.namespacing);
         if let Some(last) = steps.circle_through(&plan.id, &plan.candidate.config) {
             return Err(circular(&plan.id, &last));
@@ -118,7 +118,7 @@ impl Lifecycle {
         let mut config = plan.candidate.config.clone();
         let ensembling = conch_config::ensembling(&config)
             .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
-        let models = self.board.lock();
+        let models = self.table.lock();
         let mut missing: BTreeSet<&str> = BTreeSet::new();
         let mut found: Vec<&ModelId> = Vec::new();
         for step in &ensembling.steps {
@@ -156,17 +156,17 @@ impl Lifecycle {
     /// Takes an ensemble down that cannot be without what is gone; it comes back with it.
     fn lay_dormant(&self, blueprint: LoadPlan, error: &Error) {
         let id = blueprint.id.clone();
-        let mut departing = Vec::new();
+        let mut unloading = Vec::new();
         {
-            let mut models = self.board.lock();
+            let mut models = self.table.lock();
             let entry = models.entry(id.clone()).or_default();
-            entry.trouble = Some(LoadFailure::Invalid(error.clone()));
+            entry.failure = Some(LoadFailure::Invalid(error.clone()));
             entry.source = Some(blueprint.source.clone().following(entry.source.as_ref()));
             entry.blueprint = Some(Box::new(blueprint));
-            departing.extend(entry.take_all_down(&id));
-            self.board.publish(&models);
+            unloading.extend(entry.take_all_down(&id));
+            self.table.publish(&models);
         }
-        self.board.send_off(departing);
+        self.table.unload_later(unloading);
     }
 
     /// Makes one version of an ensemble whose plan is complete.
@@ -196,8 +196,8 @@ impl Lifecycle {
         let ensemble = Ensemble::new(
             &config,
             &ensembling,
-            self.board.registry(),
-            &self.placement.timekeeper,
+            self.table.registry(),
+            &self.placement.timer_thread,
         );
         entry.ensemble.get_or_init(|| Arc::clone(&ensemble));
         if ensembling.inflight_max > 0 {
@@ -211,7 +211,7 @@ impl Lifecycle {
             caching.enroll(&entry);
         }
         entry.set_load_duration(started.elapsed());
-        Ok(Loaded::of_ensemble(ensemble, entry, plan.keepers.clone()))
+        Ok(Loaded::of_ensemble(ensemble, entry, plan.resources.clone()))
     }
 
     /// Outputs without labels have those of the outputs that they are.
@@ -221,7 +221,7 @@ impl Lifecycle {
         ensembling: &Ensembling,
         labels: &mut crate::labels::Labels,
     ) {
-        let models = self.board.lock();
+        let models = self.table.lock();
         for step in &ensembling.steps {
             for (theirs, tensor) in &step.outputs {
                 let Some((_, output)) = config.output(tensor) else {
@@ -241,14 +241,14 @@ impl Lifecycle {
 
     /// The plan of an ensemble that is to be loaded but lacks something, or did when it was last put together.
     pub(super) fn dormant(&self, id: &ModelId) -> Option<LoadPlan> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let entry = models.get(id).filter(|entry| !entry.has_ready())?;
         entry.blueprint.as_ref().map(|plan| (**plan).clone())
     }
 
     /// The names of the ensembles that need one of `changed`, near or far.
     pub(super) fn dependents(&self, changed: &BTreeSet<String>) -> BTreeSet<String> {
-        let models = self.board.lock();
+        let models = self.table.lock();
         let needs: Vec<(&str, &BTreeSet<String>)> = models
             .iter()
             .filter_map(|(id, entry)| Some((&*id.name, &entry.blueprint.as_ref()?.source.needs)))
@@ -260,7 +260,7 @@ impl Lifecycle {
     pub(super) fn follow_up(&self, changed: &BTreeSet<String>, planned: &BTreeSet<ModelId>) {
         let names = self.dependents(changed);
         let plans: BTreeMap<ModelId, LoadPlan> = {
-            let models = self.board.lock();
+            let models = self.table.lock();
             let is_due = |id: &ModelId| names.contains(&*id.name) && !planned.contains(id);
             models
                 .iter()
@@ -287,7 +287,7 @@ fn ready_version<'m>(
     let entry = models
         .get(id)
         .ok_or_else(|| depends("which has no loaded version.".to_owned()))?;
-    if let Some(LoadFailure::Invalid(error)) = &entry.trouble {
+    if let Some(LoadFailure::Invalid(error)) = &entry.failure {
         return Err(depends(format!(
             "which is not valid. Model '{id}' failed with error: {}",
             error.message
@@ -314,7 +314,7 @@ impl ModelEntry {
     pub(super) fn is_known(&self) -> bool {
         self.source.is_some()
             || matches!(
-                self.trouble,
+                self.failure,
                 Some(LoadFailure::Invalid(_) | LoadFailure::Versionless)
             )
     }
@@ -330,7 +330,7 @@ impl ModelEntry {
 
     /// Why it has no ready version.
     fn failure(&self, id: &ModelId) -> Option<String> {
-        if let Some(LoadFailure::Versionless) = self.trouble {
+        if let Some(LoadFailure::Versionless) = self.failure {
             return Some(format!(
                 "at least one version must be available under the version policy of model '{}'",
                 id.name

@@ -618,7 +618,7 @@ fn namespaces_tell_models_apart_when_they_load_and_stop() {
     let snapshot = server.registry().snapshot();
     assert_eq!(snapshot.ready_models().len(), 6);
     let planned: BTreeMap<ModelId, LoadPlan> = {
-        let models = server.lifecycle().board.lock();
+        let models = server.lifecycle().table.lock();
         let blueprints = models
             .iter()
             .filter_map(|(id, entry)| Some((id.clone(), (**entry.blueprint.as_ref()?).clone())));
@@ -656,7 +656,7 @@ fn ensembles_in_ensembles_without_end() {
     let recorder = Arc::new(Recorder::default());
     let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
     let draft = Draft::default();
-    let _ticket = submit_as(&server, &format!("e{deepest}"), &completion, draft).unwrap();
+    let _handle = submit_as(&server, &format!("e{deepest}"), &completion, draft).unwrap();
     let deliveries = recorder.wait(1);
     let error = answer(&deliveries).unwrap_err();
     assert_eq!(error.code, Code::InvalidArg);
@@ -705,8 +705,8 @@ fn a_request_is_withdrawn_wherever_its_step_waits() {
     let ask = || {
         let recorder = Arc::new(Recorder::default());
         let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
-        let ticket = submit_as(&server, "outer", &completion, Draft::default()).unwrap();
-        (recorder, ticket)
+        let handle = submit_as(&server, "outer", &completion, Draft::default()).unwrap();
+        (recorder, handle)
     };
     let (first, executing) = ask();
     let pending = || {
@@ -773,8 +773,8 @@ fn a_step_that_is_withdrawn_leaves_its_sequence() {
                 sequence_flags,
                 ..Draft::default()
             };
-            let ticket = submit_as(&server, name, &completion, draft).unwrap();
-            (recorder, ticket)
+            let handle = submit_as(&server, name, &completion, draft).unwrap();
+            (recorder, handle)
         };
         let pending = || {
             let snapshot = server.registry().snapshot();
@@ -836,8 +836,8 @@ fn many_requests_and_few_places() {
                     if index % 3 == 0 {
                         let completion = Arc::clone(&cancelled) as Arc<dyn Completion>;
                         let draft = Draft::default();
-                        let ticket = submit_as(&server, "outer", &completion, draft).unwrap();
-                        assert!(withdraw(&ticket).is_none());
+                        let handle = submit_as(&server, "outer", &completion, draft).unwrap();
+                        assert!(withdraw(&handle).is_none());
                     }
                 }
             });

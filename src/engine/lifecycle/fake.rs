@@ -282,7 +282,7 @@ struct FakeInstance {
 }
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         let start_ns = clock::monotonic_ns();
         if self.model.fault == "hold" {
             self.model.gate.pass();
@@ -329,10 +329,10 @@ impl Instance for FakeInstance {
                 outputs: made.into_iter().collect(),
                 parameters: Vec::new(),
             };
-            let ticket = Arc::clone(live.ticket());
+            let handle = Arc::clone(live.handle());
             drop(live);
             let outcome = (self.model.fault != "silent").then_some(Ok(response));
-            departures.push(ticket.shared(), outcome, true);
+            pending.push(handle.shared(), outcome, true);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use conch_config::Scheduling;
 
 use super::Lifecycle;
-use super::board::VersionSlot;
 use super::load::VersionChange;
+use super::table::VersionSlot;
 use crate::ModelVersion;
 use crate::registry::ModelId;
 use crate::sequence::{DrainingVersion, DrainingVersions};
@@ -37,7 +37,7 @@ impl Lifecycle {
         let highest = kept.iter().chain(changes.iter().map(|(number, _)| number));
         let highest = highest.max().and_then(|number| coming(*number));
         let going: Vec<(i64, Arc<ModelVersion>)> = {
-            let models = self.board.lock();
+            let models = self.table.lock();
             let slots = models.get(id).map(|entry| &entry.versions);
             let ready = slots
                 .into_iter()
@@ -50,39 +50,40 @@ impl Lifecycle {
                 .collect()
         };
         let was_highest = going.last().map(|(number, _)| *number);
-        let mut elders = Vec::new();
+        let mut draining_versions = Vec::new();
         for (number, version) in going.iter().filter(|(number, _)| !staying(number)) {
             let of_number = coming(*number);
             let of_highest = highest.filter(|_| was_highest == Some(*number));
-            let is_other =
-                |heir: &&Arc<ModelVersion>| of_number.is_none_or(|other| !Arc::ptr_eq(other, heir));
+            let is_other = |successor: &&Arc<ModelVersion>| {
+                of_number.is_none_or(|other| !Arc::ptr_eq(other, successor))
+            };
             let heirs: Vec<&Arc<ModelVersion>> = of_number
                 .into_iter()
                 .chain(of_highest.filter(is_other))
-                .filter(|heir| continues(version, heir))
+                .filter(|successor| continues(version, successor))
                 .collect();
             if heirs.is_empty() {
                 continue;
             }
-            let Some(elder) = DrainingVersion::new(version) else {
+            let Some(draining) = DrainingVersion::new(version) else {
                 continue;
             };
-            for heir in heirs {
-                DrainingVersions::inherit(heir, version, &elder);
+            for successor in heirs {
+                DrainingVersions::inherit(successor, version, &draining);
             }
-            elders.push(elder);
+            draining_versions.push(draining);
         }
-        elders
+        draining_versions
     }
 }
 
-/// Whether requests that go to `heir` may go on to `version` instead: who sent them has looked whether it has sequences, and whether it
+/// Whether requests that go to `successor` may go on to `version` instead: who sent them has looked whether it has sequences, and whether it
 /// answers more than once.
-fn continues(version: &ModelVersion, heir: &ModelVersion) -> bool {
+fn continues(version: &ModelVersion, successor: &ModelVersion) -> bool {
     let is_sequential = |config: &conch_config::ResolvedConfig| {
         matches!(config.scheduling, Scheduling::Sequence(_))
     };
     is_sequential(&version.config)
-        && is_sequential(&heir.config)
-        && version.config.is_decoupled == heir.config.is_decoupled
+        && is_sequential(&successor.config)
+        && version.config.is_decoupled == successor.config.is_decoupled
 }

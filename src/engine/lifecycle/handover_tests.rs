@@ -107,8 +107,8 @@ impl Stage {
         flags: u32,
     ) -> Result<Arc<ModelVersion>, Error> {
         let heard = Arc::new(Heard::default());
-        let reservation = self.reserve(version, id, flags)?;
-        submit(reservation, &heard, 0, id, flags)?;
+        let permit = self.reserve(version, id, flags)?;
+        submit(permit, &heard, 0, id, flags)?;
         heard.wait(1);
         let (_, outcome) = heard.answers.lock().unwrap().pop().unwrap();
         outcome
@@ -132,7 +132,7 @@ impl Stage {
 }
 
 fn submit(
-    reservation: InFlightPermit,
+    permit: InFlightPermit,
     heard: &Arc<Heard>,
     slot: u64,
     id: u64,
@@ -151,14 +151,14 @@ fn submit(
             .into_iter()
             .collect(),
     });
-    let stamps = Timestamps {
+    let timestamps = Timestamps {
         request_start_ns: clock::monotonic_ns(),
         ..Timestamps::default()
     };
     let completion = Arc::clone(heard) as Arc<dyn Completion>;
-    let ticket = admit_reserved(reservation, draft, &completion, slot, stamps)?;
-    let model = Arc::clone(&ticket.shared().model);
-    model.submit(ticket)
+    let handle = admit_reserved(permit, draft, &completion, slot, timestamps)?;
+    let model = Arc::clone(&handle.shared().model);
+    model.submit(handle)
 }
 
 fn same(left: &Arc<ModelVersion>, right: &Arc<ModelVersion>) -> bool {
@@ -404,8 +404,8 @@ fn an_ensembles_steps_go_on_where_their_sequences_are() {
     let ask = |stage: &Stage, id: u64, flags: u32| {
         let snapshot = stage.server.registry().snapshot();
         let heard = Arc::new(Heard::default());
-        let reservation = InFlightPermit::new(snapshot.find("e", None).unwrap()).unwrap();
-        submit(reservation, &heard, 0, id, flags).unwrap();
+        let permit = InFlightPermit::new(snapshot.find("e", None).unwrap()).unwrap();
+        submit(permit, &heard, 0, id, flags).unwrap();
         heard.wait(1);
         let (_, outcome) = heard.answers.lock().unwrap().pop().unwrap();
         outcome.map(|_| ())
@@ -443,24 +443,24 @@ fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
             "{strategy} instance_group [ {{ kind: KIND_CPU count: 2 }} ]"
         ));
         let is_over = AtomicBool::new(false);
-        let turns: [AtomicUsize; CLIENTS] = Default::default();
+        let locks: [AtomicUsize; CLIENTS] = Default::default();
         let server = Arc::clone(&stage.server);
         std::thread::scope(|scope| {
-            for (client, turn) in turns.iter().enumerate() {
+            for (client, lock) in locks.iter().enumerate() {
                 let (server, is_over) = (&server, &is_over);
                 scope.spawn(move || {
                     let mut reader = server.registry().reader();
                     while !is_over.load(Ordering::Relaxed) {
-                        let number = turn.load(Ordering::Relaxed);
+                        let number = lock.load(Ordering::Relaxed);
                         let id = (1 + 10 * client + number % 3) as u64;
                         let heard = Arc::new(Heard::default());
                         for (slot, flags) in [START, 0, 0, 0, END].into_iter().enumerate() {
                             // As a shard: by a snapshot that may be old.
                             let key = CorrelationId::Unsigned(id);
                             let mut found = Arc::clone(reader.load().find("m", None).unwrap());
-                            let reservation = loop {
+                            let permit = loop {
                                 match InFlightPermit::of_sequence(&found, None, &key, flags) {
-                                    Ok(reservation) => break reservation,
+                                    Ok(permit) => break permit,
                                     Err(Rejected::Retired) => {
                                         found = Arc::clone(reader.load().find("m", None).unwrap());
                                     }
@@ -470,7 +470,7 @@ fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
                             if (number + slot).is_multiple_of(7) {
                                 std::thread::yield_now();
                             }
-                            submit(reservation, &heard, slot as u64, id, flags).unwrap();
+                            submit(permit, &heard, slot as u64, id, flags).unwrap();
                         }
                         heard.wait(5);
                         let mut versions = heard.answers.lock().unwrap();
@@ -480,20 +480,20 @@ fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
                             versions.all(|version| same(&version, &first)),
                             "{id} is torn"
                         );
-                        turn.fetch_add(1, Ordering::Relaxed);
+                        lock.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
             let over = Over(&is_over);
             for _ in 0..RELOADS {
-                let seen: Vec<usize> = turns
+                let seen: Vec<usize> = locks
                     .iter()
-                    .map(|turn| turn.load(Ordering::Relaxed))
+                    .map(|lock| lock.load(Ordering::Relaxed))
                     .collect();
                 // What began before the last reload has ended: no version is given up.
                 wait_for("the clients", || {
-                    let mut pairs = turns.iter().zip(&seen);
-                    pairs.all(|(turn, seen)| turn.load(Ordering::Relaxed) >= seen + 2)
+                    let mut pairs = locks.iter().zip(&seen);
+                    pairs.all(|(lock, seen)| lock.load(Ordering::Relaxed) >= seen + 2)
                 });
                 stage.reload();
             }

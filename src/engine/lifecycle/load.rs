@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use conch_config::{Gpus, ModelConfig, Scheduling};
 
-use super::board::{LoadFailure, ModelEntry, Unloading, VersionSlot};
 use super::loaded::{Instances, Loaded};
 use super::plan::LoadPlan;
 use super::revise::{self, InstanceRevision};
+use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
 use super::{Lifecycle, UNLOADED};
 use crate::core::InstancePlan;
 use crate::instances::instance_specs;
@@ -96,7 +96,7 @@ impl Lifecycle {
                     log::error!("failed to load model '{}': {}", plan.id, error.message);
                     push(&failures, (plan.id.clone(), error));
                     self.note_versionless(&plan.id);
-                    self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
+                    self.keep_copy(&plan.id, plan.resources.copy.as_ref());
                     continue;
                 }
             };
@@ -153,21 +153,21 @@ impl Lifecycle {
 
     /// A model without any version that could be loaded: what is ready stays.
     fn note_versionless(&self, id: &ModelId) {
-        let mut models = self.board.lock();
+        let mut models = self.table.lock();
         let entry = models.entry(id.clone()).or_default();
         if entry.versions.is_empty() {
-            entry.trouble = Some(LoadFailure::Versionless);
-            self.board.publish_one(&models, id);
+            entry.failure = Some(LoadFailure::Versionless);
+            self.table.publish_one(&models, id);
         }
     }
 
     /// One snapshot for all: each costs as much as there are models.
     fn publish_loading(&self, ids: &[ModelId]) {
-        let models = self.board.lock();
+        let models = self.table.lock();
         match ids {
             [] => {}
-            [only] => self.board.publish_one(&models, only),
-            _ => self.board.publish(&models),
+            [only] => self.table.publish_one(&models, only),
+            _ => self.table.publish(&models),
         }
     }
 
@@ -178,14 +178,14 @@ impl Lifecycle {
         plan: &LoadPlan,
         versions: &[i64],
     ) -> (Vec<i64>, BTreeMap<i64, Arc<LoadProgress>>) {
-        let mut models = self.board.lock();
+        let mut models = self.table.lock();
         let entry = models.entry(plan.id.clone()).or_default();
-        entry.trouble = None;
+        entry.failure = None;
         // What agents do to a model is theirs to say.
         let source = entry
             .source
             .as_ref()
-            .filter(|_| plan.keepers.agents.is_none())
+            .filter(|_| plan.resources.agents.is_none())
             // An ensemble is put together anew, as its models may be others.
             .filter(|_| !plan.is_ensemble());
         let is_ready = |version: &i64| {
@@ -326,7 +326,7 @@ impl Lifecycle {
         );
         let entry = entry
             .in_namespace(Arc::clone(&id.namespace))
-            .with_requests_max(self.options.gate.model_max);
+            .with_requests_max(self.options.admission.model_max);
         let entry = Arc::new(entry);
         entry.read_labels(&candidate.path)?;
         if let Some(caching) = self.caching() {
@@ -336,18 +336,18 @@ impl Lifecycle {
             entry.states.get_or_init(|| (start, Arc::clone(&self.pool)));
         }
         model.bind(&entry);
-        let lineup = InstancePlan {
+        let instance_plan = InstancePlan {
             progress: Arc::clone(progress),
-            ..lineup(self, plan, &entry, &entry.config, &*backend)?
+            ..instance_plan(self, plan, &entry, &entry.config, &*backend)?
         };
-        let cores = core::start_cores(&entry, &model, lineup, &self.placement)?;
+        let cores = core::start_cores(&entry, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());
-        let staff = Instances {
+        let instances = Instances {
             cores: Arc::new(cores),
             model,
             backend,
         };
-        Ok(Loaded::new(staff, entry, plan.keepers.clone()))
+        Ok(Loaded::new(instances, entry, plan.resources.clone()))
     }
 
     /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if it did.
@@ -385,11 +385,11 @@ impl Lifecycle {
 
     /// Puts the new versions and instances into service and takes the old ones out, but for those that are kept, in one step.
     fn swap_in(&self, plan: &LoadPlan, kept: &[i64], changes: Vec<(i64, VersionChange)>) {
-        let elders = self.hand_over(&plan.id, kept, &changes);
-        let mut departing = Vec::new();
+        let draining_versions = self.hand_over(&plan.id, kept, &changes);
+        let mut unloading = Vec::new();
         let mut leaving = Vec::new();
         {
-            let mut models = self.board.lock();
+            let mut models = self.table.lock();
             let entry = models.entry(plan.id.clone()).or_default();
             let mut old: Vec<i64> = entry.versions.keys().copied().collect();
             old.retain(|version| !kept.contains(version));
@@ -397,7 +397,7 @@ impl Lifecycle {
                 old.retain(|other| *other != version);
                 match change {
                     VersionChange::Loaded(loaded) => {
-                        departing.extend(entry.replace(version, loaded))
+                        unloading.extend(entry.replace(version, loaded))
                     }
                     VersionChange::Revised(revised) => leaving.extend(revised.commit()),
                 }
@@ -409,26 +409,26 @@ impl Lifecycle {
                 }
             }
             for version in old {
-                departing.extend(entry.take_down(&plan.id, version));
+                unloading.extend(entry.take_down(&plan.id, version));
             }
-            for one in &mut departing {
-                entry.accompany(one, &elders);
+            for one in &mut unloading {
+                entry.accompany(one, &draining_versions);
             }
             entry.source = Some(plan.source.clone().following(entry.source.as_ref()));
-            entry.trouble = None;
+            entry.failure = None;
             if !plan.is_ensemble() {
                 // It may have been an ensemble until now.
                 entry.blueprint = None;
             }
-            self.board.publish_one(&models, &plan.id);
+            self.table.publish_one(&models, &plan.id);
         }
         self.copies.forget(&plan.id);
-        self.board.send_off(departing);
+        self.table.unload_later(unloading);
         for gone in leaving {
             // As upstream, a load ends when the instances that it takes away are finalised. Nothing is ever sent.
             let _ = gone.recv();
         }
-        if let Some(agents) = &plan.keepers.agents {
+        if let Some(agents) = &plan.resources.agents {
             agents.complete_load();
         }
         log::info!("successfully loaded '{}'", plan.id);
@@ -443,7 +443,7 @@ impl Lifecycle {
         let mut message = String::new();
         let mut surplus = Vec::new();
         {
-            let mut models = self.board.lock();
+            let mut models = self.table.lock();
             let entry = models.entry(plan.id.clone()).or_default();
             for (version, outcome) in outcomes {
                 let reason = match outcome {
@@ -463,33 +463,33 @@ impl Lifecycle {
             entry
                 .source
                 .get_or_insert_with(|| plan.source.clone().of_failure());
-            self.board.publish_one(&models, &plan.id);
+            self.table.publish_one(&models, &plan.id);
         }
         surplus.into_iter().for_each(VersionChange::undo);
-        self.keep_copy(&plan.id, plan.keepers.copy.as_ref());
+        self.keep_copy(&plan.id, plan.resources.copy.as_ref());
         log::info!("failed to load '{}'", plan.id);
         Error::invalid(message)
     }
 
     /// Takes models out of service; their versions drain and unload meanwhile.
     pub(super) fn take_down(&self, ids: impl IntoIterator<Item = ModelId>) {
-        let mut departing: Vec<Unloading> = Vec::new();
+        let mut unloading: Vec<Unloading> = Vec::new();
         let ids: Vec<ModelId> = ids.into_iter().collect();
         for id in &ids {
             self.copies.forget(id);
         }
         {
-            let mut models = self.board.lock();
+            let mut models = self.table.lock();
             for id in ids {
                 if let Some(entry) = models.get_mut(&id) {
                     entry.source = None;
                     entry.blueprint = None;
-                    departing.extend(entry.take_all_down(&id));
+                    unloading.extend(entry.take_all_down(&id));
                 }
             }
-            self.board.publish(&models);
+            self.table.publish(&models);
         }
-        self.board.send_off(departing);
+        self.table.unload_later(unloading);
     }
 }
 
@@ -579,7 +579,7 @@ fn check_deadline_order(name: &str, config: &conch_config::ResolvedConfig) -> Re
 }
 
 /// The instances that `config` (the backend's completions included) wants of a version.
-pub(super) fn lineup(
+pub(super) fn instance_plan(
     lifecycle: &Lifecycle,
     plan: &LoadPlan,
     entry: &Arc<ModelVersion>,

@@ -12,9 +12,9 @@ use crate::{Backend, Model, ModelVersion, log};
 
 /// Its parts go in the order of the fields: instances on their threads, then the model in its backend, then what its files needed.
 pub(super) struct Loaded {
-    works: Executor,
+    executor: Executor,
     version: Arc<ModelVersion>,
-    keepers: ModelResources,
+    resources: ModelResources,
     serial: u64,
 }
 
@@ -45,27 +45,27 @@ pub(super) struct ModelResources {
 
 impl Loaded {
     pub(super) fn new(
-        staff: Instances,
+        instances: Instances,
         version: Arc<ModelVersion>,
-        keepers: ModelResources,
+        resources: ModelResources,
     ) -> Loaded {
-        Loaded::of(Executor::Instances(staff), version, keepers)
+        Loaded::of(Executor::Instances(instances), version, resources)
     }
 
     pub(super) fn of_ensemble(
         ensemble: Arc<Ensemble>,
         version: Arc<ModelVersion>,
-        keepers: ModelResources,
+        resources: ModelResources,
     ) -> Loaded {
-        Loaded::of(Executor::Ensemble(ensemble), version, keepers)
+        Loaded::of(Executor::Ensemble(ensemble), version, resources)
     }
 
-    fn of(works: Executor, version: Arc<ModelVersion>, keepers: ModelResources) -> Loaded {
+    fn of(executor: Executor, version: Arc<ModelVersion>, resources: ModelResources) -> Loaded {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Loaded {
-            works,
+            executor,
             version,
-            keepers,
+            resources,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -75,9 +75,9 @@ impl Loaded {
     }
 
     /// Its instances; none if it is an ensemble.
-    pub(super) fn staff(&self) -> Option<&Instances> {
-        match &self.works {
-            Executor::Instances(staff) => Some(staff),
+    pub(super) fn instances(&self) -> Option<&Instances> {
+        match &self.executor {
+            Executor::Instances(instances) => Some(instances),
             Executor::Ensemble(_) => None,
         }
     }
@@ -89,8 +89,8 @@ impl Loaded {
 
     /// Refuses new requests, as the server stops.
     pub(super) fn close(&self) {
-        match &self.works {
-            Executor::Instances(staff) => staff.cores.close(),
+        match &self.executor {
+            Executor::Instances(instances) => instances.cores.close(),
             Executor::Ensemble(ensemble) => ensemble.close(),
         }
     }
@@ -98,7 +98,7 @@ impl Loaded {
     /// Lets no more requests in and tells the agents. Call it once the registry shows another version, or none.
     pub(super) fn retire(&self) {
         self.version.retire();
-        if let Some(agents) = &self.keepers.agents {
+        if let Some(agents) = &self.resources.agents {
             agents.begin_unload();
         }
     }
@@ -106,22 +106,22 @@ impl Loaded {
     /// Waits for the last request, drops the instances, then the model. Blocks as long as the backend does.
     pub(super) fn unload(self) {
         let Loaded {
-            works,
+            executor,
             version,
-            keepers,
+            resources,
             ..
         } = self;
         version.retire();
         version.await_last_request();
-        if let Executor::Instances(staff) = works {
-            staff.cores.stop();
-            drop(staff);
+        if let Executor::Instances(instances) = executor {
+            instances.cores.stop();
+            drop(instances);
         }
         log::info!(
             "successfully unloaded '{}' version {}",
             version.name,
             version.version
         );
-        drop(keepers);
+        drop(resources);
     }
 }

@@ -7,10 +7,9 @@
 //!
 //! A version that is READY stays so while its successor loads beside it, and if that fails; the successor takes its place in one step.
 //! Control threads only: loading blocks for as long as backends do. The data plane sees the outcome through the registry, whose
-//! snapshots are published from [`board`].
+//! snapshots are published from [`table`].
 
 mod arrival;
-mod board;
 mod chain;
 mod change;
 mod demand;
@@ -19,13 +18,14 @@ mod files;
 mod handover;
 mod load;
 mod loaded;
+mod locks;
 mod overdue;
 mod plan;
 mod revise;
 mod source;
 mod step_graph;
 mod stop;
-mod turns;
+mod table;
 
 #[cfg(test)]
 mod agent_tests;
@@ -64,14 +64,14 @@ use crate::rate::RateLimiter;
 use crate::registry::{Registry, UNLOADED, VersionState};
 use crate::repositories::Repositories;
 use crate::server::{EngineOptions, IndexRow};
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::topology::{Placement, Topology};
 use crate::{BackendHost, Error};
 use arrival::RemoteCopies;
-use board::{LoadFailure, ModelTable};
 use load::LoadPermits;
+use locks::ModelLocks;
 use overdue::OverdueLoads;
-use turns::ModelLocks;
+use table::{LoadFailure, ModelTable};
 
 /// The models of a server, whatever their state.
 pub(crate) struct Lifecycle {
@@ -84,8 +84,8 @@ pub(crate) struct Lifecycle {
     placement: Placement,
     repositories: Mutex<Repositories>,
     copies: RemoteCopies,
-    board: Arc<ModelTable>,
-    turns: ModelLocks,
+    table: Arc<ModelTable>,
+    locks: ModelLocks,
     permits: LoadPermits,
     /// Present if executions are limited.
     limiter: Option<Arc<RateLimiter>>,
@@ -106,7 +106,7 @@ impl Lifecycle {
         registry: Arc<Registry>,
         pool: Arc<Pool>,
         budget: Arc<Budget>,
-        timekeeper: Arc<TimerThread>,
+        timer_thread: Arc<TimerThread>,
     ) -> Arc<Lifecycle> {
         Arc::new_cyclic(|own| Lifecycle {
             own: Weak::clone(own),
@@ -114,7 +114,7 @@ impl Lifecycle {
                 &Topology::detect(),
                 &options.shard_cpus,
                 options.lowers_core_priority,
-                timekeeper,
+                timer_thread,
             )
             .with_policies(options.host_policies.clone()),
             repositories: Mutex::new(
@@ -122,8 +122,8 @@ impl Lifecycle {
                     .with_remote(Arc::clone(&options.remote)),
             ),
             copies: RemoteCopies::default(),
-            board: ModelTable::new(registry, options.namespacing, options.demand.is_some()),
-            turns: ModelLocks::default(),
+            table: ModelTable::new(registry, options.namespacing, options.demand.is_some()),
+            locks: ModelLocks::default(),
             permits: LoadPermits::new(options.model_load_thread_count),
             limiter: match options.executions_max {
                 Some(executions_max) => Some(RateLimiter::sharing(executions_max)),
@@ -168,7 +168,7 @@ impl Lifecycle {
 
     /// See [`ModelTable::is_all_ready`].
     pub(crate) fn is_all_ready(&self) -> bool {
-        self.board.is_all_ready()
+        self.table.is_all_ready()
     }
 
     /// The repository index, by name and version: the models that lie in the repositories now, loaded or not. Reads directories. As
@@ -176,7 +176,7 @@ impl Lifecycle {
     pub(crate) fn index(&self) -> Vec<IndexRow> {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
-        let models = self.board.lock();
+        let models = self.table.lock();
         let mut rows = Vec::new();
         for (id, paths) in &scan.models {
             let nameless = |state, reason: &str| IndexRow {
@@ -190,23 +190,23 @@ impl Lifecycle {
                 continue;
             }
             let entry = models.get(id);
-            let arriving = entry.and_then(|entry| entry.arriving.as_deref());
+            let downloading = entry.and_then(|entry| entry.downloading.as_deref());
             match entry {
                 Some(entry)
                     if entry.has_ready()
-                        || entry.arriving.is_none() && !entry.versions.is_empty() =>
+                        || entry.downloading.is_none() && !entry.versions.is_empty() =>
                 {
                     rows.extend(entry.versions.iter().map(|(version, slot)| IndexRow {
                         name: id.name.to_string(),
                         version: Some(*version),
                         state: slot.state.name(),
-                        reason: match arriving {
+                        reason: match downloading {
                             Some(progress) if slot.is_ready() => format!("successor is {progress}"),
                             _ => slot.reason(),
                         },
                     }));
                 }
-                _ => match arriving {
+                _ => match downloading {
                     Some(progress) => rows.push(nameless(VersionState::Loading.name(), progress)),
                     None => rows.push(nameless("", "")),
                 },
@@ -218,9 +218,9 @@ impl Lifecycle {
     /// Name, version and status of every model for the log: unlike the index with the reason of those that have no version.
     pub(crate) fn summary(&self) -> Vec<[String; 3]> {
         let mut rows = Vec::new();
-        for (id, entry) in self.board.lock().iter() {
+        for (id, entry) in self.table.lock().iter() {
             let without_version = |status: String| [id.to_string(), "-".to_owned(), status];
-            match &entry.trouble {
+            match &entry.failure {
                 Some(LoadFailure::Duplicate) => {
                     rows.push(without_version(format!("{UNAVAILABLE}: {DUPLICATE}")));
                 }
@@ -251,13 +251,16 @@ impl Lifecycle {
 }
 
 /// Runs `work` on a thread of its own; on this one if no thread is to be had.
-fn aside(name: &str, work: impl FnOnce() + Send + 'static) {
+fn blocking(name: &str, work: impl FnOnce() + Send + 'static) {
     // Shared with the thread so that it can still be had if that does not start.
-    let parcel = Arc::new(Mutex::new(Some(work)));
+    let delivery_guard = Arc::new(Mutex::new(Some(work)));
     let run = {
-        let parcel = Arc::clone(&parcel);
+        let delivery_guard = Arc::clone(&delivery_guard);
         move || {
-            let work = parcel.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let work = delivery_guard
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             if let Some(work) = work {
                 work();
             }

@@ -22,15 +22,15 @@ pub(super) struct LoadPlan {
     pub(super) id: ModelId,
     pub(super) candidate: ModelCandidate,
     pub(super) source: ModelSource,
-    pub(super) keepers: ModelResources,
+    pub(super) resources: ModelResources,
 }
 
 impl LoadPlan {
     /// `message` with the model's name in place of the temporary directory that the model is in, if it is in one: where that is, and
     /// which process made it, is nothing for clients.
     pub(super) fn without_temporary_path(&self, message: &str) -> String {
-        let keepers = &self.keepers;
-        match keepers.files.is_some() || keepers.copy.is_some() {
+        let resources = &self.resources;
+        match resources.files.is_some() || resources.copy.is_some() {
             true => message.replace(&*self.candidate.path.to_string_lossy(), &self.id.name),
             false => message.to_owned(),
         }
@@ -168,7 +168,7 @@ impl Lifecycle {
                 is_explicit,
             },
             candidate,
-            keepers: ModelResources {
+            resources: ModelResources {
                 agents: agents.map(Arc::new),
                 files: files.map(Arc::new),
                 copy,

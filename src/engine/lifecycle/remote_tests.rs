@@ -189,7 +189,7 @@ fn settle(server: &Server) {
         .index()
         .iter()
         .any(|row| row.state == "UNLOADING")
-        || !server.lifecycle().board.departing().is_empty()
+        || !server.lifecycle().table.unloading().is_empty()
     {
         std::thread::yield_now();
     }

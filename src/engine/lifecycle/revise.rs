@@ -6,10 +6,10 @@ use std::sync::{Arc, mpsc};
 use conch_config::{Gpus, ModelConfig};
 
 use super::Lifecycle;
-use super::board::VersionSlot;
-use super::load::lineup;
+use super::load::instance_plan;
 use super::loaded::{Instances, Loaded};
 use super::plan::LoadPlan;
+use super::table::VersionSlot;
 use crate::revision::InstanceChange;
 use crate::{Error, ModelVersion, log};
 
@@ -17,7 +17,7 @@ use crate::{Error, ModelVersion, log};
 pub(super) struct InstanceRevision {
     revision: InstanceChange,
     version: Arc<ModelVersion>,
-    staff: Instances,
+    instances: Instances,
     config: Arc<conch_config::ResolvedConfig>,
 }
 
@@ -27,10 +27,10 @@ impl InstanceRevision {
         let InstanceRevision {
             revision,
             version,
-            staff,
+            instances,
             config,
         } = self;
-        staff.model.reconfigure(&config);
+        instances.model.reconfigure(&config);
         version.show_config(config);
         let gone = revision.commit();
         log::info!(
@@ -53,14 +53,14 @@ impl Lifecycle {
         plan: &LoadPlan,
         version: i64,
     ) -> Result<Option<InstanceRevision>, Error> {
-        let Some((entry, staff)) = self.revisable(plan, version) else {
+        let Some((entry, instances)) = self.revisable(plan, version) else {
             return Ok(None);
         };
         let mut config = plan.candidate.config.clone();
-        staff.backend.complete_config(&mut config);
+        instances.backend.complete_config(&mut config);
         conch_config::resolve_instance_groups(
             &mut config,
-            staff.backend.preferred_groups(),
+            instances.backend.preferred_groups(),
             &Gpus::default(),
         )?;
         let message = ModelConfig {
@@ -70,23 +70,24 @@ impl Lifecycle {
             ..(*entry.shown_config().message).clone()
         };
         let config = Arc::new(conch_config::ResolvedConfig::from_message(message)?);
-        let lineup = lineup(self, plan, &entry, &config, &*staff.backend)?;
-        let revision = staff
-            .cores
-            .revise(&entry, &staff.model, lineup, &self.placement)?;
+        let instance_plan = instance_plan(self, plan, &entry, &config, &*instances.backend)?;
+        let revision =
+            instances
+                .cores
+                .revise(&entry, &instances.model, instance_plan, &self.placement)?;
         Ok(revision.map(|revision| InstanceRevision {
             revision,
             version: entry,
-            staff,
+            instances,
             config,
         }))
     }
 
     fn revisable(&self, plan: &LoadPlan, version: i64) -> Option<(Arc<ModelVersion>, Instances)> {
-        if plan.is_ensemble() || plan.keepers.agents.is_some() {
+        if plan.is_ensemble() || plan.resources.agents.is_some() {
             return None;
         }
-        let models = self.board.lock();
+        let models = self.table.lock();
         let entry = models.get(&plan.id)?;
         let slot = entry
             .versions
@@ -96,7 +97,7 @@ impl Lifecycle {
         let source = entry.source.as_ref()?;
         source
             .keeps_model(&plan.source, version)
-            .then(|| Some((Arc::clone(loaded.version()), loaded.staff()?.clone())))?
+            .then(|| Some((Arc::clone(loaded.version()), loaded.instances()?.clone())))?
     }
 }
 
@@ -114,8 +115,8 @@ pub(super) fn show_policy(loaded: &Loaded, config: &ModelConfig) {
     // It differs from a valid one in nothing that is validated.
     if let Ok(config) = conch_config::ResolvedConfig::from_message(message) {
         let config = Arc::new(config);
-        if let Some(staff) = loaded.staff() {
-            staff.model.reconfigure(&config);
+        if let Some(instances) = loaded.instances() {
+            instances.model.reconfigure(&config);
         }
         version.show_config(config);
     }

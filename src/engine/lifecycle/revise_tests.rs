@@ -301,10 +301,10 @@ fn sequences_go_on_while_instances_come_and_go() {
                 scope.spawn(move || {
                     let count = Arc::new(Count::default());
                     let mut submitted = 0;
-                    for turn in 0_u64.. {
+                    for lock in 0_u64.. {
                         for step in 0..4 {
                             // Odd turns are two sequences side by side.
-                            for more in 0..=turn % 2 {
+                            for more in 0..=lock % 2 {
                                 let draft = crate::Draft {
                                     correlation_id: crate::CorrelationId::Unsigned(
                                         1 + 10 * client + more,

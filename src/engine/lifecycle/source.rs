@@ -93,11 +93,11 @@ pub(super) fn unloaded(
                 .iter()
                 .filter(|(_, user)| user.needs.contains(*name))
                 .peekable();
-            let is_orphan = with_dependents
+            let is_unowned = with_dependents
                 && !source.is_explicit
                 && users.peek().is_some()
                 && users.all(|(user, _)| unloaded.contains(*user));
-            if is_orphan {
+            if is_unowned {
                 unloaded.insert((*name).to_owned());
             }
         }

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use conch_config::{EnsembleStep, ModelConfig};
 
 use super::Lifecycle;
-use super::board::ModelEntries;
 use super::plan::LoadPlan;
+use super::table::ModelEntries;
 use crate::registry::ModelId;
 
 impl Lifecycle {
     /// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
     pub(super) fn stages(&self, plans: BTreeMap<ModelId, LoadPlan>) -> Vec<Vec<LoadPlan>> {
         let needs: BTreeMap<ModelId, Vec<ModelId>> = {
-            let models = self.board.lock();
+            let models = self.table.lock();
             let known = models.iter().filter(|(_, entry)| entry.is_known());
             let ids = known.map(|(id, _)| id).chain(plans.keys());
             let steps = StepModels::among(ids, self.options.namespacing);

@@ -55,7 +55,7 @@ impl Lifecycle {
         log::info!("Waiting for in-flight requests to complete.");
         let mut countdown = Countdown::start(budget);
         self.close_schedulers();
-        if !self.turns.close(countdown.deadline) {
+        if !self.locks.close(countdown.deadline) {
             return Err(timed_out());
         }
         // Whatever came up meanwhile.
@@ -69,8 +69,8 @@ impl Lifecycle {
     /// Closes the models that no running request of an ensemble may still need: ensembles first, the outer ones before the inner ones.
     /// Returns whether all are closed.
     fn close_schedulers(&self) -> bool {
-        let models = self.board.lock();
-        let departing = self.board.departing();
+        let models = self.table.lock();
+        let unloading = self.table.unloading();
         let loaded = || {
             let slots = models
                 .iter()
@@ -83,7 +83,7 @@ impl Lifecycle {
         for (id, loaded) in loaded().filter(|(_, loaded)| !is_over(loaded.version())) {
             needed.extend(steps.of(id, &loaded.version().config.message));
         }
-        for version in departing.iter().filter(|version| version.live_count() > 0) {
+        for version in unloading.iter().filter(|version| version.live_count() > 0) {
             let id = ModelId {
                 namespace: Arc::clone(&version.namespace),
                 name: Arc::clone(&version.name),
@@ -131,14 +131,14 @@ impl Lifecycle {
                 found.push((Arc::clone(&version.name), version.version, count));
             }
         };
-        for entry in self.board.lock().values() {
+        for entry in self.table.lock().values() {
             for slot in entry.versions.values() {
                 if let Some(loaded) = &slot.loaded {
                     look(loaded.version());
                 }
             }
         }
-        for version in self.board.departing().iter() {
+        for version in self.table.unloading().iter() {
             look(version);
         }
         found
@@ -146,12 +146,12 @@ impl Lifecycle {
 
     fn unload_all(&self, countdown: &mut Countdown) -> Result<(), Error> {
         let (ids, loaded_count) = {
-            let models = self.board.lock();
+            let models = self.table.lock();
             let slots = models.values().flat_map(|entry| entry.versions.values());
             let loaded_count = slots.filter(|slot| slot.loaded.is_some()).count();
             (models.keys().cloned().collect::<Vec<_>>(), loaded_count)
         };
-        let mut live_count = loaded_count + self.board.departing().len();
+        let mut live_count = loaded_count + self.table.unloading().len();
         let mut ids = Some(ids);
         loop {
             if let Some(seconds) = countdown.due_report() {
@@ -172,9 +172,8 @@ impl Lifecycle {
             let until_report = countdown
                 .next_report
                 .saturating_duration_since(Instant::now());
-            self.board
-                .await_departure(countdown.left().min(until_report));
-            live_count = self.board.departing().len();
+            self.table.await_unload(countdown.left().min(until_report));
+            live_count = self.table.unloading().len();
             if live_count == 0 {
                 countdown.next_report = Instant::now();
             }

@@ -74,12 +74,12 @@ pub(super) fn submit_as(
             .collect(),
     });
     let now_ns = clock::monotonic_ns();
-    let stamps = Timestamps {
+    let timestamps = Timestamps {
         request_start_ns: now_ns,
         ..Timestamps::default()
     };
-    let ticket = admit::admit(model, draft, completion, 0, stamps)?;
-    model.submit(Arc::clone(&ticket)).map(|()| ticket)
+    let handle = admit::admit(model, draft, completion, 0, timestamps)?;
+    model.submit(Arc::clone(&handle)).map(|()| handle)
 }
 
 #[test]

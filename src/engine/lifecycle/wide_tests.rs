@@ -65,7 +65,7 @@ fn check(step_count: usize, make: impl FnOnce(&Directory)) {
     server
         .lifecycle()
         .placement
-        .timekeeper
+        .timer_thread
         .call_at(0, move |_| {
             busy.send(()).unwrap();
             let _ = released.recv();
@@ -109,8 +109,8 @@ fn what_has_not_started_is_over_with_the_request() {
     let (host, server) = start(options(&directory, &["r"]));
     let recorder = Arc::new(Recorder::default());
     let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
-    let ticket = submit_as(&server, "e", &completion, Draft::default()).unwrap();
-    assert!(withdraw(&ticket).is_none(), "it is under way");
+    let handle = submit_as(&server, "e", &completion, Draft::default()).unwrap();
+    assert!(withdraw(&handle).is_none(), "it is under way");
     host.gate.open();
     let outcome = recorder.wait(1).remove(0).outcome.unwrap();
     assert_eq!(outcome.unwrap_err().code, Code::Cancelled);

@@ -18,13 +18,13 @@ impl ModelVersion {
     /// # Errors
     /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
     /// the first is counted, as rejected.
-    pub fn submit(&self, ticket: RequestHandle) -> Result<(), Error> {
-        let origin = ticket.shared();
+    pub fn submit(&self, handle: RequestHandle) -> Result<(), Error> {
+        let origin = handle.shared();
         request_log::note(&origin.id, RequestState::Initialized, RequestState::Pending);
         let member = self.cache.get();
-        let submitted = match member.filter(|_| ticket.shared().deposit.is_some()) {
-            Some(member) => member.submit(self, ticket),
-            None => self.enqueue(ticket),
+        let submitted = match member.filter(|_| handle.shared().deposit.is_some()) {
+            Some(member) => member.submit(self, handle),
+            None => self.enqueue(handle),
         };
         submitted.map_err(|SubmitRefusal { error, live }| {
             if let Some(mut live) = live {
@@ -45,11 +45,11 @@ impl ModelVersion {
     }
 
     /// Puts a request into the queue that has its place there.
-    pub(crate) fn enqueue(&self, ticket: RequestHandle) -> Result<(), SubmitRefusal> {
+    pub(crate) fn enqueue(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
         let rejection_ns = match &self.config.scheduling {
-            Scheduling::Dynamic(settings) => rejection_ns(settings, &ticket.shared().facts),
+            Scheduling::Dynamic(settings) => rejection_ns(settings, &handle.shared().facts),
             // If it has to wait for a slot.
-            Scheduling::Sequence(_) => match ticket.shared().facts {
+            Scheduling::Sequence(_) => match handle.shared().facts {
                 SchedulingParams { timeout_us: 0, .. } => NEVER_NS,
                 SchedulingParams {
                     queued_ns,
@@ -59,13 +59,13 @@ impl ModelVersion {
             },
             _ => NEVER_NS,
         };
-        let member = ticket.shared().member.as_ref();
+        let member = handle.shared().member.as_ref();
         let started = member
             .filter(|member| member.is_start)
             .map(|member| member.key.clone());
         let refused = match self.queue.get() {
-            Some(queue) if started.is_some() && queue.is_stopping() => ticket,
-            Some(queue) => match self.submit_to(queue, ticket, started) {
+            Some(queue) if started.is_some() && queue.is_stopping() => handle,
+            Some(queue) => match self.submit_to(queue, handle, started) {
                 Ok(()) => {
                     // Every core may be executing for longer than that.
                     if rejection_ns != NEVER_NS {
@@ -73,7 +73,7 @@ impl ModelVersion {
                     }
                     return Ok(());
                 }
-                Err(Refused::Closed(ticket)) => ticket,
+                Err(Refused::Closed(handle)) => handle,
                 Err(Refused::Linked(_)) => {
                     return Err(SubmitRefusal {
                         error: Error::internal("the request is queued already"),
@@ -82,8 +82,8 @@ impl ModelVersion {
                 }
             },
             None => match self.ensemble.get() {
-                Some(ensemble) => return ensemble.begin(ticket),
-                None => ticket,
+                Some(ensemble) => return ensemble.begin(handle),
+                None => handle,
             },
         };
         Err(stopping(&refused))
@@ -93,19 +93,19 @@ impl ModelVersion {
     fn submit_to(
         &self,
         queue: &Arc<ModelQueue>,
-        ticket: RequestHandle,
+        handle: RequestHandle,
         started: Option<SequenceKey>,
     ) -> Result<(), Refused<RequestHandle>> {
         let Some(key) = started else {
-            return queue.submit(ticket);
+            return queue.submit(handle);
         };
         // It may go on in a version that this one took the place of.
-        self.elders.end(&key);
-        queue.submit(ticket)?;
+        self.draining_versions.end(&key);
+        queue.submit(handle)?;
         // Pairs with the fence of a hand-over: that has seen the request, or we see the ledger.
         fence(Ordering::SeqCst);
-        if let Some(ledger) = queue.ledger.get() {
-            ledger.note(key);
+        if let Some(active_sequences) = queue.active_sequences.get() {
+            active_sequences.note(key);
         }
         Ok(())
     }

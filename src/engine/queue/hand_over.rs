@@ -13,7 +13,7 @@ use crate::sequence::ActiveSequences;
 impl ModelQueue {
     /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
     /// ended.
-    pub(crate) fn see_off(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
+    pub(crate) fn drain(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
         let deadline_ns =
             monotonic_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         loop {
@@ -27,7 +27,7 @@ impl ModelQueue {
                             .map(|core| sequence.end_all(*core, now_ns))
                             .sum();
                     }
-                    let (gone, rest) = cores.iter().partition(|core| sequence.see_off(**core));
+                    let (gone, rest) = cores.iter().partition(|core| sequence.drain(**core));
                     cores = rest;
                     gone
                 }
@@ -51,8 +51,8 @@ impl ModelQueue {
 
     /// Ends sequences that began anew in another version.
     pub(super) fn end_restarted(&self, sequence: &mut SequenceBatcher<RequestHandle>, now_ns: u64) {
-        if let Some(ledger) = self.ledger.get() {
-            for key in ledger.restarted() {
+        if let Some(active_sequences) = self.active_sequences.get() {
+            for key in active_sequences.restarted() {
                 sequence.end(&key, now_ns);
             }
         }
@@ -61,19 +61,19 @@ impl ModelQueue {
     /// Begins to write down which sequences are under way: whoever asks before requests go elsewhere misses none. None if the model has no
     /// sequences, or if its cores leave no moment for a look. May block for so long.
     pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<ActiveSequences>> {
-        let ledger = self.ledger.get_or_init(Arc::default);
+        let active_sequences = self.active_sequences.get_or_init(Arc::default);
         // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
         fence(Ordering::SeqCst);
         for _ in 0..HAND_OVER_LOOKS {
             let listed = self.inspect(|scheduler, _| match scheduler {
                 Scheduler::Sequence(sequence) => {
-                    ledger.list(sequence.hand_over());
+                    active_sequences.list(sequence.hand_over());
                     true
                 }
                 _ => false,
             });
             match listed {
-                Some(is_listed) => return is_listed.then(|| Arc::clone(ledger)),
+                Some(is_listed) => return is_listed.then(|| Arc::clone(active_sequences)),
                 None => std::thread::sleep(HAND_OVER_PAUSE),
             }
         }

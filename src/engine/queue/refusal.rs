@@ -12,12 +12,12 @@ use crate::stats::FailureReason;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
 /// Whether some are to be answered without being executed.
-pub(super) fn has_refusals(harvest: &SchedulerOutput<OwnedRequest>) -> bool {
-    !(harvest.expired.is_empty() && harvest.cancelled.is_empty() && harvest.refused.is_empty())
+pub(super) fn has_refusals(output: &SchedulerOutput<OwnedRequest>) -> bool {
+    !(output.expired.is_empty() && output.cancelled.is_empty() && output.refused.is_empty())
 }
 
 /// Answers requests whose timeout has passed.
-pub(super) fn reject(expired: &mut Vec<OwnedRequest>, departures: &mut PendingResponses) {
+pub(super) fn reject(expired: &mut Vec<OwnedRequest>, pending: &mut PendingResponses) {
     if expired.is_empty() {
         return;
     }
@@ -26,23 +26,23 @@ pub(super) fn reject(expired: &mut Vec<OwnedRequest>, departures: &mut PendingRe
             live,
             FailureReason::Rejected,
             Error::unavailable("Request timeout expired"),
-            departures,
+            pending,
         );
     }
-    departures.flush();
+    pending.flush();
 }
 
 /// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
 /// that they execute.
-pub(super) fn cancel(cancelled: &mut Vec<OwnedRequest>, departures: &mut PendingResponses) {
+pub(super) fn cancel(cancelled: &mut Vec<OwnedRequest>, pending: &mut PendingResponses) {
     if cancelled.is_empty() {
         return;
     }
     for live in cancelled.drain(..) {
         let error = Error::new(Code::Cancelled, "");
-        refuse(live, FailureReason::Canceled, error, departures);
+        refuse(live, FailureReason::Canceled, error, pending);
     }
-    departures.flush();
+    pending.flush();
 }
 
 /// Answers a request that was not executed, and counts it.
@@ -50,17 +50,17 @@ pub(crate) fn refuse(
     live: OwnedRequest,
     reason: FailureReason,
     error: Error,
-    departures: &mut PendingResponses,
+    pending: &mut PendingResponses,
 ) {
-    let origin = Arc::clone(live.ticket());
-    if !live.is_filler {
+    let origin = Arc::clone(live.handle());
+    if !live.is_null {
         count(&origin, &live, reason);
         let id = &origin.shared().id;
         request_log::note(id, RequestState::Pending, RequestState::Released);
     }
     // Its memory and its places are free before the client can send another.
     drop(live);
-    departures.push(origin.shared(), Some(Err(error)), true);
+    pending.push(origin.shared(), Some(Err(error)), true);
 }
 
 /// What became of a request that somebody wants cancelled.
@@ -74,19 +74,19 @@ pub(crate) enum CancelOutcome {
 }
 
 /// Marks a request as cancelled, and takes it if nobody else will answer it.
-pub(crate) fn mark_cancelled(ticket: &RequestHandle) -> CancelOutcome {
-    let origin = ticket.shared();
+pub(crate) fn mark_cancelled(handle: &RequestHandle) -> CancelOutcome {
+    let origin = handle.shared();
     if origin.member.is_some() {
         // The scheduler has its slot, and what waits behind it in its sequence.
-        ticket.request_cancel();
-        if ticket.is_queued()
+        handle.request_cancel();
+        if handle.is_queued()
             && let Some(queue) = origin.model.queue.get()
         {
-            queue.report_cancel(Arc::clone(ticket));
+            queue.report_cancel(Arc::clone(handle));
         }
         return CancelOutcome::Marked;
     }
-    match ticket.claim(ClaimReason::Cancel, None) {
+    match handle.claim(ClaimReason::Cancel, None) {
         Some(live) => CancelOutcome::Taken(live),
         None => match origin.run.get().and_then(Weak::upgrade) {
             Some(run) => CancelOutcome::Running(run),
@@ -97,8 +97,8 @@ pub(crate) fn mark_cancelled(ticket: &RequestHandle) -> CancelOutcome {
 
 /// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
 /// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
-pub fn withdraw(ticket: &RequestHandle) -> Option<Error> {
-    let live = match mark_cancelled(ticket) {
+pub fn withdraw(handle: &RequestHandle) -> Option<Error> {
+    let live = match mark_cancelled(handle) {
         CancelOutcome::Taken(live) => live,
         CancelOutcome::Running(run) => {
             run.cancel();
@@ -106,20 +106,20 @@ pub fn withdraw(ticket: &RequestHandle) -> Option<Error> {
         }
         CancelOutcome::Marked => return None,
     };
-    count(ticket, &live, FailureReason::Canceled);
-    let id = &ticket.shared().id;
+    count(handle, &live, FailureReason::Canceled);
+    let id = &handle.shared().id;
     request_log::note(id, RequestState::Pending, RequestState::Released);
     drop(live);
-    if let Some(usage) = &ticket.shared().usage {
+    if let Some(usage) = &handle.shared().usage {
         // The queue still holds the ticket.
         usage.release();
     }
     Some(Error::new(Code::Cancelled, ""))
 }
 
-fn count(ticket: &RequestHandle, live: &OwnedRequest, reason: FailureReason) {
-    let duration_ns = monotonic_ns().saturating_sub(live.stamps.request_start_ns);
-    let statistics = &ticket.shared().model.statistics;
+fn count(handle: &RequestHandle, live: &OwnedRequest, reason: FailureReason) {
+    let duration_ns = monotonic_ns().saturating_sub(live.timestamps.request_start_ns);
+    let statistics = &handle.shared().model.statistics;
     statistics.report_failure(reason, duration_ns);
 }
 

@@ -71,14 +71,14 @@ impl RateLimiter {
     /// A seat for an instance of `model`.
     ///
     /// # Errors
-    /// As [`RateLimiter::seat`].
-    pub(crate) fn seat_for(
+    /// As [`RateLimiter::handle`].
+    pub(crate) fn handle_for(
         self: &Arc<Self>,
         model: &ModelVersion,
         spec: &InstanceSpec,
     ) -> Result<ResourceHandle, Error> {
         if !self.is_sharing {
-            return self.seat(&spec.rate_limit, spec.device_id);
+            return self.handle(&spec.rate_limit, spec.device_id);
         }
         let weight = model.config.own.share_weight;
         let flow: Arc<str> = match &*model.namespace {
@@ -97,7 +97,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// INVALID_ARG in upstream's words if the instance could never execute, or if a resource's name is both global and not.
-    pub(crate) fn seat(
+    pub(crate) fn handle(
         self: &Arc<Self>,
         limit: &RateLimit,
         device: i32,
@@ -272,21 +272,23 @@ mod tests {
         let held = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for need in [1, 1, 2, 3] {
-                let mut seat = limiter.seat(&limit(&[("R", true, need)], 1), 0).unwrap();
+                let mut resources = limiter
+                    .handle(&limit(&[("R", true, need)], 1), 0)
+                    .unwrap();
                 let held = &held;
                 scope.spawn(move || {
                     for turn in 0..300 {
-                        if seat.is_held() {
-                            seat.renew();
+                        if resources.is_held() {
+                            resources.renew();
                         } else {
-                            seat.acquire();
+                            resources.acquire();
                         }
                         let need = u64::from(need);
                         assert!(held.fetch_add(need, Ordering::SeqCst) + need <= 3);
                         std::thread::yield_now();
                         held.fetch_sub(need, Ordering::SeqCst);
                         if turn % 3 == 0 {
-                            seat.release(turn % 2 == 0);
+                            resources.release(turn % 2 == 0);
                         }
                     }
                 });
@@ -294,8 +296,8 @@ mod tests {
         });
         assert_eq!(held.into_inner(), 0);
         // All seats are gone, and with them what they held.
-        let mut seat = limiter.seat(&limit(&[("R", true, 3)], 1), 0).unwrap();
-        seat.acquire();
+        let mut resources = limiter.handle(&limit(&[("R", true, 3)], 1), 0).unwrap();
+        resources.acquire();
     }
 
     #[test]
@@ -320,14 +322,14 @@ mod tests {
                 );
                 let model = crate::fixture::model(&text);
                 for _ in 0..2 {
-                    let mut seat = limiter.seat_for(&model, &spec).unwrap();
+                    let mut resources = limiter.handle_for(&model, &spec).unwrap();
                     let (running, turns) = (&running, &turns);
                     scope.spawn(move || {
                         for _ in 0..100 {
-                            if seat.is_held() {
-                                seat.renew();
+                            if resources.is_held() {
+                                resources.renew();
                             } else {
-                                seat.acquire();
+                                resources.acquire();
                             }
                             assert!(running.fetch_add(1, Ordering::SeqCst) < 2);
                             std::thread::yield_now();
@@ -345,11 +347,11 @@ mod tests {
     fn devices_have_resources_of_their_own() {
         let limiter = RateLimiter::new(Vec::new());
         let one = limit(&[("R", false, 1)], 1);
-        let mut first = limiter.seat(&one, 0).unwrap();
-        let mut second = limiter.seat(&one, 1).unwrap();
+        let mut first = limiter.handle(&one, 0).unwrap();
+        let mut second = limiter.handle(&one, 1).unwrap();
         first.acquire();
         second.acquire();
-        let refused = limiter.seat(&limit(&[("R", true, 1)], 1), 0);
+        let refused = limiter.handle(&limit(&[("R", true, 1)], 1), 0);
         assert_eq!(
             refused.unwrap_err(),
             Error::invalid(

@@ -350,8 +350,8 @@ fn admitted(regions: &Regions, recorder: &Arc<Recorder>) -> crate::RequestHandle
 }
 
 /// What the backend's part is: an answer with output `x`.
-fn answer(ticket: &crate::RequestHandle, data: ByteView, is_final: bool) {
-    let origin = ticket.shared();
+fn answer(handle: &crate::RequestHandle, data: ByteView, is_final: bool) {
+    let origin = handle.shared();
     let output = Output {
         name: "x".into(),
         data_type: DataType::Int32,
@@ -375,14 +375,14 @@ fn outputs_are_left_in_their_region() {
     let (regions, object) = (enabled(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     let recorder = Arc::<Recorder>::default();
-    let ticket = admitted(&regions, &recorder);
-    let usage = ticket.shared().usage.as_ref().unwrap();
+    let handle = admitted(&regions, &recorder);
+    let usage = handle.shared().usage.as_ref().unwrap();
     assert!(usage.place("other", 4, 4).unwrap().is_none());
     let place = usage.place("x", 4, 4).unwrap().unwrap();
     assert!(place.write(b"wxyz"));
-    answer(&ticket, place, false);
+    answer(&handle, place, false);
     // Made elsewhere: copied.
-    answer(&ticket, ByteView::copy_of(b"WXYZ"), true);
+    answer(&handle, ByteView::copy_of(b"WXYZ"), true);
     let mut deliveries = recorder.wait_in_order(2);
     for delivery in deliveries.drain(..) {
         let response = delivery.outcome.unwrap().unwrap();
@@ -396,7 +396,7 @@ fn outputs_are_left_in_their_region() {
     // Its last response has left: only the input is still in use, until the request is given back.
     regions.unregister("r").unwrap();
     assert_eq!(names(&regions), ["r"]);
-    drop(ticket);
+    drop(handle);
     assert!(names(&regions).is_empty());
 }
 
@@ -441,7 +441,7 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
     regions.register("r", &object.key, 0, 8192).unwrap();
     regions.register("sound", &sound.key, 0, 100).unwrap();
     let recorder = Arc::<Recorder>::default();
-    let ticket = admitted(&regions, &recorder);
+    let handle = admitted(&regions, &recorder);
     let before = regions.window("r", 4096, 4).unwrap();
     object.file.set_len(0).unwrap();
     assert!(before.check().is_ok());
@@ -452,13 +452,13 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
         gone.message
             .contains("the memory of shared memory region 'r' is gone")
     );
-    answer(&ticket, ByteView::copy_of(b"WXYZ"), true);
+    answer(&handle, ByteView::copy_of(b"WXYZ"), true);
     let delivery = recorder.wait(1).remove(0);
     assert_eq!(delivery.outcome.unwrap().unwrap_err(), gone);
     assert_eq!(regions.window("r", 0, 4).unwrap_err(), gone);
     assert!(regions.window("sound", 0, 4).is_ok());
     // Registered anew it serves again.
-    drop((before, ticket));
+    drop((before, handle));
     regions.unregister("r").unwrap();
     object.file.set_len(8192).unwrap();
     regions.register("r", &object.key, 0, 8192).unwrap();
@@ -469,10 +469,10 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
 fn a_request_that_is_withdrawn_lets_go_although_its_ticket_waits() {
     let (regions, object) = (enabled(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
-    let ticket = admitted(&regions, &Arc::default());
+    let handle = admitted(&regions, &Arc::default());
     regions.unregister("r").unwrap();
     assert_eq!(names(&regions), ["r"]);
-    assert!(crate::withdraw(&ticket).is_some());
+    assert!(crate::withdraw(&handle).is_some());
     assert!(names(&regions).is_empty());
     eventually("it is unmapped", || mapping_count(&object) == 0);
 }

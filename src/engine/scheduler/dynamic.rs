@@ -68,9 +68,9 @@ impl<T: Entry> DynamicBatcher<T> {
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
-        self.levels.reject(now_ns, harvest);
+        self.levels.reject(now_ns, output);
         PollState {
             deadline_ns: self.levels.next_rejection_ns(),
             ..idle(self.levels.is_empty())
@@ -80,10 +80,10 @@ impl<T: Entry> DynamicBatcher<T> {
     pub(crate) fn look(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
-        self.levels.reject(now_ns, harvest);
-        let plan = self.plan(now_ns, &mut harvest.cancelled);
+        self.levels.reject(now_ns, output);
+        let plan = self.plan(now_ns, &mut output.cancelled);
         PollState {
             is_ready: plan.count > 0,
             deadline_ns: plan.deadline_ns.min(self.levels.next_rejection_ns()),
@@ -94,11 +94,11 @@ impl<T: Entry> DynamicBatcher<T> {
     pub(crate) fn form(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
-        self.levels.reject(now_ns, harvest);
+        self.levels.reject(now_ns, output);
         loop {
-            let plan = self.plan(now_ns, &mut harvest.cancelled);
+            let plan = self.plan(now_ns, &mut output.cancelled);
             if plan.count == 0 {
                 return PollState {
                     is_ready: false,
@@ -106,8 +106,8 @@ impl<T: Entry> DynamicBatcher<T> {
                     is_empty: self.levels.is_empty(),
                 };
             }
-            self.take(&plan, now_ns, &mut harvest.batch);
-            if !harvest.batch.is_empty() {
+            self.take(&plan, now_ns, &mut output.batch);
+            if !output.batch.is_empty() {
                 // What is left may or may not make a batch: whoever is free looks.
                 return PollState {
                     deadline_ns: self.levels.next_rejection_ns(),

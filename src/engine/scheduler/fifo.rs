@@ -24,10 +24,10 @@ impl<T: Entry> Fifo<T> {
         self.queue.push_back(entry);
     }
 
-    pub(crate) fn form(&mut self, harvest: &mut SchedulerOutput<T::Owned>) -> PollState {
+    pub(crate) fn form(&mut self, output: &mut SchedulerOutput<T::Owned>) -> PollState {
         while let Some(entry) = self.queue.pop_front() {
             if let Some(owned) = entry.claim(ClaimReason::Execute) {
-                harvest.batch.push(owned);
+                output.batch.push(owned);
                 break;
             }
         }

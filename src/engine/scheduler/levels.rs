@@ -104,12 +104,12 @@ impl<T: Entry> PriorityLevels<T> {
     }
 
     /// Claims what is to be rejected at `now_ns`. The places in the queues are found empty later.
-    pub(super) fn reject(&mut self, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
+    pub(super) fn reject(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         while let Some(first) = self.rejections.first_entry() {
             if first.key().0 > now_ns {
                 break;
             }
-            harvest
+            output
                 .expired
                 .extend(first.remove().claim(ClaimReason::Expire));
         }

@@ -40,7 +40,7 @@ impl Entry for Waiting {
 #[derive(Debug)]
 pub struct Batcher {
     scheduler: Scheduler<Waiting>,
-    harvest: SchedulerOutput<()>,
+    output: SchedulerOutput<()>,
 }
 
 impl Batcher {
@@ -48,7 +48,7 @@ impl Batcher {
     pub fn new(config: &ResolvedConfig) -> Option<Batcher> {
         Some(Batcher {
             scheduler: Scheduler::new(config, &[1], None)?,
-            harvest: SchedulerOutput::default(),
+            output: SchedulerOutput::default(),
         })
     }
 
@@ -59,13 +59,13 @@ impl Batcher {
             queued_ns,
             ..SchedulingParams::default()
         });
-        self.scheduler.accept(waiting, queued_ns, &mut self.harvest);
+        self.scheduler.accept(waiting, queued_ns, &mut self.output);
     }
 
     /// Forms a batch if it is time for one; how many requests it has.
     pub fn form(&mut self, now_ns: u64) -> usize {
-        self.harvest.batch.clear();
-        self.scheduler.form(0, now_ns, &mut self.harvest);
-        self.harvest.batch.len()
+        self.output.batch.clear();
+        self.scheduler.form(0, now_ns, &mut self.output);
+        self.output.batch.len()
     }
 }

@@ -194,7 +194,7 @@ impl<T: Entry> Scheduler<T> {
     /// sequences minds how many instances each core has.
     pub(crate) fn new(
         config: &ResolvedConfig,
-        seat_counts: &[usize],
+        instance_counts: &[usize],
         strategy: Option<Box<dyn BatchPolicy<T> + Send>>,
     ) -> Option<Scheduler<T>> {
         match &config.scheduling {
@@ -205,7 +205,7 @@ impl<T: Entry> Scheduler<T> {
                 strategy,
             ))),
             Scheduling::Sequence(settings) => Some(Scheduler::Sequence(Box::new(
-                SequenceBatcher::new(settings, config.max_batch_size, seat_counts),
+                SequenceBatcher::new(settings, config.max_batch_size, instance_counts),
             ))),
             Scheduling::Ensemble => None,
         }
@@ -222,16 +222,11 @@ impl<T: Entry> Scheduler<T> {
     }
 
     /// Adds an arrival. What it may lead to is added to the harvest.
-    pub(crate) fn accept(
-        &mut self,
-        entry: T,
-        now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
-    ) {
+    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         match self {
             Scheduler::Fifo(fifo) => fifo.accept(entry),
             Scheduler::Dynamic(dynamic) => dynamic.accept(entry),
-            Scheduler::Sequence(sequence) => sequence.accept(entry, now_ns, harvest),
+            Scheduler::Sequence(sequence) => sequence.accept(entry, now_ns, output),
         }
     }
 
@@ -240,12 +235,12 @@ impl<T: Entry> Scheduler<T> {
         &mut self,
         core: usize,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         match self {
-            Scheduler::Fifo(fifo) => fifo.form(harvest),
-            Scheduler::Dynamic(dynamic) => dynamic.form(now_ns, harvest),
-            Scheduler::Sequence(sequence) => sequence.form(core, now_ns, harvest),
+            Scheduler::Fifo(fifo) => fifo.form(output),
+            Scheduler::Dynamic(dynamic) => dynamic.form(now_ns, output),
+            Scheduler::Sequence(sequence) => sequence.form(core, now_ns, output),
         }
     }
 
@@ -253,13 +248,13 @@ impl<T: Entry> Scheduler<T> {
     pub(crate) fn look(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll_state(),
-            Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, harvest),
+            Scheduler::Dynamic(dynamic) => dynamic.look(now_ns, output),
             // Its batches are each for one core, which forms them before it waits for anything.
-            Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
+            Scheduler::Sequence(sequence) => sequence.expire(now_ns, output),
         }
     }
 
@@ -267,12 +262,12 @@ impl<T: Entry> Scheduler<T> {
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll_state(),
-            Scheduler::Dynamic(dynamic) => dynamic.expire(now_ns, harvest),
-            Scheduler::Sequence(sequence) => sequence.expire(now_ns, harvest),
+            Scheduler::Dynamic(dynamic) => dynamic.expire(now_ns, output),
+            Scheduler::Sequence(sequence) => sequence.expire(now_ns, output),
         }
     }
 }

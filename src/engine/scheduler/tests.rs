@@ -35,10 +35,10 @@ fn run(
             },
         ));
     }
-    let mut harvest = SchedulerOutput::default();
-    let poll_state = dynamic.form(now_us * 1_000, &mut harvest);
+    let mut output = SchedulerOutput::default();
+    let poll_state = dynamic.form(now_us * 1_000, &mut output);
     (
-        harvest.batch,
+        output.batch,
         (poll_state.deadline_ns != NEVER_NS).then_some(poll_state.deadline_ns / 1_000),
     )
 }
@@ -53,9 +53,9 @@ fn a_held_batcher_waits_for_so_many_requests_once() {
             ..SchedulingParams::default()
         };
         dynamic.accept(fake(number, facts));
-        let mut harvest = SchedulerOutput::default();
-        let poll_state = dynamic.form(1_000, &mut harvest);
-        (harvest.batch, poll_state.is_ready, poll_state.is_empty)
+        let mut output = SchedulerOutput::default();
+        let poll_state = dynamic.form(1_000, &mut output);
+        (output.batch, poll_state.is_ready, poll_state.is_empty)
     };
     assert_eq!(form(&mut dynamic, 0), (vec![], false, false));
     assert_eq!(form(&mut dynamic, 1), (vec![], false, false));
@@ -216,7 +216,7 @@ fn batches_form_as_upstream_forms_them() {
 fn a_model_without_batching_executes_one_at_a_time() {
     assert_eq!(run(&settings(&[], 0), 0, &[(1, 0, 0); 3], 0).0, [0]);
     let mut fifo = Fifo::default();
-    let mut harvest = SchedulerOutput::default();
+    let mut output = SchedulerOutput::default();
     let entries: Vec<_> = (0..3)
         .map(|number| {
             fake(
@@ -232,11 +232,11 @@ fn a_model_without_batching_executes_one_at_a_time() {
         .iter()
         .for_each(|entry| fifo.accept(Rc::clone(entry)));
     entries[0].reason.set(Some(ClaimReason::Cancel));
-    assert!(fifo.form(&mut harvest).is_ready);
-    assert_eq!(harvest.batch, [1], "0 was cancelled");
-    let poll_state = fifo.form(&mut harvest);
+    assert!(fifo.form(&mut output).is_ready);
+    assert_eq!(output.batch, [1], "0 was cancelled");
+    let poll_state = fifo.form(&mut output);
     assert_eq!(
-        (harvest.batch, poll_state.is_empty, poll_state.is_ready),
+        (output.batch, poll_state.is_empty, poll_state.is_ready),
         (vec![1, 2], true, false)
     );
 }
@@ -317,17 +317,17 @@ fn timeouts_reject_or_delay() {
                 },
             ));
         }
-        let mut harvest = SchedulerOutput::default();
-        let mut poll_state = dynamic.form(20_000.min(now_us * 1_000), &mut harvest);
+        let mut output = SchedulerOutput::default();
+        let mut poll_state = dynamic.form(20_000.min(now_us * 1_000), &mut output);
         if now_us > 20 {
-            poll_state = dynamic.form(now_us * 1_000, &mut harvest);
+            poll_state = dynamic.form(now_us * 1_000, &mut output);
         }
         let label = format!(
             "{action:?} override {allow_override} default {default_us} own {own_us} now {now_us}"
         );
-        harvest.expired.sort_unstable();
+        output.expired.sort_unstable();
         assert_eq!(
-            (&harvest.batch[..], &harvest.expired[..]),
+            (&output.batch[..], &output.expired[..]),
             (batch, expired),
             "{label}"
         );
@@ -377,9 +377,9 @@ fn deadlines_order_a_level_where_the_model_wants_it() {
                 },
             ));
         }
-        let mut harvest = SchedulerOutput::default();
-        while !dynamic.form(now_us * 1_000, &mut harvest).is_empty {}
-        harvest.batch
+        let mut output = SchedulerOutput::default();
+        while !dynamic.form(now_us * 1_000, &mut output).is_empty {}
+        output.batch
     };
     let (reject, delay) = (TimeoutAction::Reject, TimeoutAction::Delay);
     assert_eq!(order(false, reject, 10), [1, 2, 3, 4, 5, 6, 7, 0]);
@@ -415,13 +415,13 @@ fn priorities_go_first_and_claimed_ones_are_made_up_for() {
     entries[4].reason.set(Some(ClaimReason::Cancel));
     let mut batches = Vec::new();
     loop {
-        let mut harvest = SchedulerOutput::default();
-        let poll_state = dynamic.form(0, &mut harvest);
-        if harvest.batch.is_empty() {
+        let mut output = SchedulerOutput::default();
+        let poll_state = dynamic.form(0, &mut output);
+        if output.batch.is_empty() {
             assert!(poll_state.is_empty);
             break;
         }
-        batches.push(harvest.batch);
+        batches.push(output.batch);
     }
     assert_eq!(batches, [vec![2, 1, 3], vec![0, 5]]);
 }

@@ -12,15 +12,15 @@ use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 /// What a core executed has come back.
 pub(crate) fn returned(
     sequence: &mut SequenceBatcher<RequestHandle>,
-    tickets: Drained<RequestHandle>,
+    handles: Drained<RequestHandle>,
     now_ns: u64,
-    harvest: &mut SchedulerOutput<OwnedRequest>,
+    output: &mut SchedulerOutput<OwnedRequest>,
 ) {
-    for ticket in tickets {
-        if ticket.is_queued() {
-            sequence.reschedule(ticket, now_ns, harvest);
+    for handle in handles {
+        if handle.is_queued() {
+            sequence.reschedule(handle, now_ns, output);
         } else {
-            sequence.release(&ticket, now_ns);
+            sequence.release(&handle, now_ns);
         }
     }
 }
@@ -28,13 +28,13 @@ pub(crate) fn returned(
 /// Answers requests of sequences that are not executed.
 pub(crate) fn turn_away(
     refused: &mut Vec<(OwnedRequest, Dismissal)>,
-    departures: &mut PendingResponses,
+    pending: &mut PendingResponses,
 ) {
     if refused.is_empty() {
         return;
     }
     for (live, why) in refused.drain(..) {
-        let origin = Arc::clone(live.ticket());
+        let origin = Arc::clone(live.handle());
         let (id, model) = (&live.correlation_id, &origin.shared().model.name);
         // What upstream refuses before it is queued it does not count.
         let (error, reason) = match why {
@@ -55,11 +55,11 @@ pub(crate) fn turn_away(
             ),
         };
         if let Some(reason) = reason {
-            refuse(live, reason, error, departures);
+            refuse(live, reason, error, pending);
         } else {
             drop(live);
-            departures.push(origin.shared(), Some(Err(error)), true);
+            pending.push(origin.shared(), Some(Err(error)), true);
         }
     }
-    departures.flush();
+    pending.flush();
 }

@@ -59,7 +59,7 @@ impl ControlInputs {
     }
 
     /// Adds them to a request that only fills a row: it is not ready, and has no id.
-    pub(crate) fn attach_to_filler(&self, request: &mut Request) {
+    pub(crate) fn attach_to_null(&self, request: &mut Request) {
         self.set(request, [false; 3]);
         if let Some(control) = &self.correlation_id {
             let bytes = id_bytes(&CorrelationId::default(), control.data_type);

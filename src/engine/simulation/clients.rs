@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
-use super::HeldBatch;
-use super::card::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
+use super::RuleResult;
 use super::random::Random;
+use super::request::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
 use super::version::SimulatedVersion;
 use super::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
 use crate::order::OrderedCompletion;
@@ -51,7 +51,7 @@ impl Simulation {
             .map(|settings| settings.is_iterative);
         let member = is_iterative
             .map(|is_iterative| member(&mut self.random, &mut version.begun, is_iterative, number));
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             format!(
                 "{number} arrives at {index}: {} rows, level {level}, timeout {} us, deadline {}, shape {:?}, {member:?}",
                 facts.batch_count,
@@ -80,7 +80,7 @@ impl Simulation {
         *version.pending.entry(facts.level).or_default() += 1;
         version.live_count += 1;
         let completion: Arc<dyn crate::Completion> = self.receiver.clone();
-        let card = SimulatedRequest {
+        let request = SimulatedRequest {
             number: self.requests.len(),
             facts,
             member,
@@ -90,10 +90,10 @@ impl Simulation {
                 .map(|order| OrderedCompletion::new(order, &completion)),
             receiver: Arc::clone(&self.receiver),
         };
-        let ticket = Claim::new(card, SimulatedPayload);
+        let handle = Claim::new(request, SimulatedPayload);
         self.requests.push(RequestRecord {
-            known: Arc::clone(&ticket),
-            ticket: Some(ticket),
+            known: Arc::clone(&handle),
+            handle: Some(handle),
             version: index,
             answer: None,
             is_final: false,
@@ -104,20 +104,20 @@ impl Simulation {
 
     pub(super) fn submit(&mut self, number: usize) {
         let record = &self.requests[number];
-        let Some(ticket) = record.ticket.clone() else {
+        let Some(handle) = record.handle.clone() else {
             return;
         };
         let index = record.version;
         let version = &mut self.versions[index];
         let rejection_ns = match version.setup.dynamic() {
-            Some(settings) => rejection_ns(settings, &ticket.shared().facts),
-            None if version.setup.sequences().is_some() => expires_ns(&ticket.shared().facts),
+            Some(settings) => rejection_ns(settings, &handle.shared().facts),
+            None if version.setup.sequences().is_some() => expires_ns(&handle.shared().facts),
             None => NEVER_NS,
         };
         self.requests[number].is_submitted = true;
         let version = &mut self.versions[index];
         let was_empty = version.inbox.is_empty();
-        version.inbox.push(ticket);
+        version.inbox.push(handle);
         if was_empty {
             self.ring(index);
         }
@@ -125,7 +125,7 @@ impl Simulation {
     }
 
     /// A client loses patience with one of the requests that have no answer.
-    pub(super) fn cancel(&mut self) -> HeldBatch {
+    pub(super) fn cancel(&mut self) -> RuleResult {
         self.event_count += 1;
         if self.requests.is_empty() {
             return Ok(());
@@ -134,19 +134,19 @@ impl Simulation {
         let count = self.requests.len() as u64;
         let among = if self.random.chance(3, 4) { 16 } else { count };
         let number = (count - 1 - self.random.below(among.min(count))) as usize;
-        let Some(ticket) = self.requests[number].ticket.clone() else {
+        let Some(handle) = self.requests[number].handle.clone() else {
             return Ok(());
         };
-        if ticket.shared().member.is_some() {
-            self.give_notice(number, ticket);
+        if handle.shared().member.is_some() {
+            self.give_notice(number, handle);
             return Ok(());
         }
-        let was_waiting = ticket.is_queued();
-        let claimed = Claim::claim(&ticket, ClaimReason::Cancel, None);
+        let was_waiting = handle.is_queued();
+        let claimed = Claim::claim(&handle, ClaimReason::Cancel, None);
         if was_waiting && claimed.is_none() {
             return Err(format!("{number} waits, and cannot be cancelled"));
         }
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             let when = if claimed.is_some() {
                 "while it waits"
             } else {
@@ -157,20 +157,20 @@ impl Simulation {
         if let Some(live) = claimed {
             drop(live);
             let index = self.requests[number].version;
-            leave(&mut self.versions[index], ticket.shared());
+            leave(&mut self.versions[index], handle.shared());
             self.versions[index].model.remove(number);
             self.versions[index].is_disturbed = true;
-            self.answer(&ticket, ExpectedAnswer::Cancelled)?;
+            self.answer(&handle, ExpectedAnswer::Cancelled)?;
         }
         Ok(())
     }
 
     /// The scheduler of its sequence is told that a request is cancelled, and decides.
-    fn give_notice(&mut self, number: usize, ticket: SimulatedHandle) {
-        self.story
+    fn give_notice(&mut self, number: usize, handle: SimulatedHandle) {
+        self.trace
             .tell(self.now_ns, || format!("{number} is to be cancelled"));
-        ticket.request_cancel();
-        if !ticket.is_queued() || !self.requests[number].is_submitted {
+        handle.request_cancel();
+        if !handle.is_queued() || !self.requests[number].is_submitted {
             return;
         }
         // Meanwhile it may be executed, and come back.
@@ -196,8 +196,8 @@ impl Simulation {
 }
 
 /// A request waits no longer.
-pub(super) fn leave(version: &mut SimulatedVersion, card: &SimulatedRequest) {
-    if let Some(pending) = version.pending.get_mut(&card.facts.level) {
+pub(super) fn leave(version: &mut SimulatedVersion, request: &SimulatedRequest) {
+    if let Some(pending) = version.pending.get_mut(&request.facts.level) {
         *pending -= 1;
     }
 }

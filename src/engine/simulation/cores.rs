@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use conch_sync::{NEVER_NS, PollState};
 
-use super::HeldBatch;
+use super::RuleResult;
 use super::RuleViolation;
-use super::card::{SimulatedHandle, SimulatedOwned};
 use super::clients::leave;
 use super::limits::GrantedCores;
+use super::request::{SimulatedHandle, SimulatedOwned};
 use super::version::{ReferenceModel, SimulatedVersion};
 use super::world::{ExpectedAnswer, SimulatedEvent, Simulation};
 use crate::rate::machine::InstanceId;
@@ -72,7 +72,7 @@ impl Simulation {
         }
     }
 
-    pub(super) fn meet_deadline(&mut self, index: usize) -> HeldBatch {
+    pub(super) fn meet_deadline(&mut self, index: usize) -> RuleResult {
         let version = &mut self.versions[index];
         if version.watched_ns > self.now_ns {
             // An earlier one came in between.
@@ -86,11 +86,11 @@ impl Simulation {
         // The timekeeper's visit.
         let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
-        let poll_state = version.scheduler.expire(self.now_ns, &mut visit.harvest);
+        let poll_state = version.scheduler.expire(self.now_ns, &mut visit.output);
         note_dismissals(version, self.now_ns, &mut visit)?;
         version.poll_state = poll_state;
         let expected = version.model.expire(self.now_ns);
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             format!(
                 "the timekeeper: {visit}, deadline {}",
                 poll_state.deadline_ns / 1_000
@@ -103,25 +103,25 @@ impl Simulation {
 
     /// A core looks at the scheduler. It executes the batch that it finds; where executions are limited, it asks for its turn first, and
     /// forms the batch when that comes.
-    pub(super) fn look(&mut self, index: usize, core: usize) -> HeldBatch {
+    pub(super) fn look(&mut self, index: usize, core: usize) -> RuleResult {
         let version = &mut self.versions[index];
         version.cores[core].is_rung = false;
         version.is_disturbed = false;
         if !version.cores[core].is_idle() {
             return Err(format!("core {core} looks while it executes"));
         }
-        let seat = version.seat(core);
+        let instance = version.instance(core);
         if version.setup.sequences().is_none()
-            && let Some(seat) = seat
+            && let Some(instance) = instance
         {
-            return self.look_before_turn(index, core, seat);
+            return self.look_before_turn(index, core, instance);
         }
         let poll_state = self.form(index, core)?;
         let is_work = !self.versions[index].cores[core].batch.is_empty();
         if is_work {
             // A batch of sequences is one instance's alone: it waits for the turn of this one.
-            match self.versions[index].seat(core) {
-                Some(seat) => self.ask_for_turn(index, core, seat)?,
+            match self.versions[index].instance(core) {
+                Some(instance) => self.ask_for_turn(index, core, instance)?,
                 None => self.execute(index, core),
             }
         }
@@ -135,14 +135,14 @@ impl Simulation {
         Ok(())
     }
 
-    fn look_before_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> HeldBatch {
+    fn look_before_turn(&mut self, index: usize, core: usize, instance: InstanceId) -> RuleResult {
         let version = &mut self.versions[index];
         let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
-        let poll_state = version.scheduler.look(self.now_ns, &mut visit.harvest);
+        let poll_state = version.scheduler.look(self.now_ns, &mut visit.output);
         version.poll_state = poll_state;
         let expected = version.model.look(self.now_ns);
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             format!("core {core} of {index} looks before its turn: {visit}, {poll_state:?}")
         });
         if poll_state.is_ready == expected.batch.is_empty() {
@@ -154,7 +154,7 @@ impl Simulation {
         self.close_visit(index, visit, &expected.expired)?;
         self.check_outlook(index, poll_state)?;
         if poll_state.is_ready {
-            self.ask_for_turn(index, core, seat)?;
+            self.ask_for_turn(index, core, instance)?;
             // As if it executed: a sibling looks after the rest.
             self.ring(index);
         }
@@ -162,15 +162,15 @@ impl Simulation {
         Ok(())
     }
 
-    fn ask_for_turn(&mut self, index: usize, core: usize, seat: InstanceId) -> HeldBatch {
+    fn ask_for_turn(&mut self, index: usize, core: usize, instance: InstanceId) -> RuleResult {
         self.versions[index].cores[core].is_waiting = true;
-        let turns = self.limits.wait(seat)?;
+        let turns = self.limits.wait(instance)?;
         self.announce(turns);
         Ok(())
     }
 
     /// The instance of a core may execute.
-    pub(super) fn take_turn(&mut self, index: usize, core: usize) -> HeldBatch {
+    pub(super) fn take_turn(&mut self, index: usize, core: usize) -> RuleResult {
         let state = &mut self.versions[index].cores[core];
         if !std::mem::take(&mut state.is_waiting) {
             return Err(format!(
@@ -204,14 +204,14 @@ impl Simulation {
         core: usize,
         has_executed: bool,
         has_more: bool,
-    ) -> HeldBatch {
+    ) -> RuleResult {
         let version = &mut self.versions[index];
-        let Some(seat) = version.seat(core) else {
+        let Some(instance) = version.instance(core) else {
             return Ok(());
         };
         version.cores[core].is_waiting = has_more;
         let cost = ((self.now_ns - version.cores[core].began_ns) / 1_000).max(1);
-        let turns = self.limits.finish(seat, has_executed, has_more, cost)?;
+        let turns = self.limits.finish(instance, has_executed, has_more, cost)?;
         self.announce(turns);
         Ok(())
     }
@@ -222,21 +222,19 @@ impl Simulation {
         let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
         take_back(version, core, self.now_ns, &mut visit)?;
-        let poll_state = version
-            .scheduler
-            .form(core, self.now_ns, &mut visit.harvest);
+        let poll_state = version.scheduler.form(core, self.now_ns, &mut visit.output);
         note_dismissals(version, self.now_ns, &mut visit)?;
         version.poll_state = poll_state;
         version.is_disturbed = false;
         let expected = version.model.form(self.now_ns);
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             format!("core {core} of {index} forms {visit}, {poll_state:?}")
         });
-        let batch = std::mem::take(&mut visit.harvest.batch);
-        let instance = visit.harvest.instance;
-        if let ReferenceModel::Sequences(book) = &mut version.model {
-            let rows = (&*visit.harvest.rows, visit.harvest.row_count);
-            book.begin(core, instance, &batch, rows, self.now_ns)?;
+        let batch = std::mem::take(&mut visit.output.batch);
+        let instance = visit.output.instance;
+        if let ReferenceModel::Sequences(reference) = &mut version.model {
+            let rows = (&*visit.output.rows, visit.output.row_count);
+            reference.begin(core, instance, &batch, rows, self.now_ns)?;
             version.cores[core].instance = instance;
         } else if numbers(&batch) != expected.batch {
             let (found, expected) = (numbers(&batch), expected.batch);
@@ -245,13 +243,13 @@ impl Simulation {
         self.check_batch(index, &batch)?;
         let version = &mut self.versions[index];
         for live in &batch {
-            let card = live.shared();
-            if let Some(turn) = &card.turn {
+            let request = live.shared();
+            if let Some(turn) = &request.turn {
                 turn.reserve();
             }
-            if !std::mem::replace(&mut self.requests[card.number].has_begun, true) {
-                version.batched.push(card.number);
-                leave(version, card);
+            if !std::mem::replace(&mut self.requests[request.number].has_begun, true) {
+                version.batched.push(request.number);
+                leave(version, request);
             }
         }
         version.cores[core].batch = batch;
@@ -261,19 +259,19 @@ impl Simulation {
     }
 
     /// Answers whom the scheduler has given up, and passes its calls on.
-    fn close_visit(&mut self, index: usize, visit: DriveResult, expected: &[usize]) -> HeldBatch {
-        let mut expired = numbers(&visit.harvest.expired);
+    fn close_visit(&mut self, index: usize, visit: DriveResult, expected: &[usize]) -> RuleResult {
+        let mut expired = numbers(&visit.output.expired);
         expired.sort_unstable();
         if expired != expected {
             return Err(format!("{expired:?} are rejected instead of {expected:?}"));
         }
-        for live in visit.harvest.expired {
+        for live in visit.output.expired {
             self.refuse(live, ExpectedAnswer::Expired)?;
         }
         for (live, why) in visit.refused {
             self.refuse(live, ExpectedAnswer::Dismissed(why))?;
         }
-        for core in visit.harvest.called {
+        for core in visit.output.called {
             self.call(index, core);
         }
         Ok(())
@@ -283,7 +281,7 @@ impl Simulation {
         let version = &mut self.versions[index];
         version.cores[core].began_ns = self.now_ns;
         let duration_ns = 1 + self.random.below(version.setup.execution_us_max * 1_000);
-        self.story
+        self.trace
             .tell(self.now_ns, || format!("core {core} of {index} executes"));
         let at_ns = self.now_ns + duration_ns;
         self.plan(
@@ -295,14 +293,14 @@ impl Simulation {
         );
     }
 
-    pub(super) fn finish(&mut self, index: usize, core: usize) -> HeldBatch {
+    pub(super) fn finish(&mut self, index: usize, core: usize) -> RuleResult {
         let version = &mut self.versions[index];
         let batch = std::mem::take(&mut version.cores[core].batch);
         // It is awake, and nobody's to ring.
         version.cores[core].is_rung = true;
         let is_fault = self.random.chance(version.setup.fault_percent, 100);
         let response_count = version.setup.response_count_max + 1;
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             let reason = if is_fault { "fails" } else { "is done" };
             format!("{:?} {reason}", numbers(&batch))
         });
@@ -316,9 +314,9 @@ impl Simulation {
             .sequences()
             .is_some_and(|settings| settings.is_iterative);
         for live in batch {
-            let ticket = Arc::clone(live.ticket());
+            let handle = Arc::clone(live.handle());
             let runs_again = is_iterative && !is_fault && self.random.chance(1, 3);
-            let number = ticket.shared().number;
+            let number = handle.shared().number;
             if runs_again {
                 drop(live.requeue());
             } else {
@@ -327,7 +325,7 @@ impl Simulation {
             if is_sequence {
                 // Whoever does so may lose its CPU on the way.
                 // Above all while somebody is about to say that it is to be cancelled.
-                let is_late = awaits && (ticket.is_cancelled() || self.random.chance(1, 8));
+                let is_late = awaits && (handle.is_cancelled() || self.random.chance(1, 8));
                 match is_late {
                     false => self.bring_back(index, core, number),
                     true => {
@@ -347,23 +345,23 @@ impl Simulation {
             }
             let answer = match is_fault {
                 true => ExpectedAnswer::Failed,
-                false if ticket.is_cancelled() => ExpectedAnswer::Cancelled,
+                false if handle.is_cancelled() => ExpectedAnswer::Cancelled,
                 false => ExpectedAnswer::Executed,
             };
             if answer == ExpectedAnswer::Executed {
                 for _ in 0..self.random.below(response_count) {
-                    ticket.shared().deliver(false);
+                    handle.shared().deliver(false);
                 }
             }
-            self.answer(&ticket, answer)?;
+            self.answer(&handle, answer)?;
         }
         let version = &self.versions[index];
-        let seats = version.seats.get(core).map_or(0, Vec::len);
+        let instances = version.instances.get(core).map_or(0, Vec::len);
         // One that has a single seat asks for its next turn at once if it has work, as otherwise others would get ahead of it.
-        let has_more = seats == 1 && !is_sequence && version.is_due(self.now_ns);
+        let has_more = instances == 1 && !is_sequence && version.is_due(self.now_ns);
         self.give_turn_back(index, core, true, has_more)?;
         let version = &mut self.versions[index];
-        version.cores[core].instance = (version.cores[core].instance + 1) % seats.max(1);
+        version.cores[core].instance = (version.cores[core].instance + 1) % instances.max(1);
         version.cores[core].is_rung = false;
         if !has_more {
             self.look_again(index, core);
@@ -373,12 +371,12 @@ impl Simulation {
 
     /// A request of a sequence comes back to the core that executed it, unless it lies in the inbox: then the scheduler finds it there.
     pub(super) fn bring_back(&mut self, index: usize, core: usize, number: usize) {
-        let ticket = &self.requests[number].known;
-        if let Some(member) = &ticket.shared().member {
+        let handle = &self.requests[number].known;
+        if let Some(member) = &handle.shared().member {
             member.bring_back();
         }
-        let is_linked = self.versions[index].has(ticket);
-        self.story.tell(self.now_ns, || {
+        let is_linked = self.versions[index].has(handle);
+        self.trace.tell(self.now_ns, || {
             let place = if is_linked {
                 "where it lies"
             } else {
@@ -388,21 +386,21 @@ impl Simulation {
         });
         if !is_linked {
             let returned = &mut self.versions[index].cores[core].returned;
-            returned.push(Arc::clone(ticket));
+            returned.push(Arc::clone(handle));
         }
         self.call(index, core);
     }
 
     /// Retired versions that have nothing left give their seats back.
-    pub(super) fn part_with_retired(&mut self) -> HeldBatch {
+    pub(super) fn part_with_retired(&mut self) -> RuleResult {
         for index in 0..self.versions.len() {
             let version = &mut self.versions[index];
             // Those of sequences are needed for the muster.
             if !version.is_over() || version.setup.sequences().is_some() {
                 continue;
             }
-            for seat in std::mem::take(&mut version.seats).into_iter().flatten() {
-                let turns = self.limits.remove(seat)?;
+            for instance in std::mem::take(&mut version.instances).into_iter().flatten() {
+                let turns = self.limits.remove(instance)?;
                 self.announce(turns);
             }
         }
@@ -410,28 +408,28 @@ impl Simulation {
     }
 
     /// Answers one that was not executed.
-    fn refuse(&mut self, live: SimulatedOwned, answer: ExpectedAnswer) -> HeldBatch {
-        let ticket = Arc::clone(live.ticket());
+    fn refuse(&mut self, live: SimulatedOwned, answer: ExpectedAnswer) -> RuleResult {
+        let handle = Arc::clone(live.handle());
         drop(live);
-        let record = &self.requests[ticket.shared().number];
+        let record = &self.requests[handle.shared().number];
         if !record.has_begun {
-            leave(&mut self.versions[record.version], ticket.shared());
+            leave(&mut self.versions[record.version], handle.shared());
         }
-        self.answer(&ticket, answer)
+        self.answer(&handle, answer)
     }
 
     /// Answers a request for the first and last time.
-    pub(super) fn answer(&mut self, ticket: &SimulatedHandle, answer: ExpectedAnswer) -> HeldBatch {
-        let number = ticket.shared().number;
+    pub(super) fn answer(&mut self, handle: &SimulatedHandle, answer: ExpectedAnswer) -> RuleResult {
+        let number = handle.shared().number;
         let record = &mut self.requests[number];
         if let Some(before) = record.answer.replace(answer) {
             return Err(format!(
                 "{number} is answered again: {answer:?} after {before:?}"
             ));
         }
-        record.ticket = None;
+        record.handle = None;
         self.versions[record.version].live_count -= 1;
-        ticket.shared().deliver(true);
+        handle.shared().deliver(true);
         Ok(())
     }
 }
@@ -439,7 +437,7 @@ impl Simulation {
 /// What one drive of the scheduler brings.
 #[derive(Default)]
 struct DriveResult {
-    harvest: SchedulerOutput<SimulatedOwned>,
+    output: SchedulerOutput<SimulatedOwned>,
     refused: Vec<(SimulatedOwned, Dismissal)>,
 }
 
@@ -452,22 +450,22 @@ impl std::fmt::Display for DriveResult {
         write!(
             f,
             "batch {:?}, rows {:?}, rejected {:?}, refused {refused:?}, calls {:?}",
-            numbers(&self.harvest.batch),
-            self.harvest.rows,
-            numbers(&self.harvest.expired),
-            self.harvest.called,
+            numbers(&self.output.batch),
+            self.output.rows,
+            numbers(&self.output.expired),
+            self.output.called,
         )
     }
 }
 
 /// The scheduler takes in what lies in the inbox.
-fn take_in(version: &mut SimulatedVersion, now_ns: u64, visit: &mut DriveResult) -> HeldBatch {
-    for ticket in std::mem::take(&mut version.inbox) {
-        version.model.accept(&ticket, now_ns);
-        let known = Arc::clone(&ticket);
-        version.scheduler.accept(ticket, now_ns, &mut visit.harvest);
-        if let ReferenceModel::Sequences(book) = &mut version.model {
-            book.note(&known, now_ns);
+fn take_in(version: &mut SimulatedVersion, now_ns: u64, visit: &mut DriveResult) -> RuleResult {
+    for handle in std::mem::take(&mut version.inbox) {
+        version.model.accept(&handle, now_ns);
+        let known = Arc::clone(&handle);
+        version.scheduler.accept(handle, now_ns, &mut visit.output);
+        if let ReferenceModel::Sequences(reference) = &mut version.model {
+            reference.note(&known, now_ns);
         }
         note_dismissals(version, now_ns, visit)?;
     }
@@ -479,10 +477,10 @@ fn note_dismissals(
     version: &mut SimulatedVersion,
     now_ns: u64,
     visit: &mut DriveResult,
-) -> HeldBatch {
-    for (live, why) in visit.harvest.refused.drain(..) {
-        if let ReferenceModel::Sequences(book) = &mut version.model {
-            book.dismiss(live.ticket(), why, now_ns)?;
+) -> RuleResult {
+    for (live, why) in visit.output.refused.drain(..) {
+        if let ReferenceModel::Sequences(reference) = &mut version.model {
+            reference.dismiss(live.handle(), why, now_ns)?;
         }
         visit.refused.push((live, why));
     }
@@ -495,19 +493,19 @@ fn take_back(
     core: usize,
     now_ns: u64,
     visit: &mut DriveResult,
-) -> HeldBatch {
-    for ticket in std::mem::take(&mut version.cores[core].returned) {
-        let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(book)) =
+) -> RuleResult {
+    for handle in std::mem::take(&mut version.cores[core].returned) {
+        let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(reference)) =
             (&mut version.scheduler, &mut version.model)
         else {
             return Ok(());
         };
-        let runs_again = ticket.is_queued();
-        book.come_back(&ticket, now_ns);
+        let runs_again = handle.is_queued();
+        reference.come_back(&handle, now_ns);
         if sequence.awaits() && runs_again {
-            sequence.reschedule(ticket, now_ns, &mut visit.harvest);
+            sequence.reschedule(handle, now_ns, &mut visit.output);
         } else if sequence.awaits() {
-            sequence.release(&ticket, now_ns);
+            sequence.release(&handle, now_ns);
         }
         note_dismissals(version, now_ns, visit)?;
     }

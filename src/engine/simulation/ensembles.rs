@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use conch_config::DataType;
 
-use super::kitchen::{Models, answer_of, inputs_of};
+use super::models::{Models, answer_of, inputs_of};
 use super::random::Random;
-use super::story::SeedTrace;
-use super::{EVENT_COUNT_MIN, HeldBatch};
+use super::trace::SeedTrace;
+use super::{EVENT_COUNT_MIN, RuleResult};
 use crate::fixture::{draft, input};
 use crate::{
     Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
@@ -19,7 +19,7 @@ use crate::{
 /// One seed.
 pub(super) struct EnsembleSimulation {
     random: Random,
-    kitchen: Models,
+    models: Models,
     requests: Vec<EnsembleRecord>,
     /// What executes.
     executing: Vec<StepExecution>,
@@ -31,7 +31,7 @@ pub(super) struct EnsembleSimulation {
 
 /// A request of an ensemble.
 struct EnsembleRecord {
-    ticket: Option<RequestHandle>,
+    handle: Option<RequestHandle>,
     ensemble: usize,
     x: String,
     wanted: Vec<usize>,
@@ -70,11 +70,11 @@ impl Completion for EnsembleCompletion {
 impl EnsembleSimulation {
     pub(super) fn new(seed: u64) -> EnsembleSimulation {
         let mut random = Random(seed);
-        let kitchen = Models::random(&mut random);
+        let models = Models::random(&mut random);
         EnsembleSimulation {
             has_faults: random.chance(1, 2),
             random,
-            kitchen,
+            models,
             requests: Vec::new(),
             executing: Vec::new(),
             receiver: Arc::default(),
@@ -84,29 +84,29 @@ impl EnsembleSimulation {
     }
 
     /// Lives through the seed.
-    pub(super) fn live(&mut self, story: &mut SeedTrace) -> HeldBatch {
-        story.tell(0, || format!("{:?}", self.kitchen));
+    pub(super) fn live(&mut self, trace: &mut SeedTrace) -> RuleResult {
+        trace.tell(0, || format!("{:?}", self.models));
         while self.event_count < EVENT_COUNT_MIN {
             self.event_count += 1;
             match self.random.below(24) {
-                0..4 => self.arrive(story)?,
-                4..12 => self.take_up(story)?,
-                12..21 => self.go_on(story)?,
-                21 => self.cancel(story),
-                22 if self.has_faults => self.fail(story),
-                _ if self.random.chance(1, 8) => self.replace(story),
+                0..4 => self.arrive(trace)?,
+                4..12 => self.take_up(trace)?,
+                12..21 => self.go_on(trace)?,
+                21 => self.cancel(trace),
+                22 if self.has_faults => self.fail(trace),
+                _ if self.random.chance(1, 8) => self.replace(trace),
                 _ => {}
             }
             self.check()?;
         }
-        story.tell(self.event_count, || "nothing comes any more".into());
+        trace.tell(self.event_count, || "nothing comes any more".into());
         self.has_faults = false;
         while let Some(number) = self.requests.iter().position(|request| !request.is_final) {
-            if self.executing.is_empty() && !self.kitchen.has_work() {
+            if self.executing.is_empty() && !self.models.has_work() {
                 return Err(format!("nothing is left, and {number} is not answered"));
             }
-            self.take_up(story)?;
-            self.go_on(story)?;
+            self.take_up(trace)?;
+            self.go_on(trace)?;
             self.event_count += 1;
             self.check()?;
             if self.event_count > EVENT_COUNT_MAX {
@@ -117,17 +117,17 @@ impl EnsembleSimulation {
     }
 
     /// A request for one of the ensembles.
-    fn arrive(&mut self, story: &mut SeedTrace) -> HeldBatch {
+    fn arrive(&mut self, trace: &mut SeedTrace) -> RuleResult {
         let under_way = self.requests.iter().filter(|request| !request.is_final);
         if under_way.count() >= LIVE_MAX {
             return Ok(());
         }
         let number = self.requests.len();
-        let ensemble = self.random.below(self.kitchen.ensembles.len() as u64) as usize;
-        let shape = &self.kitchen.ensembles[ensemble].shape;
+        let ensemble = self.random.below(self.models.ensembles.len() as u64) as usize;
+        let shape = &self.models.ensembles[ensemble].shape;
         let wanted = shape.wanted(&mut self.random);
         let x = format!("x{number}");
-        story.tell(self.event_count, || {
+        trace.tell(self.event_count, || {
             format!("{number} arrives at e{ensemble} and wants {wanted:?}")
         });
         let id = format!("{number}");
@@ -143,12 +143,12 @@ impl EnsembleSimulation {
             )])
         };
         let completion: Arc<dyn Completion> = self.receiver.clone();
-        let model = Arc::clone(&self.kitchen.ensembles[ensemble].model);
-        let stamps = Timestamps::default();
-        let ticket = admit::admit(&model, drafted, &completion, number as u64, stamps)
+        let model = Arc::clone(&self.models.ensembles[ensemble].model);
+        let timestamps = Timestamps::default();
+        let handle = admit::admit(&model, drafted, &completion, number as u64, timestamps)
             .map_err(|error| format!("{number} is refused: {}", error.message))?;
         self.requests.push(EnsembleRecord {
-            ticket: Some(Arc::clone(&ticket)),
+            handle: Some(Arc::clone(&handle)),
             ensemble,
             x,
             wanted,
@@ -161,29 +161,29 @@ impl EnsembleSimulation {
             is_final: false,
         });
         model
-            .submit(ticket)
+            .submit(handle)
             .map_err(|error| format!("{number} is refused: {}", error.message))
     }
 
     /// A core of one of the models looks for a batch.
-    fn take_up(&mut self, story: &mut SeedTrace) -> HeldBatch {
-        let model = self.random.below(self.kitchen.models.len() as u64) as usize;
-        for live in self.kitchen.models[model].form(&mut self.random) {
+    fn take_up(&mut self, trace: &mut SeedTrace) -> RuleResult {
+        let model = self.random.below(self.models.models.len() as u64) as usize;
+        for live in self.models.models[model].form(&mut self.random) {
             let number = number_of(&live);
             let request = &mut self.requests[number];
-            story.tell(self.event_count, || {
+            trace.tell(self.event_count, || {
                 format!("m{model} begins {:?} of {number}", inputs_of(&live))
             });
             if request.is_final || request.is_cancelled {
                 return Err(format!("a step of {number} begins when nobody wants it"));
             }
-            let ensemble = &self.kitchen.ensembles[request.ensemble];
+            let ensemble = &self.models.ensembles[request.ensemble];
             // An inner ensemble ends first.
             if !request.faults.is_empty() && !ensemble.is_nested {
                 return Err(format!("a step of {number} begins after a failure"));
             }
             let mut left_count = 0;
-            if self.kitchen.models[model].is_decoupled {
+            if self.models.models[model].is_decoupled {
                 left_count = self.random.below(4);
                 request.response_count = left_count;
             }
@@ -198,19 +198,19 @@ impl EnsembleSimulation {
     }
 
     /// Something that executes answers, or ends.
-    fn go_on(&mut self, story: &mut SeedTrace) -> HeldBatch {
+    fn go_on(&mut self, trace: &mut SeedTrace) -> RuleResult {
         if self.executing.is_empty() {
             return Ok(());
         }
         let place = self.random.below(self.executing.len() as u64) as usize;
         let execution = &mut self.executing[place];
-        let model = &self.kitchen.models[execution.model];
+        let model = &self.models.models[execution.model];
         let made = model.make(&inputs_of(&execution.live));
-        let mut departures = PendingResponses::default();
-        let ticket = Arc::clone(execution.live.ticket());
+        let mut pending = PendingResponses::default();
+        let handle = Arc::clone(execution.live.handle());
         if model.is_decoupled && execution.left_count > 0 {
             let made = format!("{made}#{}", execution.sent_count);
-            story.tell(self.event_count, || format!("{made} is there"));
+            trace.tell(self.event_count, || format!("{made} is there"));
             execution.left_count -= 1;
             execution.sent_count += 1;
             // The last response may be the end.
@@ -218,14 +218,14 @@ impl EnsembleSimulation {
             if is_final {
                 self.executing.swap_remove(place);
             }
-            let response = answer_of(ticket.shared(), &made);
-            departures.push(ticket.shared(), Some(Ok(response)), is_final);
-            departures.flush();
+            let response = answer_of(handle.shared(), &made);
+            pending.push(handle.shared(), Some(Ok(response)), is_final);
+            pending.flush();
             return Ok(());
         }
         let is_gap = !model.is_decoupled && self.has_faults && self.random.chance(1, 40);
         let number = number_of(&execution.live);
-        story.tell(self.event_count, || {
+        trace.tell(self.event_count, || {
             format!(
                 "{made} ends{}",
                 if is_gap { " without an answer" } else { "" }
@@ -233,17 +233,17 @@ impl EnsembleSimulation {
         });
         let outcome = match model.is_decoupled || is_gap {
             true => None,
-            false => Some(Ok(answer_of(ticket.shared(), &made))),
+            false => Some(Ok(answer_of(handle.shared(), &made))),
         };
         self.requests[number].has_gap |= is_gap;
         self.executing.swap_remove(place);
-        departures.push(ticket.shared(), outcome, true);
-        departures.flush();
+        pending.push(handle.shared(), outcome, true);
+        pending.flush();
         Ok(())
     }
 
     /// Something that executes fails.
-    fn fail(&mut self, story: &mut SeedTrace) {
+    fn fail(&mut self, trace: &mut SeedTrace) {
         if self.executing.is_empty() {
             return;
         }
@@ -252,23 +252,23 @@ impl EnsembleSimulation {
         let number = number_of(&execution.live);
         let words = format!("fault {}", self.fault_count);
         self.fault_count += 1;
-        story.tell(self.event_count, || {
+        trace.tell(self.event_count, || {
             format!("{:?} of {number}: {words}", inputs_of(&execution.live))
         });
         let request = &mut self.requests[number];
         // What ends it is what comes first; an inner ensemble tells later.
-        if !request.is_cancelled || self.kitchen.ensembles[request.ensemble].is_nested {
+        if !request.is_cancelled || self.models.ensembles[request.ensemble].is_nested {
             request.faults.push(words.clone());
         }
-        let ticket = Arc::clone(execution.live.ticket());
+        let handle = Arc::clone(execution.live.handle());
         drop(execution);
-        let mut departures = PendingResponses::default();
-        departures.push(ticket.shared(), Some(Err(Error::internal(words))), true);
-        departures.flush();
+        let mut pending = PendingResponses::default();
+        pending.push(handle.shared(), Some(Err(Error::internal(words))), true);
+        pending.flush();
     }
 
     /// A client loses patience.
-    fn cancel(&mut self, story: &mut SeedTrace) {
+    fn cancel(&mut self, trace: &mut SeedTrace) {
         let waiting = self.requests.iter().enumerate();
         let waiting: Vec<usize> = waiting
             .filter(|(_, request)| !request.is_final)
@@ -278,33 +278,33 @@ impl EnsembleSimulation {
             return;
         }
         let number = self.random.one_of(&waiting);
-        story.tell(self.event_count, || format!("{number} is cancelled"));
+        trace.tell(self.event_count, || format!("{number} is cancelled"));
         let request = &mut self.requests[number];
         request.is_cancelled = true;
-        if let Some(ticket) = &request.ticket {
+        if let Some(handle) = &request.handle {
             assert!(
-                withdraw(ticket).is_none(),
+                withdraw(handle).is_none(),
                 "the run answers, not the caller"
             );
         }
     }
 
     /// A model is reloaded: who has begun goes on with what it had.
-    fn replace(&mut self, story: &mut SeedTrace) {
-        let model = self.random.below(self.kitchen.models.len() as u64) as usize;
-        story.tell(self.event_count, || format!("m{model} is replaced"));
-        self.kitchen.replace(model);
+    fn replace(&mut self, trace: &mut SeedTrace) {
+        let model = self.random.below(self.models.models.len() as u64) as usize;
+        trace.tell(self.event_count, || format!("m{model} is replaced"));
+        self.models.replace(model);
     }
 }
 
 /// What must hold.
 impl EnsembleSimulation {
-    fn check(&mut self) -> HeldBatch {
+    fn check(&mut self) -> RuleResult {
         let deliveries = std::mem::take(&mut *self.receiver.0.lock().unwrap());
         for delivery in deliveries {
             self.note(delivery)?;
         }
-        for (index, ensemble) in self.kitchen.ensembles.iter().enumerate() {
+        for (index, ensemble) in self.models.ensembles.iter().enumerate() {
             let places = ensemble.model.ensemble.get().map(|own| own.places());
             for (step, (taken, max, waiting)) in places.into_iter().flatten().enumerate() {
                 if taken > max || (waiting > 0 && taken < max) {
@@ -314,8 +314,8 @@ impl EnsembleSimulation {
                 }
             }
         }
-        for (model, own) in self.kitchen.models.iter().enumerate() {
-            let Some(max) = self.kitchen.places_of(model) else {
+        for (model, own) in self.models.models.iter().enumerate() {
+            let Some(max) = self.models.places_of(model) else {
                 continue;
             };
             let executing = self.executing.iter();
@@ -329,7 +329,7 @@ impl EnsembleSimulation {
     }
 
     /// Answers come before the end, the end comes once, and what is answered is what the steps make.
-    fn note(&mut self, delivery: Delivery) -> HeldBatch {
+    fn note(&mut self, delivery: Delivery) -> RuleResult {
         let number = usize::try_from(delivery.slot).unwrap();
         let request = &mut self.requests[number];
         if request.is_final {
@@ -348,7 +348,7 @@ impl EnsembleSimulation {
                 let answer: BTreeMap<String, String> = outputs.collect();
                 let index = request.answers.len() as u64;
                 let expected =
-                    self.kitchen
+                    self.models
                         .answer(request.ensemble, &request.wanted, &request.x, index);
                 if answer != expected {
                     return Err(format!("{number} gets {answer:?} instead of {expected:?}"));
@@ -357,16 +357,16 @@ impl EnsembleSimulation {
             }
         }
         if request.is_final {
-            request.ticket = None;
+            request.handle = None;
             return self.check_answer(number);
         }
         Ok(())
     }
 
     /// One that is over has all its answers, or says why not.
-    fn check_answer(&self, number: usize) -> HeldBatch {
+    fn check_answer(&self, number: usize) -> RuleResult {
         let request = &self.requests[number];
-        let ensemble = &self.kitchen.ensembles[request.ensemble];
+        let ensemble = &self.models.ensembles[request.ensemble];
         let expected_count = match ensemble.shape.multiplies(&request.wanted) {
             true => request.response_count,
             false => 1,
@@ -401,11 +401,11 @@ impl EnsembleSimulation {
         })
     }
 
-    fn check_end(&mut self) -> HeldBatch {
+    fn check_end(&mut self) -> RuleResult {
         if !self.executing.is_empty() {
             return Err("something executes when all is answered".into());
         }
-        let models = self.kitchen.all_versions();
+        let models = self.models.all_versions();
         // What was cancelled lies in the queues until somebody looks.
         let queues = models.iter().filter_map(|model| model.queue.get());
         if queues
@@ -418,7 +418,7 @@ impl EnsembleSimulation {
         if let Some(model) = left.next() {
             return Err(format!("{model:?} is never free"));
         }
-        for ensemble in &self.kitchen.ensembles {
+        for ensemble in &self.models.ensembles {
             let places = ensemble.model.ensemble.get().map(|own| own.places());
             if places.into_iter().flatten().any(|(taken, ..)| taken > 0) {
                 return Err("a place is never free".into());

@@ -14,7 +14,7 @@ use crate::rate::resources::{Resource, ResourceNeeds};
 pub(super) struct ReferenceLimits {
     policy: LimitPolicy,
     machine: RateLimiterState,
-    seats: BTreeMap<InstanceId, ReferenceInstance>,
+    instances: BTreeMap<InstanceId, ReferenceInstance>,
 }
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl ReferenceLimits {
         ReferenceLimits {
             policy,
             machine: RateLimiterState::new(capacities),
-            seats: BTreeMap::new(),
+            instances: BTreeMap::new(),
         }
     }
 
@@ -106,12 +106,12 @@ impl ReferenceLimits {
             LimitPolicy::Shares { .. } => random.one_of(&[1, 100, 1_000]),
             _ => random.below(4) as u32,
         };
-        let mut seats = vec![Vec::new(); setup.seat_counts.len()];
+        let mut instances = vec![Vec::new(); setup.instance_counts.len()];
         let mut turns = GrantedCores::new();
         if self.is_free() {
-            return Ok((seats, turns));
+            return Ok((instances, turns));
         }
-        for (core, count) in setup.seat_counts.iter().enumerate() {
+        for (core, count) in setup.instance_counts.iter().enumerate() {
             for _ in 0..*count {
                 let needs = self.needs(core, random);
                 let added = match self.policy {
@@ -119,18 +119,18 @@ impl ReferenceLimits {
                     _ => self.machine.add(needs.clone(), rank),
                 };
                 let (id, granted) = added.map_err(|unmet| unmet.to_string())?;
-                let seat = ReferenceInstance {
+                let instance = ReferenceInstance {
                     version,
                     core,
                     needs,
                     state: ReferenceState::Idle,
                 };
-                self.seats.insert(id, seat);
-                seats[core].push(id);
+                self.instances.insert(id, instance);
+                instances[core].push(id);
                 turns.extend(self.note(&granted, |_| true)?);
             }
         }
-        Ok((seats, turns))
+        Ok((instances, turns))
     }
 
     fn needs(&self, core: usize, random: &mut Random) -> ResourceNeeds {
@@ -153,7 +153,7 @@ impl ReferenceLimits {
     pub(super) fn wait(&mut self, id: InstanceId) -> Result<GrantedCores, RuleViolation> {
         self.change(id, ReferenceState::Idle, ReferenceState::BEGINS)?;
         let granted = self.machine.wait(id);
-        self.note(&granted, |seat| *seat == id)
+        self.note(&granted, |instance| *instance == id)
     }
 
     /// A running one is done; with `has_more` it waits again at once.
@@ -172,13 +172,13 @@ impl ReferenceLimits {
         let granted = self
             .machine
             .finish_at_cost(id, has_executed, has_more, cost);
-        self.note(&granted, |seat| *seat == id)
+        self.note(&granted, |instance| *instance == id)
     }
 
     /// An idle one goes.
     pub(super) fn remove(&mut self, id: InstanceId) -> Result<GrantedCores, RuleViolation> {
         self.change(id, ReferenceState::Idle, ReferenceState::Idle)?;
-        self.seats.remove(&id);
+        self.instances.remove(&id);
         let granted = self.machine.remove(id);
         self.note(&granted, |_| true)
     }
@@ -189,11 +189,11 @@ impl ReferenceLimits {
         from: ReferenceState,
         to: ReferenceState,
     ) -> Result<(), RuleViolation> {
-        let seat = self.seats.get_mut(&id).ok_or("no such seat")?;
-        if seat.state != from {
-            return Err(format!("seat {id} is {:?}, not {from:?}", seat.state));
+        let instance = self.instances.get_mut(&id).ok_or("no such seat")?;
+        if instance.state != from {
+            return Err(format!("seat {id} is {:?}, not {from:?}", instance.state));
         }
-        seat.state = to;
+        instance.state = to;
         Ok(())
     }
 
@@ -205,8 +205,8 @@ impl ReferenceLimits {
         is_new: impl Fn(&InstanceId) -> bool,
     ) -> Result<GrantedCores, RuleViolation> {
         let is_sharing = matches!(self.policy, LimitPolicy::Shares { .. });
-        for (id, seat) in &mut self.seats {
-            if let ReferenceState::Waiting { patience, .. } = &mut seat.state
+        for (id, instance) in &mut self.instances {
+            if let ReferenceState::Waiting { patience, .. } = &mut instance.state
                 && is_new(id)
             {
                 *patience = match is_sharing || granted.contains(id) {
@@ -217,20 +217,20 @@ impl ReferenceLimits {
         }
         let mut turns = GrantedCores::new();
         for id in granted {
-            let seat = self.seats.get_mut(id).ok_or("nobody gets a turn")?;
-            if !matches!(seat.state, ReferenceState::Waiting { .. }) {
-                return Err(format!("seat {id} gets a turn while {:?}", seat.state));
+            let instance = self.instances.get_mut(id).ok_or("nobody gets a turn")?;
+            if !matches!(instance.state, ReferenceState::Waiting { .. }) {
+                return Err(format!("seat {id} gets a turn while {:?}", instance.state));
             }
-            seat.state = ReferenceState::Running;
-            turns.push((seat.version, seat.core));
-            let taken = seat.needs.clone();
+            instance.state = ReferenceState::Running;
+            turns.push((instance.version, instance.core));
+            let taken = instance.needs.clone();
             for need in taken.keys() {
                 let (held, capacity) = (self.held(need), self.capacity(need));
                 if held > capacity {
                     return Err(format!("{held} of {capacity} {need:?} are taken"));
                 }
             }
-            for other in self.seats.values_mut() {
+            for other in self.instances.values_mut() {
                 if let ReferenceState::Waiting {
                     passed_count,
                     patience,
@@ -247,10 +247,12 @@ impl ReferenceLimits {
 
     fn held(&self, resource: &Resource) -> u64 {
         let running = self
-            .seats
+            .instances
             .values()
-            .filter(|seat| seat.state == ReferenceState::Running);
-        running.filter_map(|seat| seat.needs.get(resource)).sum()
+            .filter(|instance| instance.state == ReferenceState::Running);
+        running
+            .filter_map(|instance| instance.needs.get(resource))
+            .sum()
     }
 
     fn capacity(&self, resource: &Resource) -> u64 {
@@ -260,9 +262,9 @@ impl ReferenceLimits {
             LimitPolicy::Resources { given: Some(given) } => given,
             LimitPolicy::Resources { given: None } => {
                 let needs = self
-                    .seats
+                    .instances
                     .values()
-                    .filter_map(|seat| seat.needs.get(resource));
+                    .filter_map(|instance| instance.needs.get(resource));
                 needs.max().copied().unwrap_or(0)
             }
         }
@@ -270,22 +272,22 @@ impl ReferenceLimits {
 
     /// Nobody waits beside what it needs, but for such as was overtaken too often: what that needs is kept for it.
     pub(super) fn check(&self) -> Result<(), RuleViolation> {
-        for (id, seat) in &self.seats {
-            let ReferenceState::Waiting { .. } = seat.state else {
+        for (id, instance) in &self.instances {
+            let ReferenceState::Waiting { .. } = instance.state else {
                 continue;
             };
-            let has_room = seat
+            let has_room = instance
                 .needs
                 .iter()
                 .all(|(need, count)| self.held(need) + count <= self.capacity(need));
-            let gives_way = self.seats.values().any(|other| {
+            let gives_way = self.instances.values().any(|other| {
                 let passed = matches!(other.state, ReferenceState::Waiting { passed_count, .. } if passed_count >= OVERTAKEN_MAX);
-                passed && other.needs.keys().any(|need| seat.needs.contains_key(need))
+                passed && other.needs.keys().any(|need| instance.needs.contains_key(need))
             });
             if has_room && !gives_way {
                 return Err(format!(
                     "seat {id} waits for {:?}, which is free",
-                    seat.needs
+                    instance.needs
                 ));
             }
         }
@@ -300,7 +302,10 @@ impl ReferenceLimits {
         if !self.machine.is_at_rest() {
             return Err("somebody waits or runs at the end".into());
         }
-        let resources = self.seats.values().flat_map(|seat| seat.needs.keys());
+        let resources = self
+            .instances
+            .values()
+            .flat_map(|instance| instance.needs.keys());
         let all: ResourceNeeds = resources
             .map(|resource| (resource.clone(), self.capacity(resource)))
             .collect();

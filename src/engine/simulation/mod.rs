@@ -11,16 +11,16 @@ pub(crate) mod plain;
 pub(crate) mod random;
 pub(crate) mod shape;
 
-mod book;
-mod card;
 mod clients;
 mod cores;
 mod ensembles;
-mod kitchen;
 mod limits;
+mod models;
+mod reference;
+mod request;
 mod rules;
 mod setup;
-mod story;
+mod trace;
 mod version;
 mod world;
 
@@ -28,12 +28,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ensembles::EnsembleSimulation;
-use story::SeedTrace;
+use trace::SeedTrace;
 use world::Simulation;
 
 /// A rule that did not hold.
 type RuleViolation = String;
-type HeldBatch = Result<(), RuleViolation>;
+type RuleResult = Result<(), RuleViolation>;
 
 /// Each seed has so many events at least: fewer would be seeds in which hardly anything happens.
 const EVENT_COUNT_MIN: u64 = 200;
@@ -52,20 +52,20 @@ const LIVES: [(&str, RunSeed); 2] = [
     ("ensembles", live_ensembles),
 ];
 
-fn live_schedulers(seed: u64, story: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
-    let mut world = Simulation::new(seed, story);
+fn live_schedulers(seed: u64, trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+    let mut world = Simulation::new(seed, trace);
     let held = caught(|| world.live());
-    (held.map(|()| world.event_count), world.story)
+    (held.map(|()| world.event_count), world.trace)
 }
 
-fn live_ensembles(seed: u64, mut story: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
+fn live_ensembles(seed: u64, mut trace: SeedTrace) -> (Result<u64, RuleViolation>, SeedTrace) {
     let mut world = EnsembleSimulation::new(seed);
-    let held = caught(|| world.live(&mut story));
-    (held.map(|()| world.event_count), story)
+    let held = caught(|| world.live(&mut trace));
+    (held.map(|()| world.event_count), trace)
 }
 
 /// A panic breaks a rule, too.
-fn caught(live: impl FnOnce() -> HeldBatch) -> HeldBatch {
+fn caught(live: impl FnOnce() -> RuleResult) -> RuleResult {
     catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -101,8 +101,8 @@ fn run(seeds: std::ops::Range<u64>) -> Result<[u64; 2], String> {
         return Ok(event_counts.map(AtomicU64::into_inner));
     }
     for (name, live) in LIVES {
-        if let (Err(breach), story) = live(seed, SeedTrace::told()) {
-            return Err(format!("{story}seed {seed} of {name}: {breach}"));
+        if let (Err(breach), trace) = live(seed, SeedTrace::told()) {
+            return Err(format!("{trace}seed {seed} of {name}: {breach}"));
         }
     }
     Err(format!("seed {seed} does not end the same way each time"))
@@ -118,13 +118,13 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 fn every_rule_holds_in_every_seed() {
     for seed in KEPT {
-        run(*seed..seed + 1).unwrap_or_else(|story| panic!("{story}"));
+        run(*seed..seed + 1).unwrap_or_else(|trace| panic!("{trace}"));
     }
     let first = number("CONCH_FIRST_SEED", 0);
     let count = number("CONCH_SEEDS", SLICE);
     let started = std::time::Instant::now();
     let seeds = first..first.saturating_add(count);
-    let event_counts = run(seeds).unwrap_or_else(|story| panic!("{story}"));
+    let event_counts = run(seeds).unwrap_or_else(|trace| panic!("{trace}"));
     println!(
         "{count} seeds in {:.1?}: every rule holds",
         started.elapsed()

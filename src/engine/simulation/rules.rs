@@ -2,15 +2,15 @@
 
 use conch_sync::PollState;
 
-use super::HeldBatch;
-use super::card::SimulatedOwned;
+use super::RuleResult;
+use super::request::SimulatedOwned;
 use super::version::ReferenceModel;
 use super::world::Simulation;
 use crate::scheduler::Scheduler;
 
 impl Simulation {
     /// After every event.
-    pub(super) fn check(&mut self) -> HeldBatch {
+    pub(super) fn check(&mut self) -> RuleResult {
         self.check_deliveries()?;
         self.limits.check()?;
         for index in 0..self.versions.len() {
@@ -20,15 +20,15 @@ impl Simulation {
     }
 
     /// Whoever may execute does: with an idle core and nobody about to look there is no batch to be had, and nobody's timeout has passed.
-    fn check_rest(&mut self, index: usize) -> HeldBatch {
+    fn check_rest(&mut self, index: usize) -> RuleResult {
         let version = &self.versions[index];
         if version.model.is_empty() || !version.is_quiet() {
             return Ok(());
         }
-        if let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(book)) =
+        if let (Scheduler::Sequence(sequence), ReferenceModel::Sequences(reference)) =
             (&version.scheduler, &version.model)
         {
-            return book.check_backlog(sequence, self.now_ns);
+            return reference.check_backlog(sequence, self.now_ns);
         }
         // What is due just now may be next on the agenda.
         let before_ns = self.now_ns - 1;
@@ -47,7 +47,7 @@ impl Simulation {
     }
 
     /// A batch has no more rows than may be.
-    pub(super) fn check_batch(&self, index: usize, batch: &[SimulatedOwned]) -> HeldBatch {
+    pub(super) fn check_batch(&self, index: usize, batch: &[SimulatedOwned]) -> RuleResult {
         let version = &self.versions[index];
         let rows = batch.iter().map(|live| live.shared().facts.batch_count);
         let rows: u32 = rows.sum();
@@ -58,7 +58,7 @@ impl Simulation {
         Ok(())
     }
 
-    pub(super) fn check_outlook(&self, index: usize, poll_state: PollState) -> HeldBatch {
+    pub(super) fn check_outlook(&self, index: usize, poll_state: PollState) -> RuleResult {
         let version = &self.versions[index];
         let is_wrong = match version.model.is_empty() {
             false => poll_state.is_empty,
@@ -75,7 +75,7 @@ impl Simulation {
     }
 
     /// Responses reach the receiver before the last one, the last one once, and under preserve-ordering in the order of batching.
-    fn check_deliveries(&mut self) -> HeldBatch {
+    fn check_deliveries(&mut self) -> RuleResult {
         for (number, is_final) in self.receiver.take() {
             let record = &mut self.requests[number];
             if record.is_final {
@@ -95,7 +95,7 @@ impl Simulation {
         Ok(())
     }
 
-    pub(super) fn check_end(&mut self) -> HeldBatch {
+    pub(super) fn check_end(&mut self) -> RuleResult {
         for (number, record) in self.requests.iter().enumerate() {
             if record.answer.is_none() {
                 return Err(format!("{number} is lost"));

@@ -12,7 +12,7 @@ pub(super) struct VersionSetup {
     pub(super) kind: SchedulerKind,
     pub(super) batch_size_max: u32,
     /// Instances of each core.
-    pub(super) seat_counts: Vec<usize>,
+    pub(super) instance_counts: Vec<usize>,
     /// How many shapes requests come in.
     pub(super) shape_count: u64,
     /// The longest an execution takes.
@@ -41,7 +41,7 @@ impl VersionSetup {
         VersionSetup {
             kind,
             batch_size_max,
-            seat_counts: (0..1 + random.below(3))
+            instance_counts: (0..1 + random.below(3))
                 .map(|_| random.one_of(&[1, 1, 1, 2]))
                 .collect(),
             shape_count: 1 + random.below(2),

@@ -17,17 +17,17 @@ pub(crate) type StepOutput<'a> = &'a dyn Fn(usize, &[String]) -> String;
 
 impl EnsembleShape {
     pub(crate) fn random(random: &mut Random) -> EnsembleShape {
-        let mut roll = |sides: usize| random.below(sides as u64) as usize;
-        let step_count = 1 + roll(7);
-        let decoupled = roll(step_count * 2);
+        let mut table = |sides: usize| random.below(sides as u64) as usize;
+        let step_count = 1 + table(7);
+        let decoupled = table(step_count * 2);
         // Tensors before and after the decoupled step do not meet.
         let (mut before, mut after) = (vec!["x".to_owned()], Vec::new());
         let mut reads: Vec<Vec<String>> = Vec::new();
         for step in 0..step_count {
-            let is_behind = step > decoupled && (after.len() > 1 || roll(2) > 0);
+            let is_behind = step > decoupled && (after.len() > 1 || table(2) > 0);
             let from = if is_behind { &mut after } else { &mut before };
-            let read = (0..=roll(2))
-                .map(|_| from[roll(from.len())].clone())
+            let read = (0..=table(2))
+                .map(|_| from[table(from.len())].clone())
                 .collect();
             reads.push(read);
             let to = match is_behind || step == decoupled {
@@ -42,7 +42,7 @@ impl EnsembleShape {
         } else {
             after
         };
-        let rotation = roll(outputs.len());
+        let rotation = table(outputs.len());
         outputs.rotate_left(rotation);
         let shape = EnsembleShape {
             reads,

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use conch_sync::{NEVER_NS, PollState};
 
-use super::book::ReferenceSequences;
-use super::card::{SimulatedHandle, SimulatedOwned};
 use super::plain::{ReferenceBatch, ReferenceBatcher};
+use super::reference::ReferenceSequences;
+use super::request::{SimulatedHandle, SimulatedOwned};
 use super::setup::{SchedulerKind, VersionSetup};
 use crate::order::ResponseOrder;
 use crate::rate::machine::InstanceId;
@@ -23,7 +23,7 @@ pub(super) struct SimulatedVersion {
     pub(super) inbox: Vec<SimulatedHandle>,
     pub(super) cores: Vec<SimulatedCore>,
     /// The seats of each core's instances; none where executions are not limited, nor once they are given back.
-    pub(super) seats: Vec<Vec<InstanceId>>,
+    pub(super) instances: Vec<Vec<InstanceId>>,
     /// What the scheduler left behind when it was last driven.
     pub(super) poll_state: PollState,
     pub(super) order: Option<Arc<ResponseOrder>>,
@@ -76,7 +76,7 @@ pub(super) enum ReferenceModel {
 }
 
 impl SimulatedVersion {
-    pub(super) fn new(setup: VersionSetup, seats: Vec<Vec<InstanceId>>) -> SimulatedVersion {
+    pub(super) fn new(setup: VersionSetup, instances: Vec<Vec<InstanceId>>) -> SimulatedVersion {
         let (scheduler, model) = match &setup.kind {
             SchedulerKind::Default => (
                 Scheduler::Fifo(Fifo::default()),
@@ -88,21 +88,21 @@ impl SimulatedVersion {
             ),
             SchedulerKind::Sequence(settings) => {
                 let sequence =
-                    SequenceBatcher::new(settings, setup.batch_size_max, &setup.seat_counts);
-                let book = ReferenceSequences::new(settings, setup.batch_size_max);
+                    SequenceBatcher::new(settings, setup.batch_size_max, &setup.instance_counts);
+                let reference = ReferenceSequences::new(settings, setup.batch_size_max);
                 (
                     Scheduler::Sequence(Box::new(sequence)),
-                    ReferenceModel::Sequences(Box::new(book)),
+                    ReferenceModel::Sequences(Box::new(reference)),
                 )
             }
         };
         SimulatedVersion {
             cores: setup
-                .seat_counts
+                .instance_counts
                 .iter()
                 .map(|_| SimulatedCore::default())
                 .collect(),
-            seats,
+            instances,
             poll_state: PollState {
                 is_ready: false,
                 deadline_ns: NEVER_NS,
@@ -132,9 +132,9 @@ impl SimulatedVersion {
     }
 
     /// The seat of the instance of `core` whose turn is next.
-    pub(super) fn seat(&self, core: usize) -> Option<InstanceId> {
-        let seats = self.seats.get(core)?;
-        seats.get(self.cores[core].instance).copied()
+    pub(super) fn instance(&self, core: usize) -> Option<InstanceId> {
+        let instances = self.instances.get(core)?;
+        instances.get(self.cores[core].instance).copied()
     }
 
     /// Whether a core that looked now would find something to do.
@@ -149,10 +149,10 @@ impl SimulatedVersion {
     }
 
     /// Whether a request lies in a queue.
-    pub(super) fn has(&self, ticket: &SimulatedHandle) -> bool {
+    pub(super) fn has(&self, handle: &SimulatedHandle) -> bool {
         let returned = self.cores.iter().flat_map(|core| &core.returned);
         let mut linked = self.inbox.iter().chain(returned);
-        linked.any(|other| Arc::ptr_eq(other, ticket))
+        linked.any(|other| Arc::ptr_eq(other, handle))
     }
 
     /// Nobody is about to look.
@@ -177,19 +177,19 @@ impl SimulatedVersion {
 }
 
 impl ReferenceModel {
-    pub(super) fn accept(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
-        if let ReferenceModel::Sequences(book) = self {
-            book.accept(ticket, now_ns);
+    pub(super) fn accept(&mut self, handle: &SimulatedHandle, now_ns: u64) {
+        if let ReferenceModel::Sequences(reference) = self {
+            reference.accept(handle, now_ns);
             return;
         }
         // Who was cancelled before the scheduler saw it never waits there.
-        if !ticket.is_queued() {
+        if !handle.is_queued() {
             return;
         }
-        let card = ticket.shared();
+        let request = handle.shared();
         match self {
-            ReferenceModel::Line(line) => line.push(card.number),
-            ReferenceModel::Dynamic(plain) => plain.accept(card.number, card.facts.clone()),
+            ReferenceModel::Line(line) => line.push(request.number),
+            ReferenceModel::Dynamic(plain) => plain.accept(request.number, request.facts.clone()),
             ReferenceModel::Sequences(_) => {}
         }
     }
@@ -232,7 +232,7 @@ impl ReferenceModel {
         match self {
             ReferenceModel::Line(line) => line.is_empty(),
             ReferenceModel::Dynamic(plain) => plain.is_empty(),
-            ReferenceModel::Sequences(book) => book.is_empty(),
+            ReferenceModel::Sequences(reference) => reference.is_empty(),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::card::{RecordingCompletion, SimulatedHandle};
 use super::limits::ReferenceLimits;
 use super::random::Random;
+use super::request::{RecordingCompletion, SimulatedHandle};
 use super::setup::VersionSetup;
-use super::story::SeedTrace;
+use super::trace::SeedTrace;
 use super::version::SimulatedVersion;
-use super::{EVENT_COUNT_MIN, HeldBatch};
+use super::{EVENT_COUNT_MIN, RuleResult};
 use crate::scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
 pub(super) struct Simulation {
@@ -26,7 +26,7 @@ pub(super) struct Simulation {
     pub(super) receiver: Arc<RecordingCompletion>,
     pub(super) limits: ReferenceLimits,
     pub(super) event_count: u64,
-    pub(super) story: SeedTrace,
+    pub(super) trace: SeedTrace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ pub(super) enum SimulatedEvent {
 pub(super) struct RequestRecord {
     pub(super) known: SimulatedHandle,
     /// Until it is answered.
-    pub(super) ticket: Option<SimulatedHandle>,
+    pub(super) handle: Option<SimulatedHandle>,
     pub(super) version: usize,
     pub(super) answer: Option<ExpectedAnswer>,
     pub(super) is_final: bool,
@@ -88,7 +88,7 @@ pub(super) enum ExpectedAnswer {
 }
 
 impl Simulation {
-    pub(super) fn new(seed: u64, story: SeedTrace) -> Simulation {
+    pub(super) fn new(seed: u64, trace: SeedTrace) -> Simulation {
         let mut random = Random(seed);
         let limits = ReferenceLimits::random(&mut random);
         Simulation {
@@ -102,12 +102,12 @@ impl Simulation {
             receiver: Arc::default(),
             limits,
             event_count: 0,
-            story,
+            trace,
         }
     }
 
     /// Lives through the seed.
-    pub(super) fn live(&mut self) -> HeldBatch {
+    pub(super) fn live(&mut self) -> RuleResult {
         // Models only meet where executions are limited.
         let model_count = match self.limits.is_free() {
             true => 1,
@@ -139,7 +139,7 @@ impl Simulation {
         for index in std::mem::take(&mut self.current) {
             self.versions[index].is_retired = true;
         }
-        self.story
+        self.trace
             .tell(self.now_ns, || "nothing comes any more".into());
         self.drain()?;
         for index in 0..self.versions.len() {
@@ -149,7 +149,7 @@ impl Simulation {
         self.check_end()
     }
 
-    fn drain(&mut self) -> HeldBatch {
+    fn drain(&mut self) -> RuleResult {
         while let Some(Reverse((at_ns, _, _))) = self.agenda.peek() {
             self.pass_until(*at_ns)?;
         }
@@ -157,7 +157,7 @@ impl Simulation {
     }
 
     /// When every sequence is over, all slots are free: as many new ones as there are slots begin at once.
-    fn muster(&mut self, index: usize) -> HeldBatch {
+    fn muster(&mut self, index: usize) -> RuleResult {
         let version = &self.versions[index];
         let setup = &version.setup;
         let Some(settings) = setup.sequences() else {
@@ -167,9 +167,9 @@ impl Simulation {
         if setup.execution_us_max > 20 || settings.idle_us < MUSTER_US {
             return Ok(());
         }
-        let seat_count: usize = setup.seat_counts.iter().sum();
+        let instance_count: usize = setup.instance_counts.iter().sum();
         let first = self.requests.len();
-        for number in 0..seat_count as u64 * u64::from(settings.slot_count) {
+        for number in 0..instance_count as u64 * u64::from(settings.slot_count) {
             let key = SequenceKey::Unsigned(MUSTER_ID + number);
             let facts = SchedulingParams {
                 batch_count: 1,
@@ -179,7 +179,7 @@ impl Simulation {
             self.admit(index, facts, Some(SequenceContext::new(key, true, false)));
         }
         let numbers = first..self.requests.len();
-        self.story.tell(self.now_ns, || {
+        self.trace.tell(self.now_ns, || {
             format!("{numbers:?} start sequences, one in each slot")
         });
         for number in numbers.clone() {
@@ -201,7 +201,7 @@ impl Simulation {
     }
 
     /// What is on the agenda until `end_ns` happens.
-    fn pass_until(&mut self, end_ns: u64) -> HeldBatch {
+    fn pass_until(&mut self, end_ns: u64) -> RuleResult {
         while let Some(Reverse((at_ns, _, event))) = self.agenda.peek().copied()
             && at_ns <= end_ns
         {
@@ -232,13 +232,13 @@ impl Simulation {
     }
 
     /// One model more.
-    fn load(&mut self) -> HeldBatch {
+    fn load(&mut self) -> RuleResult {
         self.current.push(self.versions.len());
         self.install()
     }
 
     /// A new version takes the place of a model's current one, which finishes what it has.
-    fn reload(&mut self) -> HeldBatch {
+    fn reload(&mut self) -> RuleResult {
         self.event_count += 1;
         let model = self.random.below(self.current.len() as u64) as usize;
         let before = std::mem::replace(&mut self.current[model], self.versions.len());
@@ -247,14 +247,14 @@ impl Simulation {
         self.part_with_retired()
     }
 
-    fn install(&mut self) -> HeldBatch {
+    fn install(&mut self) -> RuleResult {
         let setup = VersionSetup::random(&mut self.random);
         let index = self.versions.len();
-        let (seats, turns) = self.limits.add(index, &setup, &mut self.random)?;
-        self.story.tell(self.now_ns, || {
-            format!("version {index} is {setup:?}, its seats are {seats:?}")
+        let (instances, turns) = self.limits.add(index, &setup, &mut self.random)?;
+        self.trace.tell(self.now_ns, || {
+            format!("version {index} is {setup:?}, its seats are {instances:?}")
         });
-        self.versions.push(SimulatedVersion::new(setup, seats));
+        self.versions.push(SimulatedVersion::new(setup, instances));
         self.announce(turns);
         Ok(())
     }

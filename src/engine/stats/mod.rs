@@ -64,11 +64,11 @@ impl Statistics {
     pub fn report_request(
         &self,
         success: bool,
-        stamps: &Timestamps,
+        timestamps: &Timestamps,
         batch_size: u64,
         span: &ExecutionSpan,
     ) {
-        let request_ns = monotonic_ns().saturating_sub(stamps.request_start_ns);
+        let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
         if !success {
             return self.report_failure(FailureReason::Backend, request_ns);
         }
@@ -77,7 +77,7 @@ impl Statistics {
             fields.add(CellField::SuccessNs, request_ns);
             fields.add(
                 CellField::QueueNs,
-                span.exec_start_ns.saturating_sub(stamps.queue_start_ns),
+                span.exec_start_ns.saturating_sub(timestamps.queue_start_ns),
             );
             fields.add(CellField::InputNs, span.input_ns());
             fields.add(CellField::InferNs, span.infer_ns());
@@ -101,14 +101,14 @@ impl Statistics {
     }
 
     /// Counts one request answered from the response cache: it is neither an inference nor an execution.
-    pub fn report_cache_hit(&self, stamps: &Timestamps, lookup_start_ns: u64, lookup_ns: u64) {
-        let request_ns = monotonic_ns().saturating_sub(stamps.request_start_ns);
+    pub fn report_cache_hit(&self, timestamps: &Timestamps, lookup_start_ns: u64, lookup_ns: u64) {
+        let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
         self.cell().update(|fields| {
             fields.add(CellField::Success, 1);
             fields.add(CellField::SuccessNs, request_ns);
             fields.add(
                 CellField::QueueNs,
-                lookup_start_ns.saturating_sub(stamps.queue_start_ns),
+                lookup_start_ns.saturating_sub(timestamps.queue_start_ns),
             );
             fields.add(CellField::CacheHit, 1);
             fields.add(CellField::CacheHitNs, lookup_ns);

@@ -11,7 +11,7 @@ const SPAN: ExecutionSpan = ExecutionSpan {
     exec_end_ns: 1_111,
 };
 
-fn stamps() -> Timestamps {
+fn timestamps() -> Timestamps {
     Timestamps {
         request_start_ns: 100,
         queue_start_ns: 900,
@@ -22,8 +22,8 @@ fn stamps() -> Timestamps {
 #[test]
 fn every_report_reaches_its_fields() {
     let statistics = Statistics::new(1, 4);
-    statistics.report_request(true, &stamps(), 3, &SPAN);
-    statistics.report_request(false, &stamps(), 1, &SPAN);
+    statistics.report_request(true, &timestamps(), 3, &SPAN);
+    statistics.report_request(false, &timestamps(), 1, &SPAN);
     statistics.report_failure(FailureReason::Rejected, 7);
     statistics.report_failure(FailureReason::Canceled, 0);
     statistics.report_failure(FailureReason::Other, 0);
@@ -32,7 +32,7 @@ fn every_report_reaches_its_fields() {
     statistics.report_batch(4, &SPAN);
     statistics.report_batch(1_000_000, &SPAN);
     statistics.report_batch(0, &SPAN);
-    statistics.report_cache_hit(&stamps(), 950, 25);
+    statistics.report_cache_hit(&timestamps(), 950, 25);
     statistics.report_cache_miss(40);
     let totals = statistics.totals();
     assert_eq!((totals.inference_count, totals.execution_count), (3, 5));
@@ -119,7 +119,7 @@ fn stages_out_of_order_count_as_nothing() {
         true,
         &Timestamps {
             queue_start_ns: 600,
-            ..stamps()
+            ..timestamps()
         },
         0,
         &span,
@@ -313,7 +313,7 @@ fn reads_are_never_torn() {
                 scope.spawn(|| {
                     for round in 0..ROUNDS {
                         statistics.add_pending();
-                        statistics.report_request(true, &stamps(), 3, &SPAN);
+                        statistics.report_request(true, &timestamps(), 3, &SPAN);
                         statistics.report_failure(FailureReason::Rejected, 7);
                         // Sizes with a row, and one without.
                         statistics.report_batch(1 + round % 3, &SPAN);

@@ -66,8 +66,8 @@ pub(super) struct DeliveryOutbox {
 
 impl EmbeddedRequest {
     /// The embedder's inference behind an asker, if it is one.
-    pub(crate) fn of(asker: &dyn RequestObserver) -> Option<&EmbeddedRequest> {
-        let any: &dyn Any = asker;
+    pub(crate) fn of(observer: &dyn RequestObserver) -> Option<&EmbeddedRequest> {
+        let any: &dyn Any = observer;
         any.downcast_ref()
     }
 

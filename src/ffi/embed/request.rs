@@ -13,7 +13,7 @@ use conch_config::{DataType, Scheduling};
 use conch_engine::admit::RequestIdPrefix;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::demand::LoadOutcome;
-use conch_engine::timekeeper::TimerThread;
+use conch_engine::timer_thread::TimerThread;
 use conch_engine::trace::Trace;
 use conch_engine::{
     Code, Completion, CorrelationId, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
@@ -69,8 +69,8 @@ pub(crate) enum CorrelationText {
 /// One inference of a request.
 struct RequestRun {
     asked: Weak<EmbeddedRequest>,
-    ticket: WeakRequestHandle,
-    timekeeper: Arc<TimerThread>,
+    handle: WeakRequestHandle,
+    timer_thread: Arc<TimerThread>,
     is_cancelled: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ struct RequestRun {
 /// so no reference to it may be an argument of the call.
 pub(crate) struct Submission {
     model: Arc<ModelVersion>,
-    ticket: RequestHandle,
+    handle: RequestHandle,
 }
 
 impl Submission {
@@ -87,7 +87,7 @@ impl Submission {
     /// # Errors
     /// Why the model takes no request.
     pub(crate) fn submit(self) -> Result<(), Error> {
-        self.model.submit(self.ticket)
+        self.model.submit(self.handle)
     }
 }
 
@@ -298,8 +298,8 @@ impl InferenceRequest {
             )
         })?;
         run.is_cancelled.store(true, Ordering::Relaxed);
-        if let Some(ticket) = run.ticket.upgrade() {
-            conch_engine::cancel(&ticket, &run.timekeeper);
+        if let Some(handle) = run.handle.upgrade() {
+            conch_engine::cancel(&handle, &run.timer_thread);
         }
         Ok(())
     }
@@ -342,8 +342,8 @@ impl InferenceRequest {
         let (allocator, respond) = self.respond.clone().ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
         let carried = unsafe { CarriedTrace::take(trace) };
-        let reservation = self.reserve(server)?;
-        let model = Arc::clone(&reservation);
+        let permit = self.reserve(server)?;
+        let model = Arc::clone(&permit);
         if let Some(carried) = &carried {
             carried.trace().begin(&model, &self.id);
         }
@@ -363,7 +363,7 @@ impl InferenceRequest {
             is_released: AtomicBool::new(false),
             outbox: Mutex::default(),
         });
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: monotonic_ns(),
             ..Timestamps::default()
         };
@@ -371,10 +371,10 @@ impl InferenceRequest {
         let admitted = self
             .draft(Arc::clone(&asked) as Arc<dyn RequestObserver>)
             .and_then(|draft| {
-                conch_engine::admit::admit_reserved(reservation, draft, &completion, 0, stamps)
+                conch_engine::admit::admit_reserved(permit, draft, &completion, 0, timestamps)
             });
-        let ticket = match admitted {
-            Ok(ticket) => ticket,
+        let handle = match admitted {
+            Ok(handle) => handle,
             Err(error) => {
                 if let Some(carried) = carried.filter(|_| error.code != Code::Unavailable) {
                     carried.give_back();
@@ -384,41 +384,41 @@ impl InferenceRequest {
         };
         *self.run() = Some(Arc::new(RequestRun {
             asked: Arc::downgrade(&asked),
-            ticket: Arc::downgrade(&ticket),
-            timekeeper: Arc::clone(server.timekeeper()),
+            handle: Arc::downgrade(&handle),
+            timer_thread: Arc::clone(server.timer_thread()),
             is_cancelled: AtomicBool::new(false),
         }));
-        Ok(Submission { model, ticket })
+        Ok(Submission { model, handle })
     }
 
     /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
     fn reserve(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
-        let Some(gate) = server.gate() else {
+        let Some(admission) = server.admission() else {
             return self.reserve_place(server);
         };
-        let pass = gate.enter(&self.model, &self.id.to_string_lossy(), None)?;
-        let mut reservation = self.reserve_place(server)?;
-        reservation.carry(pass);
-        Ok(reservation)
+        let pass = admission.enter(&self.model, &self.id.to_string_lossy(), None)?;
+        let mut permit = self.reserve_place(server)?;
+        permit.carry(pass);
+        Ok(permit)
     }
 
     fn reserve_place(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
         let sequence = self.sequence();
         let place = |model| InFlightPermit::of_sequence(model, self.version, &sequence, self.flags);
         let refusal = match place(&self.model) {
-            Ok(reservation) => return Ok(reservation),
+            Ok(permit) => return Ok(permit),
             Err(refusal) => refusal,
         };
         if refusal == Rejected::Retired {
             let snapshot = server.registry().snapshot();
             let successor = snapshot.find(&self.model.name, self.version);
-            if let Some(reservation) = successor.ok().and_then(|model| place(model).ok()) {
-                return Ok(reservation);
+            if let Some(permit) = successor.ok().and_then(|model| place(model).ok()) {
+                return Ok(permit);
             }
             if let Some(demand) = server.demand() {
                 // It has made room since this request was made.
-                match demand.summon(server, &self.model.name, self.version)? {
-                    LoadOutcome::Here(Some(reservation)) => return Ok(reservation),
+                match demand.ensure_loaded(server, &self.model.name, self.version)? {
+                    LoadOutcome::Here(Some(permit)) => return Ok(permit),
                     LoadOutcome::Here(None) => {}
                     LoadOutcome::Coming(_) => return Err(OnDemand::later(&self.model.name)),
                 }
@@ -441,7 +441,7 @@ impl InferenceRequest {
         }
     }
 
-    fn draft(&self, asker: Arc<dyn RequestObserver>) -> Result<Draft<'_>, Error> {
+    fn draft(&self, observer: Arc<dyn RequestObserver>) -> Result<Draft<'_>, Error> {
         let mut draft = Draft {
             id: self.id.to_str().unwrap_or_default(),
             correlation_id: self.sequence(),
@@ -451,7 +451,7 @@ impl InferenceRequest {
             parameters: self.parameters.clone(),
             requested_outputs: self.requested_outputs.iter().map(String::as_str).collect(),
             is_raw: self.raw_input.is_some(),
-            asker: Some(asker),
+            observer: Some(observer),
             ..Draft::default()
         };
         for input in &self.inputs {
@@ -543,8 +543,8 @@ impl RequestRun {
 
     /// Upstream's word for how far it is.
     fn state(&self) -> &'static str {
-        match self.ticket.upgrade() {
-            Some(ticket) if ticket.is_queued() => "PENDING",
+        match self.handle.upgrade() {
+            Some(handle) if handle.is_queued() => "PENDING",
             _ => "EXECUTING",
         }
     }

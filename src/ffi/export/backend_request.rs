@@ -11,25 +11,25 @@ use crate::boundary::{as_handle, borrow, release, text, write};
 use crate::host::{BackendInput, BackendRequest};
 
 /// How upstream begins messages about a request: with its id, if it has one.
-fn prefix(loan: &BackendRequest) -> String {
-    match loan.origin() {
+fn prefix(request: &BackendRequest) -> String {
+    match request.origin() {
         Ok(origin) if !origin.id.is_empty() => format!("[request id: {}] ", origin.id),
         _ => String::from("[request id: <id_unknown>] "),
     }
 }
 
-fn out_of_bounds(loan: &BackendRequest, index: u32, count: usize, parts: &str) -> Error {
+fn out_of_bounds(request: &BackendRequest, index: u32, count: usize, parts: &str) -> Error {
     Error::invalid(format!(
         "{}out of bounds index {index}: request has {count} {parts}",
-        prefix(loan)
+        prefix(request)
     ))
 }
 
-fn input_at(loan: &BackendRequest, index: u32) -> Result<&BackendInput, Error> {
+fn input_at(request: &BackendRequest, index: u32) -> Result<&BackendInput, Error> {
     let input = usize::try_from(index)
         .ok()
-        .and_then(|index| loan.inputs().get(index));
-    input.ok_or_else(|| out_of_bounds(loan, index, loan.inputs().len(), "inputs"))
+        .and_then(|index| request.inputs().get(index));
+    input.ok_or_else(|| out_of_bounds(request, index, request.inputs().len(), "inputs"))
 }
 
 export! {
@@ -42,20 +42,20 @@ export! {
     }
 
     fn TRITONBACKEND_RequestCorrelationId(request: *mut abi::TRITONBACKEND_Request, id: *mut u64) {
-        let loan = borrow(request)?;
-        match loan.request()?.correlation_id {
+        let request = borrow(request)?;
+        match request.request()?.correlation_id {
             CorrelationId::Unsigned(number) => write(id, number),
             CorrelationId::Text(_) => {
-                Err(Error::invalid(format!("{}correlation ID in request is not an unsigned int", prefix(loan))))
+                Err(Error::invalid(format!("{}correlation ID in request is not an unsigned int", prefix(request))))
             }
         }
     }
 
     fn TRITONBACKEND_RequestCorrelationIdString(request: *mut abi::TRITONBACKEND_Request, id: *mut *const c_char) {
-        let loan = borrow(request)?;
-        match loan.correlation_text()? {
+        let request = borrow(request)?;
+        match request.correlation_text()? {
             Some(address) => write(id, address),
-            None => Err(Error::invalid(format!("{}correlation ID in request is not a string", prefix(loan)))),
+            None => Err(Error::invalid(format!("{}correlation ID in request is not a string", prefix(request)))),
         }
     }
 
@@ -95,10 +95,10 @@ export! {
         request: *mut abi::TRITONBACKEND_Request, name: *const c_char, input: *mut *mut abi::TRITONBACKEND_Input,
     ) {
         write(input, std::ptr::null_mut())?;
-        let loan = borrow(request)?;
+        let request = borrow(request)?;
         let name = text(name, "name")?;
-        let found = loan.inputs().iter().find(|lent| &*lent.input().name == name);
-        let found = found.ok_or_else(|| Error::invalid(format!("{}unknown request input name {name}", prefix(loan))))?;
+        let found = request.inputs().iter().find(|input| &*input.input().name == name);
+        let found = found.ok_or_else(|| Error::invalid(format!("{}unknown request input name {name}", prefix(request))))?;
         write(input, as_handle(found))
     }
 
@@ -109,12 +109,12 @@ export! {
     }
 
     fn TRITONBACKEND_RequestOutputCount(request: *mut abi::TRITONBACKEND_Request, count: *mut u32) {
-        let loan = borrow(request)?;
-        let request = loan.request()?;
+        let handle = borrow(request)?;
+        let request = handle.request()?;
         // Asking for none is asking for all, but for who only fills a place.
         let outputs = match request.requested_outputs.len() {
-            0 if request.is_filler => 0,
-            0 => loan.facts()?.output_count(),
+            0 if request.is_null => 0,
+            0 => handle.facts()?.output_count(),
             some => some,
         };
         write(count, super::count(outputs)?)
@@ -124,12 +124,12 @@ export! {
         request: *mut abi::TRITONBACKEND_Request, index: u32, output_name: *mut *const c_char,
     ) {
         write(output_name, std::ptr::null())?;
-        let loan = borrow(request)?;
-        let facts = loan.facts()?;
-        let request = loan.request()?;
+        let handle = borrow(request)?;
+        let facts = handle.facts()?;
+        let request = handle.request()?;
         let requested = &request.requested_outputs;
         let position = usize::try_from(index).ok();
-        let (count, output) = if request.is_filler {
+        let (count, output) = if request.is_null {
             (0, None)
         } else if requested.is_empty() {
             (facts.output_count(), position.and_then(|rank| facts.output_at_rank(rank)))
@@ -137,7 +137,7 @@ export! {
             (requested.len(), position.and_then(|position| requested.get(position)).map(|output| usize::from(*output)))
         };
         let name = output.and_then(|output| facts.output_name(output));
-        let name = name.ok_or_else(|| out_of_bounds(loan, index, count, "requested outputs"))?;
+        let name = name.ok_or_else(|| out_of_bounds(handle, index, count, "requested outputs"))?;
         write(output_name, name.as_ptr())
     }
 
@@ -145,12 +145,12 @@ export! {
         request: *mut abi::TRITONBACKEND_Request, name: *const c_char, byte_size: *mut usize,
         memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
-        let loan = borrow(request)?;
-        loan.request()?;
-        if let Some(asked) = loan.asked() {
+        let request = borrow(request)?;
+        request.request()?;
+        if let Some(asked) = request.asked() {
             let answer = asked.allocator().query(name, byte_size, memory_type, memory_type_id);
             return answer.unwrap_or_else(|| {
-                Err(Error::unavailable(format!("{}Output properties are not available", prefix(loan))))
+                Err(Error::unavailable(format!("{}Output properties are not available", prefix(request))))
             });
         }
         // As upstream's frontends: all buffers lie in host memory, and the size that the backend has in mind stays as it is.
@@ -159,11 +159,11 @@ export! {
     }
 
     fn TRITONBACKEND_RequestRelease(request: *mut abi::TRITONBACKEND_Request, release_flags: u32) {
-        let loan = borrow(request)?;
+        let borrowed = borrow(request)?;
         if release_flags & abi::TRITONSERVER_REQUEST_RELEASE_RESCHEDULE == 0 {
-            loan.release()?;
-        } else if loan.facts()?.is_iterative {
-            loan.reschedule()?;
+            borrowed.release()?;
+        } else if borrowed.facts()?.is_iterative {
+            borrowed.reschedule()?;
         } else {
             return Err(Error::invalid(
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
@@ -177,9 +177,9 @@ export! {
     fn TRITONBACKEND_RequestTrace(
         request: *mut abi::TRITONBACKEND_Request, trace: *mut *mut abi::TRITONSERVER_InferenceTrace,
     ) {
-        let loan = borrow(request)?;
-        loan.request()?;
+        let request = borrow(request)?;
+        request.request()?;
         // Null if the request is not traced.
-        write(trace, loan.trace_handle())
+        write(trace, request.trace_handle())
     }
 }

@@ -19,13 +19,13 @@ use crate::host::{
 /// `request` is null or live.
 unsafe fn share(request: *mut abi::TRITONBACKEND_Request) -> Result<Arc<BackendRequest>, Error> {
     // SAFETY: by this function's contract.
-    let loan: NonNull<BackendRequest> = NonNull::from(unsafe { borrow(request) }?);
+    let request: NonNull<BackendRequest> = NonNull::from(unsafe { borrow(request) }?);
     // SAFETY: just borrowed from a live handle.
-    unsafe { loan.as_ref() }.check_owned()?;
+    unsafe { request.as_ref() }.check_owned()?;
     // SAFETY: handles of requests come from `Arc::into_raw`, and a live one still owns its count.
     unsafe {
-        Arc::increment_strong_count(loan.as_ptr());
-        Ok(Arc::from_raw(loan.as_ptr()))
+        Arc::increment_strong_count(request.as_ptr());
+        Ok(Arc::from_raw(request.as_ptr()))
     }
 }
 
@@ -64,7 +64,7 @@ export! {
     fn TRITONBACKEND_ResponseFactoryIsCancelled(
         factory: *mut abi::TRITONBACKEND_ResponseFactory, is_cancelled: *mut bool,
     ) {
-        write(is_cancelled, borrow(factory)?.sender.loan().is_cancelled()?)
+        write(is_cancelled, borrow(factory)?.sender.request().is_cancelled()?)
     }
 
     fn TRITONBACKEND_ResponseFactorySendFlags(factory: *mut abi::TRITONBACKEND_ResponseFactory, send_flags: u32) {

@@ -22,7 +22,7 @@ handles! {
 pub(crate) struct BackendResponseStatistics {
     tag: HandleTag<abi::TRITONBACKEND_ModelInstanceResponseStatistics>,
     version: Option<Arc<ModelVersion>>,
-    loan: Option<Arc<BackendRequest>>,
+    request: Option<Arc<BackendRequest>>,
     start_ns: u64,
     output_start_ns: u64,
     end_ns: u64,
@@ -93,21 +93,21 @@ export! {
         exec_start_ns: u64, compute_start_ns: u64, compute_end_ns: u64, exec_end_ns: u64,
     ) {
         borrow(instance)?;
-        let loan = borrow(request)?;
-        let executed = loan.request()?;
-        if executed.is_filler {
-            loan.mark_reported();
+        let request = borrow(request)?;
+        let executed = request.request()?;
+        if executed.is_null {
+            request.mark_reported();
             return Ok(());
         }
         let span = ExecutionSpan { exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns };
-        executed.report_execution(&loan.origin()?.model, success, &span);
-        if let Some(trace) = loan.trace() {
+        executed.report_execution(&request.origin()?.model, success, &span);
+        if let Some(trace) = request.trace() {
             trace.reach(TraceActivity::ComputeStart, exec_start_ns);
             trace.reach(TraceActivity::ComputeInputEnd, compute_start_ns);
             trace.reach(TraceActivity::ComputeOutputStart, compute_end_ns);
             trace.reach(TraceActivity::ComputeEnd, exec_end_ns);
         }
-        loan.mark_reported();
+        request.mark_reported();
         Ok(())
     }
 
@@ -146,7 +146,7 @@ export! {
         response_statistics: *mut abi::TRITONBACKEND_ModelInstanceResponseStatistics,
         response_factory: *mut abi::TRITONBACKEND_ResponseFactory,
     ) {
-        borrow_mut(response_statistics)?.loan = Some(Arc::clone(borrow(response_factory)?.sender.loan()));
+        borrow_mut(response_statistics)?.request = Some(Arc::clone(borrow(response_factory)?.sender.request()));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ export! {
         let statistics = borrow(response_statistics)?;
         let missing = |part: &str| Error::invalid(format!("response statistics have no {part}"));
         let version = statistics.version.as_ref().ok_or_else(|| missing("model instance"))?;
-        let loan = statistics.loan.as_ref().ok_or_else(|| missing("response factory"))?;
-        version.statistics.report_response(loan.next_response_index(), statistics.report()).map_err(Error::internal)
+        let request = statistics.request.as_ref().ok_or_else(|| missing("response factory"))?;
+        version.statistics.report_response(request.next_response_index(), statistics.report()).map_err(Error::internal)
     }
 }

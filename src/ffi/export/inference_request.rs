@@ -57,7 +57,7 @@ fn find(
     version: Option<i64>,
 ) -> Result<Arc<ModelVersion>, Error> {
     if let Some(demand) = server.demand()
-        && let LoadOutcome::Coming(_) = demand.summon(server, name, version)?
+        && let LoadOutcome::Coming(_) = demand.ensure_loaded(server, name, version)?
     {
         return Err(OnDemand::later(name));
     }

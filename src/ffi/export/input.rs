@@ -23,19 +23,19 @@ struct PropertyTargets {
 /// # Safety
 /// The input's request is live; the targets are null or writable.
 unsafe fn properties(
-    lent: &BackendInput,
+    source: &BackendInput,
     policy: Option<&[ByteView]>,
     targets: PropertyTargets,
 ) -> Result<(), Error> {
     // SAFETY: by this function's contract.
     unsafe {
-        let input = lent.input();
+        let input = source.input();
         let byte_size = match policy {
             Some(chunks) => chunks.iter().map(|chunk| chunk.len() as u64).sum(),
             None => input.byte_size,
         };
         let chunks = policy.unwrap_or(&input.chunks);
-        write_optional(targets.name, lent.name());
+        write_optional(targets.name, source.name());
         write_optional(targets.datatype, input.data_type.number());
         write_optional(targets.shape, input.shape.as_ptr());
         write_optional(targets.dims_count, count(input.shape.len())?);
@@ -78,10 +78,10 @@ unsafe fn buffer_at(
 /// # Safety
 /// `host_policy_name` is null or ends with NUL.
 unsafe fn policy_chunks(
-    lent: &BackendInput,
+    source: &BackendInput,
     host_policy_name: *const c_char,
 ) -> Result<Option<&[ByteView]>, Error> {
-    let Some(extra) = lent.extra() else {
+    let Some(extra) = source.extra() else {
         return Ok(None);
     };
     // SAFETY: by this function's contract.
@@ -110,9 +110,9 @@ export! {
         datatype: *mut abi::TRITONSERVER_DataType, shape: *mut *const i64, dims_count: *mut u32, byte_size: *mut u64,
         buffer_count: *mut u32,
     ) {
-        let lent = borrow(input)?;
-        let policy = policy_chunks(lent, host_policy_name)?;
-        properties(lent, policy, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
+        let source = borrow(input)?;
+        let policy = policy_chunks(source, host_policy_name)?;
+        properties(source, policy, PropertyTargets { name, datatype, shape, dims_count, byte_size, buffer_count })
     }
 
     fn TRITONBACKEND_InputBuffer(
@@ -126,8 +126,8 @@ export! {
         input: *mut abi::TRITONBACKEND_Input, host_policy_name: *const c_char, index: u32, buffer: *mut *const c_void,
         buffer_byte_size: *mut u64, memory_type: *mut abi::TRITONSERVER_MemoryType, memory_type_id: *mut i64,
     ) {
-        let lent = borrow(input)?;
-        let chunks = policy_chunks(lent, host_policy_name)?.unwrap_or(&lent.input().chunks);
+        let source = borrow(input)?;
+        let chunks = policy_chunks(source, host_policy_name)?.unwrap_or(&source.input().chunks);
         buffer_at(chunks, index, buffer, buffer_byte_size, memory_type, memory_type_id)
     }
 
@@ -135,9 +135,9 @@ export! {
         input: *mut abi::TRITONBACKEND_Input, index: u32, buffer: *mut *const c_void,
         buffer_attributes: *mut *mut abi::TRITONSERVER_BufferAttributes,
     ) {
-        let lent = borrow(input)?;
+        let source = borrow(input)?;
         let chunk = usize::try_from(index).ok().and_then(|index| {
-            Some((lent.input().chunks.get(index)?.as_ptr(), as_handle(lent.attributes().get(index)?)))
+            Some((source.input().chunks.get(index)?.as_ptr(), as_handle(source.attributes().get(index)?)))
         });
         let (address, attributes) = chunk.unwrap_or((std::ptr::null(), std::ptr::null_mut()));
         write(buffer, address.cast())?;

@@ -13,7 +13,7 @@ use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Sha
 use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind};
 
 use super::facts::ModelFacts;
-use super::loan::ResponseSender;
+use super::request::ResponseSender;
 use crate::boundary::{HandleTag, c_string, handles};
 use crate::embed::{PlacedBuffer, RequestAllocator};
 use crate::objects::{BufferAttributes, BufferPlace};
@@ -102,11 +102,11 @@ impl BackendResponse {
     /// # Errors
     /// INVALID_ARG if the request's loan is over.
     pub(crate) fn begin(sender: ResponseSender) -> Result<Box<BackendResponse>, Error> {
-        sender.loan().facts()?;
-        if let Some(asked) = sender.loan().asked() {
+        sender.request().facts()?;
+        if let Some(asked) = sender.request().asked() {
             asked.allocator().start();
         }
-        if let Some(mut answer) = sender.loan().take_spare() {
+        if let Some(mut answer) = sender.request().take_spare() {
             answer.tag = HandleTag::new();
             answer.sender = Some(sender);
             return Ok(answer);
@@ -141,12 +141,12 @@ impl BackendResponse {
             Error::invalid(format!("output '{name}' has invalid data type {data_type}"))
         })?;
         let sender = self.sender.as_ref().ok_or_else(sent)?;
-        let facts = sender.loan().facts()?;
+        let facts = sender.request().facts()?;
         let (shared_name, c_name) = match facts.find_output(name) {
             Some((index, known)) => (Arc::clone(known), OutputName::Configured(index)),
             None => (Arc::from(name), OutputName::Other(c_string(name))),
         };
-        let origin = sender.loan().origin()?;
+        let origin = sender.request().origin()?;
         let place = self.output_count;
         let output = BackendOutput {
             tag: HandleTag::new(),
@@ -157,7 +157,10 @@ impl BackendResponse {
             shape: facts.output_shape(name, shape),
             buffer: None,
             attributes: BufferAttributes::default(),
-            allocator: sender.loan().asked().map(|asked| asked.allocator().clone()),
+            allocator: sender
+                .request()
+                .asked()
+                .map(|asked| asked.allocator().clone()),
             usage: origin.usage.clone(),
             budget: origin.budget.clone(),
             has_credits: origin.credits.is_some() && place < SMALL_OUTPUT_COUNT,
@@ -188,7 +191,7 @@ impl BackendResponse {
         let outcome = match error {
             Some(error) => Err(error),
             None => Ok(Response {
-                model: Arc::clone(&sender.loan().origin()?.model),
+                model: Arc::clone(&sender.request().origin()?.model),
                 outputs: self
                     .outputs
                     .iter_mut()
@@ -198,7 +201,7 @@ impl BackendResponse {
                 parameters,
             }),
         };
-        if let (Some(trace), Ok(response)) = (sender.loan().trace(), &outcome) {
+        if let (Some(trace), Ok(response)) = (sender.request().trace(), &outcome) {
             trace.show_outputs(TraceActivity::TensorBackendOutput, &response.outputs);
         }
         self.retire();

@@ -48,7 +48,7 @@ pub(crate) struct LoadedBackend {
     attributes: OnceLock<BackendAttributes>,
     is_finalized: AtomicBool,
     /// How many servers keep it open until they end.
-    keepers: AtomicUsize,
+    resources: AtomicUsize,
     entry_points: EntryPoints,
     /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because threads may hold its thread-locals.
     library: ManuallyDrop<Library>,
@@ -98,7 +98,7 @@ impl LoadedBackend {
             policy: AtomicU32::new(abi::TRITONBACKEND_EXECUTION_BLOCKING),
             attributes: OnceLock::new(),
             is_finalized: AtomicBool::new(false),
-            keepers: AtomicUsize::new(0),
+            resources: AtomicUsize::new(0),
             entry_points,
             library: ManuallyDrop::new(library),
             // Until it is initialised: a failure leaves nothing.
@@ -183,12 +183,12 @@ impl LoadedBackend {
 
     /// One more server keeps it open.
     pub(super) fn keep(&self) {
-        self.keepers.fetch_add(1, Ordering::Relaxed);
+        self.resources.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A server gives it up; true if it was the last one.
     pub(super) fn give_up(&self) -> bool {
-        self.keepers.fetch_sub(1, Ordering::AcqRel) == 1
+        self.resources.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn entry_points(&self) -> &EntryPoints {

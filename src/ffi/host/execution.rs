@@ -14,15 +14,11 @@ thread_local! {
 /// The batch that a thread is executing.
 struct CurrentBatch {
     instance: u64,
-    departures: *mut PendingResponses,
+    pending: *mut PendingResponses,
 }
 
 /// Runs `call` as the execution of a batch on `instance` (a number unique in the process).
-pub(crate) fn run<R>(
-    instance: u64,
-    departures: &mut PendingResponses,
-    call: impl FnOnce() -> R,
-) -> R {
+pub(crate) fn run<R>(instance: u64, pending: &mut PendingResponses, call: impl FnOnce() -> R) -> R {
     /// Restores the outer execution also if `call` panics.
     struct Restore(*mut CurrentBatch);
     impl Drop for Restore {
@@ -30,10 +26,7 @@ pub(crate) fn run<R>(
             CURRENT.set(self.0);
         }
     }
-    let mut execution = CurrentBatch {
-        instance,
-        departures,
-    };
+    let mut execution = CurrentBatch { instance, pending };
     let _restore = Restore(CURRENT.replace(&raw mut execution));
     call()
 }
@@ -54,8 +47,8 @@ pub(crate) fn depart(
     if !is_current(instance) {
         return Some(outcome);
     }
-    // SAFETY: as in `is_current`; `departures` is borrowed by `run` for as long, and used by no one else meanwhile.
-    let departures = unsafe { &mut *(*CURRENT.get()).departures };
-    departures.push(origin, outcome, is_final);
+    // SAFETY: as in `is_current`; `pending` is borrowed by `run` for as long, and used by no one else meanwhile.
+    let pending = unsafe { &mut *(*CURRENT.get()).pending };
+    pending.push(origin, outcome, is_final);
     None
 }

@@ -21,7 +21,7 @@ pub(crate) struct ModelFacts {
     /// Of the output buffers.
     pub(crate) owner: Owner,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) complaints: LogLimiter,
+    pub(crate) log_limiter: LogLimiter,
     inputs: TensorNames,
     outputs: TensorNames,
     /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
@@ -58,7 +58,7 @@ impl ModelFacts {
             pool,
             owner: Owner::new(),
             budget,
-            complaints: LogLimiter::default(),
+            log_limiter: LogLimiter::default(),
             inputs: names(&config.inputs),
             outputs: names(&config.outputs),
             output_ranks,

@@ -13,11 +13,11 @@ use conch_engine::clock::monotonic_ns;
 use conch_engine::{Batch, Error, Instance, InstanceSpec, PendingResponses, ReadinessCheck};
 use conch_log as log;
 
-use super::checkup::HookGuard;
+use super::child_processes::ChildProcesses;
 use super::execution;
-use super::loan::BackendRequest;
 use super::model::LoadedModel;
-use super::offspring::ChildProcesses;
+use super::readiness_check::HookGuard;
+use super::request::BackendRequest;
 use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::JsonMessage;
@@ -117,14 +117,14 @@ impl LoadedInstance {
 /// The engine's side of an instance, with what its batches reuse.
 pub(crate) struct InstanceHandle {
     /// First, so that it is dropped before the instance.
-    latch: Option<HookGuard>,
+    hook_guard: Option<HookGuard>,
     /// Where the backend has no hook.
-    offspring: Option<Arc<ChildProcesses>>,
+    child_processes: Option<Arc<ChildProcesses>>,
     /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that moves promises that nobody else uses what is in it.
     loaded: Arc<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
     spare: Vec<Arc<BackendRequest>>,
-    lent: Vec<Arc<BackendRequest>>,
+    source: Vec<Arc<BackendRequest>>,
     handles: RequestArray,
 }
 
@@ -179,17 +179,17 @@ impl InstanceHandle {
                 )
             }?;
         }
-        let latch = HookGuard::on(&loaded);
-        let offspring = match latch {
+        let hook_guard = HookGuard::on(&loaded);
+        let child_processes = match hook_guard {
             Some(_) => None,
             None => ChildProcesses::of_this_thread(&loaded.spec.name).map(Arc::new),
         };
         Ok(InstanceHandle {
-            latch,
-            offspring,
+            hook_guard,
+            child_processes,
             loaded,
             spare: Vec::new(),
-            lent: Vec::new(),
+            source: Vec::new(),
             handles: RequestArray::default(),
         })
     }
@@ -198,23 +198,23 @@ impl InstanceHandle {
     fn lend(&mut self, batch: &mut Batch) -> Result<(), Error> {
         let facts = self.loaded.model.facts()?;
         for live in batch.drain(..) {
-            let mut loan = self.spare.pop().unwrap_or_default();
-            let shell = Arc::get_mut(&mut loan).expect("a shell has one holder");
+            let mut request = self.spare.pop().unwrap_or_default();
+            let shell = Arc::get_mut(&mut request).expect("a shell has one holder");
             shell.lend(live, facts, self.loaded.number);
             self.handles
                 .0
-                .push(Arc::into_raw(Arc::clone(&loan)).cast_mut().cast());
-            self.lent.push(loan);
+                .push(Arc::into_raw(Arc::clone(&request)).cast_mut().cast());
+            self.source.push(request);
         }
         Ok(())
     }
 
     /// Keeps the shells of loans that came back.
     fn collect(&mut self) {
-        for mut loan in self.lent.drain(..) {
-            if let Some(shell) = Arc::get_mut(&mut loan) {
+        for mut request in self.source.drain(..) {
+            if let Some(shell) = Arc::get_mut(&mut request) {
                 shell.reset();
-                self.spare.push(loan);
+                self.spare.push(request);
             }
         }
         self.handles.0.clear();
@@ -222,10 +222,10 @@ impl InstanceHandle {
 }
 
 impl Instance for InstanceHandle {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         if let Err(error) = self.lend(batch) {
             for live in batch.drain(..) {
-                departures.push(live.shared(), Some(Err(error.clone())), true);
+                pending.push(live.shared(), Some(Err(error.clone())), true);
             }
             return;
         }
@@ -234,13 +234,13 @@ impl Instance for InstanceHandle {
         let handles = &mut self.handles.0;
         // Batches are bounded by max_batch_size, which is an i32 in the configuration.
         let count = u32::try_from(handles.len()).unwrap_or(u32::MAX);
-        let result = execution::run(self.loaded.number, departures, || {
+        let result = execution::run(self.loaded.number, pending, || {
             // SAFETY: this instance's entry point and handle, executed by this thread alone; each handle is live and owns an `Arc`.
             unsafe { guard::execute(function, instance, handles, count) }
         });
         if let Err(error) = result {
             if let Ok(facts) = self.loaded.model.facts() {
-                facts.complaints.tell(
+                facts.log_limiter.tell(
                     monotonic_ns(),
                     format_args!(
                         "backend '{}' failed to execute {count} requests (instance '{}'): {error}",
@@ -248,22 +248,23 @@ impl Instance for InstanceHandle {
                     ),
                 );
             }
-            for loan in &self.lent {
-                if loan.recall(&error, departures) {
+            for request in &self.source {
+                if request.recall(&error, pending) {
                     // SAFETY: the backend's `Arc`, made in `lend`; ownership of the handle returned with the error, once.
-                    unsafe { Arc::decrement_strong_count(Arc::as_ptr(loan)) };
+                    unsafe { Arc::decrement_strong_count(Arc::as_ptr(request)) };
                 }
             }
         }
         self.collect();
     }
 
-    fn checkup(&self) -> Option<Arc<dyn ReadinessCheck>> {
-        let offspring = || Some(Arc::clone(self.offspring.as_ref()?) as Arc<dyn ReadinessCheck>);
-        self.latch
+    fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
+        let child_processes =
+            || Some(Arc::clone(self.child_processes.as_ref()?) as Arc<dyn ReadinessCheck>);
+        self.hook_guard
             .as_ref()
-            .map(HookGuard::checkup)
-            .or_else(offspring)
+            .map(HookGuard::readiness_check)
+            .or_else(child_processes)
     }
 }
 

@@ -8,14 +8,14 @@ mod agent_model;
 mod answer;
 mod backend;
 mod cache;
-mod checkup;
+mod child_processes;
 mod execution;
 mod facts;
 mod instance;
 mod library;
-mod loan;
 mod model;
-mod offspring;
+mod readiness_check;
+mod request;
 mod search;
 mod server;
 mod shared;
@@ -33,10 +33,10 @@ use conch_memory::Budget;
 pub(crate) use answer::{BackendOutput, BackendResponse, ResponseFactory};
 pub(crate) use cache::CacheBuffer;
 pub use cache::cache_config;
-pub(crate) use loan::{
+pub(crate) use model::LoadedModel;
+pub(crate) use request::{
     BackendInput, BackendParameter, BackendParameterValue, BackendRequest, ResponseSender,
 };
-pub(crate) use model::LoadedModel;
 pub(crate) use server::ServerHandle;
 
 use agent::Agents;
@@ -87,7 +87,7 @@ impl Default for HostOptions {
 pub struct BackendLibraries {
     options: HostOptions,
     server: Arc<ServerHandle>,
-    shelf: Mutex<OpenedBackends>,
+    opened: Mutex<OpenedBackends>,
     /// Once it is opened.
     cache: Mutex<Option<cache::OpenedCache>>,
     agents: Agents,
@@ -124,7 +124,7 @@ impl BackendLibraries {
             agents: Agents::new(options.repoagent_directory.clone()),
             options,
             server,
-            shelf: Mutex::default(),
+            opened: Mutex::default(),
             cache: Mutex::default(),
         })
     }
@@ -180,8 +180,8 @@ impl BackendLibraries {
 
     /// Puts a backend on the shelf, unless it is there.
     fn note(&self, backend: &Arc<LoadedBackend>, closes: bool) {
-        let mut shelf = self.shelf();
-        shelf.open.retain(
+        let mut opened = self.opened();
+        opened.open.retain(
             |kept| !matches!(kept, KeepOpen::WhileUsed(backend) if backend.strong_count() == 0),
         );
         // Compared without a reference of our own, which might turn out to be the last.
@@ -189,10 +189,10 @@ impl BackendLibraries {
             KeepOpen::Always(known) => Arc::ptr_eq(known, backend),
             KeepOpen::WhileUsed(known) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(backend)),
         };
-        if shelf.open.iter().any(is_same) {
+        if opened.open.iter().any(is_same) {
             return;
         }
-        shelf.open.push(if closes {
+        opened.open.push(if closes {
             KeepOpen::WhileUsed(Arc::downgrade(backend))
         } else {
             backend.keep();
@@ -200,8 +200,8 @@ impl BackendLibraries {
         });
     }
 
-    fn shelf(&self) -> MutexGuard<'_, OpenedBackends> {
-        lock(&self.shelf)
+    fn opened(&self) -> MutexGuard<'_, OpenedBackends> {
+        lock(&self.opened)
     }
 }
 
@@ -254,7 +254,7 @@ impl BackendHost for BackendLibraries {
 
     fn list(&self) -> Vec<(String, String, String)> {
         let backends: Vec<_> = self
-            .shelf()
+            .opened()
             .open
             .iter()
             .filter_map(KeepOpen::backend)
@@ -305,9 +305,9 @@ impl BackendHost for BackendLibraries {
 
 impl BackendLibraries {
     fn finalize_backends(&self) {
-        let mut shelf = self.shelf();
-        let open = std::mem::take(&mut shelf.open);
-        drop(shelf);
+        let mut opened = self.opened();
+        let open = std::mem::take(&mut opened.open);
+        drop(opened);
         for kept in open.into_iter().rev() {
             let KeepOpen::Always(backend) = kept else {
                 continue;

@@ -15,8 +15,8 @@ use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library;
-use super::loan::BackendRequest;
 use super::model::LoadedModel;
+use super::request::BackendRequest;
 use crate::boundary::as_handle;
 use crate::guard;
 

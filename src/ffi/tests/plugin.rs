@@ -405,12 +405,18 @@ fn a_life_is_told_in_order() {
     );
     let checkups: Vec<_> = instances
         .iter()
-        .map(|instance| instance.checkup().unwrap())
+        .map(|instance| instance.readiness_check().unwrap())
         .collect();
-    assert!(checkups.iter().all(|checkup| checkup.ask().is_ok()));
+    assert!(
+        checkups
+            .iter()
+            .all(|readiness_check| readiness_check.ask().is_ok())
+    );
     drop(instances);
     assert!(
-        checkups.iter().all(|checkup| checkup.ask().is_err()),
+        checkups
+            .iter()
+            .all(|readiness_check| readiness_check.ask().is_err()),
         "nobody is asked that is gone"
     );
     assert_eq!(
@@ -450,7 +456,7 @@ fn attributes_and_policy_are_read() {
         ),
         ("fine", None),
     ] {
-        let answer = bench.instance(name).checkup().unwrap().ask();
+        let answer = bench.instance(name).readiness_check().unwrap().ask();
         let told = answer.err().map(|error| error.message.into_owned());
         assert_eq!(told.as_deref(), reason, "{name}");
     }

@@ -135,10 +135,10 @@ fn a_cancelled_request_gets_no_more_responses() {
     let bench = Bench::new("repeat", REPEAT);
     let mut instance = bench.instance();
     let request = repeat(&[1, 2], &[0, 3_600_000], 0);
-    let tickets = bench.execute(&mut *instance, &[request]);
+    let handles = bench.execute(&mut *instance, &[request]);
     assert_eq!(bench.wait(1), ["0 OUT=1 IDX=0"]);
     assert!(
-        tickets[0].claim(ClaimReason::Cancel, None).is_none(),
+        handles[0].claim(ClaimReason::Cancel, None).is_none(),
         "too late"
     );
     assert_eq!(
@@ -171,12 +171,12 @@ fn responses_are_counted_by_their_index() {
             "2 Invalid argument: IN must not be negative, got -1 final",
         ]
     );
-    let tickets = bench.execute(&mut *instance, &[square(100)]);
+    let handles = bench.execute(&mut *instance, &[square(100)]);
     bench.wait(2);
-    tickets[0].claim(ClaimReason::Cancel, None);
+    handles[0].claim(ClaimReason::Cancel, None);
     // What is on its way still comes, then the end.
     while bench.wait(1) != ["0 end final"] {}
-    drop((instance, tickets));
+    drop((instance, handles));
 
     let statistics = bench.version.model_statistics();
     let figures: Vec<_> = statistics

@@ -84,8 +84,8 @@ impl Sequence {
         states: Option<&Arc<Mutex<SequenceStates>>>,
     ) -> String {
         let request = vec![("IN", vec![1, 1], vec![number])];
-        let ticket = self.bench.admit(0, id, &request);
-        let mut live = ticket.claim(ClaimReason::Execute, None).unwrap();
+        let handle = self.bench.admit(0, id, &request);
+        let mut live = handle.claim(ClaimReason::Execute, None).unwrap();
         if let Some(states) = states {
             live.attach_states(states);
         }

@@ -71,8 +71,8 @@ fn limit(limit: i32) -> String {
 }
 
 fn request(bench: &Bench, id: &str, number: i32) -> OwnedRequest {
-    let ticket = bench.admit(0, id, &vec![("IN", vec![1, 1], vec![number])]);
-    ticket.claim(ClaimReason::Execute, None).unwrap()
+    let handle = bench.admit(0, id, &vec![("IN", vec![1, 1], vec![number])]);
+    handle.claim(ClaimReason::Execute, None).unwrap()
 }
 
 #[test]

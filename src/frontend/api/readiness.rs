@@ -10,15 +10,15 @@ use crate::shard::Timer;
 
 /// The answer of an inquiry, or its default when none comes in time.
 pub(crate) struct ProbeWithTimeout {
-    inquiry: ReadinessProbe,
+    probe: ReadinessProbe,
     timer: Timer,
 }
 
 impl ProbeWithTimeout {
-    pub(crate) fn new(inquiry: ReadinessProbe) -> ProbeWithTimeout {
+    pub(crate) fn new(probe: ReadinessProbe) -> ProbeWithTimeout {
         ProbeWithTimeout {
-            timer: Timer::at(inquiry.deadline_ns()),
-            inquiry,
+            timer: Timer::at(probe.deadline_ns()),
+            probe,
         }
     }
 }
@@ -27,10 +27,10 @@ impl Future for ProbeWithTimeout {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
-        if let Poll::Ready(is_ready) = Pin::new(&mut self.inquiry).poll(context) {
+        if let Poll::Ready(is_ready) = Pin::new(&mut self.probe).poll(context) {
             return Poll::Ready(is_ready);
         }
         std::task::ready!(Pin::new(&mut self.timer).poll(context));
-        Poll::Ready(self.inquiry.give_up())
+        Poll::Ready(self.probe.give_up())
     }
 }

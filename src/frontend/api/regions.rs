@@ -8,7 +8,7 @@ use conch_engine::{Error, ModelVersion, admit, truncated};
 use conch_memory::{Budget, ByteView, Charge};
 use smallvec::SmallVec;
 
-use crate::shard::{Shard, breathe};
+use crate::shard::{Shard, yield_now};
 
 /// Bytes of registered memory copied before the rest of the shard gets its turn: some 50 us, pages that must be found included.
 const SLICE_BYTES: usize = 256 << 10;
@@ -148,7 +148,7 @@ pub(crate) async fn copy(
         let slice = view.slice(start, end).unwrap_or_else(ByteView::empty);
         slice.read(0, &mut block);
         if end < view.len() {
-            breathe().await;
+            yield_now().await;
         }
     }
     Ok(ByteView::from(block))

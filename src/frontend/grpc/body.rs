@@ -9,10 +9,10 @@ use bytes::Bytes;
 use conch_memory::{Budget, Charge, try_extend, try_push, try_reserve};
 use h2::{RecvStream, SendStream};
 
+use super::compression::{InflateTarget, InflatedLimit, MessageInflater};
 use super::frame::{MESSAGE_BYTES_MAX, MessagePrefix, PREFIX_BYTES, put_prefix};
 use super::infer::{CompleteMessage, MessageReader, Pieces};
-use super::packing::{InflateTarget, InflatedLimit, MessageInflater};
-use super::patience::PeerTimeout;
+use super::peer_timeout::PeerTimeout;
 use super::settings::CONTROL_MESSAGE_BYTES_MAX;
 use super::status::GrpcStatus;
 use super::uploads::PartialMessages;
@@ -43,13 +43,13 @@ impl From<h2::Error> for CallFailure {
 /// The next DATA frame; none at the end of the stream. Its bytes still count against the windows.
 async fn next_frame(
     body: &mut RecvStream,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
 ) -> Result<Option<Bytes>, CallFailure> {
     std::future::poll_fn(|context| match body.poll_data(context) {
         Poll::Ready(Some(Ok(data))) => Poll::Ready(Ok(Some(data))),
         Poll::Ready(Some(Err(_))) => Poll::Ready(Err(CallFailure::Gone)),
         Poll::Ready(None) => Poll::Ready(Ok(None)),
-        Poll::Pending => patience.poll(context).map(|status| Err(status.into())),
+        Poll::Pending => peer_timeout.poll(context).map(|status| Err(status.into())),
     })
     .await
 }
@@ -65,7 +65,7 @@ pub(super) async fn receive_tensors(
     shard: &Shard,
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
 ) -> Result<CompleteMessage, CallFailure> {
@@ -74,10 +74,10 @@ pub(super) async fn receive_tensors(
     // From the first bytes on, unless they are all.
     let mut upload = None;
     loop {
-        let Some(data) = next_frame(body, patience).await? else {
+        let Some(data) = next_frame(body, peer_timeout).await? else {
             return Err(GrpcStatus::unparsable().into());
         };
-        patience.note_progress();
+        peer_timeout.note_progress();
         let mut bytes: &[u8] = &data;
         if reader.is_none() {
             let (length, rest) = prefix.take(bytes, MESSAGE_BYTES_MAX, coding)?;
@@ -89,7 +89,7 @@ pub(super) async fn receive_tensors(
                 // Boxed: most calls are not compressed, and its state would make each larger.
                 return Box::pin(async {
                     pile.push(first)?;
-                    pile.receive(body, patience, uploads).await?;
+                    pile.receive(body, peer_timeout, uploads).await?;
                     Ok(pile.unpack_tensors(shard).await?)
                 })
                 .await;
@@ -120,7 +120,7 @@ pub(super) async fn receive_tensors(
 pub(super) async fn receive_message(
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
 ) -> Result<ChargedBytes, CallFailure> {
@@ -130,10 +130,10 @@ pub(super) async fn receive_message(
     let mut upload = None;
     let mut message = ChargedBytes::empty(budget);
     loop {
-        let Some(data) = next_frame(body, patience).await? else {
+        let Some(data) = next_frame(body, peer_timeout).await? else {
             return Err(GrpcStatus::unparsable().into());
         };
-        patience.note_progress();
+        peer_timeout.note_progress();
         let mut bytes: &[u8] = &data;
         if wanted.is_none() {
             let (length, rest) = prefix.take(bytes, LENGTH_MAX, coding)?;
@@ -157,8 +157,9 @@ pub(super) async fn receive_message(
         let ChargedBytes { bytes, charge } = message;
         let pieces = vec![Bytes::from(bytes)];
         let limit = InflatedLimit::fixed(LENGTH_MAX);
-        let unpacking = MessageInflater::new(pieces, coding, limit, ChargedBytes::empty(budget));
-        let message = Box::pin(unpacking.finish_in_slices()).await?;
+        let message_inflater =
+            MessageInflater::new(pieces, coding, limit, ChargedBytes::empty(budget));
+        let message = Box::pin(message_inflater.finish_in_slices()).await?;
         drop(charge);
         return Ok(message);
     }
@@ -231,7 +232,7 @@ impl CompressedMessage {
     async fn receive(
         &mut self,
         body: &mut RecvStream,
-        patience: &mut PeerTimeout,
+        peer_timeout: &mut PeerTimeout,
         uploads: &Rc<PartialMessages>,
     ) -> Result<(), CallFailure> {
         let _upload = match self.left() {
@@ -239,10 +240,10 @@ impl CompressedMessage {
             _ => Some(uploads.begin()?),
         };
         while self.left() > 0 {
-            let Some(data) = next_frame(body, patience).await? else {
+            let Some(data) = next_frame(body, peer_timeout).await? else {
                 return Err(GrpcStatus::unparsable().into());
             };
-            patience.note_progress();
+            peer_timeout.note_progress();
             let frame_bytes = data.len();
             self.push(data)?;
             release(body, frame_bytes);
@@ -265,8 +266,8 @@ impl CompressedMessage {
         let coding = coding.expect("only compressed messages are unpacked");
         // Its length is only a bound; what is too long is for the inflater to tell. The charge covers what has been inflated.
         let reader = MessageReader::new(&shard.pool, &budget, MESSAGE_BYTES_MAX);
-        let unpacking = MessageInflater::new(pieces, coding, inflated, reader);
-        let reader = unpacking.finish_on(shard).await?;
+        let message_inflater = MessageInflater::new(pieces, coding, inflated, reader);
+        let reader = message_inflater.finish_on(shard).await?;
         drop(charge);
         Ok(reader.end()?)
     }
@@ -337,16 +338,16 @@ pub(super) async fn receive_pile(
     shard: &Shard,
     budget: &Arc<Budget>,
     body: &mut RecvStream,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
     coding: Option<ContentCoding>,
     uploads: &Rc<PartialMessages>,
 ) -> Result<CompressedMessage, CallFailure> {
     let mut prefix = MessagePrefix::default();
     loop {
-        let Some(data) = next_frame(body, patience).await? else {
+        let Some(data) = next_frame(body, peer_timeout).await? else {
             return Err(GrpcStatus::unparsable().into());
         };
-        patience.note_progress();
+        peer_timeout.note_progress();
         let (length, rest) = prefix.take(&data, MESSAGE_BYTES_MAX, coding)?;
         let rest = data.slice(data.len() - rest.len()..);
         let Some(length) = length else {
@@ -356,7 +357,7 @@ pub(super) async fn receive_pile(
         let mut pile = CompressedMessage::new(shard, budget, length, prefix.packed())?;
         pile.push(rest)?;
         release(body, data.len());
-        pile.receive(body, patience, uploads).await?;
+        pile.receive(body, peer_timeout, uploads).await?;
         return Ok(pile);
     }
 }
@@ -394,7 +395,7 @@ pub(super) async fn send_pieces(
     stream: &mut SendStream<Bytes>,
     budget: &Budget,
     pieces: Pieces,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
 ) -> Result<(), CallFailure> {
     for mut piece in pieces {
         while !piece.is_empty() {
@@ -406,13 +407,13 @@ pub(super) async fn send_pieces(
                     budget.note_moved(part.len());
                 }
                 stream.send_data(part, false)?;
-                patience.note_progress();
+                peer_timeout.note_progress();
                 continue;
             }
             let waited = std::future::poll_fn(|context| match stream.poll_capacity(context) {
                 Poll::Ready(Some(Ok(_))) => Poll::Ready(Ok(())),
                 Poll::Ready(Some(Err(_)) | None) => Poll::Ready(Err(CallFailure::Gone)),
-                Poll::Pending => patience.poll(context).map(|status| Err(status.into())),
+                Poll::Pending => peer_timeout.poll(context).map(|status| Err(status.into())),
             })
             .await;
             waited?;

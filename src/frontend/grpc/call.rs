@@ -22,10 +22,10 @@ use super::body::{
     CallFailure, framed, receive_message, receive_pile, receive_tensors, send_pieces,
 };
 use super::calls::CallEnd;
+use super::compression::{CallCompression, pack};
 use super::infer::{self, CallMetadata, Pieces};
 use super::method::GrpcMethod;
-use super::packing::{CallCompression, pack};
-use super::patience::PeerTimeout;
+use super::peer_timeout::PeerTimeout;
 use super::settings::{METADATA_BYTES_MAX, WATCH_PERIOD};
 use super::status::{self, GrpcCode, GrpcStatus};
 use super::trace::{CallTrace, RequestWait, SEND_END, SEND_START, note};
@@ -48,10 +48,10 @@ pub(super) fn run(
     mut respond: SendResponse<Bytes>,
 ) -> impl Future<Output = CallEnd> + use<> {
     let (head, body) = request.into_parts();
-    let begun = begin(&shard, shares, &head);
+    let call_head = begin(&shard, shares, &head);
     drop(head);
     async move {
-        let outcome = AssertUnwindSafe(answer(&shard, &uploads, begun, body, &mut respond))
+        let outcome = AssertUnwindSafe(answer(&shard, &uploads, call_head, body, &mut respond))
             .catch_unwind()
             .await;
         let status = match outcome {
@@ -81,7 +81,7 @@ struct CallHead {
     /// `triton_grpc_error`: the first failed inference ends a stream.
     ends_at_error: bool,
     sender: CallMetadata,
-    packing: CallCompression,
+    compression: CallCompression,
 }
 
 /// Why a call is not let in.
@@ -115,7 +115,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         );
         GrpcStatus::new(GrpcCode::Unavailable, message)
     })?;
-    let packing = CallCompression::agree(&head.headers, shard.options.grpc_compression)?;
+    let compression = CallCompression::agree(&head.headers, shard.options.grpc_compression)?;
     let deadline_ns = deadline_of(&head.headers)?;
     if shard.is_draining() && !method.is_health() {
         return Err(GrpcStatus::shutting_down().into());
@@ -146,14 +146,14 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
                 head.headers.get(name).map(http::HeaderValue::as_bytes)
             }),
         },
-        packing,
+        compression,
     })
 }
 
 async fn answer(
     shard: &Rc<Shard>,
     uploads: &Rc<PartialMessages>,
-    begun: Result<CallHead, CallRefusal>,
+    call_head: Result<CallHead, CallRefusal>,
     mut body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), CallFailure> {
@@ -162,9 +162,9 @@ async fn answer(
         deadline_ns,
         ends_at_error,
         sender,
-        packing,
-    } = match begun {
-        Ok(begun) => begun,
+        compression,
+    } = match call_head {
+        Ok(call_head) => call_head,
         Err(CallRefusal::Transport(refusal)) => {
             respond.send_response(status::not_grpc(refusal), true)?;
             return Ok(());
@@ -175,7 +175,7 @@ async fn answer(
         return Err(GrpcStatus::deadline_exceeded().into());
     }
     // Kept there alone: each call in flight has room for what lives on.
-    let mut patience = PeerTimeout::new(deadline_ns);
+    let mut peer_timeout = PeerTimeout::new(deadline_ns);
     match method.into_inner() {
         GrpcMethod::ModelInfer => {
             let wait = RequestWait::begin(shard);
@@ -183,59 +183,72 @@ async fn answer(
                 shard,
                 &sender.budget,
                 &mut body,
-                &mut patience,
-                packing.incoming,
+                &mut peer_timeout,
+                compression.incoming,
                 uploads,
             )
             .await?;
             let wait = wait.end();
             if shard.server.demand().is_some() {
                 // Boxed, as below.
-                Box::pin(infer::summon(shard, &mut arrived)).await;
+                Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
             }
             if let Some(delay) = shard.options.grpc_delays.submit {
                 Box::pin(delays::wait(delay, "the submission of an inference")).await;
             }
             let typed = infer::convert(shard, &sender.budget, &arrived).await;
             let budget = Arc::clone(&sender.budget);
-            let (submitted, stations) =
-                infer::submit(shard, arrived, typed, sender, patience.deadline_ns, wait)?;
-            let outcome = outcome(shard, submitted, patience.deadline_ns, respond);
-            let mut pieces = match note_failure(outcome.await, stations.as_ref())? {
+            let (submitted, call_trace) = infer::submit(
+                shard,
+                arrived,
+                typed,
+                sender,
+                peer_timeout.deadline_ns,
+                wait,
+            )?;
+            let outcome = outcome(shard, submitted, peer_timeout.deadline_ns, respond);
+            let mut pieces = match note_failure(outcome.await, call_trace.as_ref())? {
                 infer::EncodedResponse::Ready(pieces) => pieces,
                 infer::EncodedResponse::Later(pieces) => pieces.await?,
             };
             if let Some(delay) = shard.options.grpc_delays.complete {
                 Box::pin(delays::wait(delay, "the answer of an inference")).await;
             }
-            if let Some(coding) = packing.outgoing {
+            if let Some(coding) = compression.outgoing {
                 // Boxed, as below.
                 pieces = Box::pin(pack(shard, pieces, coding)).await;
             }
-            note(stations.as_ref(), SEND_START);
-            let sent = send(respond, &budget, pieces, packing.outgoing, &mut patience).await;
-            note(stations.as_ref(), SEND_END);
+            note(call_trace.as_ref(), SEND_START);
+            let sent = send(
+                respond,
+                &budget,
+                pieces,
+                compression.outgoing,
+                &mut peer_timeout,
+            )
+            .await;
+            note(call_trace.as_ref(), SEND_END);
             sent
         }
         GrpcMethod::ModelStreamInfer => {
             // Boxed, as below.
             let terms = stream::StreamSetup {
-                deadline_ns: patience.deadline_ns,
+                deadline_ns: peer_timeout.deadline_ns,
                 ends_at_error,
                 sender,
-                packing,
+                compression,
             };
             Box::pin(stream::serve(shard, terms, uploads, body, respond)).await
         }
         GrpcMethod::Reflection => {
             // Boxed, as above.
-            let coding = packing.incoming;
+            let coding = compression.incoming;
             Box::pin(reflection::serve(
                 shard,
                 &sender.budget,
                 body,
                 coding,
-                patience.deadline_ns,
+                peer_timeout.deadline_ns,
                 respond,
             ))
             .await
@@ -248,8 +261,8 @@ async fn answer(
                 shard,
                 &sender.budget,
                 &mut body,
-                &mut patience,
-                packing.incoming,
+                &mut peer_timeout,
+                compression.incoming,
                 uploads,
             ))
             .await?;
@@ -258,30 +271,35 @@ async fn answer(
                 shard,
                 method,
                 message,
-                patience.deadline_ns,
+                peer_timeout.deadline_ns,
                 respond,
             ))
             .await?;
             delay_answer(shard).await;
             let budget = &sender.budget;
-            send(respond, budget, smallvec![answer], None, &mut patience).await
+            send(respond, budget, smallvec![answer], None, &mut peer_timeout).await
         }
         method => {
             let budget = &sender.budget;
-            let message =
-                receive_message(budget, &mut body, &mut patience, packing.incoming, uploads)
-                    .await?;
+            let message = receive_message(
+                budget,
+                &mut body,
+                &mut peer_timeout,
+                compression.incoming,
+                uploads,
+            )
+            .await?;
             let answer = match method {
                 // Boxed, these three: rare, and their states would make every call larger.
                 GrpcMethod::HealthWatch => {
-                    return Box::pin(watch(shard, budget, respond, patience.deadline_ns)).await;
+                    return Box::pin(watch(shard, budget, respond, peer_timeout.deadline_ns)).await;
                 }
                 GrpcMethod::ServerReady | GrpcMethod::ModelReady | GrpcMethod::HealthCheck => {
                     Box::pin(readiness::answer(
                         shard,
                         method,
                         &message,
-                        patience.deadline_ns,
+                        peer_timeout.deadline_ns,
                         respond,
                     ))
                     .await?
@@ -292,7 +310,7 @@ async fn answer(
                 method => control::answer(shard, method, &message)?,
             };
             delay_answer(shard).await;
-            send(respond, budget, smallvec![answer], None, &mut patience).await
+            send(respond, budget, smallvec![answer], None, &mut peer_timeout).await
         }
     }
 }
@@ -323,8 +341,8 @@ fn outcome<'a>(
             }
             return Poll::Ready(Err(CallFailure::Gone));
         };
-        if let Some(stations) = &submitted.stations {
-            stations.note_response();
+        if let Some(call_trace) = &submitted.call_trace {
+            call_trace.note_response();
         }
         Poll::Ready(match outcome {
             Ok(response) => {
@@ -340,11 +358,11 @@ fn outcome<'a>(
 /// Notes that an error is sent, like an answer, at once and in one frame.
 fn note_failure(
     outcome: Result<infer::EncodedResponse, CallFailure>,
-    stations: Option<&Rc<CallTrace>>,
+    call_trace: Option<&Rc<CallTrace>>,
 ) -> Result<infer::EncodedResponse, CallFailure> {
-    if let (Err(CallFailure::Status(_)), Some(stations)) = (&outcome, stations) {
-        stations.reach(SEND_START);
-        stations.reach(SEND_END);
+    if let (Err(CallFailure::Status(_)), Some(call_trace)) = (&outcome, call_trace) {
+        call_trace.reach(SEND_START);
+        call_trace.reach(SEND_END);
     }
     outcome
 }
@@ -364,12 +382,12 @@ async fn send(
     budget: &Budget,
     pieces: Pieces,
     coding: Option<ContentCoding>,
-    patience: &mut PeerTimeout,
+    peer_timeout: &mut PeerTimeout,
 ) -> Result<(), CallFailure> {
     let mut stream = respond.send_response(status::response_head(coding), false)?;
     // The deadline has been met; what counts from here on is that the client takes the bytes.
-    patience.deadline_ns = None;
-    if let Err(failure) = send_pieces(&mut stream, budget, pieces, patience).await {
+    peer_timeout.deadline_ns = None;
+    if let Err(failure) = send_pieces(&mut stream, budget, pieces, peer_timeout).await {
         stream.send_reset(Reason::CANCEL);
         return Err(failure);
     }
@@ -390,9 +408,10 @@ async fn watch(
         let health = readiness::health(shard).await;
         if told != Some(health) {
             told = Some(health);
-            let mut patience = PeerTimeout::new(deadline_ns);
+            let mut peer_timeout = PeerTimeout::new(deadline_ns);
             let pieces = smallvec![framed(&readiness::health_response(health))];
-            if let Err(failure) = send_pieces(&mut stream, budget, pieces, &mut patience).await {
+            if let Err(failure) = send_pieces(&mut stream, budget, pieces, &mut peer_timeout).await
+            {
                 stream.send_reset(Reason::CANCEL);
                 return Err(failure);
             }

@@ -48,7 +48,7 @@ impl ReadyList {
 struct CallWaker {
     index: usize,
     is_noted: AtomicBool,
-    board: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
 }
 
 impl Wake for CallWaker {
@@ -62,7 +62,7 @@ impl Wake for CallWaker {
             return;
         }
         let task = {
-            let mut due = self.board.lock();
+            let mut due = self.ready_list.lock();
             due.calls.push(self.index);
             due.task.take()
         };
@@ -73,7 +73,7 @@ impl Wake for CallWaker {
 }
 
 struct ConnectionWaker {
-    board: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
 }
 
 impl Wake for ConnectionWaker {
@@ -83,7 +83,7 @@ impl Wake for ConnectionWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let task = {
-            let mut due = self.board.lock();
+            let mut due = self.ready_list.lock();
             due.is_connection_due = true;
             due.task.take()
         };
@@ -101,7 +101,7 @@ struct CallSlot {
 
 /// A set of calls beside a connection.
 pub(super) struct CallSet {
-    board: Arc<ReadyList>,
+    ready_list: Arc<ReadyList>,
     slots: Vec<CallSlot>,
     free: Vec<usize>,
     connection_waker: Waker,
@@ -111,13 +111,13 @@ pub(super) struct CallSet {
 
 impl CallSet {
     pub(super) fn new() -> CallSet {
-        let board = Arc::new(ReadyList::default());
-        board.lock().is_connection_due = true;
+        let ready_list = Arc::new(ReadyList::default());
+        ready_list.lock().is_connection_due = true;
         let connection_waker = Waker::from(Arc::new(ConnectionWaker {
-            board: Arc::clone(&board),
+            ready_list: Arc::clone(&ready_list),
         }));
         CallSet {
-            board,
+            ready_list,
             slots: Vec::new(),
             free: Vec::new(),
             connection_waker,
@@ -137,11 +137,11 @@ impl CallSet {
             }
             None => {
                 let index = self.slots.len();
-                let board = Arc::clone(&self.board);
+                let ready_list = Arc::clone(&self.ready_list);
                 let note = Arc::new(CallWaker {
                     index,
                     is_noted: AtomicBool::new(false),
-                    board,
+                    ready_list,
                 });
                 let waker = Waker::from(Arc::clone(&note));
                 self.slots.push(CallSlot {
@@ -159,7 +159,7 @@ impl CallSet {
 
     /// Makes the connection due in the coming turn.
     pub(super) fn note_connection(&mut self) {
-        self.board.lock().is_connection_due = true;
+        self.ready_list.lock().is_connection_due = true;
     }
 
     /// Drives the calls, and the connection by way of `poll_connection`, until nothing is due. That function may add calls; it is ready
@@ -171,14 +171,14 @@ impl CallSet {
     ) -> Poll<()> {
         for _ in 0..ROUNDS_MAX {
             self.poll_due_calls();
-            let is_connection_due = std::mem::take(&mut self.board.lock().is_connection_due);
+            let is_connection_due = std::mem::take(&mut self.ready_list.lock().is_connection_due);
             if is_connection_due {
                 let waker = self.connection_waker.clone();
                 if poll_connection(self, &mut Context::from_waker(&waker)).is_ready() {
                     return Poll::Ready(());
                 }
             }
-            let mut due = self.board.lock();
+            let mut due = self.ready_list.lock();
             if due.calls.is_empty() && !due.is_connection_due {
                 due.task = Some(context.waker().clone());
                 return Poll::Pending;
@@ -190,7 +190,7 @@ impl CallSet {
 
     fn poll_due_calls(&mut self) {
         let mut round = std::mem::take(&mut self.round);
-        std::mem::swap(&mut round, &mut self.board.lock().calls);
+        std::mem::swap(&mut round, &mut self.ready_list.lock().calls);
         for index in round.drain(..) {
             let Some(slot) = self.slots.get_mut(index) else {
                 continue;

@@ -27,30 +27,33 @@ use crate::tls;
 pub(super) fn serve(
     shard: Rc<Shard>,
     stream: ShardStream,
-    presence: ConnectionGuard,
+    guard: ConnectionGuard,
 ) -> impl Future<Output = ()> {
     // In a state of its own, which is gone when the connection begins.
-    let handshake = Box::pin(shake_hands(shard, stream, Rc::clone(presence.shares())));
+    let handshake = Box::pin(shake_hands(shard, stream, Rc::clone(guard.shares())));
     async move {
         if let Some(connection) = handshake.await {
-            serve_calls(connection, &presence).await;
+            serve_calls(connection, &guard).await;
         }
-        drop(presence);
+        drop(guard);
     }
 }
 
-async fn serve_calls(mut connection: Box<GrpcConnection>, presence: &ConnectionGuard) {
+async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuard) {
     let shard = Rc::clone(&connection.shard);
     let mut drained = std::pin::pin!(shard.drained());
     let mut calls = CallSet::new();
     std::future::poll_fn(|context| {
-        let is_asked_to_end = presence.is_asked_to_end();
-        connection.poll_farewell(&mut calls, is_asked_to_end, drained.as_mut(), context);
+        let is_stop_requested = guard.is_stop_requested();
+        connection.poll_goaway(&mut calls, is_stop_requested, drained.as_mut(), context);
         let over = calls.poll_turn(context, |calls, context| connection.poll(calls, context));
         if over.is_ready() || connection.age.poll_grace(context).is_ready() {
             return Poll::Ready(());
         }
-        presence.note_calls(connection.watch.vitals.has_calls.get(), context.waker());
+        guard.note_calls(
+            connection.watch.transport_state.has_calls.get(),
+            context.waker(),
+        );
         let options = &shard.options.grpc_connections;
         connection.watch.poll(options, context)
     })
@@ -66,7 +69,7 @@ async fn shake_hands(
     let mut drained = std::pin::pin!(shard.drained());
     let mut introduction = std::pin::pin!(introduce(&shard, stream));
     let mut timer = Timer::after(HANDSHAKE_TIMEOUT);
-    let (http2, vitals) = std::future::poll_fn(|context| {
+    let (http2, transport_state) = std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = introduction.as_mut().poll(context) {
             return Poll::Ready(outcome);
         }
@@ -81,7 +84,7 @@ async fn shake_hands(
         Rc::clone(&shard),
         shares,
         http2,
-        vitals,
+        transport_state,
     ))
 }
 
@@ -93,9 +96,10 @@ async fn introduce(
         Some(tls) => Some(Box::pin(tls::accept(shard, &mut stream, tls)).await?),
         None => None,
     };
-    let (transport, vitals) = Transport::new(stream, session, &shard.options.grpc_connections);
+    let (transport, transport_state) =
+        Transport::new(stream, session, &shard.options.grpc_connections);
     let http2 = builder().handshake::<_, Bytes>(transport).await.ok()?;
-    Some((http2, vitals))
+    Some((http2, transport_state))
 }
 
 struct GrpcConnection {
@@ -106,7 +110,7 @@ struct GrpcConnection {
     http2: Http2<Transport, Bytes>,
     watch: TimeoutSweep,
     age: MaxAge,
-    farewell: GoawayState,
+    goaway: GoawayState,
 }
 
 /// How far the connection is on its way to its end, once the shard drains or it is old enough.
@@ -128,7 +132,7 @@ impl GrpcConnection {
         shard: Rc<Shard>,
         shares: Rc<ConnectionShares>,
         mut http2: Http2<Transport, Bytes>,
-        vitals: Rc<TransportState>,
+        transport_state: Rc<TransportState>,
     ) -> Box<GrpcConnection> {
         let ping_pong = http2.ping_pong();
         let age = MaxAge::new(&shard.options.grpc_connections);
@@ -139,7 +143,7 @@ impl GrpcConnection {
             age,
             http2,
             watch: TimeoutSweep {
-                vitals,
+                transport_state,
                 ping_pong,
                 idle: None,
                 blocked: None,
@@ -147,32 +151,32 @@ impl GrpcConnection {
                 pinged_ns: 0,
                 rested_ns: 0,
             },
-            farewell: GoawayState::None,
+            goaway: GoawayState::None,
         })
     }
 
     /// Moves on towards the end, if the shard drains, or the connection is old enough or one too many.
-    fn poll_farewell(
+    fn poll_goaway(
         &mut self,
         calls: &mut CallSet,
-        is_asked_to_end: bool,
+        is_stop_requested: bool,
         drained: Pin<&mut impl Future<Output = ()>>,
         context: &mut Context<'_>,
     ) {
-        if let GoawayState::None = self.farewell
-            && (is_asked_to_end
+        if let GoawayState::None = self.goaway
+            && (is_stop_requested
                 || drained.poll(context).is_ready()
                 || self.age.poll(context).is_ready())
         {
             self.http2.graceful_shutdown();
-            self.farewell = GoawayState::Announced(Timer::after(FAREWELL_TIMEOUT));
+            self.goaway = GoawayState::Announced(Timer::after(FAREWELL_TIMEOUT));
             // h2 does not wake itself for this.
             calls.note_connection();
         }
-        if let GoawayState::Announced(timer) = &mut self.farewell
+        if let GoawayState::Announced(timer) = &mut self.goaway
             && Pin::new(timer).poll(context).is_ready()
         {
-            self.farewell = GoawayState::Due;
+            self.goaway = GoawayState::Due;
             calls.note_connection();
         }
     }
@@ -194,15 +198,18 @@ impl GrpcConnection {
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending
-                    if matches!(self.farewell, GoawayState::Due) && !self.http2.has_streams() =>
+                    if matches!(self.goaway, GoawayState::Due) && !self.http2.has_streams() =>
                 {
-                    self.farewell = GoawayState::Said;
+                    self.goaway = GoawayState::Said;
                     self.http2.abrupt_shutdown(Reason::NO_ERROR);
                 }
                 Poll::Pending => break,
             }
         }
-        self.watch.vitals.has_calls.set(self.http2.has_streams());
+        self.watch
+            .transport_state
+            .has_calls
+            .set(self.http2.has_streams());
         Poll::Pending
     }
 }
@@ -255,7 +262,7 @@ fn about(age: Duration) -> Duration {
 /// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long, or does not end the headers of a
 /// call, is left.
 struct TimeoutSweep {
-    vitals: Rc<TransportState>,
+    transport_state: Rc<TransportState>,
     ping_pong: Option<PingPong>,
     idle: Option<Timer>,
     blocked: Option<Timer>,
@@ -269,12 +276,26 @@ struct TimeoutSweep {
 impl TimeoutSweep {
     /// Ready when the connection is to be dropped.
     fn poll(&mut self, options: &GrpcConnections, context: &mut Context<'_>) -> Poll<()> {
-        let (vitals, blocked) = (&self.vitals, &mut self.blocked);
-        if poll_since(&vitals.blocked_since_ns, STALL_TIMEOUT, blocked, context).is_ready() {
+        let (transport_state, blocked) = (&self.transport_state, &mut self.blocked);
+        if poll_since(
+            &transport_state.blocked_since_ns,
+            STALL_TIMEOUT,
+            blocked,
+            context,
+        )
+        .is_ready()
+        {
             return Poll::Ready(());
         }
         let (headers_timeout, block) = (options.headers_timeout, &mut self.block);
-        if poll_since(&vitals.block_since_ns, headers_timeout, block, context).is_ready() {
+        if poll_since(
+            &transport_state.block_since_ns,
+            headers_timeout,
+            block,
+            context,
+        )
+        .is_ready()
+        {
             return Poll::Ready(());
         }
         match options.keepalive_time {
@@ -295,12 +316,12 @@ impl TimeoutSweep {
                 self.idle = None;
             }
             // Whatever comes shows that the peer is there.
-            let (since_ns, patience) = match self.pinged_ns {
+            let (since_ns, peer_timeout) = match self.pinged_ns {
                 0 => (self.rested_ns, time),
                 pinged_ns => (pinged_ns, options.keepalive_timeout),
             };
-            let since_ns = since_ns.max(self.vitals.received_ns.get());
-            let until_ns = since_ns.saturating_add(nanoseconds(patience));
+            let since_ns = since_ns.max(self.transport_state.received_ns.get());
+            let until_ns = since_ns.saturating_add(nanoseconds(peer_timeout));
             let timer = self.idle.get_or_insert_with(|| Timer::at(until_ns));
             if Pin::new(timer).poll(context).is_pending() {
                 return Poll::Pending;
@@ -314,7 +335,7 @@ impl TimeoutSweep {
             if self.pinged_ns != 0 {
                 return Poll::Ready(());
             }
-            if !options.pings_without_calls && !self.vitals.has_calls.get() {
+            if !options.pings_without_calls && !self.transport_state.has_calls.get() {
                 self.rested_ns = now_ns;
                 continue;
             }
@@ -337,10 +358,10 @@ impl TimeoutSweep {
     }
 }
 
-/// Ready once `patience` has passed since `since_ns`, while that is not 0.
+/// Ready once `peer_timeout` has passed since `since_ns`, while that is not 0.
 fn poll_since(
     since_ns: &Cell<u64>,
-    patience: Duration,
+    peer_timeout: Duration,
     timer: &mut Option<Timer>,
     context: &mut Context<'_>,
 ) -> Poll<()> {
@@ -350,7 +371,7 @@ fn poll_since(
             *timer = None;
             return Poll::Pending;
         }
-        let until_ns = since_ns.saturating_add(nanoseconds(patience));
+        let until_ns = since_ns.saturating_add(nanoseconds(peer_timeout));
         let pending = timer.get_or_insert_with(|| Timer::at(until_ns));
         if Pin::new(pending).poll(context).is_pending() {
             return Poll::Pending;

@@ -7,6 +7,7 @@
 mod body;
 mod call;
 mod calls;
+mod compression;
 mod connection;
 mod control;
 mod delays;
@@ -19,8 +20,7 @@ mod infer;
 mod logging;
 pub(crate) mod measure;
 mod method;
-mod packing;
-mod patience;
+mod peer_timeout;
 mod pings;
 mod readiness;
 mod reflection;
@@ -53,9 +53,9 @@ pub(crate) fn note_handlers() {
 pub(crate) fn serve(
     shard: Rc<Shard>,
     stream: ShardStream,
-    presence: ConnectionGuard,
+    guard: ConnectionGuard,
 ) -> impl Future<Output = ()> {
-    connection::serve(shard, stream, presence)
+    connection::serve(shard, stream, guard)
 }
 
 #[cfg(test)]
@@ -72,12 +72,11 @@ mod tests {
         println!(
             "{} {}",
             bytes_of(call::run),
-            bytes_of(|shard, stream, presence, (), ()| serve(shard, stream, presence))
+            bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard))
         );
         let call_bytes = bytes_of(call::run);
         assert!(call_bytes <= 1300, "{call_bytes}");
-        let connection_bytes =
-            bytes_of(|shard, stream, presence, (), ()| serve(shard, stream, presence));
+        let connection_bytes = bytes_of(|shard, stream, guard, (), ()| serve(shard, stream, guard));
         assert!(connection_bytes <= 512, "{connection_bytes}");
     }
 }

@@ -87,11 +87,11 @@ mod tests {
             ..options.clone()
         };
         assert_eq!(tolerated(&permitted, false, 300), None);
-        let patient = GrpcConnections {
+        let with_timeout = GrpcConnections {
             ping_strikes_max: 0,
             ..options.clone()
         };
-        assert_eq!(tolerated(&patient, false, 0), None);
+        assert_eq!(tolerated(&with_timeout, false, 0), None);
         let mut strikes = PingStrikes::new(&options);
         for index in 0..50 {
             assert!(!strikes.note_ping(index, true));

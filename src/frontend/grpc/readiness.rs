@@ -29,11 +29,11 @@ pub(super) async fn answer(
     let readiness = ask(shard, method, message)?;
     let is_ready = match readiness {
         ReadinessAnswer::Known(is_ready) => is_ready,
-        ReadinessAnswer::Asked(inquiry) => {
-            let mut patient = pin!(api::ProbeWithTimeout::new(inquiry));
+        ReadinessAnswer::Asked(probe) => {
+            let mut with_timeout = pin!(api::ProbeWithTimeout::new(probe));
             let mut deadline = deadline_ns.map(Timer::at);
             std::future::poll_fn(|context| {
-                if let Poll::Ready(is_ready) = patient.as_mut().poll(context) {
+                if let Poll::Ready(is_ready) = with_timeout.as_mut().poll(context) {
                     return Poll::Ready(Ok(is_ready));
                 }
                 if let Some(timer) = &mut deadline
@@ -78,7 +78,7 @@ fn ask(shard: &Shard, method: GrpcMethod, message: &[u8]) -> Result<ReadinessAns
 pub(super) async fn health(shard: &Shard) -> ServingStatus {
     serving(match health_readiness(shard) {
         ReadinessAnswer::Known(is_ready) => is_ready,
-        ReadinessAnswer::Asked(inquiry) => api::ProbeWithTimeout::new(inquiry).await,
+        ReadinessAnswer::Asked(probe) => api::ProbeWithTimeout::new(probe).await,
     })
 }
 

@@ -18,13 +18,13 @@ use h2::server::SendResponse;
 use smallvec::smallvec;
 
 use super::body::{CallFailure, framed, release, send_pieces};
+use super::compression::{InflatedLimit, MessageInflater};
 use super::control::decode;
 use super::frame::MessagePrefix;
-use super::packing::{InflatedLimit, MessageInflater};
-use super::patience::PeerTimeout;
+use super::peer_timeout::PeerTimeout;
 use super::status::{self, GrpcCode, GrpcStatus};
 use crate::coding::ContentCoding;
-use crate::shard::{Shard, Timer, breathe};
+use crate::shard::{Shard, Timer, yield_now};
 
 /// A question holds one name.
 const QUESTION_BYTES_MAX: usize = 64 << 10;
@@ -50,7 +50,7 @@ pub(super) async fn serve(
         message: Vec::new(),
     };
     let mut deadline = deadline_ns.map(Timer::at);
-    let mut patience = PeerTimeout::new(deadline_ns);
+    let mut peer_timeout = PeerTimeout::new(deadline_ns);
     let mut count = 0;
     let outcome = loop {
         let next = {
@@ -75,7 +75,7 @@ pub(super) async fn serve(
         let sent = match next {
             Ok(Some(question)) => {
                 let pieces = smallvec![framed(&answer(question))];
-                send_pieces(&mut stream, budget, pieces, &mut patience).await
+                send_pieces(&mut stream, budget, pieces, &mut peer_timeout).await
             }
             Ok(None) => break Ok(()),
             Err(failure) => Err(failure),
@@ -86,7 +86,7 @@ pub(super) async fn serve(
         count += 1;
         if count == QUESTIONS_PER_TURN {
             count = 0;
-            breathe().await;
+            yield_now().await;
         }
     };
     stream.send_trailers(match outcome {

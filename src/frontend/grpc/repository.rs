@@ -19,7 +19,7 @@ use super::method::GrpcMethod;
 use super::status::{GrpcCode, GrpcStatus};
 use super::wire::FieldReader;
 use crate::api;
-use crate::aside::aside;
+use crate::blocking::blocking;
 use crate::shard::{Shard, Timer};
 
 /// Answers `message` to one of these methods, framed for the wire. A client that withdraws the call, or whose deadline comes, ends the
@@ -32,7 +32,7 @@ pub(super) async fn answer(
     respond: &mut SendResponse<Bytes>,
 ) -> Result<Bytes, CallFailure> {
     let server = Arc::clone(&shard.server);
-    let work = aside(move || {
+    let work = blocking(move || {
         // Charged until the files are where they belong.
         Ok(message.join().and_then(|(message, charge)| {
             let outcome = run(&server, method, message);

@@ -166,9 +166,9 @@ pub(super) const SEND_START: &str = "GRPC_SEND_START";
 pub(super) const SEND_END: &str = "GRPC_SEND_END";
 
 /// [`CallTrace::reach`] for a request that may not be traced.
-pub(super) fn note(stations: Option<&Rc<CallTrace>>, station: &'static str) {
-    if let Some(stations) = stations {
-        stations.reach(station);
+pub(super) fn note(call_trace: Option<&Rc<CallTrace>>, station: &'static str) {
+    if let Some(call_trace) = call_trace {
+        call_trace.reach(station);
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct TransportState {
 pub(super) struct Transport {
     stream: ShardStream,
     session: Option<Box<TlsSession>>,
-    vitals: Rc<TransportState>,
+    transport_state: Rc<TransportState>,
     /// The last read filled all its room, so more is probably there.
     expects_more: bool,
     incoming: FrameObserver,
@@ -57,14 +57,14 @@ impl Transport {
         session: Option<Box<TlsSession>>,
         options: &GrpcConnections,
     ) -> (Transport, Rc<TransportState>) {
-        let vitals = Rc::new(TransportState::default());
+        let transport_state = Rc::new(TransportState::default());
         let now_ns = clock::monotonic_ns();
-        vitals.received_ns.set(now_ns);
+        transport_state.received_ns.set(now_ns);
         (
             Transport {
                 stream,
                 session,
-                vitals: Rc::clone(&vitals),
+                transport_state: Rc::clone(&transport_state),
                 expects_more: false,
                 incoming: FrameObserver::new(PREFACE_BYTES),
                 outgoing: FrameObserver::new(0),
@@ -72,7 +72,7 @@ impl Transport {
                 floods: FloodLimits::new(now_ns),
                 last_stream: 0,
             },
-            vitals,
+            transport_state,
         )
     }
 
@@ -82,31 +82,31 @@ impl Transport {
     /// The peer sends too many of some frames: it has been told, and the connection is to end.
     fn note_received(&mut self, bytes: &[u8]) -> io::Result<()> {
         let now_ns = clock::monotonic_ns();
-        self.vitals.received_ns.set(now_ns);
-        let (strikes, floods, vitals, last_stream) = (
+        self.transport_state.received_ns.set(now_ns);
+        let (strikes, floods, transport_state, last_stream) = (
             &mut self.strikes,
             &mut self.floods,
-            &self.vitals,
+            &self.transport_state,
             &mut self.last_stream,
         );
         let mut excess = None;
         self.incoming.follow(bytes, |frame| {
             if let Some(stream) = frame.opens() {
                 *last_stream = stream.max(*last_stream);
-                vitals.has_calls.set(true);
+                transport_state.has_calls.set(true);
                 return;
             }
-            if frame.is_ping() && strikes.note_ping(now_ns, vitals.has_calls.get()) {
+            if frame.is_ping() && strikes.note_ping(now_ns, transport_state.has_calls.get()) {
                 excess = excess.or(Some("too_many_pings"));
             }
             excess = excess.or(floods.note_received(frame, now_ns));
         });
         let block_since_ns = match self.incoming.is_in_block() {
             false => 0,
-            true if vitals.block_since_ns.get() == 0 => now_ns,
-            true => vitals.block_since_ns.get(),
+            true if transport_state.block_since_ns.get() == 0 => now_ns,
+            true => transport_state.block_since_ns.get(),
         };
-        vitals.block_since_ns.set(block_since_ns);
+        transport_state.block_since_ns.set(block_since_ns);
         if FloodLimits::has_too_many_updates(self.incoming.table_update_count()) {
             excess = excess.or(Some("too_many_table_updates"));
         }
@@ -119,12 +119,12 @@ impl Transport {
     /// Tells the peer to calm down, if the socket takes it: the connection ends in any case.
     fn end_calmly(&mut self, words: &'static str) -> io::Error {
         if self.outgoing.is_between() {
-            let farewell = enhance_your_calm(self.last_stream, words);
+            let goaway = enhance_your_calm(self.last_stream, words);
             let socket = self.stream.socket();
             match &mut self.session {
-                Some(session) => session.send_last(socket, &farewell),
+                Some(session) => session.send_last(socket, &goaway),
                 None => {
-                    let _ = conch_net::send_vectored(socket, &[IoSlice::new(&farewell)]);
+                    let _ = conch_net::send_vectored(socket, &[IoSlice::new(&goaway)]);
                 }
             }
         }
@@ -152,9 +152,11 @@ impl Transport {
 
     fn note_send<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match &outcome {
-            Poll::Ready(_) => self.vitals.blocked_since_ns.set(0),
-            Poll::Pending if self.vitals.blocked_since_ns.get() == 0 => {
-                self.vitals.blocked_since_ns.set(clock::monotonic_ns());
+            Poll::Ready(_) => self.transport_state.blocked_since_ns.set(0),
+            Poll::Pending if self.transport_state.blocked_since_ns.get() == 0 => {
+                self.transport_state
+                    .blocked_since_ns
+                    .set(clock::monotonic_ns());
             }
             Poll::Pending => {}
         }

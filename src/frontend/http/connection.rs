@@ -117,7 +117,7 @@ pub(crate) struct ReceivedBody {
 pub(crate) struct HttpConnection {
     pub(crate) shard: Rc<Shard>,
     stream: ShardStream,
-    presence: ConnectionGuard,
+    guard: ConnectionGuard,
     input: InputBuffer,
     out: Vec<u8>,
     scratch: Vec<u8>,
@@ -150,15 +150,15 @@ struct RequestMeta {
 pub(crate) async fn serve(
     shard: Rc<Shard>,
     stream: ShardStream,
-    presence: ConnectionGuard,
+    guard: ConnectionGuard,
     service: impl HttpService,
 ) {
-    let budget = Arc::clone(presence.shares().own());
+    let budget = Arc::clone(guard.shares().own());
     let mut connection = HttpConnection {
         budget,
         shard,
         stream,
-        presence,
+        guard,
         input: InputBuffer::default(),
         out: Vec::new(),
         scratch: Vec::new(),
@@ -189,7 +189,7 @@ fn decide<S: HttpService>(service: &S, shard: &Rc<Shard>, head: &RequestHead<'_>
 }
 
 /// Sees to it that the model is there that the request needs. Nobody brings one in who may not use it.
-fn summon<S: HttpService>(
+fn ensure_loaded<S: HttpService>(
     service: &S,
     shard: &Rc<Shard>,
     head: &[u8],
@@ -208,7 +208,7 @@ fn summon<S: HttpService>(
         return nothing;
     };
     match api::parse_version(version.unwrap_or("")) {
-        Ok(version) => shard.summon(&name, version),
+        Ok(version) => shard.ensure_loaded(&name, version),
         // For the plan to refuse.
         Err(_) => nothing,
     }
@@ -221,17 +221,17 @@ fn deadline_after(timeout: Duration) -> u64 {
 impl HttpConnection {
     async fn run<S: HttpService>(&mut self, service: &S) -> Result<(), ConnectionClosed> {
         loop {
-            let (outline, plan) = self.next_head(service).await?;
+            let (meta, plan) = self.next_head(service).await?;
             let placement = service.placement(&plan);
             let is_at_once = service.is_at_once(&plan);
             self.ahead = SendAhead::Version {
-                is_version_1_0: outline.is_version_1_0,
+                is_version_1_0: meta.is_version_1_0,
             };
-            if outline.framing != BodyFraming::Length(0) || !is_at_once {
+            if meta.framing != BodyFraming::Length(0) || !is_at_once {
                 // Who waits for an earlier answer is not to wait for this body, or this model.
                 self.flush().await?;
             }
-            let is_endless = match outline.framing {
+            let is_endless = match meta.framing {
                 BodyFraming::Length(length) => length > self.shard.options.http_body_bytes_max,
                 BodyFraming::Chunked => false,
             };
@@ -239,16 +239,15 @@ impl HttpConnection {
                 return self.refuse(&chunked::too_large()).await;
             }
             if placement.is_none()
-                && (is_endless
-                    || outline.expects_continue && outline.framing != BodyFraming::Length(0))
+                && (is_endless || meta.expects_continue && meta.framing != BodyFraming::Length(0))
             {
                 // A client that waits with its body is spared it, but whether it sends it all the same is not known. Of what nobody would
                 // take nothing is read.
                 let answer = service.answer(plan, None, Vec::new(), self).await?;
-                self.send(&answer, &outline, true).await?;
+                self.send(&answer, &meta, true).await?;
                 return self.linger().await;
             }
-            let body = match self.receive_body(&outline, placement).await? {
+            let body = match self.receive_body(&meta, placement).await? {
                 Ok(body) => body,
                 Err(refusal) => return self.refuse(&refusal).await,
             };
@@ -259,16 +258,15 @@ impl HttpConnection {
             scratch.clear();
             let mut answer = service.answer(plan, body, scratch, self).await?;
             if let Some(source) = self.source.take() {
-                let closes =
-                    !outline.keeps_alive || outline.is_version_1_0 || self.shard.is_draining();
-                Box::pin(self.send_stream(&answer, source, &outline, closes)).await?;
+                let closes = !meta.keeps_alive || meta.is_version_1_0 || self.shard.is_draining();
+                Box::pin(self.send_stream(&answer, source, &meta, closes)).await?;
                 if closes {
                     return Ok(());
                 }
                 continue;
             }
-            let closes = !outline.keeps_alive || self.shard.is_draining();
-            self.send(&answer, &outline, closes).await?;
+            let closes = !meta.keeps_alive || self.shard.is_draining();
+            self.send(&answer, &meta, closes).await?;
             if closes {
                 return self.flush().await;
             }
@@ -302,19 +300,19 @@ impl HttpConnection {
                     let whole = self.input.unused_mut().get_mut(..length);
                     head::settle_version(whole.unwrap_or(&mut []));
                     let bytes = self.input.unused().get(..length).unwrap_or(&[]);
-                    let lease = match summon(service, &self.shard, bytes) {
+                    let lease = match ensure_loaded(service, &self.shard, bytes) {
                         Ok(EnsuredModel::Here(lease)) => Ok(lease),
                         Ok(EnsuredModel::Coming(coming)) => {
                             // Who waits for an earlier answer is not to wait for this model.
                             self.flush().await?;
-                            self.presence.wait(WaitReason::Busy, 0);
+                            self.guard.wait(WaitReason::Busy, 0);
                             coming.await
                         }
                         Err(error) => Err(error),
                     };
                     match head::parse(self.input.unused().get(..length).unwrap_or(&[])) {
                         Ok(head) => {
-                            let outline = RequestMeta {
+                            let meta = RequestMeta {
                                 framing: head.framing,
                                 keeps_alive: head.keeps_alive,
                                 is_version_1_0: head.is_version_1_0,
@@ -322,11 +320,11 @@ impl HttpConnection {
                                 expects_continue: head.expects_continue,
                                 allowed_origin: self.shard.options.http_cors_origins.allowed(&head),
                             };
-                            let preflight = match outline.allowed_origin {
+                            let preflight = match meta.allowed_origin {
                                 Some(_) => cors::preflight(&head),
                                 None => None,
                             };
-                            let shares = self.presence.shares();
+                            let shares = self.guard.shares();
                             self.budget = shares.of_request(&self.shard, |name| head.find(name));
                             let plan = match lease {
                                 _ if let Some(answer) = preflight => service.plan_refusal(answer),
@@ -341,7 +339,7 @@ impl HttpConnection {
                                     .plan_refusal(HttpResponse::error(&error, ContentType::Json)),
                             };
                             self.input.consume(length);
-                            return Ok((outline, plan));
+                            return Ok((meta, plan));
                         }
                         Err(refusal) => refusal,
                     }
@@ -359,10 +357,10 @@ impl HttpConnection {
                     seen = self.input.unused().len();
                     self.flush().await?;
                     if seen == 0 {
-                        if self.shard.is_draining() && !self.presence.outlasts_drains() {
+                        if self.shard.is_draining() && !self.guard.outlasts_drains() {
                             return Err(ConnectionClosed);
                         }
-                        self.presence.wait(
+                        self.guard.wait(
                             WaitReason::Idle,
                             deadline_after(self.shard.options.http_idle_timeout),
                         );
@@ -370,13 +368,13 @@ impl HttpConnection {
                         if head_deadline_ns == 0 {
                             head_deadline_ns = deadline_after(self.shard.options.http_head_timeout);
                         }
-                        self.presence.wait(WaitReason::Receiving, head_deadline_ns);
+                        self.guard.wait(WaitReason::Receiving, head_deadline_ns);
                     }
                     let count = self.receive_head().await?;
                     if count > 0 {
                         continue;
                     }
-                    if seen == 0 || !self.presence.is_timed_out() {
+                    if seen == 0 || !self.guard.is_timed_out() {
                         return Err(ConnectionClosed);
                     }
                     HeadRefusal {
@@ -418,16 +416,14 @@ impl HttpConnection {
     /// Receives the body, or receives and forgets it if nobody wants it.
     async fn receive_body(
         &mut self,
-        outline: &RequestMeta,
+        meta: &RequestMeta,
         placement: Option<BodyPlacement>,
     ) -> Result<Result<Option<ReceivedBody>, HeadRefusal>, ConnectionClosed> {
-        if outline.expects_continue
-            && outline.framing != BodyFraming::Length(0)
-            && self.input.is_empty()
+        if meta.expects_continue && meta.framing != BodyFraming::Length(0) && self.input.is_empty()
         {
             self.send_bytes(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
-        let outcome = match (outline.framing, placement) {
+        let outcome = match (meta.framing, placement) {
             (BodyFraming::Length(length), Some(placement)) => {
                 self.receive_length(length, placement).await?.map(Some)
             }
@@ -440,7 +436,7 @@ impl HttpConnection {
             }
             (BodyFraming::Chunked, None) => self.receive_chunked(None).await?,
         };
-        self.presence.wait(WaitReason::Busy, 0);
+        self.guard.wait(WaitReason::Busy, 0);
         Ok(outcome)
     }
 
@@ -489,14 +485,14 @@ impl HttpConnection {
             let wanted = (total - block.len()).min(RECEIVE_BYTES_MAX);
             let spare = block.spare_mut();
             let wanted = wanted.min(spare.len());
-            self.presence.wait(
+            self.guard.wait(
                 WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
             let room = spare.get_mut(..wanted).unwrap_or(&mut []);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => block.advance(count),
-                Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
+                Ok(_) if self.guard.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(ConnectionClosed),
             }
         }
@@ -544,7 +540,7 @@ impl HttpConnection {
             if is_done {
                 return Ok(Ok(block.map(|block| ReceivedBody { block, start })));
             }
-            self.presence.wait(
+            self.guard.wait(
                 WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
@@ -552,7 +548,7 @@ impl HttpConnection {
             let room = self.input.room_mut(bytes_max, &self.shard.spares);
             match self.turn.receive(&mut self.stream, room).await {
                 Ok(count) if count > 0 => self.input.received(count),
-                Ok(_) if self.presence.is_timed_out() => return Ok(Err(stalled())),
+                Ok(_) if self.guard.is_timed_out() => return Ok(Err(stalled())),
                 _ => return Err(ConnectionClosed),
             }
         }
@@ -581,7 +577,7 @@ impl HttpConnection {
             if remaining == 0 {
                 return Ok(());
             }
-            self.presence.wait(
+            self.guard.wait(
                 WaitReason::Receiving,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
@@ -660,7 +656,7 @@ impl HttpConnection {
     fn write_head(
         &mut self,
         answer: &HttpResponse,
-        outline: &RequestMeta,
+        meta: &RequestMeta,
         closes: bool,
         delimiting: BodyDelimiter,
     ) {
@@ -668,15 +664,15 @@ impl HttpConnection {
             self.out = self.shard.spares.take_output();
         }
         let options = ResponseHeadOptions {
-            is_version_1_0: outline.is_version_1_0,
+            is_version_1_0: meta.is_version_1_0,
             version_is_sent: std::mem::take(&mut self.version_is_sent),
-            connection: match (closes, outline.is_version_1_0) {
+            connection: match (closes, meta.is_version_1_0) {
                 (true, _) => Some("close"),
                 (false, true) => Some("keep-alive"),
                 (false, false) => None,
             },
             delimiting,
-            allowed_origin: outline.allowed_origin.as_deref(),
+            allowed_origin: meta.allowed_origin.as_deref(),
         };
         answer.write_head(&mut self.out, options);
         self.ahead = SendAhead::Nothing;
@@ -686,12 +682,12 @@ impl HttpConnection {
     async fn send(
         &mut self,
         answer: &HttpResponse,
-        outline: &RequestMeta,
+        meta: &RequestMeta,
         closes: bool,
     ) -> Result<(), ConnectionClosed> {
         self.note_sending();
-        self.write_head(answer, outline, closes, BodyDelimiter::Length);
-        if outline.is_head {
+        self.write_head(answer, meta, closes, BodyDelimiter::Length);
+        if meta.is_head {
             return Ok(());
         }
         if answer.length() <= COPIED_BYTES_MAX {
@@ -711,7 +707,7 @@ impl HttpConnection {
         pieces.extend(answer.parts.iter().map(|part| IoSlice::new(part.as_ref())));
         let outcome = self.send_pieces(&mut pieces).await;
         drop(pieces);
-        self.presence.wait(WaitReason::Busy, 0);
+        self.guard.wait(WaitReason::Busy, 0);
         self.out = out;
         self.out.clear();
         self.note_sent();
@@ -724,7 +720,7 @@ impl HttpConnection {
     ) -> Result<(), ConnectionClosed> {
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
-            self.presence.wait(
+            self.guard.wait(
                 WaitReason::Sending,
                 deadline_after(self.shard.options.http_stall_timeout),
             );
@@ -761,7 +757,7 @@ impl HttpConnection {
         let mut is_first = true;
         while !bytes.is_empty() {
             if !is_first {
-                self.presence.wait(
+                self.guard.wait(
                     WaitReason::Sending,
                     deadline_after(self.shard.options.http_stall_timeout),
                 );
@@ -770,7 +766,7 @@ impl HttpConnection {
                 let outcome = self.stream.poll_send(context, bytes);
                 if outcome.is_pending() && is_first {
                     let timeout = self.shard.options.http_stall_timeout;
-                    self.presence
+                    self.guard
                         .wait(WaitReason::Sending, deadline_after(timeout));
                 }
                 outcome
@@ -805,7 +801,7 @@ impl HttpConnection {
         while received_bytes < LINGER_BYTES_MAX {
             let unused_count = self.input.unused().len();
             self.input.consume(unused_count);
-            self.presence.wait(WaitReason::Receiving, deadline_ns);
+            self.guard.wait(WaitReason::Receiving, deadline_ns);
             // Not what room is there: a large body has had it given back, and no room would look like the client's end.
             let bytes_max = self.shard.options.http_head_bytes_max;
             let room = self.input.room_mut(bytes_max, &self.shard.spares);

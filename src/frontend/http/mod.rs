@@ -30,6 +30,6 @@ use std::rc::Rc;
 use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 /// Serves one connection of the inference protocol until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
-    connection::serve(shard, stream, presence, service::InferenceService).await;
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
+    connection::serve(shard, stream, guard, service::InferenceService).await;
 }

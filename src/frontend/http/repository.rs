@@ -11,7 +11,7 @@ use super::base64;
 use super::infer::decode::OFFLOAD_FROM_BYTES;
 use super::json::{JsonDocument, JsonValue};
 use crate::api;
-use crate::aside::aside;
+use crate::blocking::blocking;
 use crate::shard::Shard;
 
 /// The repository index; the body may ask for ready models only.
@@ -25,7 +25,7 @@ pub(super) async fn index(shard: &Rc<Shard>, body: ByteView) -> Result<HttpRespo
     .await?;
     let server = Arc::clone(&shard.server);
     // It reads directories.
-    let rows = aside(move || {
+    let rows = blocking(move || {
         server.check_serving()?;
         Ok(server.index(ready_only.unwrap_or(false)))
     })?
@@ -57,11 +57,11 @@ pub(super) async fn control(
             drop(charge);
             outcome
         };
-        aside(load)?.await?;
+        blocking(load)?.await?;
     } else {
         let with_dependents = with_json(shard, body, read_unload_dependents).await?;
         let with_dependents = with_dependents.unwrap_or(false);
-        aside(move || server.unload_model(&name, with_dependents))?.await?;
+        blocking(move || server.unload_model(&name, with_dependents))?.await?;
     }
     Ok(HttpResponse::json(Vec::new()))
 }

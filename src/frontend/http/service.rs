@@ -40,7 +40,7 @@ pub(crate) enum RequestPlan {
     Answer(Box<HttpResponse>),
     /// Backends are asked whether they are ready.
     Ready {
-        inquiry: Box<ReadinessProbe>,
+        probe: Box<ReadinessProbe>,
         subject: ReadinessSubject,
         wanted: HealthJson,
     },
@@ -180,11 +180,11 @@ impl HttpService for InferenceService {
         match plan {
             RequestPlan::Answer(answer) => Ok(*answer),
             RequestPlan::Ready {
-                inquiry,
+                probe,
                 subject,
                 wanted,
             } => {
-                let is_ready = api::ProbeWithTimeout::new(*inquiry).await;
+                let is_ready = api::ProbeWithTimeout::new(*probe).await;
                 Ok(ready_answer(is_ready, subject, wanted))
             }
             // Boxed, as they are rare: what they keep would make every connection larger.
@@ -511,7 +511,7 @@ impl InferCall {
             return Ok(Ok(deadline::exceeded()));
         }
         if let Some(traced) = &self.traced {
-            draft.asker = Some(traced.asker(&self.model, draft.id));
+            draft.observer = Some(traced.observer(&self.model, draft.id));
         }
         let reply = match shard.infer(&self.model, self.version, draft, self.deadline_ns) {
             Ok(reply) => reply,
@@ -526,10 +526,10 @@ impl InferCall {
             Err(error) => return Ok(Ok(deadline::answer_of(&error, self.deadline_ns))),
         };
         let classes = decoded.classes(connection.budget());
-        let (packing, dialect) = (self.answers_in, self.dialect);
+        let (compression, dialect) = (self.answers_in, self.dialect);
         let json_bytes = encode::json_work_bytes(&response, &decoded);
         let is_small = json_bytes < encode::OFFLOAD_FROM_BYTES
-            && (packing.is_none()
+            && (compression.is_none()
                 || encode::answer_bytes_max(&response, json_bytes)
                     <= DEFLATE_IN_PLACE_BYTES as u64)
             && !classes.is_long(&response);
@@ -539,7 +539,7 @@ impl InferCall {
             let encoded =
                 encoded.inspect_err(|error| api::note_refusal(decoded.id(), &error.message));
             let answer = dialect.dress(encoded?);
-            Ok(match packing {
+            Ok(match compression {
                 Some(coding) => answer.compressed(coding),
                 None => answer,
             })
@@ -674,8 +674,8 @@ fn settle(
         ReadinessAnswer::Known(is_ready) => {
             RequestPlan::Answer(Box::new(ready_answer(is_ready, subject, wanted)))
         }
-        ReadinessAnswer::Asked(inquiry) => RequestPlan::Ready {
-            inquiry: Box::new(inquiry),
+        ReadinessAnswer::Asked(probe) => RequestPlan::Ready {
+            probe: Box::new(probe),
             subject,
             wanted,
         },

@@ -17,7 +17,7 @@ use conch_log as log;
 use conch_memory::ByteView;
 
 use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
-use crate::aside::aside;
+use crate::blocking::blocking;
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::connection::{
     self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
@@ -76,11 +76,11 @@ impl SageMakerOptions {
 }
 
 /// Serves one connection until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, presence: ConnectionGuard) {
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
     let settings = shard.options.sagemaker.clone();
     // There is no connection without a listener.
     if let Some(settings) = settings {
-        connection::serve(shard, stream, presence, SageMakerService { settings }).await;
+        connection::serve(shard, stream, guard, SageMakerService { settings }).await;
     }
 }
 
@@ -319,7 +319,7 @@ impl SageMakerService {
             Arc::clone(&self.settings.catalog),
         );
         let root = self.settings.models_root.clone();
-        let work = aside(move || Ok(control::load(&server, &catalog, &root, load)));
+        let work = blocking(move || Ok(control::load(&server, &catalog, &root, load)));
         outcome(work).await
     }
 
@@ -328,7 +328,7 @@ impl SageMakerService {
             Arc::clone(&shard.server),
             Arc::clone(&self.settings.catalog),
         );
-        let work = aside(move || Ok(control::unload(&server, &catalog, &name)));
+        let work = blocking(move || Ok(control::unload(&server, &catalog, &name)));
         outcome(work).await
     }
 

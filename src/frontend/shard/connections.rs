@@ -54,7 +54,7 @@ pub(crate) struct ConnectionState {
     /// Looks since it last moved enough, and what it had moved then.
     stalled_looks: Cell<u32>,
     moved_bytes: Cell<u64>,
-    is_asked_to_end: Cell<bool>,
+    is_stop_requested: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -92,11 +92,11 @@ impl ConnectionState {
 
     fn is_idle(&self) -> bool {
         let is_idle = matches!(self.waiting.get(), WaitReason::Idle | WaitReason::NoCalls);
-        is_idle && self.idle_looks.get() >= IDLE_LOOKS_MIN && !self.is_asked_to_end.get()
+        is_idle && self.idle_looks.get() >= IDLE_LOOKS_MIN && !self.is_stop_requested.get()
     }
 
     fn ask_to_end(&self) {
-        self.is_asked_to_end.set(true);
+        self.is_stop_requested.set(true);
         match self.waiting.get() {
             WaitReason::NoCalls => {
                 if let Some(waker) = &*self.waker.borrow() {
@@ -133,7 +133,7 @@ impl ConnectionTable {
             if excess_count > 0 && state.is_idle() {
                 idle.push((state.idle_looks.get(), Rc::clone(state)));
             }
-            ending_count += usize::from(state.is_asked_to_end.get());
+            ending_count += usize::from(state.is_stop_requested.get());
             let deadline_ns = state.deadline_ns.get();
             if deadline_ns == 0 || now_ns < deadline_ns {
                 continue;
@@ -192,7 +192,7 @@ impl ConnectionGuard {
             idle_looks: Cell::new(0),
             stalled_looks: Cell::new(0),
             moved_bytes: Cell::new(0),
-            is_asked_to_end: Cell::new(false),
+            is_stop_requested: Cell::new(false),
             waker: RefCell::new(None),
         });
         let key = shard
@@ -242,8 +242,8 @@ impl ConnectionGuard {
     }
 
     /// Whether the connection is to end as soon as it can, because there are too many.
-    pub fn is_asked_to_end(&self) -> bool {
-        self.state.is_asked_to_end.get()
+    pub fn is_stop_requested(&self) -> bool {
+        self.state.is_stop_requested.get()
     }
 
     /// Whether the connection was ended because it stalled.

@@ -6,8 +6,8 @@
 //! of shard state across a spawn, which polls the new task at once.
 
 mod connections;
-mod courtesy;
 mod drain;
+mod ensure_loaded;
 pub(crate) mod link;
 pub(crate) mod offload;
 mod reply;
@@ -15,8 +15,8 @@ mod shares;
 mod slab;
 mod spares;
 mod stream;
-mod summon;
 mod timer;
+mod yield_policy;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -45,27 +45,27 @@ use crate::tls::Handshakes;
 use crate::trace::Tracing;
 use crate::{FrontendOptions, ShardAffinity};
 use connections::ConnectionTable;
-use courtesy::YieldPolicy;
 use drain::{DrainFuture, DrainSignal};
 use link::{Protocol, ShardHandle, ShardMessage};
 use offload::{Offload, OffloadThreads};
 use reply::InFlight;
+use yield_policy::YieldPolicy;
 
 pub use connections::{ConnectionGuard, WaitReason};
 pub(crate) use slab::Slab;
 
+pub use ensure_loaded::{EnsuredModel, ModelLease};
 pub use reply::{ResponseFuture, ResponseQueue, StreamRequest};
 pub use shares::ConnectionShares;
 pub use spares::SpareBuffers;
 pub use stream::ShardStream;
-pub use summon::{EnsuredModel, ModelLease};
 pub use timer::Timer;
 
 /// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
 const SUCCESSORS_MAX: usize = 8;
 /// Messages handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
-/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`breathe`]), so it is a backstop.
+/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`yield_now`]), so it is a backstop.
 ///
 /// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the first task, and if so goes to
 /// sleep with tasks ready to run, as if there were none (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that
@@ -99,7 +99,7 @@ pub struct Shard {
     orders: Arc<PressureOrders>,
     link: Arc<ShardHandle>,
     completion: Arc<dyn Completion>,
-    courtesy: YieldPolicy,
+    yield_policy: YieldPolicy,
     pump_waker: RefCell<Option<Waker>>,
     drain: DrainSignal,
     offload: Offload,
@@ -205,7 +205,7 @@ impl Shard {
             connections: RefCell::new(ConnectionTable::default()),
             tasks: RefCell::new(Slab::new()),
             completion,
-            courtesy: YieldPolicy::new(!options.shards_spin),
+            yield_policy: YieldPolicy::new(!options.shards_spin),
             pump_waker: RefCell::new(None),
             drain: DrainSignal::new(),
             offload: Offload::new(threads),
@@ -287,7 +287,7 @@ impl Shard {
                 handled_count = 0;
                 continue;
             }
-            let offered = self.courtesy.offer(|| {
+            let offered = self.yield_policy.offer(|| {
                 let messages = receiver.take();
                 (!messages.is_empty()).then_some(messages)
             });
@@ -314,19 +314,17 @@ impl Shard {
 
     fn serve(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol) {
         let stream = ShardStream::adopt(socket);
-        let presence = ConnectionGuard::new(self, stream.socket(), protocol);
+        let guard = ConnectionGuard::new(self, stream.socket(), protocol);
         match protocol {
-            Protocol::Http => self.spawn(crate::http::serve(Rc::clone(self), stream, presence)),
-            Protocol::Metrics => {
-                self.spawn(crate::metrics::serve(Rc::clone(self), stream, presence))
-            }
+            Protocol::Http => self.spawn(crate::http::serve(Rc::clone(self), stream, guard)),
+            Protocol::Metrics => self.spawn(crate::metrics::serve(Rc::clone(self), stream, guard)),
             Protocol::SageMaker => {
-                self.spawn(crate::sagemaker::serve(Rc::clone(self), stream, presence))
+                self.spawn(crate::sagemaker::serve(Rc::clone(self), stream, guard))
             }
             Protocol::VertexAi => {
-                self.spawn(crate::vertex_ai::serve(Rc::clone(self), stream, presence))
+                self.spawn(crate::vertex_ai::serve(Rc::clone(self), stream, guard))
             }
-            Protocol::Grpc => self.spawn(crate::grpc::serve(Rc::clone(self), stream, presence)),
+            Protocol::Grpc => self.spawn(crate::grpc::serve(Rc::clone(self), stream, guard)),
         }
     }
 
@@ -369,30 +367,35 @@ impl Shard {
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
     ) -> Result<ResponseFuture, Error> {
-        let (slot, ticket) = self.begin(model, version, draft, deadline_ns, None)?;
+        let (slot, handle) = self.begin(model, version, draft, deadline_ns, None)?;
         Ok(ResponseFuture::new(
             self,
             slot,
-            ticket,
+            handle,
             deadline_ns.map(Timer::at),
         ))
     }
 
-    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `tray`, and the caller sees to its deadline.
+    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `responses`, and the caller sees to its deadline.
     ///
     /// # Errors
     /// As [`Shard::infer`].
     pub fn infer_into(
         self: &Rc<Self>,
-        tray: &Rc<ResponseQueue>,
+        responses: &Rc<ResponseQueue>,
         model: &Arc<ModelVersion>,
         version: Option<i64>,
         draft: Draft<'_>,
         deadline_ns: Option<u64>,
     ) -> Result<StreamRequest, Error> {
-        let (slot, ticket) =
-            self.begin(model, version, draft, deadline_ns, Some(Rc::clone(tray)))?;
-        Ok(StreamRequest::new(self, slot, ticket))
+        let (slot, handle) = self.begin(
+            model,
+            version,
+            draft,
+            deadline_ns,
+            Some(Rc::clone(responses)),
+        )?;
+        Ok(StreamRequest::new(self, slot, handle))
     }
 
     fn begin(
@@ -401,21 +404,21 @@ impl Shard {
         version: Option<i64>,
         mut draft: Draft<'_>,
         deadline_ns: Option<u64>,
-        tray: Option<Rc<ResponseQueue>>,
+        responses: Option<Rc<ResponseQueue>>,
     ) -> Result<(u64, RequestHandle), Error> {
         let lease = draft.lease.take();
-        let reservation = self.enter(model, version, &draft, lease)?;
+        let permit = self.enter(model, version, &draft, lease)?;
         let slot = self
             .in_flight
             .borrow_mut()
-            .reserve(tray)
+            .reserve(responses)
             .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: clock::monotonic_ns(),
             queue_start_ns: 0,
             deadline_ns: deadline_ns.unwrap_or(0),
         };
-        let is_courteous = self.courtesy.wish();
+        let is_courteous = self.yield_policy.wish();
         if is_courteous {
             // The pump looks at the end of this turn, whoever notifies.
             self.link.disarm();
@@ -424,13 +427,13 @@ impl Shard {
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
             chunk.settle();
         }
-        let submitted = admit::admit_reserved(reservation, draft, &self.completion, slot, stamps)
-            .and_then(|ticket| {
-                let model = &ticket.shared().model;
-                model.submit(Arc::clone(&ticket)).map(|()| ticket)
+        let submitted = admit::admit_reserved(permit, draft, &self.completion, slot, timestamps)
+            .and_then(|handle| {
+                let model = &handle.shared().model;
+                model.submit(Arc::clone(&handle)).map(|()| handle)
             });
         match submitted {
-            Ok(ticket) => Ok((slot, ticket)),
+            Ok(handle) => Ok((slot, handle)),
             Err(error) => {
                 self.in_flight.borrow_mut().release(slot);
                 Err(error)
@@ -446,14 +449,17 @@ impl Shard {
         draft: &Draft<'_>,
         lease: ModelLease,
     ) -> Result<InFlightPermit, Error> {
-        let pass = match self.server.gate() {
-            Some(gate) => Some(gate.enter(model, draft.id, draft.tenant)?),
+        let pass = match self.server.admission() {
+            Some(admission) => Some(admission.enter(model, draft.id, draft.tenant)?),
             None => None,
         };
         // What kind of model it is was looked at when the first was found.
         let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
         let (id, flags) = (&draft.correlation_id, draft.sequence_flags);
-        let mut entered = match (InFlightPermit::of_elder(model, version, id, flags), lease) {
+        let mut entered = match (
+            InFlightPermit::of_draining(model, version, id, flags),
+            lease,
+        ) {
             (Some(place), _) => place,
             (None, Some(lease)) => Ok(*lease),
             (None, None) => InFlightPermit::new(model),
@@ -469,18 +475,18 @@ impl Shard {
             }
             entered = InFlightPermit::of_sequence(&successor, version, id, flags);
         }
-        let mut reservation = entered.map_err(|why| admit::refuse(model, draft, why))?;
+        let mut permit = entered.map_err(|why| admit::refuse(model, draft, why))?;
         if let Some(pass) = pass {
-            reservation.carry(pass);
+            permit.carry(pass);
         }
-        Ok(reservation)
+        Ok(permit)
     }
 
     /// Who sends a request, by the header that says so; none where nobody wants to know. `find` finds a header's value.
     pub fn tenant<'a>(&self, find: impl FnOnce(&str) -> Option<&'a [u8]>) -> Option<Tenant> {
-        let gate = self.server.gate()?;
+        let admission = self.server.admission()?;
         let header = self.options.tenant_header.as_deref()?;
-        gate.tenant(find(header).unwrap_or_default())
+        admission.tenant(find(header).unwrap_or_default())
     }
 
     /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no
@@ -540,6 +546,6 @@ impl Shard {
 ///
 /// A task that wakes itself instead (as `yield_now` does) is run again in the same turn of the executor, before it looks at anything
 /// else.
-pub async fn breathe() {
+pub async fn yield_now() {
     Timer::after(Duration::from_micros(1)).await;
 }

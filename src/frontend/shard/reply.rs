@@ -22,7 +22,7 @@ pub(crate) struct InFlightEntry {
     is_final: bool,
     is_abandoned: bool,
     /// Where deliveries go instead of staying here.
-    tray: Option<Rc<ResponseQueue>>,
+    responses: Option<Rc<ResponseQueue>>,
 }
 
 /// All of them; the slot of a delivery is the key.
@@ -44,7 +44,7 @@ impl InFlight {
     }
 
     /// A slot for a new request; none at the bound.
-    pub(crate) fn reserve(&mut self, tray: Option<Rc<ResponseQueue>>) -> Option<u64> {
+    pub(crate) fn reserve(&mut self, responses: Option<Rc<ResponseQueue>>) -> Option<u64> {
         if self.table.len() >= self.count_max {
             return None;
         }
@@ -54,7 +54,7 @@ impl InFlight {
             response_count: 0,
             is_final: false,
             is_abandoned: false,
-            tray,
+            responses,
         }))
     }
 
@@ -65,11 +65,11 @@ impl InFlight {
     /// Books a delivery. Returns the waker of whoever waits for it, to be woken when no borrow is held.
     pub(crate) fn book(&mut self, delivery: Delivery) -> Option<Waker> {
         let entry = self.table.get_mut(delivery.slot)?;
-        if let Some(tray) = entry.tray.clone() {
+        if let Some(responses) = entry.responses.clone() {
             if delivery.is_final {
                 self.table.remove(delivery.slot);
             }
-            return tray.put(delivery);
+            return responses.put(delivery);
         }
         if entry.is_abandoned {
             // Nobody will read it: its buffers are free now, not at the end.
@@ -115,7 +115,7 @@ impl InFlight {
                 entry.is_abandoned = true;
                 entry.waker = None;
                 entry.outcome = None;
-                entry.tray = None;
+                entry.responses = None;
             }
         }
     }
@@ -156,16 +156,16 @@ impl ResponseQueue {
 pub struct StreamRequest {
     shard: Rc<Shard>,
     slot: u64,
-    ticket: RequestHandle,
+    handle: RequestHandle,
     is_done: bool,
 }
 
 impl StreamRequest {
-    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, ticket: RequestHandle) -> StreamRequest {
+    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, handle: RequestHandle) -> StreamRequest {
         StreamRequest {
             shard: Rc::clone(shard),
             slot,
-            ticket,
+            handle,
             is_done: false,
         }
     }
@@ -177,7 +177,7 @@ impl StreamRequest {
 
     /// What its responses were paid with.
     pub fn credits(&self) -> Option<&Arc<Credits>> {
-        self.ticket.shared().credits.as_ref()
+        self.handle.shared().credits.as_ref()
     }
 
     /// The final delivery has come.
@@ -195,7 +195,7 @@ impl Drop for StreamRequest {
         if let Some(credits) = self.credits() {
             credits.close();
         }
-        match conch_engine::withdraw(&self.ticket) {
+        match conch_engine::withdraw(&self.handle) {
             // Ours alone: nobody will deliver for it.
             Some(_) => self.shard.in_flight.borrow_mut().release(self.slot),
             None => self.shard.in_flight.borrow_mut().abandon(self.slot),
@@ -207,7 +207,7 @@ impl Drop for StreamRequest {
 pub struct ResponseFuture {
     shard: Rc<Shard>,
     slot: u64,
-    ticket: RequestHandle,
+    handle: RequestHandle,
     timer: Option<Timer>,
     is_done: Cell<bool>,
 }
@@ -216,13 +216,13 @@ impl ResponseFuture {
     pub(crate) fn new(
         shard: &Rc<Shard>,
         slot: u64,
-        ticket: RequestHandle,
+        handle: RequestHandle,
         timer: Option<Timer>,
     ) -> ResponseFuture {
         ResponseFuture {
             shard: Rc::clone(shard),
             slot,
-            ticket,
+            handle,
             timer,
             is_done: Cell::new(false),
         }
@@ -232,7 +232,7 @@ impl ResponseFuture {
     /// what the request is answered with.
     fn withdraw(&self) -> Error {
         self.is_done.set(true);
-        match conch_engine::withdraw(&self.ticket) {
+        match conch_engine::withdraw(&self.handle) {
             Some(error) => {
                 // Ours alone: nobody will deliver for it.
                 self.shard.in_flight.borrow_mut().release(self.slot);

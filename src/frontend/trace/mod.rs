@@ -173,7 +173,7 @@ impl Tracing {
         if !setting.is_valid() && !setting.values.levels.is_off() {
             return Err(Error::invalid(format!(
                 "Attempting to set invalid trace setting :{}",
-                setting.trouble()
+                setting.failure()
             )));
         }
         let setting = Arc::new(setting);

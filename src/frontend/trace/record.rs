@@ -82,7 +82,7 @@ impl ActiveTrace {
     }
 
     /// Says whom it is about, and gives what the engine reports to.
-    pub(crate) fn asker(
+    pub(crate) fn observer(
         self: &Arc<ActiveTrace>,
         model: &Arc<ModelVersion>,
         request_id: &str,

@@ -123,7 +123,7 @@ impl TraceSetting {
     }
 
     /// Why no request can be traced under it, in upstream's words; empty if one can, or could but for the count.
-    pub(super) fn trouble(&self) -> &'static str {
+    pub(super) fn failure(&self) -> &'static str {
         if self.values.levels.is_off() {
             "tracing is disabled"
         } else if self.values.rate == 0 {
@@ -136,7 +136,7 @@ impl TraceSetting {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        self.trouble().is_empty() && self.left() != 0
+        self.failure().is_empty() && self.left() != 0
     }
 
     /// The values with what is left of the count.

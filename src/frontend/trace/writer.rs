@@ -42,7 +42,7 @@ struct TraceWriter<'q> {
     whole: Option<File>,
     next_index: u32,
     /// A full disk fails every write; one line per second says so.
-    complaints: LogLimiter,
+    log_limiter: LogLimiter,
 }
 
 /// Traces of one setting that are not in a finished file.
@@ -65,7 +65,7 @@ impl<'q> TraceWriter<'q> {
             collections: HashMap::new(),
             whole: None,
             next_index: 0,
-            complaints: LogLimiter::default(),
+            log_limiter: LogLimiter::default(),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'q> TraceWriter<'q> {
 
     fn complain(&self, cause: &io::Error) {
         let file = self.queue.file();
-        self.complaints.tell(
+        self.log_limiter.tell(
             monotonic_ns(),
             format_args!("failed creating trace file: {file}: {cause}"),
         );

@@ -67,7 +67,7 @@ impl Model for FakeModel {
 pub(super) static SLOW_COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Instance for FakeInstance {
-    fn execute(&mut self, batch: &mut Batch, departures: &mut PendingResponses) {
+    fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses) {
         for live in batch.drain(..) {
             let model = Arc::clone(&live.shared().model);
             if matches!(&*model.name, "slow" | "leisurely") {
@@ -124,7 +124,7 @@ impl Instance for FakeInstance {
                 outputs,
                 parameters: Vec::new(),
             };
-            departures.push(live.shared(), Some(Ok(response)), true);
+            pending.push(live.shared(), Some(Ok(response)), true);
         }
     }
 }

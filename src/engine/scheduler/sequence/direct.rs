@@ -29,24 +29,24 @@ impl DirectStrategy {
 }
 
 impl<T: Entry> SequenceBatcher<T> {
-    /// Forms a batch of the requests that the slots of `seat` have ready. Rows without a request, or with one that does not fit the first,
+    /// Forms a batch of the requests that the slots of `instance` have ready. Rows without a request, or with one that does not fit the first,
     /// stay empty; the batch reaches up to the highest slot with a request, as upstream's.
     pub(super) fn form_direct(
         &mut self,
-        seat: usize,
+        instance: usize,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) {
         let SlotStrategy::Direct(direct) = self.strategy else {
             return;
         };
         let (mut ready_count, mut oldest_ns, mut row_count) = (0_u32, NEVER_NS, 0);
         let mut template: Option<Signature> = None;
-        for (row, slot) in self.seats[seat].slots.iter().enumerate() {
+        for (row, slot) in self.instances[instance].slots.iter().enumerate() {
             if self.is_held_back(slot) {
                 continue;
             }
-            let run = slot.run.and_then(|id| self.roll.get(id));
+            let run = slot.run.and_then(|id| self.table.get(id));
             let Some((entry, since_ns)) = run.and_then(|run| run.queue.front()) else {
                 continue;
             };
@@ -61,16 +61,16 @@ impl<T: Entry> SequenceBatcher<T> {
             && now_ns < delay_end_ns
             && f64::from(ready_count) < direct.ready_min
         {
-            self.seats[seat].deadline_ns = delay_end_ns;
+            self.instances[instance].deadline_ns = delay_end_ns;
             return;
         }
-        harvest.row_count = row_count;
+        output.row_count = row_count;
         for row in 0..row_count {
-            if self.is_held_back(&self.seats[seat].slots[row]) {
+            if self.is_held_back(&self.instances[instance].slots[row]) {
                 continue;
             }
-            let slot = &mut self.seats[seat].slots[row];
-            let run = slot.run.and_then(|id| self.roll.get_mut(id));
+            let slot = &mut self.instances[instance].slots[row];
+            let run = slot.run.and_then(|id| self.table.get_mut(id));
             let Some(run) = run else { continue };
             let fits = |(entry, _): &(T, u64)| entry.facts().signature == template;
             if !run.queue.front().is_some_and(fits) {
@@ -89,27 +89,27 @@ impl<T: Entry> SequenceBatcher<T> {
             slot.is_out = true;
             let id = SlotId {
                 row: row as u32,
-                seat: seat as u32,
+                instance: instance as u32,
             };
             if let Some(member) = entry.member() {
                 SequenceContext::leave_from(member, id);
             }
-            harvest.batch.push(owned);
-            harvest.rows.push(row);
+            output.batch.push(owned);
+            output.rows.push(row);
         }
-        for index in 0..harvest.rows.len() {
+        for index in 0..output.rows.len() {
             let id = SlotId {
-                row: harvest.rows[index] as u32,
-                seat: seat as u32,
+                row: output.rows[index] as u32,
+                instance: instance as u32,
             };
             self.settle(id, now_ns);
         }
         // Those that did not fit are for the next step.
-        if self.seats[seat].slots.iter().any(|slot| {
-            let run = slot.run.and_then(|id| self.roll.get(id));
+        if self.instances[instance].slots.iter().any(|slot| {
+            let run = slot.run.and_then(|id| self.table.get(id));
             !self.is_held_back(slot) && run.is_some_and(|run| !run.queue.is_empty())
         }) {
-            self.seats[seat].is_called = true;
+            self.instances[instance].is_called = true;
         }
     }
 }

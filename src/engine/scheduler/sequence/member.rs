@@ -58,12 +58,12 @@ pub(super) type SequenceNumber = u64;
 pub(super) struct SlotId {
     /// First: slots are given out row by row, over all seats.
     pub(super) row: u32,
-    pub(super) seat: u32,
+    pub(super) instance: u32,
 }
 
 impl SlotId {
-    pub(super) fn seat(self) -> usize {
-        self.seat as usize
+    pub(super) fn instance(self) -> usize {
+        self.instance as usize
     }
 
     pub(super) fn row(self) -> usize {
@@ -94,7 +94,7 @@ impl SequenceContext {
     }
 
     pub(super) fn leave_from(&self, slot: SlotId) {
-        let packed = u64::from(slot.seat) << 32 | u64::from(slot.row);
+        let packed = u64::from(slot.instance) << 32 | u64::from(slot.row);
         self.slot.store(packed, Ordering::Relaxed);
         self.is_out.store(true, Ordering::Relaxed);
         self.is_back.store(false, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl SequenceContext {
     pub(super) fn slot(&self) -> SlotId {
         let packed = self.slot.load(Ordering::Relaxed);
         SlotId {
-            seat: (packed >> 32) as u32,
+            instance: (packed >> 32) as u32,
             row: packed as u32,
         }
     }

@@ -13,13 +13,13 @@
 //! or executes, and that a cancelled request ends its sequence at once, not when its turn comes.
 
 mod direct;
+mod free_slots;
 mod idle;
 mod member;
 mod oldest;
-mod roll;
+mod table;
 #[cfg(test)]
 mod tests;
-mod vacancies;
 
 use std::ops::Range;
 
@@ -28,11 +28,11 @@ use conch_sync::{ClaimReason, NEVER_NS, PollState};
 
 use super::{Dismissal, Entry, SchedulerDelay, SchedulerOutput};
 use direct::DirectStrategy;
+use free_slots::FreeSlots;
 use idle::IdleSequences;
 use member::{SequenceNumber, SlotId};
 use oldest::OldestStrategy;
-use roll::SequenceTable;
-use vacancies::FreeSlots;
+use table::SequenceTable;
 
 pub(crate) use member::{SequenceContext, SequenceKey};
 
@@ -40,10 +40,10 @@ pub(crate) use member::{SequenceContext, SequenceKey};
 #[derive(Debug)]
 pub(crate) struct SequenceBatcher<T: Entry> {
     strategy: SlotStrategy<T>,
-    roll: SequenceTable<T>,
-    vacancies: FreeSlots,
+    table: SequenceTable<T>,
+    free_slots: FreeSlots,
     idle: IdleSequences,
-    seats: Vec<InstanceSlots<T>>,
+    instances: Vec<InstanceSlots<T>>,
     /// The seats of each core; none of one that has not come yet.
     cores: Vec<Range<usize>>,
     idle_ns: u64,
@@ -111,18 +111,18 @@ impl<T> Default for SequenceSlot<T> {
 }
 
 impl<T: Entry> SequenceBatcher<T> {
-    /// `seat_counts` are the instances of each core.
+    /// `instance_counts` are the instances of each core.
     pub(crate) fn new(
         settings: &SequenceBatching,
         batch_size_max: u32,
-        seat_counts: &[usize],
+        instance_counts: &[usize],
     ) -> SequenceBatcher<T> {
-        let mut seats = Vec::new();
-        let mut cores = Vec::with_capacity(seat_counts.len());
-        for (core, count) in seat_counts.iter().enumerate() {
-            let start = seats.len();
-            seats.extend((0..*count).map(|_| InstanceSlots::of(core)));
-            cores.push(start..seats.len());
+        let mut instances = Vec::new();
+        let mut cores = Vec::with_capacity(instance_counts.len());
+        for (core, count) in instance_counts.iter().enumerate() {
+            let start = instances.len();
+            instances.extend((0..*count).map(|_| InstanceSlots::of(core)));
+            cores.push(start..instances.len());
         }
         let strategy = match &settings.strategy {
             SequenceStrategy::Direct {
@@ -133,16 +133,18 @@ impl<T: Entry> SequenceBatcher<T> {
                 *utilization_min,
                 batch_size_max,
             )),
-            SequenceStrategy::Oldest(batching) => {
-                SlotStrategy::Oldest(OldestStrategy::new(batching, batch_size_max, seats.len()))
-            }
+            SequenceStrategy::Oldest(batching) => SlotStrategy::Oldest(OldestStrategy::new(
+                batching,
+                batch_size_max,
+                instances.len(),
+            )),
         };
         SequenceBatcher {
             strategy,
-            roll: SequenceTable::default(),
-            vacancies: FreeSlots::new(seats.len(), settings.slot_count),
+            table: SequenceTable::default(),
+            free_slots: FreeSlots::new(instances.len(), settings.slot_count),
             idle: IdleSequences::default(),
-            seats,
+            instances,
             cores,
             idle_ns: settings.idle_us.saturating_mul(1_000),
             backlog_max: settings
@@ -170,16 +172,16 @@ impl<T: Entry> SequenceBatcher<T> {
         let Some(hold) = &self.hold else {
             return false;
         };
-        let backlog_count = self.roll.backlog_request_count();
+        let backlog_count = self.table.backlog_request_count();
         if self.waiting_count - backlog_count < hold.request_count
             || backlog_count < hold.backlog_count
         {
             return true;
         }
         self.hold = None;
-        for seat in &mut self.seats {
-            seat.is_called = true;
-            self.called.push(seat.core);
+        for instance in &mut self.instances {
+            instance.is_called = true;
+            self.called.push(instance.core);
         }
         false
     }
@@ -191,68 +193,63 @@ impl<T: Entry> SequenceBatcher<T> {
 
     /// Sequences that take requests.
     pub(crate) fn open_count(&self) -> usize {
-        self.roll.open_count()
+        self.table.open_count()
     }
 
     /// Whether the sequence of this run, which is under way, does not wait for a slot.
     #[cfg(test)]
     pub(crate) fn has_slot(&self, run: u64) -> bool {
-        self.roll.get(run).is_none_or(|run| run.slot.is_some())
+        self.table.get(run).is_none_or(|run| run.slot.is_some())
     }
 
     /// The names of the sequences that take requests. From now on each harvest tells which of them do not any more.
     pub(crate) fn hand_over(&mut self) -> Vec<SequenceKey> {
-        self.roll.note_ends()
+        self.table.note_ends()
     }
 
     /// Ends a sequence, if there is one of this name: what it has waiting is executed, and nothing joins it.
     pub(crate) fn end(&mut self, key: &SequenceKey, now_ns: u64) {
-        let Some(id) = self.roll.find(key) else {
+        let Some(id) = self.table.find(key) else {
             return;
         };
-        self.roll.close(id);
-        if let Some(slot) = self.roll.get(id).and_then(|run| run.slot) {
+        self.table.close(id);
+        if let Some(slot) = self.table.get(id).and_then(|run| run.slot) {
             self.settle(slot, now_ns);
         }
     }
 
     /// Adds an arrival; or, for one that has arrived before, learns that it is cancelled.
-    pub(crate) fn accept(
-        &mut self,
-        entry: T,
-        now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
-    ) {
+    pub(crate) fn accept(&mut self, entry: T, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         let Some(member) = entry.member() else {
             debug_assert!(false, "admission makes every request part of a sequence");
             return;
         };
         if member.run().is_some() {
-            self.cancel(&entry, now_ns, harvest);
+            self.cancel(&entry, now_ns, output);
             return;
         }
         if !entry.is_waiting() {
             // It was refused as it arrived, when somebody was about to have it cancelled.
             return;
         }
-        let id = match self.roll.find(&member.key) {
+        let id = match self.table.find(&member.key) {
             Some(id) => {
                 if member.is_start {
-                    harvest.conflicts.push(member.key.clone());
+                    output.conflicts.push(member.key.clone());
                 }
                 id
             }
             None if !member.is_start => {
-                harvest.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted);
+                output.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted);
                 return;
             }
             None => {
-                let slot = self.vacancies.take();
-                if slot.is_none() && self.roll.backlog_count() >= self.backlog_max {
-                    harvest.refuse(&entry, ClaimReason::Expire, Dismissal::BacklogFull);
+                let slot = self.free_slots.take();
+                if slot.is_none() && self.table.backlog_count() >= self.backlog_max {
+                    output.refuse(&entry, ClaimReason::Expire, Dismissal::BacklogFull);
                     return;
                 }
-                let id = self.roll.begin(&member.key, slot, now_ns);
+                let id = self.table.begin(&member.key, slot, now_ns);
                 if let Some(slot) = slot {
                     self.occupy(slot, id, now_ns);
                 }
@@ -260,7 +257,7 @@ impl<T: Entry> SequenceBatcher<T> {
             }
         };
         member.join(id);
-        let Some(run) = self.roll.get_mut(id) else {
+        let Some(run) = self.table.get_mut(id) else {
             return;
         };
         let facts = entry.facts();
@@ -271,13 +268,13 @@ impl<T: Entry> SequenceBatcher<T> {
         if slot.is_none() && facts.timeout_us != 0 {
             let timeout_ns = facts.timeout_us.saturating_mul(1_000);
             let expires_ns = facts.queued_ns.saturating_add(timeout_ns);
-            self.roll.bound(id, expires_ns);
+            self.table.bound(id, expires_ns);
         }
         if member.is_end {
-            self.roll.close(id);
+            self.table.close(id);
         }
         if entry.is_cancelled() {
-            self.cancel(&entry, now_ns, harvest);
+            self.cancel(&entry, now_ns, output);
         } else if let Some(slot) = slot {
             self.settle(slot, now_ns);
         }
@@ -294,7 +291,7 @@ impl<T: Entry> SequenceBatcher<T> {
             && let Some(id) = member.run()
         {
             // Who does not ask to be run again ends its sequence.
-            self.roll.close(id);
+            self.table.close(id);
         }
         self.settle(slot, now_ns);
     }
@@ -304,7 +301,7 @@ impl<T: Entry> SequenceBatcher<T> {
         &mut self,
         entry: T,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) {
         let Some(member) = entry.member().filter(|member| member.take_back()) else {
             return;
@@ -312,70 +309,70 @@ impl<T: Entry> SequenceBatcher<T> {
         let slot = member.slot();
         self.come_back(slot, now_ns);
         let id = member.run();
-        match id.and_then(|id| self.roll.get_mut(id)) {
+        match id.and_then(|id| self.table.get_mut(id)) {
             Some(run) => {
                 run.queue.push_back((entry.clone(), now_ns));
                 self.waiting_count += 1;
                 if entry.is_cancelled() {
-                    self.cancel(&entry, now_ns, harvest);
+                    self.cancel(&entry, now_ns, output);
                 }
             }
-            None => harvest.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted),
+            None => output.refuse(&entry, ClaimReason::Expire, Dismissal::NotStarted),
         }
         self.settle(slot, now_ns);
     }
 
     /// Core `core` has come since, with one instance: what waits for a slot has some.
     fn join(&mut self, core: usize, now_ns: u64) {
-        let seat = self.seats.len();
-        self.seats.push(InstanceSlots::of(core));
+        let instance = self.instances.len();
+        self.instances.push(InstanceSlots::of(core));
         if self.cores.len() <= core {
             self.cores.resize(core + 1, 0..0);
         }
-        self.cores[core] = seat..seat + 1;
+        self.cores[core] = instance..instance + 1;
         if let SlotStrategy::Oldest(oldest) = &mut self.strategy {
-            oldest.add_seat();
+            oldest.add_instance();
         }
-        self.vacancies.add_seat();
-        while self.roll.backlog_count() > 0
-            && let Some(slot) = self.vacancies.take()
+        self.free_slots.add_instance();
+        while self.table.backlog_count() > 0
+            && let Some(slot) = self.free_slots.take()
         {
-            match self.roll.promote(slot, now_ns) {
+            match self.table.promote(slot, now_ns) {
                 Some(id) => {
                     self.occupy(slot, id, now_ns);
                     self.settle(slot, now_ns);
                 }
-                None => self.vacancies.give(slot),
+                None => self.free_slots.give(slot),
             }
         }
     }
 
     /// Core `core` is to leave: no more sequences go to it. True once it has none and nothing of it is out.
-    pub(crate) fn see_off(&mut self, core: usize) -> bool {
-        let seats = self.cores.get(core).cloned().unwrap_or(0..0);
-        for seat in seats.clone() {
-            self.vacancies.close_seat(seat);
+    pub(crate) fn drain(&mut self, core: usize) -> bool {
+        let instances = self.cores.get(core).cloned().unwrap_or(0..0);
+        for instance in instances.clone() {
+            self.free_slots.close_instance(instance);
         }
-        self.seats[seats].iter().all(|seat| {
+        self.instances[instances].iter().all(|instance| {
             let is_empty = |slot: &SequenceSlot<T>| slot.run.is_none() && !slot.is_out;
-            !seat.is_busy && seat.slots.iter().all(is_empty)
+            !instance.is_busy && instance.slots.iter().all(is_empty)
         })
     }
 
     /// Ends the sequences of `core`: what they have waiting is executed. Returns how many there were.
     pub(crate) fn end_all(&mut self, core: usize, now_ns: u64) -> usize {
         let mut count = 0;
-        for seat in self.cores.get(core).cloned().unwrap_or(0..0) {
-            for row in 0..self.seats[seat].slots.len() {
-                let Some(id) = self.seats[seat].slots[row].run else {
+        for instance in self.cores.get(core).cloned().unwrap_or(0..0) {
+            for row in 0..self.instances[instance].slots.len() {
+                let Some(id) = self.instances[instance].slots[row].run else {
                     continue;
                 };
-                count += usize::from(self.roll.get(id).is_some_and(|run| !run.is_ending));
-                self.roll.close(id);
+                count += usize::from(self.table.get(id).is_some_and(|run| !run.is_ending));
+                self.table.close(id);
                 self.settle(
                     SlotId {
                         row: row as u32,
-                        seat: seat as u32,
+                        instance: instance as u32,
                     },
                     now_ns,
                 );
@@ -389,64 +386,67 @@ impl<T: Entry> SequenceBatcher<T> {
         &mut self,
         core: usize,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
         if self.cores.get(core).is_none_or(Range::is_empty) {
             self.join(core, now_ns);
         }
-        let seats = self.cores.get(core).cloned().unwrap_or(0..0);
-        for seat in seats.clone() {
-            if self.seats[seat].is_busy {
-                self.rest(seat, now_ns);
+        let instances = self.cores.get(core).cloned().unwrap_or(0..0);
+        for instance in instances.clone() {
+            if self.instances[instance].is_busy {
+                self.rest(instance, now_ns);
             }
         }
-        self.advance(now_ns, harvest);
+        self.advance(now_ns, output);
         if self.hold.is_some() && self.is_held() {
-            return self.poll_state(harvest);
+            return self.poll_state(output);
         }
-        for seat in seats.clone() {
-            if !self.seats[seat].is_called {
+        for instance in instances.clone() {
+            if !self.instances[instance].is_called {
                 continue;
             }
-            self.seats[seat].is_called = false;
-            self.seats[seat].deadline_ns = NEVER_NS;
+            self.instances[instance].is_called = false;
+            self.instances[instance].deadline_ns = NEVER_NS;
             match &self.strategy {
-                SlotStrategy::Direct(_) => self.form_direct(seat, now_ns, harvest),
-                SlotStrategy::Oldest(_) => self.form_oldest(seat, now_ns, harvest),
+                SlotStrategy::Direct(_) => self.form_direct(instance, now_ns, output),
+                SlotStrategy::Oldest(_) => self.form_oldest(instance, now_ns, output),
             }
-            if !harvest.batch.is_empty() {
-                self.seats[seat].is_busy = true;
-                harvest.instance = seat - seats.start;
-                self.waiting_count -= harvest.batch.len();
+            if !output.batch.is_empty() {
+                self.instances[instance].is_busy = true;
+                output.instance = instance - instances.start;
+                self.waiting_count -= output.batch.len();
                 if self.awaits() {
-                    self.out_count += harvest.batch.len();
+                    self.out_count += output.batch.len();
                 }
                 break;
             }
         }
         // Its calls end as it asks: what is left for it is for the next time.
-        if seats.clone().any(|seat| self.seats[seat].is_called) {
+        if instances
+            .clone()
+            .any(|instance| self.instances[instance].is_called)
+        {
             self.called.push(core);
         }
-        self.poll_state(harvest)
+        self.poll_state(output)
     }
 
     /// Ends what has timed out, without forming a batch: for the time while every instance executes.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) -> PollState {
-        self.advance(now_ns, harvest);
-        self.poll_state(harvest)
+        self.advance(now_ns, output);
+        self.poll_state(output)
     }
 
-    fn poll_state(&mut self, harvest: &mut SchedulerOutput<T::Owned>) -> PollState {
-        harvest.called.append(&mut self.called);
-        self.roll.tell_ends(&mut harvest.ended);
-        let seats = self.seats.iter().map(|seat| seat.deadline_ns);
-        let deadline_ns = seats
-            .chain([self.idle.next_ns(), self.roll.next_timeout_ns()])
+    fn poll_state(&mut self, output: &mut SchedulerOutput<T::Owned>) -> PollState {
+        output.called.append(&mut self.called);
+        self.table.tell_ends(&mut output.ended);
+        let instances = self.instances.iter().map(|instance| instance.deadline_ns);
+        let deadline_ns = instances
+            .chain([self.idle.next_ns(), self.table.next_timeout_ns()])
             .min();
         PollState {
             // Whoever has something to do is called.
@@ -457,16 +457,16 @@ impl<T: Entry> SequenceBatcher<T> {
     }
 
     /// What is due by the clock.
-    fn advance(&mut self, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
-        for seat in 0..self.seats.len() {
-            if self.seats[seat].deadline_ns <= now_ns {
-                self.seats[seat].deadline_ns = NEVER_NS;
-                self.call(seat);
+    fn advance(&mut self, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
+        for instance in 0..self.instances.len() {
+            if self.instances[instance].deadline_ns <= now_ns {
+                self.instances[instance].deadline_ns = NEVER_NS;
+                self.call(instance);
             }
         }
-        while let Some(id) = self.roll.expired(now_ns) {
-            if let Some(run) = self.roll.remove(id) {
-                self.refuse_all(run.queue, ClaimReason::Expire, Dismissal::TimedOut, harvest);
+        while let Some(id) = self.table.expired(now_ns) {
+            if let Some(run) = self.table.remove(id) {
+                self.refuse_all(run.queue, ClaimReason::Expire, Dismissal::TimedOut, output);
             }
         }
         while let Some(id) = self.idle.due(now_ns) {
@@ -476,13 +476,13 @@ impl<T: Entry> SequenceBatcher<T> {
 
     /// Ends a sequence that is idle, or puts the question off.
     fn look_at(&mut self, id: SequenceNumber, now_ns: u64) {
-        let Some(run) = self.roll.get_mut(id) else {
+        let Some(run) = self.table.get_mut(id) else {
             return;
         };
         run.look_ns = NEVER_NS;
         let Some(slot) = run.slot else { return };
-        let seat = &self.seats[slot.seat()];
-        if !run.queue.is_empty() || seat.slots[slot.row()].is_out {
+        let instance = &self.instances[slot.instance()];
+        if !run.queue.is_empty() || instance.slots[slot.row()].is_out {
             run.active_ns = now_ns;
         }
         let until_ns = run.active_ns.saturating_add(self.idle_ns);
@@ -490,13 +490,13 @@ impl<T: Entry> SequenceBatcher<T> {
             run.look_ns = until_ns;
             self.idle.watch(id, until_ns);
         } else {
-            self.roll.close(id);
+            self.table.close(id);
             self.settle(slot, now_ns);
         }
     }
 
     /// Somebody asked to cancel `entry`, which has arrived: it and all behind it in its sequence end, and with them the sequence.
-    fn cancel(&mut self, entry: &T, now_ns: u64, harvest: &mut SchedulerOutput<T::Owned>) {
+    fn cancel(&mut self, entry: &T, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         let Some(member) = entry.member() else { return };
         if !entry.is_waiting() {
             // It executes, and its backend sees the wish; or it was answered. Who brought it back may have found it on its way to here.
@@ -514,26 +514,26 @@ impl<T: Entry> SequenceBatcher<T> {
             // Its instance's batcher finds it claimed.
             state.candidate = None;
             state.is_out = false;
-            harvest.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
+            output.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
             self.waiting_count -= 1;
             if let Some(id) = member.run() {
-                self.cut(id, 0, now_ns, harvest);
+                self.cut(id, 0, now_ns, output);
             }
             self.settle(left, now_ns);
             return;
         }
         let Some(id) = member.run() else { return };
-        let queued = self.roll.get(id).map(|run| {
+        let queued = self.table.get(id).map(|run| {
             let is_own = |(queued, _): &(T, u64)| queued.is_same(entry);
             (run.queue.iter().position(is_own), run.slot)
         });
         match queued {
-            Some((Some(position), Some(_))) => self.cut(id, position, now_ns, harvest),
+            Some((Some(position), Some(_))) => self.cut(id, position, now_ns, output),
             // Of a sequence that has not begun nothing is executed.
-            Some((Some(_), None)) => self.cut(id, 0, now_ns, harvest),
+            Some((Some(_), None)) => self.cut(id, 0, now_ns, output),
             // It was given out, and cancelled while it came back to be run again: this is how it comes back.
             Some((None, _)) | None => {
-                harvest.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
+                output.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
                 self.release(entry, now_ns);
             }
         }
@@ -545,27 +545,27 @@ impl<T: Entry> SequenceBatcher<T> {
         id: SequenceNumber,
         position: usize,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) {
-        let Some(run) = self.roll.get_mut(id) else {
+        let Some(run) = self.table.get_mut(id) else {
             return;
         };
         let slot = run.slot;
         let cut = run.queue.split_off(position);
-        self.refuse_all(cut, ClaimReason::Cancel, Dismissal::Cancelled, harvest);
+        self.refuse_all(cut, ClaimReason::Cancel, Dismissal::Cancelled, output);
         match slot {
             Some(slot) => {
-                self.roll.close(id);
+                self.table.close(id);
                 self.settle(slot, now_ns);
             }
-            None => drop(self.roll.remove(id)),
+            None => drop(self.table.remove(id)),
         }
     }
 
     fn slot_mut(&mut self, slot: SlotId) -> Option<&mut SequenceSlot<T>> {
-        self.seats
-            .get_mut(slot.seat())
-            .and_then(|seat| seat.slots.get_mut(slot.row()))
+        self.instances
+            .get_mut(slot.instance())
+            .and_then(|instance| instance.slots.get_mut(slot.row()))
     }
 
     fn refuse_all(
@@ -573,23 +573,23 @@ impl<T: Entry> SequenceBatcher<T> {
         queue: impl IntoIterator<Item = (T, u64)>,
         reason: ClaimReason,
         why: Dismissal,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) {
         for (entry, _) in queue {
             self.waiting_count -= 1;
-            harvest.refuse(&entry, reason, why);
+            output.refuse(&entry, reason, why);
         }
     }
 
     /// A sequence gets a slot.
     fn occupy(&mut self, slot: SlotId, id: SequenceNumber, now_ns: u64) {
-        let slots = &mut self.seats[slot.seat()].slots;
+        let slots = &mut self.instances[slot.instance()].slots;
         if slots.len() <= slot.row() {
             slots.resize(slot.row() + 1, SequenceSlot::default());
         }
         slots[slot.row()].run = Some(id);
         let look_ns = now_ns.saturating_add(self.idle_ns);
-        if let Some(run) = self.roll.get_mut(id) {
+        if let Some(run) = self.table.get_mut(id) {
             run.look_ns = look_ns;
             self.idle.watch(id, look_ns);
         }
@@ -603,20 +603,20 @@ impl<T: Entry> SequenceBatcher<T> {
         };
         slot.is_out = false;
         let id = slot.run;
-        if let Some(run) = id.and_then(|id| self.roll.get_mut(id)) {
+        if let Some(run) = id.and_then(|id| self.table.get_mut(id)) {
             run.active_ns = now_ns;
         }
     }
 
     /// A seat asks again: where requests are not brought back, what it was given has been executed.
-    fn rest(&mut self, seat: usize, now_ns: u64) {
-        self.seats[seat].is_busy = false;
+    fn rest(&mut self, instance: usize, now_ns: u64) {
+        self.instances[instance].is_busy = false;
         if self.awaits() {
             return;
         }
-        for slot in &mut self.seats[seat].slots {
+        for slot in &mut self.instances[instance].slots {
             if std::mem::take(&mut slot.is_out)
-                && let Some(run) = slot.run.and_then(|id| self.roll.get_mut(id))
+                && let Some(run) = slot.run.and_then(|id| self.table.get_mut(id))
             {
                 run.active_ns = now_ns;
             }
@@ -631,21 +631,21 @@ impl<T: Entry> SequenceBatcher<T> {
     /// After anything that happened to `slot`: frees it if its sequence is over, else sees to what waits in it.
     fn settle(&mut self, slot: SlotId, now_ns: u64) {
         loop {
-            let state = &self.seats[slot.seat()].slots[slot.row()];
+            let state = &self.instances[slot.instance()].slots[slot.row()];
             let is_out = state.is_out;
             let is_held_back = self.is_held_back(state);
-            let Some(run) = state.run.and_then(|id| self.roll.get(id)) else {
+            let Some(run) = state.run.and_then(|id| self.table.get(id)) else {
                 return;
             };
             if !run.queue.is_empty() {
                 match &mut self.strategy {
                     SlotStrategy::Direct(_) if is_held_back => return,
                     SlotStrategy::Direct(_) => {
-                        self.call(slot.seat());
+                        self.call(slot.instance());
                         return;
                     }
                     SlotStrategy::Oldest(_) if is_out => return,
-                    SlotStrategy::Oldest(_) => self.nominate(slot, now_ns),
+                    SlotStrategy::Oldest(_) => self.promote(slot, now_ns),
                 }
             } else if run.is_ending && !is_held_back {
                 if !self.vacate(slot, now_ns) {
@@ -659,33 +659,33 @@ impl<T: Entry> SequenceBatcher<T> {
 
     /// Ends the sequence of `slot`, which has nothing waiting. True if the slot has another one now.
     fn vacate(&mut self, slot: SlotId, now_ns: u64) -> bool {
-        let state = &mut self.seats[slot.seat()].slots[slot.row()];
+        let state = &mut self.instances[slot.instance()].slots[slot.row()];
         if let Some(id) = state.run.take()
-            && let Some(run) = self.roll.remove(id)
+            && let Some(run) = self.table.remove(id)
         {
             self.idle.forget(id, run.look_ns);
         }
         let next = self
-            .vacancies
+            .free_slots
             .is_wanted(slot)
-            .then(|| self.roll.promote(slot, now_ns));
+            .then(|| self.table.promote(slot, now_ns));
         match next.flatten() {
             Some(id) => {
                 self.occupy(slot, id, now_ns);
                 true
             }
             None => {
-                self.vacancies.give(slot);
+                self.free_slots.give(slot);
                 false
             }
         }
     }
 
-    /// Wants `seat`'s core to ask for a batch.
-    fn call(&mut self, seat: usize) {
-        let seat = &mut self.seats[seat];
-        if !std::mem::replace(&mut seat.is_called, true) {
-            self.called.push(seat.core);
+    /// Wants `instance`'s core to ask for a batch.
+    fn call(&mut self, instance: usize) {
+        let instance = &mut self.instances[instance];
+        if !std::mem::replace(&mut instance.is_called, true) {
+            self.called.push(instance.core);
         }
     }
 }

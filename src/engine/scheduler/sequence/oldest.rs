@@ -57,21 +57,21 @@ impl<T: Entry> OldestStrategy<T> {
     pub(super) fn new(
         settings: &DynamicBatching,
         batch_size_max: u32,
-        seat_count: usize,
+        instance_count: usize,
     ) -> OldestStrategy<T> {
         let mut oldest = OldestStrategy {
-            batchers: Vec::with_capacity(seat_count),
+            batchers: Vec::with_capacity(instance_count),
             settings: settings.clone(),
             batch_size_max,
             held_until_count: 0,
         };
-        for _ in 0..seat_count {
-            oldest.add_seat();
+        for _ in 0..instance_count {
+            oldest.add_instance();
         }
         oldest
     }
 
-    pub(super) fn add_seat(&mut self) {
+    pub(super) fn add_instance(&mut self) {
         let mut batcher = DynamicBatcher::new(&self.settings, self.batch_size_max, None);
         batcher.hold(self.held_until_count);
         self.batchers.push(batcher);
@@ -88,12 +88,12 @@ impl<T: Entry> OldestStrategy<T> {
 
 impl<T: Entry> SequenceBatcher<T> {
     /// Makes the next request of the sequence in `slot`, which has one, a candidate.
-    pub(super) fn nominate(&mut self, slot: SlotId, now_ns: u64) {
+    pub(super) fn promote(&mut self, slot: SlotId, now_ns: u64) {
         let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
             return;
         };
-        let state = &mut self.seats[slot.seat()].slots[slot.row()];
-        let run = state.run.and_then(|id| self.roll.get_mut(id));
+        let state = &mut self.instances[slot.instance()].slots[slot.row()];
+        let run = state.run.and_then(|id| self.table.get_mut(id));
         let Some((entry, _)) = run.and_then(|run| run.queue.pop_front()) else {
             return;
         };
@@ -106,32 +106,32 @@ impl<T: Entry> SequenceBatcher<T> {
             queued_ns: now_ns,
             ..entry.facts().clone()
         };
-        oldest.batchers[slot.seat()].accept(OldestCandidate {
+        oldest.batchers[slot.instance()].accept(OldestCandidate {
             entry,
             row: slot.row(),
             facts,
         });
-        self.call(slot.seat());
+        self.call(slot.instance());
     }
 
     pub(super) fn form_oldest(
         &mut self,
-        seat: usize,
+        instance: usize,
         now_ns: u64,
-        harvest: &mut SchedulerOutput<T::Owned>,
+        output: &mut SchedulerOutput<T::Owned>,
     ) {
         let SlotStrategy::Oldest(oldest) = &mut self.strategy else {
             return;
         };
         let mut candidates = SchedulerOutput::default();
-        let poll_state = oldest.batchers[seat].form(now_ns, &mut candidates);
+        let poll_state = oldest.batchers[instance].form(now_ns, &mut candidates);
         for (row, owned) in candidates.batch {
-            self.seats[seat].slots[row].candidate = None;
-            harvest.batch.push(owned);
-            harvest.rows.push(row);
+            self.instances[instance].slots[row].candidate = None;
+            output.batch.push(owned);
+            output.rows.push(row);
         }
-        let seat = &mut self.seats[seat];
-        seat.deadline_ns = poll_state.deadline_ns;
-        seat.is_called = poll_state.is_ready;
+        let instance = &mut self.instances[instance];
+        instance.deadline_ns = poll_state.deadline_ns;
+        instance.is_called = poll_state.is_ready;
     }
 }

@@ -55,9 +55,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(settings: &SequenceBatching, batch_size_max: u32, seats: &[usize]) -> Stage {
+    fn new(settings: &SequenceBatching, batch_size_max: u32, instances: &[usize]) -> Stage {
         Stage {
-            sequence: SequenceBatcher::new(settings, batch_size_max, seats),
+            sequence: SequenceBatcher::new(settings, batch_size_max, instances),
             requests: Vec::new(),
             now_ns: 1_000_000,
             refused: Vec::new(),
@@ -86,9 +86,9 @@ impl Stage {
         let member = SequenceContext::new(key, flags & START != 0, flags & END != 0);
         let request = Fake::new(number, facts, Some(member));
         self.requests.push(Rc::clone(&request));
-        let mut harvest = SchedulerOutput::default();
-        self.sequence.accept(request, self.now_ns, &mut harvest);
-        self.note(&mut harvest);
+        let mut output = SchedulerOutput::default();
+        self.sequence.accept(request, self.now_ns, &mut output);
+        self.note(&mut output);
         number
     }
 
@@ -100,39 +100,39 @@ impl Stage {
         let request = Rc::clone(&self.requests[number]);
         request.is_cancelled.set(true);
         if request.is_waiting() {
-            let mut harvest = SchedulerOutput::default();
-            self.sequence.accept(request, self.now_ns, &mut harvest);
-            self.note(&mut harvest);
+            let mut output = SchedulerOutput::default();
+            self.sequence.accept(request, self.now_ns, &mut output);
+            self.note(&mut output);
         }
     }
 
     /// What `core` gets, as rows of (row, request).
     fn form(&mut self, core: usize) -> Vec<(usize, usize)> {
-        let mut harvest = SchedulerOutput::default();
+        let mut output = SchedulerOutput::default();
         // Who asks is not called any more.
         self.called.retain(|called| *called != core);
-        let poll_state = self.sequence.form(core, self.now_ns, &mut harvest);
+        let poll_state = self.sequence.form(core, self.now_ns, &mut output);
         assert!(
             poll_state.deadline_ns > self.now_ns,
             "a deadline that has passed"
         );
         assert!(!poll_state.is_ready, "cores are called by name");
-        assert_eq!(harvest.rows.len(), harvest.batch.len());
-        self.row_count = harvest.row_count;
-        let batch = harvest
+        assert_eq!(output.rows.len(), output.batch.len());
+        self.row_count = output.row_count;
+        let batch = output
             .rows
             .iter()
             .copied()
-            .zip(harvest.batch.iter().copied());
+            .zip(output.batch.iter().copied());
         let batch = batch.collect();
-        self.note(&mut harvest);
+        self.note(&mut output);
         batch
     }
 
     fn expire(&mut self) -> u64 {
-        let mut harvest = SchedulerOutput::default();
-        let poll_state = self.sequence.expire(self.now_ns, &mut harvest);
-        self.note(&mut harvest);
+        let mut output = SchedulerOutput::default();
+        let poll_state = self.sequence.expire(self.now_ns, &mut output);
+        self.note(&mut output);
         poll_state.deadline_ns
     }
 
@@ -144,16 +144,16 @@ impl Stage {
     fn reschedule(&mut self, number: usize) {
         let request = Rc::clone(&self.requests[number]);
         request.reason.set(None);
-        let mut harvest = SchedulerOutput::default();
-        self.sequence.reschedule(request, self.now_ns, &mut harvest);
-        self.note(&mut harvest);
+        let mut output = SchedulerOutput::default();
+        self.sequence.reschedule(request, self.now_ns, &mut output);
+        self.note(&mut output);
     }
 
-    fn note(&mut self, harvest: &mut SchedulerOutput<usize>) {
-        self.refused.append(&mut harvest.refused);
-        self.called.append(&mut harvest.called);
-        self.ended.append(&mut harvest.ended);
-        self.conflict_count += harvest.conflicts.len();
+    fn note(&mut self, output: &mut SchedulerOutput<usize>) {
+        self.refused.append(&mut output.refused);
+        self.called.append(&mut output.called);
+        self.ended.append(&mut output.ended);
+        self.conflict_count += output.conflicts.len();
     }
 
     /// Which sequences are said to have ended, since the last look.
@@ -354,21 +354,21 @@ fn a_core_leaves_when_its_sequences_have_ended() {
             stage.send(id, START);
         }
         // 2 and 4 are on core 1, 5 waits.
-        assert!(!stage.sequence.see_off(1));
+        assert!(!stage.sequence.drain(1));
         while !run(&mut stage, 1).is_empty() {}
         stage.send(2, END);
         assert_eq!(run(&mut stage, 1), [(0, 5)]);
         assert_eq!(run(&mut stage, 1), [], "what waits is not for it");
-        assert!(!stage.sequence.see_off(1), "4 is under way");
+        assert!(!stage.sequence.drain(1), "4 is under way");
         stage.send(4, END);
         let batch = stage.form(1);
         assert_eq!(batch, [(1, 6)]);
-        assert!(!stage.sequence.see_off(1), "it executes");
+        assert!(!stage.sequence.drain(1), "it executes");
         if stage.sequence.awaits() {
             stage.release(6);
         }
         assert_eq!(stage.form(1), []);
-        assert!(stage.sequence.see_off(1));
+        assert!(stage.sequence.drain(1));
         // What waited gets the next slot of the other.
         stage.send(1, END);
         let mut order = Vec::new();
@@ -392,7 +392,7 @@ fn what_a_leaving_core_has_may_be_ended() {
     assert_eq!(stage.form(1), [(0, 1), (1, 3)]);
     assert_eq!(stage.form(1), []);
     stage.send(4, 0);
-    assert!(!stage.sequence.see_off(1));
+    assert!(!stage.sequence.drain(1));
     assert_eq!(stage.sequence.end_all(1, stage.now_ns), 2);
     assert_eq!(
         stage.sequence.end_all(1, stage.now_ns),
@@ -401,7 +401,7 @@ fn what_a_leaving_core_has_may_be_ended() {
     );
     assert_eq!(stage.form(1), [(1, 4)], "what waits is executed");
     assert_eq!(stage.form(1), []);
-    assert!(stage.sequence.see_off(1));
+    assert!(stage.sequence.drain(1));
     let late = stage.send(2, 0);
     assert_eq!(stage.refusals(), [(late, Dismissal::NotStarted)]);
     assert_eq!(stage.form(0), [(0, 0), (1, 2)]);
@@ -742,9 +742,9 @@ fn instances_of_one_core_take_turns() {
     }
     let mut instances = Vec::new();
     for core in [0, 0, 1] {
-        let mut harvest = SchedulerOutput::default();
-        stage.sequence.form(core, stage.now_ns, &mut harvest);
-        instances.push((harvest.instance, harvest.batch[0]));
+        let mut output = SchedulerOutput::default();
+        stage.sequence.form(core, stage.now_ns, &mut output);
+        instances.push((output.instance, output.batch[0]));
     }
     assert_eq!(instances, [(0, 0), (1, 1), (0, 2)]);
 }
@@ -881,9 +881,9 @@ fn run_random(seed: u64) {
             "seed {seed} step {step}: answered twice"
         );
         step += 1;
-        let mut harvest = SchedulerOutput::default();
-        let poll_state = stage.sequence.expire(stage.now_ns, &mut harvest);
-        stage.note(&mut harvest);
+        let mut output = SchedulerOutput::default();
+        let poll_state = stage.sequence.expire(stage.now_ns, &mut output);
+        stage.note(&mut output);
         let is_idle = executing.iter().all(Vec::is_empty);
         if is_draining && poll_state.is_empty && is_idle {
             break;

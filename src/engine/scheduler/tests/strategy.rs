@@ -87,12 +87,12 @@ impl Scene {
 
     /// The batch, who was cancelled meanwhile, the deadline in us, and what the strategy was asked.
     fn form(&mut self, now_us: u64) -> (Vec<usize>, Vec<usize>, Option<u64>, String) {
-        let mut harvest = SchedulerOutput::default();
-        let poll_state = self.dynamic.form(now_us * 1_000, &mut harvest);
+        let mut output = SchedulerOutput::default();
+        let poll_state = self.dynamic.form(now_us * 1_000, &mut output);
         let calls = std::mem::take(&mut *self.calls.lock().unwrap()).join(", ");
         let deadline_us =
             (poll_state.deadline_ns != NEVER_NS).then_some(poll_state.deadline_ns / 1_000);
-        (harvest.batch, harvest.cancelled, deadline_us, calls)
+        (output.batch, output.cancelled, deadline_us, calls)
     }
 }
 

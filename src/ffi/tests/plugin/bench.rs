@@ -502,7 +502,7 @@ impl Bench {
     pub fn begin(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<RequestHandle> {
         let completion: Arc<dyn Completion> = self.client.clone();
         let config = &self.version.config;
-        let (mut tickets, mut batch) = (Vec::new(), Vec::new());
+        let (mut handles, mut batch) = (Vec::new(), Vec::new());
         for (slot, call) in (0..).zip(calls) {
             let length: usize = call.content.iter().map(Vec::len).sum();
             let shape: &[i64] = match config.is_batching() {
@@ -528,7 +528,7 @@ impl Bench {
                 requested_outputs: call.requested_outputs.iter().copied().collect(),
                 ..Draft::default()
             };
-            let ticket = conch_engine::admit::admit(
+            let handle = conch_engine::admit::admit(
                 &self.version,
                 draft,
                 &completion,
@@ -536,14 +536,14 @@ impl Bench {
                 Timestamps::default(),
             )
             .unwrap();
-            batch.push(ticket.claim(ClaimReason::Execute, None).unwrap());
-            tickets.push(ticket);
+            batch.push(handle.claim(ClaimReason::Execute, None).unwrap());
+            handles.push(handle);
         }
-        let mut departures = PendingResponses::default();
-        instance.execute(&mut batch, &mut departures);
+        let mut pending = PendingResponses::default();
+        instance.execute(&mut batch, &mut pending);
         assert!(batch.is_empty());
-        departures.flush();
-        tickets
+        pending.flush();
+        handles
     }
 
     /// What came back since the last look, as soon as something final is among it.

@@ -61,9 +61,9 @@ fn a_cancelled_stream_ends_between_two_words() {
     let bench = bench("cancelled");
     let mut instance = bench.instance("one");
     let began = Instant::now();
-    let tickets = bench.begin(&mut *instance, &[call(&"w ".repeat(10_000), 10)]);
+    let handles = bench.begin(&mut *instance, &[call(&"w ".repeat(10_000), 10)]);
     assert!(
-        tickets[0].claim(ClaimReason::Cancel, None).is_none(),
+        handles[0].claim(ClaimReason::Cancel, None).is_none(),
         "too late"
     );
     let answers = bench.wait_for_final();
@@ -72,6 +72,6 @@ fn a_cancelled_stream_ends_between_two_words() {
         "0 Cancelled: cancelled between two words final"
     );
     assert!(began.elapsed() < Duration::from_secs(10));
-    drop((tickets, instance));
+    drop((handles, instance));
     bench.assert_nothing_held();
 }

@@ -189,18 +189,18 @@ impl Bench {
 
     /// Executes the requests, each by itself unless the model batches.
     pub fn execute(&self, instance: &mut dyn Instance, requests: &[Request]) -> Vec<RequestHandle> {
-        let mut tickets = Vec::new();
+        let mut handles = Vec::new();
         let mut batch = Vec::new();
         for (slot, request) in (0..).zip(requests) {
-            let ticket = self.admit(slot, "", request);
-            batch.push(ticket.claim(ClaimReason::Execute, None).unwrap());
-            tickets.push(ticket);
+            let handle = self.admit(slot, "", request);
+            batch.push(handle.claim(ClaimReason::Execute, None).unwrap());
+            handles.push(handle);
             if !self.version.config.is_batching() {
                 self.run(instance, &mut batch);
             }
         }
         self.run(instance, &mut batch);
-        tickets
+        handles
     }
 
     pub fn admit(&self, slot: u64, id: &str, request: &Request) -> RequestHandle {
@@ -239,10 +239,10 @@ impl Bench {
         if batch.is_empty() {
             return;
         }
-        let mut departures = PendingResponses::default();
-        instance.execute(batch, &mut departures);
+        let mut pending = PendingResponses::default();
+        instance.execute(batch, &mut pending);
         assert!(batch.is_empty());
-        departures.flush();
+        pending.flush();
     }
 
     /// What came so far, since the last look.

@@ -20,7 +20,7 @@ use super::message::{
 use super::region::RegionPart;
 use crate::api::regions;
 use crate::grpc::status::{GrpcCode, GrpcStatus};
-use crate::shard::{Shard, breathe};
+use crate::shard::{Shard, yield_now};
 
 /// Outputs, and as how many classes they are wanted.
 pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
@@ -64,7 +64,7 @@ pub(super) async fn convert(
             data_type: DataType::from_name(input.data_type),
             is_strict: shard.options.strict_integers,
         };
-        let view = contents::read(&input.contents, &subject, &shard.pool, budget, breathe).await;
+        let view = contents::read(&input.contents, &subject, &shard.pool, budget, yield_now).await;
         let is_last = view.is_err();
         converted.push(view);
         if is_last {

@@ -64,7 +64,7 @@ pub(super) struct SubmittedRequest {
     /// To be repeated in the response.
     pub(super) id: Box<str>,
     pub(super) classes: Classes,
-    pub(super) stations: Option<Rc<CallTrace>>,
+    pub(super) call_trace: Option<Rc<CallTrace>>,
     /// For what is kept of the head.
     _charge: Charge,
 }
@@ -102,19 +102,19 @@ pub(super) async fn convert(
 }
 
 /// Has the model brought in that a message names, where models come when they are asked for; the message keeps it, or why it does not come.
-pub(super) async fn summon(shard: &Rc<Shard>, arrived: &mut CompleteMessage) {
+pub(super) async fn ensure_loaded(shard: &Rc<Shard>, arrived: &mut CompleteMessage) {
     let Ok(target) = InferTarget::read(&arrived.head) else {
         return;
     };
     let Ok(version) = crate::api::parse_version(target.model_version) else {
         return;
     };
-    let lease = match shard.summon(target.model_name, version) {
+    let lease = match shard.ensure_loaded(target.model_name, version) {
         Ok(EnsuredModel::Here(lease)) => Ok(lease),
         Ok(EnsuredModel::Coming(coming)) => coming.await,
         Err(error) => Err(error),
     };
-    arrived.summoned = Some(Box::new(lease.map_err(GrpcStatus::from)));
+    arrived.ensured = Some(Box::new(lease.map_err(GrpcStatus::from)));
 }
 
 /// Reads `head`, and finds the model that it names.
@@ -148,9 +148,9 @@ pub(super) fn submit(
         head,
         charge,
         raws,
-        summoned,
+        ensured,
     } = arrived;
-    let lease = summoned.map_or(Ok(None), |summoned| *summoned);
+    let lease = ensured.map_or(Ok(None), |ensured| *ensured);
     let given = (raws, typed, wait, lease);
     try_submit(shard, &head, charge, given, sender, deadline_ns)
         .inspect_err(|status| note_refusal(&head, status))
@@ -178,14 +178,14 @@ fn try_submit(
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         ));
     }
-    let stations = trace(shard, &model, wait);
+    let call_trace = trace(shard, &model, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     let classes = Classes::new(class_counts, &sender.budget);
     sender.sign(&mut draft)?;
     draft.lease = lease;
-    if let Some(stations) = &stations {
-        draft.asker = Some(stations.traced().asker(&model, target.id));
+    if let Some(call_trace) = &call_trace {
+        draft.observer = Some(call_trace.traced().observer(&model, target.id));
     }
     let version = crate::api::parse_version(target.model_version)?;
     let reply = shard.infer(&model, version, draft, deadline_ns)?;
@@ -195,10 +195,10 @@ fn try_submit(
         reply,
         id,
         classes,
-        stations: stations.clone(),
+        call_trace: call_trace.clone(),
         _charge: charge,
     };
-    Ok((submitted, stations))
+    Ok((submitted, call_trace))
 }
 
 /// How much of the head lives on in texts: its id, parameters and names. Typed contents do as tensors, which are charged by themselves.
@@ -258,12 +258,12 @@ pub(super) struct StreamedRequest<F = StreamRequest> {
     /// `triton_enable_empty_final_response`.
     pub(super) wants_empty_final: bool,
     pub(super) classes: Classes,
-    pub(super) stations: Option<Rc<CallTrace>>,
+    pub(super) call_trace: Option<Rc<CallTrace>>,
     /// For what is kept of the message; none in tests.
     pub(super) charge: Option<Charge>,
 }
 
-/// [`submit`] for a request of a stream; what is delivered for it goes to `tray`.
+/// [`submit`] for a request of a stream; what is delivered for it goes to `responses`.
 ///
 /// # Errors
 /// The message is no protobuf message. All else that can be wrong concerns this request only.
@@ -272,14 +272,14 @@ pub(super) fn submit_streamed(
     arrived: CompleteMessage,
     typed: TypedTensors,
     terms: &StreamSetup,
-    tray: &Rc<ResponseQueue>,
+    responses: &Rc<ResponseQueue>,
     wait: RequestWait,
 ) -> Result<StreamedRequest, GrpcStatus> {
     let CompleteMessage {
         head,
         charge,
         raws,
-        summoned,
+        ensured,
     } = arrived;
     let target = InferTarget::read(&head).map_err(|_| GrpcStatus::unparsable())?;
     let mut streamed = StreamedRequest {
@@ -291,12 +291,12 @@ pub(super) fn submit_streamed(
         is_ordered: false,
         wants_empty_final: false,
         classes: Classes::default(),
-        stations: None,
+        call_trace: None,
         charge: Some(charge),
     };
-    let lease = summoned.map_or(Ok(None), |summoned| *summoned);
+    let lease = ensured.map_or(Ok(None), |ensured| *ensured);
     let given = (raws, typed, wait, lease);
-    streamed.flight = begin_streamed(shard, &head, given, terms, tray, &mut streamed)
+    streamed.flight = begin_streamed(shard, &head, given, terms, responses, &mut streamed)
         .inspect_err(|status| note_refusal(&head, status));
     Ok(streamed)
 }
@@ -314,7 +314,7 @@ fn begin_streamed(
     head: &[u8],
     (raws, typed, wait, lease): StreamInput,
     terms: &StreamSetup,
-    tray: &Rc<ResponseQueue>,
+    responses: &Rc<ResponseQueue>,
     streamed: &mut StreamedRequest,
 ) -> Result<StreamRequest, GrpcStatus> {
     if shard.is_draining() {
@@ -328,13 +328,13 @@ fn begin_streamed(
     streamed.is_decoupled = model.config.is_decoupled;
     streamed.is_ordered = model.preserves_order();
     streamed.wants_empty_final = draft::wants_empty_final(&message);
-    streamed.stations = trace(shard, &model, wait);
+    streamed.call_trace = trace(shard, &model, wait);
     let (mut draft, class_counts) =
         draft::build(&model, regions::of(shard), &target, message, raws, typed)?;
     terms.sender.clone().sign(&mut draft)?;
     draft.lease = lease;
-    if let Some(stations) = &streamed.stations {
-        draft.asker = Some(stations.traced().asker(&model, target.id));
+    if let Some(call_trace) = &streamed.call_trace {
+        draft.observer = Some(call_trace.traced().observer(&model, target.id));
     }
     streamed.classes = Classes::new(class_counts, &terms.sender.budget);
     draft.takes_first = true;
@@ -345,7 +345,7 @@ fn begin_streamed(
         )));
     }
     let version = crate::api::parse_version(target.model_version)?;
-    Ok(shard.infer_into(tray, &model, version, draft, terms.deadline_ns)?)
+    Ok(shard.infer_into(responses, &model, version, draft, terms.deadline_ns)?)
 }
 
 /// The refusal when the process holds as many request bytes as it may.

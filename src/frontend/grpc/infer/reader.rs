@@ -79,7 +79,7 @@ pub(in crate::grpc) struct CompleteMessage {
     /// Charged by themselves. Two fit here: each more would make every call larger, twice.
     pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
     /// What keeps its model, or why that is not there; nothing unless models come when they are asked for. Boxed, as above.
-    pub(in crate::grpc) summoned: Option<Box<Result<ModelLease, GrpcStatus>>>,
+    pub(in crate::grpc) ensured: Option<Box<Result<ModelLease, GrpcStatus>>>,
 }
 
 /// Where in the message the next byte belongs.
@@ -207,7 +207,7 @@ impl MessageReader {
             head: self.head,
             charge,
             raws: self.raws,
-            summoned: None,
+            ensured: None,
         })
     }
 

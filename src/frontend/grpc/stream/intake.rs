@@ -9,17 +9,17 @@ use bytes::{Buf, Bytes};
 use conch_memory::Budget;
 use h2::RecvStream;
 
-use super::traffic::StreamScheduler;
+use super::scheduler::StreamScheduler;
 use super::{MESSAGES_PER_TURN, StreamSetup};
 use crate::coding::ContentCoding;
 use crate::grpc::body::{CallFailure, CompressedMessage, release};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, MessagePrefix};
 use crate::grpc::infer::{self, CompleteMessage, MessageReader};
-use crate::grpc::patience::PeerTimeout;
+use crate::grpc::peer_timeout::PeerTimeout;
 use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::RequestWait;
 use crate::grpc::uploads::{PartialMessage, PartialMessages, check_memory};
-use crate::shard::{ResponseQueue, Shard, StreamRequest, breathe};
+use crate::shard::{ResponseQueue, Shard, StreamRequest, yield_now};
 
 /// Reads requests and submits them until the client has sent its last.
 pub(super) async fn take_in(
@@ -27,15 +27,15 @@ pub(super) async fn take_in(
     uploads: &Rc<PartialMessages>,
     body: RecvStream,
     terms: &StreamSetup,
-    traffic: &RefCell<StreamScheduler<StreamRequest>>,
-    tray: &Rc<ResponseQueue>,
+    scheduler: &RefCell<StreamScheduler<StreamRequest>>,
+    responses: &Rc<ResponseQueue>,
 ) -> Result<(), CallFailure> {
     let mut messages = MessageSplitter::new(body, terms, uploads);
     // Since there was last nothing to read.
     let mut count = 0;
     loop {
         // Who makes room polls this again.
-        std::future::poll_fn(|_| match traffic.borrow().has_room() {
+        std::future::poll_fn(|_| match scheduler.borrow().has_room() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         })
@@ -50,15 +50,15 @@ pub(super) async fn take_in(
         let wait = wait.end();
         if shard.server.demand().is_some() {
             // Boxed: rare, and its state would make every stream larger. The requests behind it wait as well.
-            Box::pin(infer::summon(shard, &mut arrived)).await;
+            Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
         }
         let typed = infer::convert(shard, &terms.sender.budget, &arrived).await;
-        let streamed = infer::submit_streamed(shard, arrived, typed, terms, tray, wait)?;
-        traffic.borrow_mut().add(streamed);
+        let streamed = infer::submit_streamed(shard, arrived, typed, terms, responses, wait)?;
+        scheduler.borrow_mut().add(streamed);
         count += 1;
         if count == MESSAGES_PER_TURN {
             count = 0;
-            breathe().await;
+            yield_now().await;
         }
     }
 }
@@ -106,7 +106,7 @@ impl MessageSplitter {
             body,
             rest: Bytes::new(),
             prefix: MessagePrefix::default(),
-            coding: terms.packing.incoming,
+            coding: terms.compression.incoming,
             budget: Arc::clone(&terms.sender.budget),
             open: None,
             uploads: Rc::clone(uploads),
@@ -121,7 +121,7 @@ impl MessageSplitter {
 
     /// The next message; none when the client has sent its last.
     async fn next(&mut self, shard: &Shard) -> Result<Option<CompleteMessage>, CallFailure> {
-        let mut patience = PeerTimeout::new(None);
+        let mut peer_timeout = PeerTimeout::new(None);
         loop {
             match self.cut(shard)? {
                 Some(CutMessage::Arrived(arrived)) => return Ok(Some(arrived)),
@@ -143,13 +143,13 @@ impl MessageSplitter {
                     if is_between {
                         return Poll::Pending;
                     }
-                    patience.poll(context).map(|status| Err(status.into()))
+                    peer_timeout.poll(context).map(|status| Err(status.into()))
                 }
             })
             .await?;
             match frame {
                 Some(frame) => {
-                    patience.note_progress();
+                    peer_timeout.note_progress();
                     release(body, frame.len());
                     self.rest = frame;
                 }

@@ -39,7 +39,7 @@ pub(super) enum RenderFuture {
 
 /// What [`ResponseHead::render`] has to do elsewhere.
 pub(super) struct OffloadedRender {
-    caption: ResponseHead,
+    response_head: ResponseHead,
     item: StreamItem,
     ends_at_error: bool,
 }
@@ -54,7 +54,7 @@ impl OffloadedRender {
     }
 
     pub(super) fn render(self) -> RenderedMessage {
-        self.caption.render(self.item, self.ends_at_error)
+        self.response_head.render(self.item, self.ends_at_error)
     }
 }
 
@@ -64,7 +64,7 @@ impl ResponseHead {
         match &item {
             StreamItem::Outcome(Ok(response), _) if self.classes.is_long(response) => {
                 RenderFuture::Long(Box::new(OffloadedRender {
-                    caption: self.clone(),
+                    response_head: self.clone(),
                     item,
                     ends_at_error,
                 }))

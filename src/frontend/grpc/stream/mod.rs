@@ -1,11 +1,11 @@
 //! ModelStreamInfer: many requests and many responses on one call.
 //!
 //! Three things go on at once, all in the call's own future: requests are taken in ([`intake`]), deliveries are booked, and messages are
-//! given out as the peer takes them. [`traffic`] knows who is in flight and whose turn it is.
+//! given out as the peer takes them. [`scheduler`] knows who is in flight and whose turn it is.
 
 mod intake;
 mod message;
-mod traffic;
+mod scheduler;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,16 +18,16 @@ use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 
 use super::body::{CallFailure, send_pieces};
+use super::compression::{CallCompression, pack};
 use super::delays;
 use super::infer::CallMetadata;
-use super::packing::{CallCompression, pack};
-use super::patience::PeerTimeout;
+use super::peer_timeout::PeerTimeout;
 use super::status::{self, GrpcStatus};
 use super::trace::{SEND_END, SEND_START, note};
 use super::uploads::PartialMessages;
-use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer, breathe};
+use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer, yield_now};
 use message::RenderFuture;
-use traffic::{OutgoingMessage, StreamScheduler};
+use scheduler::{OutgoingMessage, StreamScheduler};
 
 /// Messages written, or read, before other tasks get their turn: some 300 us.
 const MESSAGES_PER_TURN: usize = 64;
@@ -40,7 +40,7 @@ pub(super) struct StreamSetup {
     pub(super) ends_at_error: bool,
     /// Of each of its requests.
     pub(super) sender: CallMetadata,
-    pub(super) packing: CallCompression,
+    pub(super) compression: CallCompression,
 }
 
 /// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
@@ -52,7 +52,8 @@ pub(super) async fn serve(
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
 ) -> Result<(), CallFailure> {
-    let mut stream = respond.send_response(status::response_head(terms.packing.outgoing), false)?;
+    let mut stream =
+        respond.send_response(status::response_head(terms.compression.outgoing), false)?;
     let trailers = match run(shard, terms, uploads, body, &mut stream).await {
         Ok(()) => status::ok_trailers(),
         Err(CallFailure::Status(status)) => status::error_trailers(&status),
@@ -69,12 +70,12 @@ async fn run(
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
 ) -> Result<(), CallFailure> {
-    let traffic = RefCell::new(StreamScheduler::new(terms.ends_at_error));
-    let tray = Rc::new(ResponseQueue::default());
+    let scheduler = RefCell::new(StreamScheduler::new(terms.ends_at_error));
+    let responses = Rc::new(ResponseQueue::default());
     let mut intake = pin!(intake::take_in(
-        shard, uploads, body, &terms, &traffic, &tray
+        shard, uploads, body, &terms, &scheduler, &responses
     ));
-    let mut outlet = pin!(give_out(shard, &traffic, stream, &terms));
+    let mut outlet = pin!(give_out(shard, &scheduler, stream, &terms));
     let mut drained = pin!(shard.drained());
     let mut deadline = terms.deadline_ns.map(Timer::at);
     let mut has_ended = false;
@@ -83,16 +84,16 @@ async fn run(
             if !has_ended && let Poll::Ready(outcome) = intake.as_mut().poll(context) {
                 outcome?;
                 has_ended = true;
-                traffic.borrow_mut().note_end();
+                scheduler.borrow_mut().note_end();
             }
-            while let Some(delivery) = tray.take(context) {
-                traffic.borrow_mut().book(delivery);
+            while let Some(delivery) = responses.take(context) {
+                scheduler.borrow_mut().book(delivery);
             }
             if let Poll::Ready(outcome) = outlet.as_mut().poll(context) {
                 return Poll::Ready(outcome);
             }
             // What was written has made room for what is read.
-            if !traffic.borrow_mut().take_change() {
+            if !scheduler.borrow_mut().take_change() {
                 break;
             }
         }
@@ -101,7 +102,7 @@ async fn run(
         {
             return Poll::Ready(Err(GrpcStatus::deadline_exceeded().into()));
         }
-        if drained.as_mut().poll(context).is_ready() && traffic.borrow().is_idle() {
+        if drained.as_mut().poll(context).is_ready() && scheduler.borrow().is_idle() {
             return Poll::Ready(Err(GrpcStatus::shutting_down().into()));
         }
         Poll::Pending
@@ -112,21 +113,21 @@ async fn run(
 /// Writes what is due until nothing more will be.
 async fn give_out(
     shard: &Shard,
-    traffic: &RefCell<StreamScheduler<StreamRequest>>,
+    scheduler: &RefCell<StreamScheduler<StreamRequest>>,
     stream: &mut SendStream<Bytes>,
     terms: &StreamSetup,
 ) -> Result<(), CallFailure> {
-    let coding = terms.packing.outgoing;
-    let mut patience = PeerTimeout::new(None);
+    let coding = terms.compression.outgoing;
+    let mut peer_timeout = PeerTimeout::new(None);
     // Since there was last nothing to write.
     let mut count = 0;
     loop {
         let next = std::future::poll_fn(|context| {
-            let mut traffic = traffic.borrow_mut();
-            if let Some(next) = traffic.next() {
+            let mut scheduler = scheduler.borrow_mut();
+            if let Some(next) = scheduler.next() {
                 return Poll::Ready(Ok(Some(next)));
             }
-            if traffic.is_over() {
+            if scheduler.is_over() {
                 return Poll::Ready(Ok(None));
             }
             count = 0;
@@ -142,8 +143,8 @@ async fn give_out(
         };
         let OutgoingMessage {
             message,
-            receipt,
-            stations,
+            credit_refund,
+            call_trace,
         } = outgoing;
         let mut pieces = match message {
             RenderFuture::Ready(rendered) => rendered?,
@@ -151,7 +152,7 @@ async fn give_out(
                 // The others of the stream wait for it; taking in and booking go on.
                 let cost_bytes = long.byte_size();
                 let pieces = shard.offload(cost_bytes, move || long.render()).await?;
-                patience.note_progress();
+                peer_timeout.note_progress();
                 pieces
             }
         };
@@ -161,16 +162,16 @@ async fn give_out(
         if let Some(delay) = shard.options.grpc_delays.write {
             Box::pin(delays::wait(delay, "the write of the response")).await;
         }
-        note(stations.as_ref(), SEND_START);
-        send_pieces(stream, &terms.sender.budget, pieces, &mut patience).await?;
-        note(stations.as_ref(), SEND_END);
-        if let Some(receipt) = receipt {
-            receipt.refund();
+        note(call_trace.as_ref(), SEND_START);
+        send_pieces(stream, &terms.sender.budget, pieces, &mut peer_timeout).await?;
+        note(call_trace.as_ref(), SEND_END);
+        if let Some(credit_refund) = credit_refund {
+            credit_refund.refund();
         }
         count += 1;
         if count == MESSAGES_PER_TURN {
             count = 0;
-            breathe().await;
+            yield_now().await;
         }
     }
 }

@@ -75,7 +75,7 @@ impl HttpConnection {
             SendAhead::ChunkSize => LEADING_ZERO,
         };
         let outcome = self.send_bytes(ahead).await;
-        self.presence.wait(WaitReason::Busy, 0);
+        self.guard.wait(WaitReason::Busy, 0);
         outcome
     }
 }

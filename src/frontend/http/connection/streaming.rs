@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use super::half_closed::SendAhead;
 use super::{COPIED_BYTES_MAX, ConnectionClosed, HttpConnection, RequestMeta, WaitReason};
 use crate::http::answer::{BodyDelimiter, HttpResponse};
-use crate::shard::breathe;
+use crate::shard::yield_now;
 
 /// Collected pieces before they are sent: some 300 us of the shard's time.
 const COLLECTED_BYTES_MAX: usize = 32 << 10;
@@ -44,15 +44,15 @@ impl HttpConnection {
         &mut self,
         answer: &HttpResponse,
         mut source: Box<dyn BodySource>,
-        outline: &RequestMeta,
+        meta: &RequestMeta,
         closes: bool,
     ) -> Result<(), ConnectionClosed> {
-        let (delimiting, is_chunked) = match outline.is_version_1_0 {
+        let (delimiting, is_chunked) = match meta.is_version_1_0 {
             true => (BodyDelimiter::Close, false),
             false => (BodyDelimiter::Chunked, true),
         };
         self.note_sending();
-        self.write_head(answer, outline, closes, delimiting);
+        self.write_head(answer, meta, closes, delimiting);
         let mut piece = Vec::new();
         loop {
             let mut out = std::mem::take(&mut self.out);
@@ -70,13 +70,13 @@ impl HttpConnection {
             if is_chunked {
                 self.ahead = SendAhead::ChunkSize;
             }
-            self.presence.wait(WaitReason::Busy, 0);
+            self.guard.wait(WaitReason::Busy, 0);
             source.note_sent();
             if collected.is_over {
                 return Ok(());
             }
             if !collected.is_all {
-                breathe().await;
+                yield_now().await;
             }
         }
     }

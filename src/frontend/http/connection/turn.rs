@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::io;
 
-use crate::shard::{ShardStream, breathe};
+use crate::shard::{ShardStream, yield_now};
 
 /// Bytes taken in or sent in one turn: some 100 us.
 const TURN_BYTES: usize = 512 << 10;
@@ -46,7 +46,7 @@ impl WorkBudget {
     /// Counts what was done, and ends the turn if that is enough.
     pub(super) async fn spend(&mut self, bytes: usize) {
         if self.is_over_after(bytes) {
-            breathe().await;
+            yield_now().await;
         }
     }
 

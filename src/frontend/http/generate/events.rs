@@ -16,7 +16,7 @@ use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer};
 /// The tail of an answer: what has come after the first event, and what is still to come. Dropping it cancels the request.
 pub(super) struct EventStream {
     shard: Rc<Shard>,
-    tray: Rc<ResponseQueue>,
+    responses: Rc<ResponseQueue>,
     /// None once its time is over.
     flight: Option<StreamRequest>,
     deadline: Option<Timer>,
@@ -37,13 +37,13 @@ type EventFuture = Pin<Box<dyn Future<Output = (Vec<u8>, Option<Code>)>>>;
 impl EventStream {
     pub(super) fn new(
         shard: &Rc<Shard>,
-        tray: Rc<ResponseQueue>,
+        responses: Rc<ResponseQueue>,
         flight: StreamRequest,
         id: Box<str>,
     ) -> EventStream {
         EventStream {
             shard: Rc::clone(shard),
-            tray,
+            responses,
             flight: Some(flight),
             deadline: None,
             id: id.into(),
@@ -96,14 +96,14 @@ impl EventStream {
                 let outcome = Err(Error::new(Code::Cancelled, deadline::EXCEEDED));
                 return Poll::Ready(Some(write_event(target, &outcome, &self.id)));
             }
-            let Some(delivery) = self.tray.take(context) else {
+            let Some(delivery) = self.responses.take(context) else {
                 return Poll::Pending;
             };
             if let Some(outcome) = self.book(delivery) {
                 if outcome.as_ref().map_or(0, Response::byte_size) < OFFLOAD_FROM_BYTES as u64 {
                     return Poll::Ready(Some(write_event(target, &outcome, &self.id)));
                 }
-                self.making = Some(self.make_aside(outcome));
+                self.making = Some(self.make_blocking(outcome));
             }
         }
     }
@@ -122,7 +122,7 @@ impl EventStream {
         delivery.outcome
     }
 
-    fn make_aside(&self, outcome: Result<Response, Error>) -> EventFuture {
+    fn make_blocking(&self, outcome: Result<Response, Error>) -> EventFuture {
         let (shard, id) = (Rc::clone(&self.shard), Box::<str>::from(&*self.id));
         Box::pin(async move {
             let cost_bytes = outcome.as_ref().map_or(0, Response::byte_size);

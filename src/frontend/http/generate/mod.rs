@@ -98,14 +98,17 @@ impl GenerateCall {
         if let Some(traced) = &self.traced {
             traced.reach("HTTP_RECV_END");
         }
-        let tray = Rc::new(ResponseQueue::default());
-        let (flight, id) = match self.submit(&shard, connection.budget(), body, &tray).await {
+        let responses = Rc::new(ResponseQueue::default());
+        let (flight, id) = match self
+            .submit(&shard, connection.budget(), body, &responses)
+            .await
+        {
             Ok(submitted) => submitted,
             Err(error) => return Ok(HttpResponse::error(&error, ContentType::Json)),
         };
         let deadline_ns = self.deadline_ns;
         let mut answer = if self.is_stream {
-            let mut events = EventStream::new(&shard, tray, flight, id);
+            let mut events = EventStream::new(&shard, responses, flight, id);
             let begun = deadline::within(deadline_ns, events.begin());
             let Some(code) = connection.await_reply(begun).await? else {
                 return Ok(deadline::exceeded());
@@ -117,7 +120,7 @@ impl GenerateCall {
             connection.stream_from(events.until(deadline_ns));
             HttpResponse::new(code.map_or(200, status_of), ContentType::Events, Vec::new())
         } else {
-            let whole = deadline::within(deadline_ns, WholeResponse::collect(flight, &tray));
+            let whole = deadline::within(deadline_ns, WholeResponse::collect(flight, &responses));
             match connection.await_reply(whole).await? {
                 Some(whole) => {
                     if let Some(traced) = self.traced {
@@ -141,7 +144,7 @@ impl GenerateCall {
         shard: &Rc<Shard>,
         budget: &Arc<Budget>,
         body: ByteView,
-        tray: &Rc<ResponseQueue>,
+        responses: &Rc<ResponseQueue>,
     ) -> Result<(StreamRequest, Box<str>), Error> {
         let limits = JsonLimits::of(&shard.options);
         let config = Arc::clone(&self.model.config);
@@ -160,12 +163,18 @@ impl GenerateCall {
             draft.credits = Some(Arc::new(Credits::new(shard.server.backlog(), budget)));
         }
         if let Some(traced) = &self.traced {
-            draft.asker = Some(traced.asker(&self.model, draft.id));
+            draft.observer = Some(traced.observer(&self.model, draft.id));
         }
         draft.tenant = self.tenant;
         draft.budget = Some(Arc::clone(budget));
         draft.lease = self.lease.take();
-        match shard.infer_into(tray, &self.model, self.version, draft, self.deadline_ns) {
+        match shard.infer_into(
+            responses,
+            &self.model,
+            self.version,
+            draft,
+            self.deadline_ns,
+        ) {
             Ok(flight) => Ok((flight, decoded.into_id())),
             Err(error) => {
                 api::note_refusal(decoded.id(), &error.message);
@@ -185,7 +194,7 @@ struct WholeResponse {
 }
 
 impl WholeResponse {
-    async fn collect(mut flight: StreamRequest, tray: &ResponseQueue) -> WholeResponse {
+    async fn collect(mut flight: StreamRequest, responses: &ResponseQueue) -> WholeResponse {
         let mut whole = WholeResponse {
             first: None,
             begins_with_response: false,
@@ -193,7 +202,7 @@ impl WholeResponse {
         };
         let mut is_first = true;
         loop {
-            let delivery = std::future::poll_fn(|context| match tray.take(context) {
+            let delivery = std::future::poll_fn(|context| match responses.take(context) {
                 Some(delivery) => std::task::Poll::Ready(delivery),
                 None => std::task::Poll::Pending,
             })

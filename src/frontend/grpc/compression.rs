@@ -14,7 +14,7 @@ use crate::coding::{
 };
 use crate::options::{CompressionLevel, FrontendOptions};
 use crate::shard::offload::INFLATED_PER_PACKED;
-use crate::shard::{Shard, breathe};
+use crate::shard::{Shard, yield_now};
 
 /// What a call's head says about compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl<S: InflateTarget> MessageInflater<S> {
     /// Inflates in slices, between which the shard breathes: for messages with a small bound.
     pub(super) async fn finish_in_slices(mut self) -> Result<S, GrpcStatus> {
         while !self.run(INFLATE_IN_PLACE_BYTES)? {
-            breathe().await;
+            yield_now().await;
         }
         Ok(self.sink)
     }
@@ -331,7 +331,7 @@ mod tests {
         );
         for (name, expected) in [("gzip", gzip), ("deflate", deflate), ("identity", None)] {
             let agreed = CallCompression::agree(&headers(&[("grpc-encoding", name)]), Never);
-            assert_eq!(agreed.map(|packing| packing.incoming), Ok(expected));
+            assert_eq!(agreed.map(|compression| compression.incoming), Ok(expected));
         }
         for name in ["snappy", "", "GZIP", "stream/gzip"] {
             let refused = CallCompression::agree(&headers(&[("grpc-encoding", name)]), Never);
@@ -397,13 +397,13 @@ mod tests {
         work_bytes: usize,
     ) -> (usize, Outcome) {
         let pieces = vec![Bytes::from(packed)];
-        let mut unpacking =
+        let mut message_inflater =
             MessageInflater::new(pieces, coding, InflatedLimit::fixed(usize::MAX), Vec::new());
         let mut turns = 1;
         loop {
-            match unpacking.run(work_bytes) {
+            match message_inflater.run(work_bytes) {
                 Ok(false) => turns += 1,
-                Ok(true) => return (turns, Ok(unpacking.sink)),
+                Ok(true) => return (turns, Ok(message_inflater.sink)),
                 Err(status) => return (turns, Err(status.code)),
             }
         }

@@ -19,13 +19,13 @@ thread_local! {
 
 /// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is doing.
 pub(super) fn attend(run: Arc<Execution>) {
-    let first = CHORES.with_borrow_mut(|chores| match chores {
-        Some(chores) => {
-            chores.push_back(run);
+    let first = CHORES.with_borrow_mut(|run_queue| match run_queue {
+        Some(run_queue) => {
+            run_queue.push_back(run);
             None
         }
         None => {
-            *chores = Some(VecDeque::new());
+            *run_queue = Some(VecDeque::new());
             Some(run)
         }
     });
@@ -36,10 +36,10 @@ pub(super) fn attend(run: Arc<Execution>) {
             crate::log::error!("a request of an ensemble panicked between its steps");
             run.collapse();
         }
-        let next = CHORES.with_borrow_mut(|chores| {
-            let next = chores.as_mut().and_then(VecDeque::pop_front);
+        let next = CHORES.with_borrow_mut(|run_queue| {
+            let next = run_queue.as_mut().and_then(VecDeque::pop_front);
             if next.is_none() {
-                *chores = None;
+                *run_queue = None;
             }
             next
         });

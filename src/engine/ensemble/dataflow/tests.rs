@@ -38,8 +38,8 @@ struct Told(Graph, Dataflow<String>);
 
 impl Told {
     fn new(graph: Graph, wanted: &[usize]) -> Told {
-        let course = Dataflow::new(&graph, wanted.iter().copied().collect());
-        Told(graph, course)
+        let dataflow = Dataflow::new(&graph, wanted.iter().copied().collect());
+        Told(graph, dataflow)
     }
 
     fn begin(&mut self, inputs: &str) -> String {

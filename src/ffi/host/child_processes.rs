@@ -73,9 +73,10 @@ mod tests {
         assert!(ChildProcesses::of_this_thread("none").is_none());
         let start = || Command::new("sleep").arg("60").spawn().unwrap();
         let mut child = start();
-        let offspring = ChildProcesses::of_this_thread("one").unwrap();
+        let child_processes = ChildProcesses::of_this_thread("one").unwrap();
         // Other threads ask.
-        let ask = || std::thread::scope(|scope| scope.spawn(|| offspring.ask()).join().unwrap());
+        let ask =
+            || std::thread::scope(|scope| scope.spawn(|| child_processes.ask()).join().unwrap());
         assert_eq!(ask(), Ok(()));
         child.kill().unwrap();
         while is_alive(&child.id().to_string()) {

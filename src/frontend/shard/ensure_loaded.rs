@@ -25,11 +25,11 @@ impl Shard {
     ///
     /// # Errors
     /// Why the model does not come.
-    pub fn summon(&self, name: &str, version: Option<i64>) -> Result<EnsuredModel, Error> {
+    pub fn ensure_loaded(&self, name: &str, version: Option<i64>) -> Result<EnsuredModel, Error> {
         let Some(demand) = self.server.demand() else {
             return Ok(EnsuredModel::Here(None));
         };
-        let call = match demand.summon(&self.server, name, version)? {
+        let call = match demand.ensure_loaded(&self.server, name, version)? {
             LoadOutcome::Here(lease) => return Ok(EnsuredModel::Here(lease.map(Box::new))),
             LoadOutcome::Coming(call) => call,
         };

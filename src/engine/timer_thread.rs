@@ -49,34 +49,34 @@ impl TimerThread {
     ) -> TimerId {
         let mut agenda = self.shared.lock();
         agenda.count += 1;
-        let alarm = TimerId {
+        let timer_id = TimerId {
             deadline_ns,
             number: agenda.count,
         };
-        agenda.pending.insert(alarm, Box::new(callback));
+        agenda.pending.insert(timer_id, Box::new(callback));
         if !agenda.is_running {
             let shared = Arc::clone(&self.shared);
             let started = std::thread::Builder::new()
-                .name("timekeeper".into())
+                .name("timer".into())
                 .spawn(move || shared.run());
             match started {
                 Ok(_) => agenda.is_running = true,
                 // Tried again with the next deadline; until then deadlines are late, not lost.
-                Err(error) => crate::log::error!("cannot start the timekeeper: {error}"),
+                Err(error) => crate::log::error!("cannot start the timer thread: {error}"),
             }
         } else if agenda
             .pending
             .first_key_value()
-            .is_some_and(|(first, _)| *first == alarm)
+            .is_some_and(|(first, _)| *first == timer_id)
         {
             self.shared.changed.notify_one();
         }
-        alarm
+        timer_id
     }
 
     /// Withdraws a callback; false if it was called or is being called.
-    pub fn cancel(&self, alarm: TimerId) -> bool {
-        self.shared.lock().pending.remove(&alarm).is_some()
+    pub fn cancel(&self, timer_id: TimerId) -> bool {
+        self.shared.lock().pending.remove(&timer_id).is_some()
     }
 }
 
@@ -104,7 +104,7 @@ impl TimerShared {
                     let called =
                         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(now_ns)));
                     if called.is_err() {
-                        crate::log::error!("a callback of the timekeeper panicked");
+                        crate::log::error!("a callback of the timer thread panicked");
                     }
                     agenda = self.lock();
                 }
@@ -143,13 +143,13 @@ mod tests {
 
     #[test]
     fn calls_in_order_of_time_and_never_early() {
-        let timekeeper = TimerThread::default();
+        let timer_thread = TimerThread::default();
         let (sender, receiver) = mpsc::channel();
         let start_ns = monotonic_ns();
         let at = |offset_ms: u64| {
             let sender = sender.clone();
             let deadline_ns = start_ns + offset_ms * 1_000_000;
-            timekeeper.call_at(deadline_ns, move |now_ns| {
+            timer_thread.call_at(deadline_ns, move |now_ns| {
                 assert!(now_ns >= deadline_ns);
                 sender.send(offset_ms).unwrap();
             })
@@ -157,10 +157,10 @@ mod tests {
         at(30);
         let withdrawn = at(20);
         at(10);
-        timekeeper.call_at(start_ns, |_| {
+        timer_thread.call_at(start_ns, |_| {
             panic!("one callback's panic is not the others' end")
         });
-        assert!(timekeeper.cancel(withdrawn) && !timekeeper.cancel(withdrawn));
+        assert!(timer_thread.cancel(withdrawn) && !timer_thread.cancel(withdrawn));
         let received: Vec<u64> = (0..2)
             .map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap())
             .collect();

@@ -21,7 +21,7 @@ struct ModelLocksState {
 
 /// The right to change some models, given back on drop.
 pub(super) struct ModelLock<'t> {
-    turns: &'t ModelLocks,
+    locks: &'t ModelLocks,
     /// All models if none.
     names: Option<BTreeSet<String>>,
 }
@@ -39,7 +39,7 @@ impl ModelLocks {
         let mut state = self.wait(|state| state.is_exclusive || !state.busy.is_disjoint(&names))?;
         state.busy.extend(names.iter().cloned());
         Ok(ModelLock {
-            turns: self,
+            locks: self,
             names: Some(names),
         })
     }
@@ -52,7 +52,7 @@ impl ModelLocks {
         }
         state.busy.extend(names.iter().cloned());
         Some(ModelLock {
-            turns: self,
+            locks: self,
             names: Some(names),
         })
     }
@@ -65,13 +65,13 @@ impl ModelLocks {
         let mut state = self.wait(|state| state.is_exclusive)?;
         // From here on nobody else begins.
         state.is_exclusive = true;
-        let turn = ModelLock {
-            turns: self,
+        let lock = ModelLock {
+            locks: self,
             names: None,
         };
         drop(state);
         drop(self.wait(|state| !state.busy.is_empty())?);
-        Ok(turn)
+        Ok(lock)
     }
 
     /// Lets no more operations begin, and waits for those that run until `deadline`. Returns whether all have ended.
@@ -113,13 +113,13 @@ impl ModelLocks {
 
 impl Drop for ModelLock<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.lock();
+        let mut state = self.locks.lock();
         match &self.names {
             Some(names) => state.busy.retain(|name| !names.contains(name)),
             None => state.is_exclusive = false,
         }
         drop(state);
-        self.turns.changed.notify_all();
+        self.locks.changed.notify_all();
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
 
     #[test]
     fn only_what_overlaps_waits() {
-        let turns = ModelLocks::default();
+        let locks = ModelLocks::default();
         let (event_sender, events) = mpsc::channel();
         std::thread::scope(|scope| {
-            let first = turns.take(names(&["a", "b"])).unwrap();
-            let _other = turns.take(names(&["c"])).unwrap();
+            let first = locks.take(names(&["a", "b"])).unwrap();
+            let _other = locks.take(names(&["c"])).unwrap();
             let sender = event_sender.clone();
-            let turns = &turns;
+            let locks = &locks;
             scope.spawn(move || {
-                let _turn = turns.take(names(&["b", "d"])).unwrap();
+                let _turn = locks.take(names(&["b", "d"])).unwrap();
                 sender.send("second").unwrap();
             });
             assert!(events.recv_timeout(Duration::from_millis(30)).is_err());
@@ -156,19 +156,19 @@ mod tests {
 
     #[test]
     fn one_for_all_waits_for_all_and_holds_all_up() {
-        let turns = ModelLocks::default();
+        let locks = ModelLocks::default();
         let running = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for index in 0..8 {
-                let (turns, running) = (&turns, &running);
+                let (locks, running) = (&locks, &running);
                 scope.spawn(move || {
                     for _ in 0..50 {
                         if index % 4 == 0 {
-                            let _turn = turns.take_all().unwrap();
+                            let _turn = locks.take_all().unwrap();
                             assert_eq!(running.fetch_add(100, Ordering::SeqCst), 0);
                             running.fetch_sub(100, Ordering::SeqCst);
                         } else {
-                            let _turn = turns.take(names(&[&index.to_string()])).unwrap();
+                            let _turn = locks.take(names(&[&index.to_string()])).unwrap();
                             assert!(running.fetch_add(1, Ordering::SeqCst) < 100);
                             running.fetch_sub(1, Ordering::SeqCst);
                         }
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn after_the_close_nobody_begins() {
-        let turns = ModelLocks::default();
-        let turn = turns.take(names(&["a"])).unwrap();
-        assert!(!turns.close(Instant::now() + Duration::from_millis(10)));
-        assert!(turns.take(names(&["b"])).is_err() && turns.take_all().is_err());
-        drop(turn);
-        assert!(turns.close(Instant::now()));
+        let locks = ModelLocks::default();
+        let lock = locks.take(names(&["a"])).unwrap();
+        assert!(!locks.close(Instant::now() + Duration::from_millis(10)));
+        assert!(locks.take(names(&["b"])).is_err() && locks.take_all().is_err());
+        drop(lock);
+        assert!(locks.close(Instant::now()));
     }
 }

@@ -12,14 +12,14 @@ use crate::ensemble::Ensemble;
 use crate::fixture::config;
 use crate::queue::ModelQueue;
 use crate::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response};
 
 pub(super) struct Models {
     pub(super) models: Vec<ComputingModel>,
     pub(super) ensembles: Vec<EnsembleModel>,
     registry: Arc<Registry>,
-    timekeeper: Arc<TimerThread>,
+    timer_thread: Arc<TimerThread>,
 }
 
 /// A model that computes.
@@ -53,7 +53,7 @@ enum StepTarget {
 impl Models {
     /// Two models of one input, two of two, one decoupled one of each, and two ensembles of them, the second of which may use the first.
     pub(super) fn random(random: &mut Random) -> Models {
-        let timekeeper = Arc::new(TimerThread::default());
+        let timer_thread = Arc::new(TimerThread::default());
         let kinds = [
             (1, false),
             (1, false),
@@ -66,23 +66,23 @@ impl Models {
         let models = kinds.map(|(index, (arity, is_decoupled))| {
             let name: Arc<str> = Arc::from(format!("m{index}"));
             ComputingModel {
-                versions: vec![version(&name, 1, arity, is_decoupled, &timekeeper)],
+                versions: vec![version(&name, 1, arity, is_decoupled, &timer_thread)],
                 name,
                 arity,
                 is_decoupled,
             }
         });
-        let mut kitchen = Models {
+        let mut models = Models {
             models: models.collect(),
             ensembles: Vec::new(),
             registry: Arc::default(),
-            timekeeper,
+            timer_thread,
         };
         for _ in 0..2 {
-            kitchen.compose(random);
+            models.compose(random);
         }
-        kitchen.publish();
-        kitchen
+        models.publish();
+        models
     }
 
     fn compose(&mut self, random: &mut Random) {
@@ -137,7 +137,7 @@ impl Models {
             inflight_max,
         };
         let config = config(&text_of(&shape, &ensembling));
-        let own = Ensemble::new(&config, &ensembling, &self.registry, &self.timekeeper);
+        let own = Ensemble::new(&config, &ensembling, &self.registry, &self.timer_thread);
         let model = ModelVersion::new(Arc::from(name), 1, config, 1, u64::MAX);
         assert!(model.ensemble.set(own).is_ok());
         self.ensembles.push(EnsembleModel {
@@ -158,7 +158,7 @@ impl Models {
             number,
             own.arity,
             own.is_decoupled,
-            &self.timekeeper,
+            &self.timer_thread,
         );
         own.versions.push(next);
         self.publish();
@@ -298,7 +298,7 @@ fn version(
     number: i64,
     arity: usize,
     is_decoupled: bool,
-    timekeeper: &Arc<TimerThread>,
+    timer_thread: &Arc<TimerThread>,
 ) -> Arc<ModelVersion> {
     static CONFIGS: [OnceLock<Arc<conch_config::ResolvedConfig>>; 4] =
         [const { OnceLock::new() }; 4];
@@ -311,7 +311,7 @@ fn version(
         ))
     });
     let model = ModelVersion::new(Arc::clone(name), number, Arc::clone(config), 1, u64::MAX);
-    let queue = ModelQueue::new(config, &[1], Arc::clone(timekeeper), None).unwrap();
+    let queue = ModelQueue::new(config, &[1], Arc::clone(timer_thread), None).unwrap();
     assert!(model.queue.set(Arc::new(queue)).is_ok());
     Arc::new(model)
 }

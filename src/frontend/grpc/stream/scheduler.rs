@@ -47,7 +47,7 @@ impl EngineRequest for StreamRequest {
 
 /// One request, until its last response is written.
 struct StreamFlow<F> {
-    caption: ResponseHead,
+    response_head: ResponseHead,
     /// None once its final delivery has come.
     flight: Option<F>,
     /// Of the request, also after its end: what waits to be read is paid for.
@@ -56,7 +56,7 @@ struct StreamFlow<F> {
     is_ordered: bool,
     wants_empty_final: bool,
     items: VecDeque<StreamItem>,
-    stations: Option<Rc<CallTrace>>,
+    call_trace: Option<Rc<CallTrace>>,
     /// For what is kept of the request.
     _charge: Option<Charge>,
 }
@@ -83,8 +83,8 @@ enum WriteTurn {
 pub(super) struct OutgoingMessage {
     pub(super) message: RenderFuture,
     /// For when it is written.
-    pub(super) receipt: Option<CreditRefund>,
-    pub(super) stations: Option<Rc<CallTrace>>,
+    pub(super) credit_refund: Option<CreditRefund>,
+    pub(super) call_trace: Option<Rc<CallTrace>>,
 }
 
 /// What a response was paid with.
@@ -158,7 +158,7 @@ impl<F: EngineRequest> StreamScheduler<F> {
     /// The client's next request.
     pub(super) fn add(&mut self, streamed: StreamedRequest<F>) {
         let mut flow = StreamFlow {
-            caption: ResponseHead {
+            response_head: ResponseHead {
                 id: streamed.id,
                 model_name: streamed.model_name,
                 model_version: streamed.model_version,
@@ -170,7 +170,7 @@ impl<F: EngineRequest> StreamScheduler<F> {
             is_ordered: streamed.is_ordered,
             wants_empty_final: streamed.wants_empty_final,
             items: VecDeque::new(),
-            stations: streamed.stations,
+            call_trace: streamed.call_trace,
             _charge: streamed.charge,
         };
         let key = match streamed.flight {
@@ -210,8 +210,8 @@ impl<F: EngineRequest> StreamScheduler<F> {
             return;
         };
         self.has_changed = true;
-        if let Some(stations) = &flow.stations {
-            stations.note_response();
+        if let Some(call_trace) = &flow.call_trace {
+            call_trace.note_response();
         }
         if is_final && let Some(mut flight) = flow.flight.take() {
             flight.note_final();
@@ -291,8 +291,8 @@ impl<F: EngineRequest> StreamScheduler<F> {
             WriteTurn::End(status) => {
                 return Some(OutgoingMessage {
                     message: RenderFuture::Ready(Err(status)),
-                    receipt: None,
-                    stations: None,
+                    credit_refund: None,
+                    call_trace: None,
                 });
             }
             WriteTurn::Line => {
@@ -327,7 +327,7 @@ impl<F: EngineRequest> StreamScheduler<F> {
 
 impl<F: EngineRequest> StreamFlow<F> {
     fn send(&self, item: StreamItem, ends_at_error: bool) -> OutgoingMessage {
-        let receipt = match (&item, &self.credits) {
+        let credit_refund = match (&item, &self.credits) {
             (StreamItem::Outcome(outcome, false), Some(credits)) => Some(CreditRefund {
                 credits: Arc::clone(credits),
                 bytes: outcome.as_ref().map_or(0, Response::byte_size),
@@ -335,9 +335,9 @@ impl<F: EngineRequest> StreamFlow<F> {
             _ => None,
         };
         OutgoingMessage {
-            message: self.caption.message(item, ends_at_error),
-            receipt,
-            stations: self.stations.clone(),
+            message: self.response_head.message(item, ends_at_error),
+            credit_refund,
+            call_trace: self.call_trace.clone(),
         }
     }
 }
@@ -384,7 +384,7 @@ mod tests {
             is_ordered: false,
             wants_empty_final: false,
             classes: Default::default(),
-            stations: None,
+            call_trace: None,
             charge: None,
         }
     }
@@ -399,11 +399,11 @@ mod tests {
     }
 
     /// Everything that is due, as "id: text", and what ends the stream as it is.
-    fn written(traffic: &mut StreamScheduler<Fake>) -> Vec<String> {
+    fn written(scheduler: &mut StreamScheduler<Fake>) -> Vec<String> {
         let mut rows = Vec::new();
-        while let Some(outgoing) = traffic.next() {
-            if let Some(receipt) = outgoing.receipt {
-                receipt.refund();
+        while let Some(outgoing) = scheduler.next() {
+            if let Some(credit_refund) = outgoing.credit_refund {
+                credit_refund.refund();
             }
             let rendered = match outgoing.message {
                 RenderFuture::Ready(rendered) => rendered,
@@ -424,55 +424,58 @@ mod tests {
 
     #[test]
     fn the_line_keeps_its_order_and_holds_nobody_else_up() {
-        let mut traffic = StreamScheduler::new(false);
-        traffic.add(streamed(Ok(1), false));
-        traffic.add(streamed(Err("refused"), false));
-        traffic.add(streamed(Ok(3), false));
-        traffic.add(streamed(Ok(4), true));
-        traffic.book(delivery(3, Some("c"), true));
-        assert_eq!(written(&mut traffic), [""; 0]);
-        traffic.book(delivery(4, Some("x"), false));
-        assert_eq!(written(&mut traffic), ["4: x"]);
-        traffic.book(delivery(1, Some("a"), true));
-        assert_eq!(written(&mut traffic), ["1: a", "refused: refused", "3: c"]);
-        traffic.note_end();
-        assert!(!traffic.is_over());
-        traffic.book(delivery(4, None, true));
-        assert!(traffic.is_over() && written(&mut traffic).is_empty());
+        let mut scheduler = StreamScheduler::new(false);
+        scheduler.add(streamed(Ok(1), false));
+        scheduler.add(streamed(Err("refused"), false));
+        scheduler.add(streamed(Ok(3), false));
+        scheduler.add(streamed(Ok(4), true));
+        scheduler.book(delivery(3, Some("c"), true));
+        assert_eq!(written(&mut scheduler), [""; 0]);
+        scheduler.book(delivery(4, Some("x"), false));
+        assert_eq!(written(&mut scheduler), ["4: x"]);
+        scheduler.book(delivery(1, Some("a"), true));
+        assert_eq!(
+            written(&mut scheduler),
+            ["1: a", "refused: refused", "3: c"]
+        );
+        scheduler.note_end();
+        assert!(!scheduler.is_over());
+        scheduler.book(delivery(4, None, true));
+        assert!(scheduler.is_over() && written(&mut scheduler).is_empty());
     }
 
     #[test]
     fn decoupled_requests_take_turns() {
-        let mut traffic = StreamScheduler::new(false);
+        let mut scheduler = StreamScheduler::new(false);
         let rows = [(1, "a1"), (1, "a2"), (1, "a3"), (2, "b1"), (2, "b2")];
-        traffic.add(streamed(Ok(1), true));
-        traffic.add(streamed(Ok(2), true));
+        scheduler.add(streamed(Ok(1), true));
+        scheduler.add(streamed(Ok(2), true));
         for (slot, text) in rows {
-            traffic.book(delivery(slot, Some(text), false));
+            scheduler.book(delivery(slot, Some(text), false));
         }
-        traffic.add(streamed(Err("late"), false));
+        scheduler.add(streamed(Err("late"), false));
         assert_eq!(
-            written(&mut traffic),
+            written(&mut scheduler),
             ["1: a1", "2: b1", "late: late", "1: a2", "2: b2", "1: a3"]
         );
-        traffic.book(delivery(1, Some("a4"), true));
-        traffic.book(delivery(2, None, true));
-        traffic.book(delivery(2, Some("after the end"), true));
-        assert_eq!(written(&mut traffic), ["1: a4"]);
-        assert!(traffic.is_idle() && traffic.waiting_count == 0);
+        scheduler.book(delivery(1, Some("a4"), true));
+        scheduler.book(delivery(2, None, true));
+        scheduler.book(delivery(2, Some("after the end"), true));
+        assert_eq!(written(&mut scheduler), ["1: a4"]);
+        assert!(scheduler.is_idle() && scheduler.waiting_count == 0);
     }
 
     #[test]
     fn under_preserve_ordering_nobody_overtakes() {
-        let mut traffic = StreamScheduler::new(false);
+        let mut scheduler = StreamScheduler::new(false);
         for slot in [1, 2] {
-            traffic.add(StreamedRequest {
+            scheduler.add(StreamedRequest {
                 is_ordered: true,
                 wants_empty_final: slot == 1,
                 ..streamed(Ok(slot), true)
             });
         }
-        traffic.add(streamed(Ok(3), true));
+        scheduler.add(streamed(Ok(3), true));
         for (slot, text, is_final) in [
             (1, Some("a1"), false),
             (3, Some("c1"), false),
@@ -483,103 +486,103 @@ mod tests {
             (3, Some("c2"), true),
             (2, None, true),
         ] {
-            traffic.book(delivery(slot, text, is_final));
+            scheduler.book(delivery(slot, text, is_final));
         }
         assert_eq!(
-            written(&mut traffic),
+            written(&mut scheduler),
             ["1: a1", "3: c1", "1: a2", "3: c2", "1: ", "2: b1", "2: b2"]
         );
-        assert!(traffic.is_idle() && traffic.waiting_count == 0);
-        assert!(traffic.ready.is_empty() && traffic.ordered.is_empty());
+        assert!(scheduler.is_idle() && scheduler.waiting_count == 0);
+        assert!(scheduler.ready.is_empty() && scheduler.ordered.is_empty());
     }
 
     #[test]
     fn empty_ends_are_shown_to_who_asks() {
         for (wants_empty_final, expected) in [(true, &["1: "][..]), (false, &[])] {
-            let mut traffic = StreamScheduler::new(false);
-            traffic.add(StreamedRequest {
+            let mut scheduler = StreamScheduler::new(false);
+            scheduler.add(StreamedRequest {
                 wants_empty_final,
                 ..streamed(Ok(1), true)
             });
-            traffic.book(delivery(1, None, true));
-            assert_eq!(written(&mut traffic), expected);
-            assert!(traffic.is_idle());
+            scheduler.book(delivery(1, None, true));
+            assert_eq!(written(&mut scheduler), expected);
+            assert!(scheduler.is_idle());
         }
     }
 
     #[test]
     fn a_failed_inference_ends_the_stream_if_asked_to() {
-        let mut traffic = StreamScheduler::new(true);
-        traffic.add(streamed(Err("refused"), false));
-        traffic.add(streamed(Ok(1), false));
-        traffic.add(streamed(Ok(2), false));
-        assert_eq!(written(&mut traffic), ["refused: refused"]);
+        let mut scheduler = StreamScheduler::new(true);
+        scheduler.add(streamed(Err("refused"), false));
+        scheduler.add(streamed(Ok(1), false));
+        scheduler.add(streamed(Ok(2), false));
+        assert_eq!(written(&mut scheduler), ["refused: refused"]);
         // Not in line: it ends the stream all the same.
-        traffic.book(delivery(2, Some("failed"), true));
-        assert_eq!(written(&mut traffic), ["end: failed"]);
-        let mut traffic = StreamScheduler::new(true);
-        traffic.add(streamed(Ok(3), true));
-        traffic.book(delivery(3, Some("failed"), false));
-        assert_eq!(written(&mut traffic), ["end: failed"]);
+        scheduler.book(delivery(2, Some("failed"), true));
+        assert_eq!(written(&mut scheduler), ["end: failed"]);
+        let mut scheduler = StreamScheduler::new(true);
+        scheduler.add(streamed(Ok(3), true));
+        scheduler.book(delivery(3, Some("failed"), false));
+        assert_eq!(written(&mut scheduler), ["end: failed"]);
     }
 
     #[test]
     fn one_to_one_models_have_one_response() {
-        let mut traffic = StreamScheduler::new(false);
+        let mut scheduler = StreamScheduler::new(false);
         for slot in [1, 2] {
-            traffic.add(streamed(Ok(slot), false));
+            scheduler.add(streamed(Ok(slot), false));
         }
-        traffic.book(delivery(1, None, true));
-        traffic.book(delivery(2, Some("a"), false));
-        traffic.book(delivery(2, Some("b"), true));
+        scheduler.book(delivery(1, None, true));
+        scheduler.book(delivery(2, Some("a"), false));
+        scheduler.book(delivery(2, Some("b"), true));
         assert_eq!(
-            written(&mut traffic),
+            written(&mut scheduler),
             ["1: expected a single response, got 0", "2: a"]
         );
-        assert!(traffic.is_idle() && traffic.waiting_count == 0);
+        assert!(scheduler.is_idle() && scheduler.waiting_count == 0);
     }
 
     #[test]
     fn what_is_not_read_bounds_what_is_taken_in() {
-        let mut traffic = StreamScheduler::new(false);
+        let mut scheduler = StreamScheduler::new(false);
         for slot in 0..REQUESTS_MAX as u64 {
-            assert!(traffic.has_room());
-            traffic.add(streamed(Ok(slot), false));
+            assert!(scheduler.has_room());
+            scheduler.add(streamed(Ok(slot), false));
         }
-        assert!(!traffic.has_room());
-        traffic.book(delivery(0, Some("a"), true));
-        assert!(!traffic.has_room(), "until it is written");
-        assert_eq!(written(&mut traffic).len(), 1);
-        assert!(traffic.has_room());
+        assert!(!scheduler.has_room());
+        scheduler.book(delivery(0, Some("a"), true));
+        assert!(!scheduler.has_room(), "until it is written");
+        assert_eq!(written(&mut scheduler).len(), 1);
+        assert!(scheduler.has_room());
 
-        let mut traffic = StreamScheduler::new(false);
-        traffic.add(streamed(Ok(1), true));
+        let mut scheduler = StreamScheduler::new(false);
+        scheduler.add(streamed(Ok(1), true));
         for _ in 0..WAITING_MAX {
-            assert!(traffic.has_room());
-            traffic.book(delivery(1, Some("a"), false));
+            assert!(scheduler.has_room());
+            scheduler.book(delivery(1, Some("a"), false));
         }
-        assert!(!traffic.has_room());
+        assert!(!scheduler.has_room());
     }
 
     #[test]
     fn what_is_written_is_paid_back() {
-        let mut traffic = StreamScheduler::new(false);
+        let mut scheduler = StreamScheduler::new(false);
         let request = streamed(Ok(1), true);
         let credits = Arc::clone(request.flight.as_ref().ok().unwrap().credits().unwrap());
-        traffic.add(request);
+        scheduler.add(request);
         for _ in 0..3 {
             assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
-            traffic.book(delivery(1, Some("a"), false));
+            scheduler.book(delivery(1, Some("a"), false));
         }
         assert!(!credits.is_unused());
-        written(&mut traffic);
+        written(&mut scheduler);
         assert!(credits.is_unused());
         // Also after its end.
         assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
-        traffic.book(delivery(1, Some("a"), false));
-        traffic.book(delivery(1, None, true));
+        scheduler.book(delivery(1, Some("a"), false));
+        scheduler.book(delivery(1, None, true));
         assert!(!credits.is_unused());
-        written(&mut traffic);
-        assert!(credits.is_unused() && traffic.is_idle());
+        written(&mut scheduler);
+        assert!(credits.is_unused() && scheduler.is_idle());
     }
 }

@@ -10,21 +10,21 @@ use crate::{OwnedRequest, RequestHandle};
 /// executed it, as no other can use the slot.
 pub(crate) struct ReturnGuard {
     /// A cycle for as long as the request executes: whoever has it drops it, and with it this.
-    ticket: Option<RequestHandle>,
+    handle: Option<RequestHandle>,
     core: usize,
 }
 
 impl ReturnGuard {
-    pub(crate) fn new(ticket: &RequestHandle, core: usize) -> ReturnGuard {
+    pub(crate) fn new(handle: &RequestHandle, core: usize) -> ReturnGuard {
         ReturnGuard {
-            ticket: Some(Arc::clone(ticket)),
+            handle: Some(Arc::clone(handle)),
             core,
         }
     }
 
     /// The request goes back to be run again, which tells more than its end would.
     fn slip(mut self) -> usize {
-        self.ticket = None;
+        self.handle = None;
         self.core
     }
 }
@@ -33,26 +33,26 @@ impl ReturnGuard {
 /// one that no scheduler gave out, as it warms an instance up or fills a row: it is over, and its end is still to be told.
 #[must_use]
 pub fn reschedule(mut live: OwnedRequest) -> bool {
-    let Some(leash) = live.leash.take() else {
+    let Some(return_guard) = live.return_guard.take() else {
         return false;
     };
-    let core = leash.slip();
+    let core = return_guard.slip();
     live.sequence_flags = 0;
     live.states = None;
-    live.stamps.queue_start_ns = monotonic_ns();
-    let ticket = live.requeue();
-    if let Some(queue) = ticket.shared().model.queue.get() {
-        queue.take_back(Arc::clone(&ticket), core);
+    live.timestamps.queue_start_ns = monotonic_ns();
+    let handle = live.requeue();
+    if let Some(queue) = handle.shared().model.queue.get() {
+        queue.take_back(Arc::clone(&handle), core);
     }
     true
 }
 
 impl Drop for ReturnGuard {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take()
-            && let Some(queue) = ticket.shared().model.queue.get()
+        if let Some(handle) = self.handle.take()
+            && let Some(queue) = handle.shared().model.queue.get()
         {
-            queue.take_back(Arc::clone(&ticket), self.core);
+            queue.take_back(Arc::clone(&handle), self.core);
         }
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::admit::admit;
     use crate::fixture::{Recorder, draft, input, model};
-    use crate::synthetic::filler;
+    use crate::synthetic::null;
     use crate::{Completion, Timestamps};
 
     #[test]
@@ -80,7 +80,7 @@ mod tests {
         );
         let completion: Arc<dyn Completion> = Arc::new(Recorder::default());
         let inputs = vec![input("a", conch_config::DataType::Int8, &[1, 1], &[&[7]])];
-        let ticket = admit(
+        let handle = admit(
             &version,
             draft(inputs),
             &completion,
@@ -88,9 +88,9 @@ mod tests {
             Timestamps::default(),
         )
         .unwrap();
-        let live = ticket
+        let live = handle
             .claim(conch_sync::ClaimReason::Execute, None)
             .expect("nobody else wants it");
-        assert!(!reschedule(filler(&version, &live)));
+        assert!(!reschedule(null(&version, &live)));
     }
 }

@@ -92,8 +92,8 @@ impl AdmissionLimits {
     ) -> Result<Permit, Error> {
         // Counted at once, so that every way out gives the place back.
         let before = self.live.fetch_add(1, Ordering::Relaxed);
-        let mut pass = Permit {
-            gate: Arc::clone(self),
+        let mut permit = Permit {
+            admission: Arc::clone(self),
             slot: None,
             is_left: AtomicBool::new(false),
         };
@@ -102,11 +102,11 @@ impl AdmissionLimits {
         }
         if let (Some(tenants), Some(Tenant(key))) = (&self.tenants, tenant) {
             match tenants.counters.enter(key.get()) {
-                Ok(slot) => pass.slot = Some(slot),
+                Ok(slot) => permit.slot = Some(slot),
                 Err(_) => return Err(refusal(model, id, &"the tenant", tenants.max)),
             }
         }
-        Ok(pass)
+        Ok(permit)
     }
 }
 
@@ -128,7 +128,7 @@ impl fmt::Debug for TenantLimits {
 /// A place inside, given back when it is left, on drop at the latest.
 #[derive(Debug)]
 pub struct Permit {
-    gate: Arc<AdmissionLimits>,
+    admission: Arc<AdmissionLimits>,
     slot: Option<CounterSlot>,
     is_left: AtomicBool,
 }
@@ -139,10 +139,10 @@ impl Permit {
         if self.is_left.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let (Some(tenants), Some(slot)) = (&self.gate.tenants, &self.slot) {
+        if let (Some(tenants), Some(slot)) = (&self.admission.tenants, &self.slot) {
             tenants.counters.leave(slot);
         }
-        self.gate.live.fetch_sub(1, Ordering::Relaxed);
+        self.admission.live.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -183,9 +183,9 @@ mod tests {
             tenant_max: Some(2),
             model_max: None,
         };
-        let gate = AdmissionLimits::new(&bounds).unwrap();
-        let [a, b] = [b"a", b"b"].map(|name| gate.tenant(name));
-        let enter = |tenant| gate.enter(&model, "7", tenant);
+        let admission = AdmissionLimits::new(&bounds).unwrap();
+        let [a, b] = [b"a", b"b"].map(|name| admission.tenant(name));
+        let enter = |tenant| admission.enter(&model, "7", tenant);
         let first = enter(a).unwrap();
         let second = enter(a).unwrap();
         let refused = enter(a).unwrap_err();
@@ -206,7 +206,7 @@ mod tests {
         let fourth = enter(a).unwrap();
         assert!(enter(None).is_err(), "it was given back once");
         drop((second, third, fourth));
-        assert_eq!(gate.live.load(Ordering::Relaxed), 0);
+        assert_eq!(admission.live.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -216,16 +216,16 @@ mod tests {
             server_max: Some(1),
             ..AdmissionBounds::default()
         };
-        let gate = AdmissionLimits::new(&bounds).unwrap();
-        assert_eq!(gate.tenant(b"a"), None, "tenants are not bounded");
-        let mut reservation = InFlightPermit::new(&model).unwrap();
-        reservation.carry(gate.enter(&model, "", None).unwrap());
-        assert!(gate.enter(&model, "", None).is_err());
+        let admission = AdmissionLimits::new(&bounds).unwrap();
+        assert_eq!(admission.tenant(b"a"), None, "tenants are not bounded");
+        let mut permit = InFlightPermit::new(&model).unwrap();
+        permit.carry(admission.enter(&model, "", None).unwrap());
+        assert!(admission.enter(&model, "", None).is_err());
         // The request is over, though something still refers to it.
-        reservation.free();
-        drop(gate.enter(&model, "", None).unwrap());
-        drop(reservation);
-        assert_eq!(gate.live.load(Ordering::Relaxed), 0);
+        permit.free();
+        drop(admission.enter(&model, "", None).unwrap());
+        drop(permit);
+        assert_eq!(admission.live.load(Ordering::Relaxed), 0);
     }
 
     #[test]

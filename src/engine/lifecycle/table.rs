@@ -22,7 +22,7 @@ pub(super) type ModelEntries = BTreeMap<ModelId, ModelEntry>;
 #[derive(Default)]
 pub(super) struct ModelEntry {
     /// Why it has no version that could be loaded, as last looked.
-    pub(super) trouble: Option<LoadFailure>,
+    pub(super) failure: Option<LoadFailure>,
     /// All that were ever to be loaded.
     pub(super) versions: BTreeMap<i64, VersionSlot>,
     /// What its versions were made of; none unless the model is to be loaded.
@@ -30,7 +30,7 @@ pub(super) struct ModelEntry {
     /// What it is to be put together by whenever its models change, if it is an ensemble.
     pub(super) blueprint: Option<Box<LoadPlan>>,
     /// How far its files are on their way from a remote repository, while they are.
-    pub(super) arriving: Option<String>,
+    pub(super) downloading: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub(super) struct VersionSlot {
     /// Tells a slot that was filled anew from the one that an unloading thread left.
     serial: u64,
     /// While UNLOADING: another version is there for its requests, and it only stays for its sequences.
-    has_heir: bool,
+    has_successor: bool,
 }
 
 /// A version on its way out of service.
@@ -66,7 +66,7 @@ pub(super) struct Unloading {
     /// That version.
     successor: Option<Arc<ModelVersion>>,
     /// What it is for its sequences, if they go on in it.
-    elder: Option<Arc<DrainingVersion>>,
+    draining: Option<Arc<DrainingVersion>>,
 }
 
 /// See the module.
@@ -79,26 +79,26 @@ pub(super) struct ModelTable {
     /// What the strict rule says of `models`; kept apart because shards ask.
     is_all_ready: AtomicBool,
     /// Versions that drain or unload.
-    departing: Mutex<Vec<Arc<ModelVersion>>>,
+    unloading: Mutex<Vec<Arc<ModelVersion>>>,
     departed: Condvar,
 }
 
-/// See [`ModelTable::show_arriving`].
+/// See [`ModelTable::show_downloading`].
 pub(super) struct Downloading<'b> {
-    board: &'b ModelTable,
+    table: &'b ModelTable,
     id: ModelId,
 }
 
 impl Drop for Downloading<'_> {
     fn drop(&mut self) {
-        let mut models = self.board.lock();
+        let mut models = self.table.lock();
         if let Some(entry) = models.get_mut(&self.id) {
-            entry.arriving = None;
+            entry.downloading = None;
             if entry.is_blank() {
                 models.remove(&self.id);
             }
         }
-        self.board.note_readiness(&models);
+        self.table.note_readiness(&models);
     }
 }
 
@@ -109,7 +109,7 @@ impl VersionSlot {
             loaded: None,
             progress: Some(Arc::clone(progress)),
             serial: 0,
-            has_heir: false,
+            has_successor: false,
         }
     }
 
@@ -119,7 +119,7 @@ impl VersionSlot {
             loaded: Some(loaded),
             progress: None,
             serial: 0,
-            has_heir: false,
+            has_successor: false,
         }
     }
 
@@ -129,7 +129,7 @@ impl VersionSlot {
             loaded: None,
             progress: None,
             serial: 0,
-            has_heir: false,
+            has_successor: false,
         }
     }
 
@@ -158,7 +158,7 @@ impl ModelEntry {
             loaded,
             slot: Some((id.clone(), version, serial)),
             successor: None,
-            elder: None,
+            draining: None,
         })
     }
 
@@ -174,19 +174,26 @@ impl ModelEntry {
             loaded: old,
             slot: None,
             successor: Some(successor),
-            elder: None,
+            draining: None,
         })
     }
 
-    /// A version on its way out goes on as the one of `elders` that it is, if any.
-    pub(super) fn accompany(&mut self, departing: &mut Unloading, elders: &[Arc<DrainingVersion>]) {
-        let version = departing.loaded.version();
-        departing.elder = elders.iter().find(|elder| elder.is(version)).cloned();
-        if departing.elder.is_some()
-            && let Some((_, number, _)) = &departing.slot
+    /// A version on its way out goes on as the one of `draining_versions` that it is, if any.
+    pub(super) fn accompany(
+        &mut self,
+        unloading: &mut Unloading,
+        draining_versions: &[Arc<DrainingVersion>],
+    ) {
+        let version = unloading.loaded.version();
+        unloading.draining = draining_versions
+            .iter()
+            .find(|draining| draining.is(version))
+            .cloned();
+        if unloading.draining.is_some()
+            && let Some((_, number, _)) = &unloading.slot
             && let Some(slot) = self.versions.get_mut(number)
         {
-            slot.has_heir = true;
+            slot.has_successor = true;
         }
     }
 
@@ -201,7 +208,7 @@ impl ModelEntry {
 
     /// What the data plane sees of it; none if it is not to be found.
     fn shown(&self) -> Option<Versions> {
-        if self.versions.is_empty() && !matches!(self.trouble, Some(LoadFailure::Versionless)) {
+        if self.versions.is_empty() && !matches!(self.failure, Some(LoadFailure::Versionless)) {
             return None;
         }
         let entries = self.versions.iter().map(|(version, slot)| {
@@ -219,11 +226,11 @@ impl ModelEntry {
 
     /// Neither is anything known of it, nor is anything wanted.
     fn is_blank(&self) -> bool {
-        self.trouble.is_none()
+        self.failure.is_none()
             && self.versions.is_empty()
             && self.source.is_none()
             && self.blueprint.is_none()
-            && self.arriving.is_none()
+            && self.downloading.is_none()
     }
 }
 
@@ -239,7 +246,7 @@ impl ModelTable {
             has_namespaces,
             is_on_demand,
             is_all_ready: AtomicBool::new(true),
-            departing: Mutex::default(),
+            unloading: Mutex::default(),
             departed: Condvar::new(),
         })
     }
@@ -283,12 +290,12 @@ impl ModelTable {
 
     fn note_readiness(&self, models: &ModelEntries) {
         let is_all_ready = models.values().all(|entry| {
-            !matches!(entry.trouble, Some(LoadFailure::Versionless))
-                && (entry.arriving.is_none() || entry.has_ready() || self.is_on_demand)
+            !matches!(entry.failure, Some(LoadFailure::Versionless))
+                && (entry.downloading.is_none() || entry.has_ready() || self.is_on_demand)
                 && entry.versions.values().all(|slot| match slot.state {
                     VersionState::Ready => true,
                     VersionState::Loading => self.is_on_demand,
-                    VersionState::Unloading => slot.has_heir || self.is_on_demand,
+                    VersionState::Unloading => slot.has_successor || self.is_on_demand,
                     VersionState::Unavailable(ref reason) => reason == UNLOADED,
                 })
         });
@@ -296,78 +303,78 @@ impl ModelTable {
     }
 
     /// Shows that files of a model are on their way, until the value is dropped.
-    pub(super) fn show_arriving(&self, id: &ModelId) -> Downloading<'_> {
+    pub(super) fn show_downloading(&self, id: &ModelId) -> Downloading<'_> {
         let mut models = self.lock();
-        models.entry(id.clone()).or_default().arriving = Some(String::new());
+        models.entry(id.clone()).or_default().downloading = Some(String::new());
         // Requests do not see it, but whether the server is ready.
         self.note_readiness(&models);
         Downloading {
-            board: self,
+            table: self,
             id: id.clone(),
         }
     }
 
     /// Says how far they are.
-    pub(super) fn set_arriving(&self, id: &ModelId, progress: String) {
+    pub(super) fn set_downloading(&self, id: &ModelId, progress: String) {
         if let Some(entry) = self.lock().get_mut(id)
-            && entry.arriving.is_some()
+            && entry.downloading.is_some()
         {
-            entry.arriving = Some(progress);
+            entry.downloading = Some(progress);
         }
     }
 
     /// Drains and unloads versions that were taken out of the registry, each on a thread of its own, because a backend may take for
     /// ever. Returns at once.
-    pub(super) fn send_off(self: &Arc<Self>, departing: Vec<Unloading>) {
-        for one in &departing {
+    pub(super) fn unload_later(self: &Arc<Self>, unloading: Vec<Unloading>) {
+        for one in &unloading {
             one.loaded.retire();
-            if one.elder.is_none() {
+            if one.draining.is_none() {
                 // Nobody is left who would send them anything.
-                one.loaded.version().elders.give_up();
+                one.loaded.version().draining_versions.give_up();
             }
         }
-        for one in departing {
-            self.departing().push(Arc::clone(one.loaded.version()));
-            let board = Arc::clone(self);
-            super::aside("unload", move || board.see_off(one));
+        for one in unloading {
+            self.unloading().push(Arc::clone(one.loaded.version()));
+            let table = Arc::clone(self);
+            super::blocking("unload", move || table.unload(one));
         }
     }
 
     /// Versions that are not gone yet.
-    pub(super) fn departing(&self) -> MutexGuard<'_, Vec<Arc<ModelVersion>>> {
-        self.departing
+    pub(super) fn unloading(&self) -> MutexGuard<'_, Vec<Arc<ModelVersion>>> {
+        self.unloading
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until another version is gone, at most so long.
-    pub(super) fn await_departure(&self, patience: Duration) {
-        let departing = self.departing();
-        let count = departing.len();
+    pub(super) fn await_unload(&self, patience: Duration) {
+        let unloading = self.unloading();
+        let count = unloading.len();
         if count == 0 {
             return;
         }
         let waited = self
             .departed
-            .wait_timeout_while(departing, patience, |departing| departing.len() >= count);
+            .wait_timeout_while(unloading, patience, |unloading| unloading.len() >= count);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn see_off(&self, departing: Unloading) {
-        let version = Arc::clone(departing.loaded.version());
+    fn unload(&self, unloading: Unloading) {
+        let version = Arc::clone(unloading.loaded.version());
         // A panicking backend must not make a stop wait for it.
-        let unloading = std::panic::AssertUnwindSafe(|| {
-            if let Some(elder) = departing.elder {
-                elder.see_out();
+        let unload = std::panic::AssertUnwindSafe(|| {
+            if let Some(draining) = unloading.draining {
+                draining.see_out();
             }
-            departing.loaded.unload();
+            unloading.loaded.unload();
         });
-        let _ = std::panic::catch_unwind(unloading);
+        let _ = std::panic::catch_unwind(unload);
         version.leave();
-        if let Some(successor) = departing.successor {
+        if let Some(successor) = unloading.successor {
             successor.inherit();
         }
-        if let Some((id, number, serial)) = departing.slot {
+        if let Some((id, number, serial)) = unloading.slot {
             let mut models = self.lock();
             let slot = models
                 .get_mut(&id)
@@ -380,7 +387,7 @@ impl ModelTable {
                 self.publish_one(&models, &id);
             }
         }
-        self.departing()
+        self.unloading()
             .retain(|other| !Arc::ptr_eq(other, &version));
         self.departed.notify_all();
     }

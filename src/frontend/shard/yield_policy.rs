@@ -85,33 +85,33 @@ mod tests {
     use super::*;
 
     /// In which of the next turns, of one request each, the CPU was offered, all with the same outcome.
-    fn offers(courtesy: &YieldPolicy, turn_count: u32, finds: bool) -> Vec<u32> {
+    fn offers(yield_policy: &YieldPolicy, turn_count: u32, finds: bool) -> Vec<u32> {
         (0..turn_count)
             .filter(|_| {
-                let is_wished = courtesy.wish();
-                courtesy.offer(|| finds.then_some(())).is_some() || (is_wished && !finds)
+                let is_wished = yield_policy.wish();
+                yield_policy.offer(|| finds.then_some(())).is_some() || (is_wished && !finds)
             })
             .collect()
     }
 
     #[test]
     fn failures_make_offers_rare_and_successes_bring_them_back() {
-        let courtesy = YieldPolicy::new(true);
-        assert_eq!(offers(&courtesy, 3, true), [0, 1, 2]);
-        assert_eq!(offers(&courtesy, 100, false), [0, 5, 22, 87]);
-        let until_often = offers(&courtesy, 700, true);
+        let yield_policy = YieldPolicy::new(true);
+        assert_eq!(offers(&yield_policy, 3, true), [0, 1, 2]);
+        assert_eq!(offers(&yield_policy, 100, false), [0, 5, 22, 87]);
+        let until_often = offers(&yield_policy, 700, true);
         assert_eq!(
             until_often.len(),
             700 - 244 - (128 + 64 + 32 + 16 + 8 + 4 + 2 + 1)
         );
-        assert_eq!(offers(&courtesy, 3, true), [0, 1, 2]);
-        assert_eq!(courtesy.offer(|| Some(3)), None, "not wished since");
+        assert_eq!(offers(&yield_policy, 3, true), [0, 1, 2]);
+        assert_eq!(yield_policy.offer(|| Some(3)), None, "not wished since");
     }
 
     #[test]
     fn off_means_off() {
-        let courtesy = YieldPolicy::new(false);
-        assert!(!courtesy.wish());
-        assert_eq!(courtesy.offer(|| Some(1)), None);
+        let yield_policy = YieldPolicy::new(false);
+        assert!(!yield_policy.wish());
+        assert_eq!(yield_policy.offer(|| Some(1)), None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::queue::{CancelOutcome, mark_cancelled, refuse};
 use crate::stats::FailureReason;
-use crate::timekeeper::TimerThread;
+use crate::timer_thread::TimerThread;
 use crate::trace::{Trace, TraceActivity};
 use crate::{Code, Error, PendingResponses, RequestHandle};
 
@@ -41,11 +41,11 @@ impl fmt::Debug for dyn RequestObserver {
 pub(crate) struct ReleaseGuard(Option<Arc<dyn RequestObserver>>);
 
 impl ReleaseGuard {
-    pub(crate) fn new(asker: Option<Arc<dyn RequestObserver>>) -> ReleaseGuard {
-        ReleaseGuard(asker)
+    pub(crate) fn new(observer: Option<Arc<dyn RequestObserver>>) -> ReleaseGuard {
+        ReleaseGuard(observer)
     }
 
-    pub(crate) fn asker(&self) -> Option<&Arc<dyn RequestObserver>> {
+    pub(crate) fn observer(&self) -> Option<&Arc<dyn RequestObserver>> {
         self.0.as_ref()
     }
 
@@ -57,34 +57,36 @@ impl ReleaseGuard {
 
 impl Drop for ReleaseGuard {
     fn drop(&mut self) {
-        let Some(asker) = self.0.take() else { return };
-        if let Some(trace) = asker.trace() {
+        let Some(observer) = self.0.take() else {
+            return;
+        };
+        if let Some(trace) = observer.trace() {
             trace.reach_now(TraceActivity::RequestEnd);
         }
-        asker.released();
+        observer.released();
     }
 }
 
 /// Cancels a request for an asker without a shard. One that still waits is answered with CANCELLED by the timekeeper, so that nobody is
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
-pub fn cancel(ticket: &RequestHandle, timekeeper: &TimerThread) {
-    let live = match mark_cancelled(ticket) {
+pub fn cancel(handle: &RequestHandle, timer_thread: &TimerThread) {
+    let live = match mark_cancelled(handle) {
         CancelOutcome::Taken(live) => live,
         CancelOutcome::Running(run) => {
-            timekeeper.call_at(0, move |_| run.cancel());
+            timer_thread.call_at(0, move |_| run.cancel());
             return;
         }
         CancelOutcome::Marked => return,
     };
-    timekeeper.call_at(0, move |_| {
-        let mut departures = PendingResponses::default();
+    timer_thread.call_at(0, move |_| {
+        let mut pending = PendingResponses::default();
         refuse(
             live,
             FailureReason::Canceled,
             Error::new(Code::Cancelled, ""),
-            &mut departures,
+            &mut pending,
         );
-        departures.flush();
+        pending.flush();
     });
 }
 
@@ -147,22 +149,22 @@ mod tests {
 
     fn drafted(diary: &Arc<Diary>) -> Draft<'static> {
         Draft {
-            asker: Some(Arc::new(Noting(diary.clone()))),
+            observer: Some(Arc::new(Noting(diary.clone()))),
             ..draft(vec![input("a", DataType::Int32, &[1], &[&[1, 2], &[3, 4]])])
         }
     }
 
-    fn ticket(
+    fn handle(
         model: &Arc<ModelVersion>,
         diary: &Arc<Diary>,
         recorder: &Arc<Recorder>,
     ) -> RequestHandle {
         let completion = recorder.clone() as Arc<dyn Completion>;
-        let stamps = Timestamps {
+        let timestamps = Timestamps {
             request_start_ns: 1,
             ..Timestamps::default()
         };
-        admit(model, drafted(diary), &completion, 7, stamps).unwrap()
+        admit(model, drafted(diary), &completion, 7, timestamps).unwrap()
     }
 
     const ADMITTED: [&str; 3] = [
@@ -174,14 +176,14 @@ mod tests {
     #[test]
     fn the_asker_learns_of_the_end_once_and_last() {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::default());
-        let ticket = ticket(&model, &diary, &recorder);
+        let handle = handle(&model, &diary, &recorder);
         assert_eq!(diary.read(), ADMITTED);
-        let live = ticket.claim(ClaimReason::Execute, None).unwrap();
-        assert!(live.asker().is_some());
+        let live = handle.claim(ClaimReason::Execute, None).unwrap();
+        assert!(live.observer().is_some());
         assert_eq!(diary.read(), [""; 0], "nothing before it is given back");
         drop(live);
         assert_eq!(diary.read(), ["RequestEnd", "released"]);
-        drop(ticket);
+        drop(handle);
         assert_eq!(diary.read(), [""; 0]);
     }
 
@@ -195,18 +197,18 @@ mod tests {
         assert!(admit(&model, wrong, &completion, 7, Timestamps::default()).is_err());
         assert_eq!(diary.read(), [""; 0]);
         // Not submitted: the model has no cores.
-        let ticket = ticket(&model, &diary, &recorder);
-        assert!(model.submit(ticket).is_err());
+        let handle = handle(&model, &diary, &recorder);
+        assert!(model.submit(handle).is_err());
         assert_eq!(diary.read(), ADMITTED);
     }
 
     #[test]
     fn cancelling_answers_what_waits_and_marks_what_executes() {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::<Recorder>::default());
-        let timekeeper = TimerThread::default();
-        let waiting = ticket(&model, &diary, &recorder);
-        cancel(&waiting, &timekeeper);
-        cancel(&waiting, &timekeeper);
+        let timer_thread = TimerThread::default();
+        let waiting = handle(&model, &diary, &recorder);
+        cancel(&waiting, &timer_thread);
+        cancel(&waiting, &timer_thread);
         let deliveries = recorder.wait(1);
         let [delivery] = &deliveries[..] else {
             panic!("{deliveries:?}")
@@ -216,9 +218,9 @@ mod tests {
         assert_eq!(error.code, Code::Cancelled);
         assert_eq!(diary.read()[3..], ["RequestEnd", "released"]);
 
-        let executing = ticket(&model, &diary, &recorder);
+        let executing = handle(&model, &diary, &recorder);
         let live = executing.claim(ClaimReason::Execute, None).unwrap();
-        cancel(&executing, &timekeeper);
+        cancel(&executing, &timer_thread);
         assert!(executing.is_cancelled());
         assert_eq!(diary.read(), ADMITTED);
         drop(live);

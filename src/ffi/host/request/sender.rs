@@ -10,22 +10,22 @@ use crate::host::answer::BackendResponse;
 
 /// The right to answer a request: held by each response and each response factory.
 pub(crate) struct ResponseSender {
-    loan: Arc<BackendRequest>,
+    request: Arc<BackendRequest>,
 }
 
 impl ResponseSender {
-    pub(crate) fn new(loan: Arc<BackendRequest>) -> ResponseSender {
+    pub(crate) fn new(request: Arc<BackendRequest>) -> ResponseSender {
         // Relaxed: the lock of `reply` orders the count against the release.
-        loan.sender_count.fetch_add(1, Ordering::Relaxed);
-        ResponseSender { loan }
+        request.sender_count.fetch_add(1, Ordering::Relaxed);
+        ResponseSender { request }
     }
 
     pub(crate) fn another(&self) -> ResponseSender {
-        ResponseSender::new(Arc::clone(&self.loan))
+        ResponseSender::new(Arc::clone(&self.request))
     }
 
-    pub(crate) fn loan(&self) -> &Arc<BackendRequest> {
-        &self.loan
+    pub(crate) fn request(&self) -> &Arc<BackendRequest> {
+        &self.request
     }
 
     /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next response, or the loan's next request.
@@ -38,21 +38,21 @@ impl ResponseSender {
         is_final: bool,
         spare: Option<Box<BackendResponse>>,
     ) -> Result<(), Error> {
-        self.loan.send(outcome, is_final, spare)
+        self.request.send(outcome, is_final, spare)
     }
 }
 
 impl Drop for ResponseSender {
     fn drop(&mut self) {
-        if self.loan.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
+        if self.request.sender_count.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        let mut reply = self.loan.reply();
+        let mut reply = self.request.reply();
         if reply.is_released && !reply.is_final && !reply.is_rescheduled {
-            let error = self.loan.give_up(&mut reply, None);
+            let error = self.request.give_up(&mut reply, None);
             drop(reply);
             // The loan is lent while a sender exists, which is the only thing that can fail here.
-            let _ = self.loan.leave(Some(Err(error)), true);
+            let _ = self.request.leave(Some(Err(error)), true);
         }
     }
 }

@@ -114,52 +114,52 @@ mod tests {
 
     #[test]
     fn a_sender_waits_for_those_behind_it() {
-        let pace = FlowControl::new(2, LONG, None);
-        assert_eq!([pace.pay(), pace.pay()], [Payment::Made; 2]);
+        let flow = FlowControl::new(2, LONG, None);
+        assert_eq!([flow.pay(), flow.pay()], [Payment::Made; 2]);
         let waiting = {
-            let pace = Arc::clone(&pace);
-            std::thread::spawn(move || pace.pay())
+            let flow = Arc::clone(&flow);
+            std::thread::spawn(move || flow.pay())
         };
-        pace.allow(3);
+        flow.allow(3);
         assert_eq!(waiting.join().unwrap(), Payment::Made);
-        assert_eq!(pace.state().sent_count, 3);
+        assert_eq!(flow.state().sent_count, 3);
     }
 
     #[test]
     fn who_is_not_wanted_does_not_wait() {
-        let pace = FlowControl::new(0, LONG, None);
+        let flow = FlowControl::new(0, LONG, None);
         let waiting = {
-            let pace = Arc::clone(&pace);
-            std::thread::spawn(move || pace.pay())
+            let flow = Arc::clone(&flow);
+            std::thread::spawn(move || flow.pay())
         };
-        pace.close();
+        flow.close();
         assert_eq!(waiting.join().unwrap(), Payment::Unwanted);
-        assert_eq!(pace.pay(), Payment::Unwanted);
+        assert_eq!(flow.pay(), Payment::Unwanted);
     }
 
     #[test]
     fn without_progress_a_response_is_let_through() {
-        let pace = FlowControl::new(0, Duration::from_millis(1), None);
-        assert_eq!(pace.pay(), Payment::Made);
-        assert_eq!(pace.pay(), Payment::Made);
+        let flow = FlowControl::new(0, Duration::from_millis(1), None);
+        assert_eq!(flow.pay(), Payment::Made);
+        assert_eq!(flow.pay(), Payment::Made);
     }
 
     #[test]
     fn the_client_sets_the_pace_too() {
         let reader = Arc::new(Credits::default());
-        let pace = FlowControl::new(u64::MAX, LONG, Some(Arc::clone(&reader)));
+        let flow = FlowControl::new(u64::MAX, LONG, Some(Arc::clone(&reader)));
         for _ in 0..crate::credits::COUNT_MAX {
-            assert_eq!(pace.pay(), Payment::Made);
+            assert_eq!(flow.pay(), Payment::Made);
             reader.charge(1);
         }
         let waiting = {
-            let pace = Arc::clone(&pace);
-            std::thread::spawn(move || pace.pay())
+            let flow = Arc::clone(&flow);
+            std::thread::spawn(move || flow.pay())
         };
         reader.refund(1);
         assert_eq!(waiting.join().unwrap(), Payment::Made);
         reader.charge(1);
         reader.close();
-        assert_eq!(pace.pay(), Payment::Unwanted);
+        assert_eq!(flow.pay(), Payment::Unwanted);
     }
 }

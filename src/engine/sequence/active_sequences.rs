@@ -106,33 +106,35 @@ mod tests {
 
     #[test]
     fn a_name_is_there_from_its_start_to_its_end() {
-        let ledger = ActiveSequences::default();
+        let active_sequences = ActiveSequences::default();
         // Submitted while the scheduler was not asked yet.
-        ledger.note(key(1));
-        ledger.list(vec![key(1), key(2), SequenceKey::Text("2".into())]);
-        ledger.note(key(3));
-        let present = |ledger: &ActiveSequences| -> Vec<u64> {
-            (0..5).filter(|number| ledger.has(&key(*number))).collect()
+        active_sequences.note(key(1));
+        active_sequences.list(vec![key(1), key(2), SequenceKey::Text("2".into())]);
+        active_sequences.note(key(3));
+        let present = |active_sequences: &ActiveSequences| -> Vec<u64> {
+            (0..5)
+                .filter(|number| active_sequences.has(&key(*number)))
+                .collect()
         };
-        assert_eq!(present(&ledger), vec![1, 2, 3]);
-        ledger.close([key(1), key(3), key(4)].into_iter());
-        assert_eq!(present(&ledger), vec![2]);
-        ledger.note(key(3));
-        ledger.note(key(1));
-        assert_eq!(present(&ledger), vec![1, 2, 3]);
-        assert!(ledger.has(&SequenceKey::Text("2".into())));
-        assert!(!ledger.has(&SequenceKey::Text("1".into())));
+        assert_eq!(present(&active_sequences), vec![1, 2, 3]);
+        active_sequences.close([key(1), key(3), key(4)].into_iter());
+        assert_eq!(present(&active_sequences), vec![2]);
+        active_sequences.note(key(3));
+        active_sequences.note(key(1));
+        assert_eq!(present(&active_sequences), vec![1, 2, 3]);
+        assert!(active_sequences.has(&SequenceKey::Text("2".into())));
+        assert!(!active_sequences.has(&SequenceKey::Text("1".into())));
     }
 
     #[test]
     fn what_begins_anew_elsewhere_is_to_be_ended_here() {
-        let ledger = ActiveSequences::default();
-        ledger.list(vec![key(1), key(2)]);
-        assert!(ledger.restart(&key(2)));
-        assert!(!ledger.restart(&key(2)), "it is gone");
-        assert!(!ledger.restart(&key(3)), "it was never here");
-        assert!(ledger.has(&key(1)) && !ledger.has(&key(2)));
-        assert_eq!(ledger.restarted(), [key(2)]);
-        assert_eq!(ledger.restarted(), []);
+        let active_sequences = ActiveSequences::default();
+        active_sequences.list(vec![key(1), key(2)]);
+        assert!(active_sequences.restart(&key(2)));
+        assert!(!active_sequences.restart(&key(2)), "it is gone");
+        assert!(!active_sequences.restart(&key(3)), "it was never here");
+        assert!(active_sequences.has(&key(1)) && !active_sequences.has(&key(2)));
+        assert_eq!(active_sequences.restarted(), [key(2)]);
+        assert_eq!(active_sequences.restarted(), []);
     }
 }

@@ -9,7 +9,7 @@ use conch_memory::Pool;
 use super::{ControlInputs, ReturnGuard};
 use crate::scheduler::SchedulerOutput;
 use crate::states::{InitialStates, SequenceStates};
-use crate::synthetic::filler;
+use crate::synthetic::null;
 use crate::{Batch, ModelVersion, OwnedRequest};
 
 const START: u32 = 1;
@@ -64,14 +64,14 @@ impl SequenceInputs {
     }
 
     /// Makes of the requests that the scheduler gave out what the instance executes.
-    pub(crate) fn prepare(&mut self, harvest: &mut SchedulerOutput<OwnedRequest>) {
+    pub(crate) fn prepare(&mut self, output: &mut SchedulerOutput<OwnedRequest>) {
         if self.is_direct {
-            self.fill_rows(harvest);
+            self.fill_rows(output);
         }
-        let mut rows = harvest.rows.drain(..);
-        for live in &mut harvest.batch {
-            if live.is_filler {
-                self.controls.attach_to_filler(live);
+        let mut rows = output.rows.drain(..);
+        for live in &mut output.batch {
+            if live.is_null {
+                self.controls.attach_to_null(live);
                 if let Some(stock) = &self.states {
                     // The slot's own states are not for it.
                     live.attach_states(&stock.fresh());
@@ -84,36 +84,36 @@ impl SequenceInputs {
             };
             self.controls.attach(live);
             if let Some(stock) = &mut self.states {
-                let states = stock.of(harvest.instance, row, live.sequence_flags);
+                let states = stock.of(output.instance, row, live.sequence_flags);
                 live.attach_states(&states);
             }
             if self.awaits {
-                live.leash = Some(ReturnGuard::new(live.ticket(), self.core));
+                live.return_guard = Some(ReturnGuard::new(live.handle(), self.core));
             }
         }
     }
 
     /// Puts each request into the row of its slot, and null requests into the rows without one.
-    fn fill_rows(&mut self, harvest: &mut SchedulerOutput<OwnedRequest>) {
-        let is_dense = harvest.rows.iter().copied().eq(0..harvest.row_count);
+    fn fill_rows(&mut self, output: &mut SchedulerOutput<OwnedRequest>) {
+        let is_dense = output.rows.iter().copied().eq(0..output.row_count);
         if is_dense {
             return;
         }
-        let Some(template) = harvest.batch.first() else {
+        let Some(template) = output.batch.first() else {
             return;
         };
-        let empty_count = harvest.row_count.saturating_sub(harvest.batch.len());
+        let empty_count = output.row_count.saturating_sub(output.batch.len());
         let mut nulls: Vec<OwnedRequest> = (0..empty_count)
-            .map(|_| filler(&self.model, template))
+            .map(|_| null(&self.model, template))
             .collect();
-        for (live, row) in harvest.batch.drain(..).zip(&harvest.rows) {
+        for (live, row) in output.batch.drain(..).zip(&output.rows) {
             let missing_count = row.saturating_sub(self.spare.len());
             let kept_count = nulls.len().saturating_sub(missing_count);
             self.spare.extend(nulls.drain(kept_count..));
             self.spare.push(live);
         }
         self.spare.append(&mut nulls);
-        std::mem::swap(&mut self.spare, &mut harvest.batch);
+        std::mem::swap(&mut self.spare, &mut output.batch);
     }
 }
 

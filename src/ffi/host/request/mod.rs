@@ -57,7 +57,7 @@ pub(crate) struct BackendRequest {
     tag: HandleTag<abi::TRITONBACKEND_Request>,
     /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both are kept apart by the C contract.
     live: UnsafeCell<Option<OwnedRequest>>,
-    lent: Option<RequestSource>,
+    source: Option<RequestSource>,
     inputs: Vec<BackendInput>,
     /// Names that are not the model's own.
     other_names: Vec<CString>,
@@ -80,12 +80,12 @@ unsafe impl Sync for BackendRequest {}
 
 /// Where the request came from.
 struct RequestSource {
-    ticket: RequestHandle,
+    handle: RequestHandle,
     facts: Arc<ModelFacts>,
     /// Which instance executes it; see [`execution::CurrentBatch`].
     instance: u64,
     /// Who asked, if not a shard.
-    asker: Option<Arc<dyn RequestObserver>>,
+    observer: Option<Arc<dyn RequestObserver>>,
 }
 
 /// How far the answer has come.
@@ -107,11 +107,11 @@ struct ResponseState {
 impl BackendRequest {
     /// Lends `live` out. The loan is a shell: new, or [`BackendRequest::reset`].
     pub(crate) fn lend(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>, instance: u64) {
-        let ticket = Arc::clone(live.ticket());
-        let asker = live.asker().cloned();
-        let asked = asker.as_deref().and_then(EmbeddedRequest::of);
+        let handle = Arc::clone(live.handle());
+        let observer = live.observer().cloned();
+        let asked = observer.as_deref().and_then(EmbeddedRequest::of);
         if instance != SHOWN
-            && let Some(trace) = asker.as_ref().and_then(|asker| asker.trace())
+            && let Some(trace) = observer.as_ref().and_then(|observer| observer.trace())
         {
             trace.show_inputs(TraceActivity::TensorBackendInput, &live.inputs);
         }
@@ -130,11 +130,11 @@ impl BackendRequest {
             self.inputs.push(BackendInput::new(input, name, extra));
         }
         *self.live.get_mut() = Some(live);
-        self.lent = Some(RequestSource {
-            ticket,
+        self.source = Some(RequestSource {
+            handle,
             facts: Arc::clone(facts),
             instance,
-            asker,
+            observer,
         });
     }
 
@@ -155,7 +155,7 @@ impl BackendRequest {
     /// # Errors
     /// INVALID_ARG while the request is only shown.
     pub(crate) fn check_owned(&self) -> Result<(), Error> {
-        if self.lent()?.instance == SHOWN {
+        if self.source()?.instance == SHOWN {
             return Err(Error::invalid(
                 "the request is not executing: a batching strategy may only read it",
             ));
@@ -166,7 +166,7 @@ impl BackendRequest {
     /// Makes a shell again. Only the last holder can.
     pub(crate) fn reset(&mut self) {
         *self.live.get_mut() = None;
-        self.lent = None;
+        self.source = None;
         self.inputs.clear();
         self.other_names.clear();
         self.texts = CStrings::default();
@@ -184,30 +184,30 @@ impl BackendRequest {
         *self.response_index.get_mut() = 0;
     }
 
-    fn lent(&self) -> Result<&RequestSource, Error> {
-        self.lent.as_ref().ok_or_else(released)
+    fn source(&self) -> Result<&RequestSource, Error> {
+        self.source.as_ref().ok_or_else(released)
     }
 
     pub(crate) fn facts(&self) -> Result<&Arc<ModelFacts>, Error> {
-        Ok(&self.lent()?.facts)
+        Ok(&self.source()?.facts)
     }
 
     pub(crate) fn origin(&self) -> Result<&RequestContext, Error> {
-        Ok(self.lent()?.ticket.shared())
+        Ok(self.source()?.handle.shared())
     }
 
     /// The embedder who asked.
     pub(crate) fn asked(&self) -> Option<&EmbeddedRequest> {
-        self.lent
+        self.source
             .as_ref()?
-            .asker
+            .observer
             .as_deref()
             .and_then(EmbeddedRequest::of)
     }
 
     /// Where the request's stations are reported, until it is released.
     pub(crate) fn trace(&self) -> Option<Trace> {
-        self.lent.as_ref()?.asker.as_ref()?.trace()
+        self.source.as_ref()?.observer.as_ref()?.trace()
     }
 
     /// The trace of the request for its backend; null if it is not traced. It lives as long as the loan.
@@ -223,7 +223,7 @@ impl BackendRequest {
 
     /// Whether the client asked to cancel, or is gone.
     pub(crate) fn is_cancelled(&self) -> Result<bool, Error> {
-        Ok(self.lent()?.ticket.is_cancelled())
+        Ok(self.source()?.handle.is_cancelled())
     }
 
     /// The request, until released.
@@ -272,14 +272,14 @@ impl BackendRequest {
     pub(crate) unsafe fn parameters(&self) -> Result<&[BackendParameter], Error> {
         // SAFETY: by this function's contract.
         let request = unsafe { self.request()? };
-        let lent = || {
+        let source = || {
             request
                 .parameters
                 .iter()
                 .map(BackendParameter::of)
                 .collect()
         };
-        Ok(self.texts.parameters.get_or_init(lent))
+        Ok(self.texts.parameters.get_or_init(source))
     }
 
     /// Begins the next value of a state of the request's sequence. The handle is the backend's to use until it releases the request.
@@ -304,11 +304,11 @@ impl BackendRequest {
             )));
         };
         let number = state::lock(states).begin(name, data_type, shape)?;
-        let mut lent = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lent.iter().find(|state| state.number() == number);
+        let mut source = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = source.iter().find(|state| state.number() == number);
         let state = known.cloned().unwrap_or_else(|| {
             let state = Arc::new(BackendState::new(states, number));
-            lent.push(Arc::clone(&state));
+            source.push(Arc::clone(&state));
             state
         });
         Ok(as_handle(&*state))
@@ -397,7 +397,7 @@ impl BackendRequest {
     }
 
     /// Answers with the error of a failed Execute, unless the backend gave the request back or answered it before it failed.
-    pub(crate) fn recall(&self, error: &Error, departures: &mut PendingResponses) -> bool {
+    pub(crate) fn recall(&self, error: &Error, pending: &mut PendingResponses) -> bool {
         let mut reply = self.reply();
         if std::mem::replace(&mut reply.is_released, true) {
             return false;
@@ -416,7 +416,7 @@ impl BackendRequest {
                 report_failure(origin, live);
             }
             if !is_answered {
-                departures.push(origin, Some(Err(error.clone())), true);
+                pending.push(origin, Some(Err(error.clone())), true);
             }
         }
         drop(live);
@@ -430,9 +430,9 @@ impl BackendRequest {
         is_final: bool,
         spare: Option<Box<BackendResponse>>,
     ) -> Result<(), Error> {
-        let lent = self.lent()?;
-        let leaves_at_once = lent.facts.is_decoupled || lent.asker.is_some();
-        let credits = lent.ticket.shared().credits.as_ref();
+        let source = self.source()?;
+        let leaves_at_once = source.facts.is_decoupled || source.observer.is_some();
+        let credits = source.handle.shared().credits.as_ref();
         let mut paid = None;
         if let Some(credits) = credits
             && !is_final
@@ -444,7 +444,7 @@ impl BackendRequest {
                 Payment::Made => paid = Some(bytes),
                 Payment::Refused => {
                     // The backend can see it from now on; what it still sends is dropped.
-                    withdraw(&lent.ticket);
+                    withdraw(&source.handle);
                     return Ok(());
                 }
                 Payment::Unwanted => return Ok(()),
@@ -474,7 +474,7 @@ impl BackendRequest {
         if leaves_at_once {
             // Under the lock, so that responses of several threads arrive in the order in which they were counted. The wake is not: it may
             // lead to code of the receiver's.
-            let origin = lent.ticket.shared();
+            let origin = source.handle.shared();
             origin.completion.deliver(Delivery {
                 slot: origin.slot,
                 outcome,
@@ -484,7 +484,7 @@ impl BackendRequest {
             origin.completion.wake();
             return Ok(());
         }
-        let takes_first = lent.ticket.shared().takes_first;
+        let takes_first = source.handle.shared().takes_first;
         if outcome.is_some() && !(takes_first && reply.stored.is_some()) {
             reply.stored = outcome;
         }
@@ -501,7 +501,7 @@ impl BackendRequest {
                 reply.response_count
             ))));
         }
-        let is_foreign = !execution::is_current(self.lent()?.instance);
+        let is_foreign = !execution::is_current(self.source()?.instance);
         if is_foreign || reply.is_released {
             let outcome = reply.stored.take();
             drop(reply);
@@ -513,7 +513,7 @@ impl BackendRequest {
     /// In the log.
     fn note_release(&self, live: Option<&OwnedRequest>) {
         if let (Ok(origin), Some(live)) = (self.origin(), live)
-            && !live.is_filler
+            && !live.is_null
         {
             request_log::note(&origin.id, RequestState::Executing, RequestState::Released);
         }
@@ -551,9 +551,9 @@ impl BackendRequest {
 
     /// Sends an answer on its way: with the batch if this thread executes it, else at once.
     fn leave(&self, outcome: Option<Result<Response, Error>>, is_final: bool) -> Result<(), Error> {
-        let lent = self.lent()?;
-        let origin = lent.ticket.shared();
-        if let Some(outcome) = execution::depart(lent.instance, origin, outcome, is_final) {
+        let source = self.source()?;
+        let origin = source.handle.shared();
+        if let Some(outcome) = execution::depart(source.instance, origin, outcome, is_final) {
             origin.completion.deliver(Delivery {
                 slot: origin.slot,
                 outcome,
@@ -566,9 +566,9 @@ impl BackendRequest {
 
     /// Tells the log what the backend does wrong.
     fn complain(&self, what: &str) {
-        if let Some(RequestSource { ticket, facts, .. }) = &self.lent {
-            let model = &ticket.shared().model;
-            facts.complaints.tell(
+        if let Some(RequestSource { handle, facts, .. }) = &self.source {
+            let model = &handle.shared().model;
+            facts.log_limiter.tell(
                 monotonic_ns(),
                 format_args!(
                     "backend '{}' {what} (model '{}', version {})",
@@ -596,10 +596,10 @@ fn released() -> Error {
 }
 
 fn report_failure(origin: &RequestContext, request: &Request) {
-    if request.is_filler {
+    if request.is_null {
         return;
     }
-    let duration_ns = monotonic_ns().saturating_sub(request.stamps.request_start_ns);
+    let duration_ns = monotonic_ns().saturating_sub(request.timestamps.request_start_ns);
     origin
         .model
         .statistics

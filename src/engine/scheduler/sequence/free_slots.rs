@@ -14,39 +14,39 @@ pub(super) struct FreeSlots {
 }
 
 impl FreeSlots {
-    pub(super) fn new(seat_count: usize, row_count: u32) -> FreeSlots {
-        let mut vacancies = FreeSlots {
+    pub(super) fn new(instance_count: usize, row_count: u32) -> FreeSlots {
+        let mut free_slots = FreeSlots {
             row_count,
             free: BTreeSet::new(),
-            fresh: Vec::with_capacity(seat_count),
+            fresh: Vec::with_capacity(instance_count),
         };
-        for _ in 0..seat_count {
-            vacancies.add_seat();
+        for _ in 0..instance_count {
+            free_slots.add_instance();
         }
-        vacancies
+        free_slots
     }
 
     /// The slots of another seat are free, too.
-    pub(super) fn add_seat(&mut self) {
-        let seat = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
+    pub(super) fn add_instance(&mut self) {
+        let instance = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
         self.fresh.push(Some(0));
         if self.row_count > 0 {
-            self.free.insert(SlotId { row: 0, seat });
+            self.free.insert(SlotId { row: 0, instance });
         }
     }
 
-    /// No slot of `seat` is given out any more.
-    pub(super) fn close_seat(&mut self, seat: usize) {
-        if let Some(fresh) = self.fresh.get_mut(seat) {
+    /// No slot of `instance` is given out any more.
+    pub(super) fn close_instance(&mut self, instance: usize) {
+        if let Some(fresh) = self.fresh.get_mut(instance) {
             *fresh = None;
         }
-        self.free.retain(|slot| slot.seat() != seat);
+        self.free.retain(|slot| slot.instance() != instance);
     }
 
     /// Takes the lowest free slot.
     pub(super) fn take(&mut self) -> Option<SlotId> {
         let slot = self.free.pop_first()?;
-        if let Some(Some(fresh)) = self.fresh.get_mut(slot.seat())
+        if let Some(Some(fresh)) = self.fresh.get_mut(slot.instance())
             && *fresh == slot.row
         {
             *fresh += 1;
@@ -60,7 +60,7 @@ impl FreeSlots {
 
     /// Whether `slot`, which becomes free, may be given out again.
     pub(super) fn is_wanted(&self, slot: SlotId) -> bool {
-        matches!(self.fresh.get(slot.seat()), Some(Some(_)))
+        matches!(self.fresh.get(slot.instance()), Some(Some(_)))
     }
 
     pub(super) fn give(&mut self, slot: SlotId) {

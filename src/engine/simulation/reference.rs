@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use conch_config::{SequenceBatching, SequenceStrategy};
 
-use super::card::{SimulatedHandle, SimulatedOwned};
+use super::request::{SimulatedHandle, SimulatedOwned};
 use crate::scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
 #[derive(Clone)]
@@ -50,32 +50,32 @@ impl ReferenceSequences {
     }
 
     /// An arrival; one that has arrived before tells of its cancellation, and may be how it comes back.
-    pub(super) fn accept(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
-        if !contains(&self.taken, ticket) {
-            self.taken.push(SimulatedHandle::clone(ticket));
-            self.waiting.push(SimulatedHandle::clone(ticket));
+    pub(super) fn accept(&mut self, handle: &SimulatedHandle, now_ns: u64) {
+        if !contains(&self.taken, handle) {
+            self.taken.push(SimulatedHandle::clone(handle));
+            self.waiting.push(SimulatedHandle::clone(handle));
             return;
         }
-        let member = ticket.shared().member.as_ref();
-        if ticket.is_queued() || member.is_some_and(SequenceContext::is_back) {
-            self.come_back(ticket, now_ns);
+        let member = handle.shared().member.as_ref();
+        if handle.is_queued() || member.is_some_and(SequenceContext::is_back) {
+            self.come_back(handle, now_ns);
         }
     }
 
     /// A request came back, to run again or for good.
-    pub(super) fn come_back(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
-        if !remove(&mut self.out, ticket) {
+    pub(super) fn come_back(&mut self, handle: &SimulatedHandle, now_ns: u64) {
+        if !remove(&mut self.out, handle) {
             return;
         }
-        self.note(ticket, now_ns);
-        if ticket.is_queued() {
-            self.waiting.push(SimulatedHandle::clone(ticket));
+        self.note(handle, now_ns);
+        if handle.is_queued() {
+            self.waiting.push(SimulatedHandle::clone(handle));
         }
     }
 
-    /// Something happened to the run of `ticket`.
-    pub(super) fn note(&mut self, ticket: &SimulatedHandle, now_ns: u64) {
-        if let Some(run) = run(ticket) {
+    /// Something happened to the run of `handle`.
+    pub(super) fn note(&mut self, handle: &SimulatedHandle, now_ns: u64) {
+        if let Some(run) = run(handle) {
             self.active_ns.insert(run, now_ns);
         }
     }
@@ -88,15 +88,15 @@ impl ReferenceSequences {
     ) -> Result<(), String> {
         let mut first = u64::MAX;
         let mut last = 0;
-        for ticket in &self.waiting {
-            let Some(run) = run(ticket) else { continue };
+        for handle in &self.waiting {
+            let Some(run) = run(handle) else { continue };
             if sequence.has_slot(run) {
                 last = last.max(run);
                 continue;
             }
             first = first.min(run);
-            if is_late(ticket, now_ns) {
-                return Err(format!("{} has waited too long", ticket.shared().number));
+            if is_late(handle, now_ns) {
+                return Err(format!("{} has waited too long", handle.shared().number));
             }
         }
         if first < last {
@@ -137,38 +137,38 @@ impl ReferenceSequences {
             if Some(&live.shared().facts.signature) != first {
                 return Err(format!("{number} has another shape than the batch"));
             }
-            self.begin_one(live.ticket(), (core, instance, *row))?;
-            self.note(live.ticket(), now_ns);
+            self.begin_one(live.handle(), (core, instance, *row))?;
+            self.note(live.handle(), now_ns);
         }
         Ok(())
     }
 
     fn begin_one(
         &mut self,
-        ticket: &SimulatedHandle,
+        handle: &SimulatedHandle,
         place: (usize, usize, usize),
     ) -> Result<(), String> {
-        let number = ticket.shared().number;
-        let Some(run) = run(ticket) else {
+        let number = handle.shared().number;
+        let Some(run) = run(handle) else {
             return Err(format!("{number} is of no sequence"));
         };
         let first = self
             .waiting
             .iter()
             .find(|other| self::run(other) == Some(run));
-        if first.is_none_or(|first| !Arc::ptr_eq(first, ticket)) {
+        if first.is_none_or(|first| !Arc::ptr_eq(first, handle)) {
             let first = first.map(|first| first.shared().number);
             return Err(format!("{number} overtakes {first:?}"));
         }
-        remove(&mut self.waiting, ticket);
+        remove(&mut self.waiting, handle);
         if self
             .ended
             .get(&run)
-            .is_some_and(|left| !contains(left, ticket))
+            .is_some_and(|left| !contains(left, handle))
         {
             return Err(format!("{number} executes, and its sequence is over"));
         }
-        self.check_run(ticket, run)?;
+        self.check_run(handle, run)?;
         if let Some(beside) = self.out.iter().find(|other| self::run(other) == Some(run)) {
             return Err(format!("{number} beside {}", beside.shared().number));
         }
@@ -186,30 +186,33 @@ impl ReferenceSequences {
                 return Err(format!("{number} is in slot {place:?} of {other}"));
             }
         }
-        self.out.push(SimulatedHandle::clone(ticket));
+        self.out.push(SimulatedHandle::clone(handle));
         Ok(())
     }
 
     /// Who does not start a sequence is of the same one as the request of that name before it.
-    fn check_run(&self, ticket: &SimulatedHandle, run: u64) -> Result<(), String> {
-        let card = ticket.shared();
-        let Some(member) = card.member.as_ref().filter(|member| !member.is_start) else {
+    fn check_run(&self, handle: &SimulatedHandle, run: u64) -> Result<(), String> {
+        let request = handle.shared();
+        let Some(member) = request.member.as_ref().filter(|member| !member.is_start) else {
             return Ok(());
         };
-        let before = self.before(ticket, member);
+        let before = self.before(handle, member);
         let expected = before.and_then(self::run);
         if expected == Some(run) {
             return Ok(());
         }
-        Err(format!("{} is of run {run}, not {expected:?}", card.number))
+        Err(format!(
+            "{} is of run {run}, not {expected:?}",
+            request.number
+        ))
     }
 
-    /// Whether there is no sequence that `ticket`, which starts none, could be of.
-    fn is_unknown(&self, ticket: &SimulatedHandle, now_ns: u64) -> bool {
-        let Some(member) = ticket.shared().member.as_ref() else {
+    /// Whether there is no sequence that `handle`, which starts none, could be of.
+    fn is_unknown(&self, handle: &SimulatedHandle, now_ns: u64) -> bool {
+        let Some(member) = handle.shared().member.as_ref() else {
             return false;
         };
-        let before = self.before(ticket, member);
+        let before = self.before(handle, member);
         let is_over = match before.and_then(|before| Some((before, run(before)?))) {
             None => true,
             Some((before, run)) => {
@@ -226,11 +229,11 @@ impl ReferenceSequences {
         !member.is_start && is_over
     }
 
-    /// The request of the same name that came before `ticket`.
-    fn before(&self, ticket: &SimulatedHandle, own: &SequenceContext) -> Option<&SimulatedHandle> {
+    /// The request of the same name that came before `handle`.
+    fn before(&self, handle: &SimulatedHandle, own: &SequenceContext) -> Option<&SimulatedHandle> {
         let taken = self.taken.iter().rev();
         let mut before = taken
-            .skip_while(|other| !Arc::ptr_eq(other, ticket))
+            .skip_while(|other| !Arc::ptr_eq(other, handle))
             .skip(1);
         let is_of_name = |other: &&SimulatedHandle| {
             let other = other.shared().member.as_ref();
@@ -242,24 +245,24 @@ impl ReferenceSequences {
     /// A request is answered without having been executed.
     pub(super) fn dismiss(
         &mut self,
-        ticket: &SimulatedHandle,
+        handle: &SimulatedHandle,
         why: Dismissal,
         now_ns: u64,
     ) -> Result<(), String> {
-        let card = ticket.shared();
-        let number = card.number;
-        let run = run(ticket);
+        let request = handle.shared();
+        let number = request.number;
+        let run = run(handle);
         let ahead = self
             .waiting
             .iter()
-            .take_while(|other| !Arc::ptr_eq(other, ticket));
+            .take_while(|other| !Arc::ptr_eq(other, handle));
         // What executes may run again.
         let left: Vec<SimulatedHandle> = ahead
             .chain(&self.out)
             .filter(|other| self::run(other) == run)
             .cloned()
             .collect();
-        if !remove(&mut self.waiting, ticket) {
+        if !remove(&mut self.waiting, handle) {
             return Err(format!("{number} is dismissed, and does not wait"));
         }
         let mut companions = self
@@ -267,7 +270,7 @@ impl ReferenceSequences {
             .iter()
             .filter(|other| run.is_some() && self::run(other) == run);
         let is_just = match why {
-            Dismissal::NotStarted => self.settings.is_iterative || self.is_unknown(ticket, now_ns),
+            Dismissal::NotStarted => self.settings.is_iterative || self.is_unknown(handle, now_ns),
             Dismissal::BacklogFull => self.settings.backlog_max.is_some() && run.is_none(),
             Dismissal::TimedOut => companions.any(|other| is_late(other, now_ns + 1)),
             Dismissal::Cancelled => companions.any(|other| other.was_cancelled()),
@@ -282,8 +285,8 @@ impl ReferenceSequences {
 }
 
 /// The run of a sequence that the scheduler made a request part of.
-fn run(ticket: &SimulatedHandle) -> Option<u64> {
-    ticket
+fn run(handle: &SimulatedHandle) -> Option<u64> {
+    handle
         .shared()
         .member
         .as_ref()
@@ -291,28 +294,28 @@ fn run(ticket: &SimulatedHandle) -> Option<u64> {
 }
 
 /// Whether its timeout, if it has one, passed before `now_ns`.
-fn is_late(ticket: &SimulatedHandle, now_ns: u64) -> bool {
-    let facts = &ticket.shared().facts;
+fn is_late(handle: &SimulatedHandle, now_ns: u64) -> bool {
+    let facts = &handle.shared().facts;
     facts.timeout_us != 0 && facts.queued_ns + facts.timeout_us * 1_000 < now_ns
 }
 
-fn contains(tickets: &[SimulatedHandle], ticket: &SimulatedHandle) -> bool {
-    tickets.iter().any(|other| Arc::ptr_eq(other, ticket))
+fn contains(handles: &[SimulatedHandle], handle: &SimulatedHandle) -> bool {
+    handles.iter().any(|other| Arc::ptr_eq(other, handle))
 }
 
 /// False if it was not there.
-fn remove(tickets: &mut Vec<SimulatedHandle>, ticket: &SimulatedHandle) -> bool {
-    let count = tickets.len();
-    tickets.retain(|other| !Arc::ptr_eq(other, ticket));
-    tickets.len() < count
+fn remove(handles: &mut Vec<SimulatedHandle>, handle: &SimulatedHandle) -> bool {
+    let count = handles.len();
+    handles.retain(|other| !Arc::ptr_eq(other, handle));
+    handles.len() < count
 }
 
 impl std::fmt::Debug for ReferenceSequences {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let numbers = |tickets: &[SimulatedHandle]| -> Vec<usize> {
-            tickets
+        let numbers = |handles: &[SimulatedHandle]| -> Vec<usize> {
+            handles
                 .iter()
-                .map(|ticket| ticket.shared().number)
+                .map(|handle| handle.shared().number)
                 .collect()
         };
         write!(

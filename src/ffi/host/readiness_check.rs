@@ -17,7 +17,7 @@ use crate::guard;
 pub(super) struct ReadinessHook {
     ready: abi::TRITONBACKEND_ModelInstanceReadyFn,
     /// The instance's handle until it goes. Atomic only because a plain pointer is not `Send`: the lock orders everything.
-    gate: Mutex<Option<AtomicPtr<abi::TRITONBACKEND_ModelInstance>>>,
+    admission: Mutex<Option<AtomicPtr<abi::TRITONBACKEND_ModelInstance>>>,
 }
 
 /// The instance's hold of its hook, which it lets go before it is finalised.
@@ -30,11 +30,11 @@ impl HookGuard {
         let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);
         Some(HookGuard(Arc::new(ReadinessHook {
             ready,
-            gate: Mutex::new(Some(AtomicPtr::new(handle))),
+            admission: Mutex::new(Some(AtomicPtr::new(handle))),
         })))
     }
 
-    pub(super) fn checkup(&self) -> Arc<dyn ReadinessCheck> {
+    pub(super) fn readiness_check(&self) -> Arc<dyn ReadinessCheck> {
         Arc::clone(&self.0) as Arc<dyn ReadinessCheck>
     }
 }
@@ -42,15 +42,22 @@ impl HookGuard {
 impl Drop for HookGuard {
     /// Blocks as long as the hook is in the backend.
     fn drop(&mut self) {
-        *self.0.gate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self
+            .0
+            .admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl ReadinessCheck for ReadinessHook {
     fn ask(&self) -> Result<(), Error> {
         // Held over the call: the instance must not be finalised during it.
-        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(handle) = &*gate else {
+        let admission = self
+            .admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(handle) = &*admission else {
             return Err(Error::unavailable("the instance is being unloaded"));
         };
         // SAFETY: the entry point of this instance's backend, which stays open while its instances live; the handle is that of the

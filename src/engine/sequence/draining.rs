@@ -29,7 +29,7 @@ use crate::{ModelVersion, log};
 pub(crate) struct DrainingVersion {
     name: Arc<str>,
     version: i64,
-    ledger: Arc<ActiveSequences>,
+    active_sequences: Arc<ActiveSequences>,
     queue: Arc<ModelQueue>,
     /// None once it is over.
     pin: ArcSwapOption<Pin>,
@@ -64,7 +64,7 @@ impl DrainingVersion {
         }
         let queue = Arc::clone(version.queue.get()?);
         let pin = Pin::new(version).ok()?;
-        let Some(ledger) = queue.hand_over() else {
+        let Some(active_sequences) = queue.hand_over() else {
             log::warning!(
                 "sequences of '{}' version {} end with it: its cores left no moment to look at them",
                 version.name,
@@ -75,7 +75,7 @@ impl DrainingVersion {
         Some(Arc::new(DrainingVersion {
             name: Arc::clone(&version.name),
             version: version.version,
-            ledger,
+            active_sequences,
             queue,
             pin: ArcSwapOption::from_pointee(pin),
             patience,
@@ -98,7 +98,7 @@ impl DrainingVersion {
 
     /// A place for a request of the sequence `key`, if that is under way here.
     fn place(&self, key: &SequenceKey) -> Option<Result<InFlightPermit, Rejected>> {
-        if !self.ledger.has(key) {
+        if !self.active_sequences.has(key) {
             return None;
         }
         self.pin.load().as_ref().map(|pin| pin.reserve())
@@ -142,41 +142,54 @@ impl DrainingVersion {
         }
         self.pin.store(None);
         let heirs = std::mem::take(&mut *self.heirs.lock().unwrap_or_else(PoisonError::into_inner));
-        for heir in heirs.iter().filter_map(Weak::upgrade) {
-            heir.elders.tidy();
+        for successor in heirs.iter().filter_map(Weak::upgrade) {
+            successor.draining_versions.tidy();
         }
     }
 }
 
 impl DrainingVersions {
-    /// Makes `elder`, which `version` became, and its own elders those of `heir`, which does not serve yet.
+    /// Makes `draining`, which `version` became, and its own elders those of `successor`, which does not serve yet.
     pub(crate) fn inherit(
-        heir: &Arc<ModelVersion>,
+        successor: &Arc<ModelVersion>,
         version: &ModelVersion,
-        elder: &Arc<DrainingVersion>,
+        draining: &Arc<DrainingVersion>,
     ) {
-        let mut list = Vec::clone(&heir.elders.list.load_full().unwrap_or_default());
-        let theirs = version.elders.list.load_full().unwrap_or_default();
-        for other in theirs.iter().chain([elder]) {
+        let mut list = Vec::clone(
+            &successor
+                .draining_versions
+                .list
+                .load_full()
+                .unwrap_or_default(),
+        );
+        let theirs = version
+            .draining_versions
+            .list
+            .load_full()
+            .unwrap_or_default();
+        for other in theirs.iter().chain([draining]) {
             if other.pin.load().is_some() && !list.iter().any(|own| Arc::ptr_eq(own, other)) {
                 list.push(Arc::clone(other));
                 let mut heirs = other.heirs.lock().unwrap_or_else(PoisonError::into_inner);
-                heirs.push(Arc::downgrade(heir));
+                heirs.push(Arc::downgrade(successor));
             }
         }
         for surplus in list.drain(..list.len().saturating_sub(ELDERS_MAX)) {
             surplus.give_up();
         }
-        heir.elders.list.store(Some(Arc::new(list)));
-        heir.elders.are_there.store(true, Ordering::SeqCst);
+        successor.draining_versions.list.store(Some(Arc::new(list)));
+        successor
+            .draining_versions
+            .are_there
+            .store(true, Ordering::SeqCst);
         // One may be over since.
-        heir.elders.tidy();
+        successor.draining_versions.tidy();
     }
 
     /// Nobody sends them anything any more.
     pub(crate) fn give_up(&self) {
-        for elder in self.list.load().iter().flat_map(|list| list.iter()) {
-            elder.give_up();
+        for draining in self.list.load().iter().flat_map(|list| list.iter()) {
+            draining.give_up();
         }
     }
 
@@ -185,9 +198,9 @@ impl DrainingVersions {
         if !self.are_there.load(Ordering::Relaxed) {
             return;
         }
-        for elder in self.list.load().iter().flat_map(|list| list.iter()) {
-            if elder.ledger.restart(key) {
-                elder.queue.notice_restart();
+        for draining in self.list.load().iter().flat_map(|list| list.iter()) {
+            if draining.active_sequences.restart(key) {
+                draining.queue.notice_restart();
             }
         }
     }
@@ -206,15 +219,15 @@ impl DrainingVersions {
         let list = self.list.load();
         let list = list.as_ref()?;
         list.iter()
-            .filter(|elder| version.is_none_or(|version| version == elder.version))
-            .find_map(|elder| elder.place(&key))
+            .filter(|draining| version.is_none_or(|version| version == draining.version))
+            .find_map(|draining| draining.place(&key))
     }
 
     /// Forgets those that are over.
     fn tidy(&self) {
         self.list.rcu(|list| {
             let list = list.as_ref()?;
-            let is_there = |elder: &&Arc<DrainingVersion>| elder.pin.load().is_some();
+            let is_there = |draining: &&Arc<DrainingVersion>| draining.pin.load().is_some();
             let rest: Vec<_> = list.iter().filter(is_there).cloned().collect();
             (!rest.is_empty()).then(|| Arc::new(rest))
         });
@@ -240,22 +253,22 @@ impl InFlightPermit {
         id: &CorrelationId,
         flags: u32,
     ) -> Result<InFlightPermit, Rejected> {
-        InFlightPermit::of_elder(model, version, id, flags)
+        InFlightPermit::of_draining(model, version, id, flags)
             .unwrap_or_else(|| InFlightPermit::new(model))
     }
 
     /// [`InFlightPermit::of_sequence`], if it is not in `model` itself.
-    pub fn of_elder(
+    pub fn of_draining(
         model: &ModelVersion,
         version: Option<i64>,
         id: &CorrelationId,
         flags: u32,
     ) -> Option<Result<InFlightPermit, Rejected>> {
         // Relaxed: a successor's is set before it is published.
-        if !model.elders.are_there.load(Ordering::Relaxed) {
+        if !model.draining_versions.are_there.load(Ordering::Relaxed) {
             return None;
         }
-        model.elders.place(version, id, flags)
+        model.draining_versions.place(version, id, flags)
     }
 }
 

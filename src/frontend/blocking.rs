@@ -48,7 +48,7 @@ impl Drop for ThreadPermit {
 ///
 /// # Errors
 /// UNAVAILABLE if too much of it is under way already, or no thread is to be had.
-pub(crate) fn aside<T: Send + 'static>(
+pub(crate) fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<BlockingTask<T>, Error> {
     let permit = ThreadPermit::take().ok_or_else(|| {
@@ -110,26 +110,27 @@ mod tests {
     #[test]
     fn work_ends_with_its_outcome_whatever_it_is() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(block_on(aside(|| Ok(7)).unwrap()), Ok(7));
-        let failed = block_on(aside(|| Err::<(), _>(Error::invalid("no"))).unwrap());
+        assert_eq!(block_on(blocking(|| Ok(7)).unwrap()), Ok(7));
+        let failed = block_on(blocking(|| Err::<(), _>(Error::invalid("no"))).unwrap());
         assert_eq!(failed, Err(Error::invalid("no")));
-        let panicked = block_on(aside(|| -> Result<(), Error> { panic!("on purpose") }).unwrap());
+        let panicked =
+            block_on(blocking(|| -> Result<(), Error> { panic!("on purpose") }).unwrap());
         assert_eq!(panicked, Err(Error::internal("internal error")));
     }
 
     #[test]
     fn a_flood_is_refused_and_leaves_no_trace() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let gate = Arc::new(Mutex::new(()));
-        let closed = gate.lock().unwrap();
+        let admission = Arc::new(Mutex::new(()));
+        let closed = admission.lock().unwrap();
         let mut waiting = Vec::new();
         let refused = loop {
-            let gate = Arc::clone(&gate);
-            match aside(move || {
-                drop(gate.lock());
+            let admission = Arc::clone(&admission);
+            match blocking(move || {
+                drop(admission.lock());
                 Ok(())
             }) {
-                Ok(aside) => waiting.push(aside),
+                Ok(blocking) => waiting.push(blocking),
                 Err(error) => break error,
             }
         };
@@ -139,9 +140,9 @@ mod tests {
         );
         assert!(waiting.len() <= THREADS_MAX);
         drop(closed);
-        for aside in waiting {
-            assert_eq!(block_on(aside), Ok(()));
+        for blocking in waiting {
+            assert_eq!(block_on(blocking), Ok(()));
         }
-        assert_eq!(block_on(aside(|| Ok(1)).unwrap()), Ok(1));
+        assert_eq!(block_on(blocking(|| Ok(1)).unwrap()), Ok(1));
     }
 }
