@@ -84,7 +84,7 @@ pub(crate) struct InstancePlan {
     pub(crate) is_parallel: bool,
     /// What each executes before it counts as created, unless it is passive.
     pub(crate) warm_up: WarmUp,
-    /// Where each takes a seat, unless it is passive.
+    /// Where each takes a resource handle, unless it is passive.
     pub(crate) limiter: Option<Arc<RateLimiter>>,
     /// Where to say how many are there.
     pub(crate) progress: Arc<LoadProgress>,
@@ -314,7 +314,7 @@ impl Drop for Cores {
     }
 }
 
-/// Which instances share a thread, in order of their first, with their seats. Those that execute are numbered from `first_index` on.
+/// Which instances share a thread, in order of their first, with their instances. Those that execute are numbered from `first_index` on.
 ///
 /// # Errors
 /// INVALID_ARG if the limiter could never let one execute.

@@ -2,7 +2,7 @@
 //!
 //! Frontends and embedders pass [`AdmissionLimits::enter`] before they ask for a place in a model; the [`Permit`] goes with that place and is given back with it.
 //! A model's own bound is kept by its count of live requests. Steps within the server (those of ensembles) have passed with the request
-//! that they belong to. A server without such bounds has no gate, and its requests have no pass.
+//! that they belong to. A server without such bounds has no `AdmissionLimits`, and its requests have no permit.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -55,7 +55,7 @@ struct TenantLimits {
 pub struct Tenant(NonZeroU64);
 
 impl AdmissionLimits {
-    /// None if nothing is bounded for which a gate is needed.
+    /// None if no bound is set.
     pub(crate) fn new(bounds: &AdmissionBounds) -> Option<Arc<AdmissionLimits>> {
         if bounds.server_max.is_none() && bounds.tenant_max.is_none() {
             return None;

@@ -337,7 +337,7 @@ const MOURNING_LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct InFlightPermit {
     model: Arc<ModelVersion>,
-    /// Where the server's gate counts it, if there is one.
+    /// Where the admission limits of the server count it, if there are any.
     permit: Option<Permit>,
     is_freed: AtomicBool,
 }

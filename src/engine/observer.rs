@@ -1,4 +1,4 @@
-//! What an asker within this process wants of its request beside the answer.
+//! What an observer within this process wants of its request beside the answer.
 //!
 //! Shards want none of it: their requests carry one empty `Option`. An embedder of the C API, a backend that asks its server, and a
 //! request that is traced have an [`RequestObserver`].
@@ -36,7 +36,7 @@ impl fmt::Debug for dyn RequestObserver {
     }
 }
 
-/// The last part of a request to be dropped: tells the asker.
+/// The last part of a request to be dropped: tells the observer.
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseGuard(Option<Arc<dyn RequestObserver>>);
 
@@ -49,7 +49,7 @@ impl ReleaseGuard {
         self.0.as_ref()
     }
 
-    /// The request was never taken on: it stays with the asker, who learns it otherwise.
+    /// The request was never taken on: it stays with the observer, who learns it otherwise.
     pub(crate) fn defuse(&mut self) {
         self.0 = None;
     }
@@ -67,7 +67,7 @@ impl Drop for ReleaseGuard {
     }
 }
 
-/// Cancels a request for an asker without a shard. One that still waits is answered with CANCELLED by the timekeeper, so that nobody is
+/// Cancels a request for an observer without a shard. One that still waits is answered with CANCELLED by the timer thread, so that nobody is
 /// called back on the thread that cancels; one that executes is marked, for the backend to see.
 pub fn cancel(handle: &RequestHandle, timer_thread: &TimerThread) {
     let live = match mark_cancelled(handle) {

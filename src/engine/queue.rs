@@ -58,7 +58,7 @@ pub(crate) struct ModelQueue {
     returns: Box<[Inbox<RequestHandle>]>,
     timer_thread: Arc<TimerThread>,
     core_count_max: usize,
-    /// The earliest deadline that the timekeeper has for this queue.
+    /// The earliest deadline that the timer thread has for this queue.
     entrusted_ns: AtomicU64,
     /// No sequence starts any more.
     is_stopping: AtomicBool,
@@ -182,7 +182,7 @@ impl ModelQueue {
         }
         loop {
             if !resources.is_held() {
-                // Whoever asks for its seat leaves the queue to its siblings, as if it executed.
+                // Whoever asks for its resources leaves the queue to its siblings, as if it executed.
                 let turn = self
                     .pool
                     .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
@@ -351,7 +351,7 @@ impl ModelQueue {
         self.pool.close();
     }
 
-    /// Leaves a deadline to the timekeeper, unless it has an earlier one.
+    /// Leaves a deadline to the timer thread, unless it has an earlier one.
     fn entrust(self: &Arc<Self>, deadline_ns: u64) {
         // The load first: nearly always an earlier request's timeout is pending already.
         if self.entrusted_ns.load(Ordering::Acquire) <= deadline_ns
@@ -367,7 +367,7 @@ impl ModelQueue {
         });
     }
 
-    /// The timekeeper's call: rejects what has timed out while every core executes.
+    /// The timer thread's call: rejects what has timed out while every core executes.
     fn attend(self: &Arc<Self>, entrusted_ns: u64) {
         // Failure: an earlier deadline came in between, and its call is this one's predecessor or still to come.
         let _ = self.entrusted_ns.compare_exchange(
@@ -437,7 +437,7 @@ fn accept(
     }
 }
 
-/// What a visit made, and what it leaves to the timekeeper.
+/// What a visit made, and what it leaves to the timer thread.
 fn deadline_of<R>(visited: Option<(R, PollState)>) -> (Option<R>, Option<u64>) {
     let Some((made, PollState { deadline_ns, .. })) = visited else {
         return (None, None);

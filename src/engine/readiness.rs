@@ -1,7 +1,7 @@
 //! Whether backends can still serve the models that are ready: the question behind readiness, put to their hooks.
 //!
 //! A hook is foreign code and may take long, or for ever; whoever asks (a shard, mostly) must not wait in it. So a model version whose
-//! backend has the hook gets a thread of its own, the inspector, which sleeps until somebody wants to know and then asks one instance
+//! backend has the hook gets a thread of its own, the readiness prober, which sleeps until somebody wants to know and then asks one instance
 //! after the other, while these execute or not, as upstream does. All who ask during a round share its answer. A hook that hangs holds
 //! up its own model only: those who wait give up after [`ANSWER_WITHIN`], and from then on the answer is "not ready" at once, until
 //! the round ends.
@@ -211,7 +211,7 @@ impl Drop for ProbeRequest {
     }
 }
 
-/// Where questions are left for an inspector. The lock is held for a few instructions; only questions of readiness meet at it.
+/// Where questions are left for a readiness prober. The lock is held for a few instructions; only questions of readiness meet at it.
 pub(crate) struct ProbeQueue {
     state: Mutex<ProbeState>,
     condvar: Condvar,
@@ -337,7 +337,7 @@ impl std::fmt::Debug for ReadinessProber {
     }
 }
 
-/// The life of an inspector's thread.
+/// The life of a readiness prober's thread.
 fn inspect(queue: &ProbeQueue, label: &str) {
     let mut state = queue.lock();
     loop {

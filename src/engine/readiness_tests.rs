@@ -24,7 +24,7 @@ impl ReadinessCheck for Hook {
 }
 
 struct Bed {
-    /// First: their end lets hooks go, for which the inspector's end waits.
+    /// First: their end lets hooks go, for which the readiness prober's end waits.
     answers: Vec<mpsc::Sender<Result<(), Error>>>,
     version: Arc<ModelVersion>,
     prober: ReadinessProber,

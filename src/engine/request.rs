@@ -34,7 +34,7 @@ pub type Shape = SmallVec<[i64; 6]>;
 /// The shared handle of a request: to queue, cancel or expire it.
 pub type RequestHandle = Arc<Claim<RequestContext, Request>>;
 
-/// A ticket that keeps nothing alive.
+/// A handle that keeps nothing alive.
 pub type WeakRequestHandle = std::sync::Weak<Claim<RequestContext, Request>>;
 
 /// Exclusive possession of a request after winning its claim: to execute it or to answer it.
@@ -119,9 +119,9 @@ pub struct DraftInput<'a> {
     pub chunks: SmallVec<[ByteView; 1]>,
 }
 
-/// The part of a request that everyone with its ticket may read: where the answer goes, and what it concerns. Made by `admit`.
+/// The part of a request that everyone with its handle may read: where the answer goes, and what it concerns. Made by `admit`.
 pub struct RequestContext {
-    /// The model, and the request's place among its live requests: a ticket that is cancelled but still queued counts.
+    /// The model, and the request's place among its live requests: a handle that is cancelled but still queued counts.
     pub model: InFlightPermit,
     pub id: Box<str>,
     pub completion: Arc<dyn Completion>,

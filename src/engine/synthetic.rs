@@ -1,4 +1,4 @@
-//! Requests that nobody sent: those that warm an instance up, and fillers for the empty places of a batch.
+//! Requests that nobody sent: those that warm an instance up, and null requests for the empty places of a batch.
 //!
 //! They pass no admission, no queue and no cache, and hold no place among the model's live requests: whoever makes one knows when it
 //! is over.

@@ -45,7 +45,7 @@ const NAMES_MAX: usize = 64;
 /// Dimensions that a message shows; upstream's own bound is far below.
 const DIMS_SHOWN_MAX: usize = 64;
 
-/// Checks `draft` against `model` and reserves its places; the ticket is ready for [`ModelVersion::submit`].
+/// Checks `draft` against `model` and reserves its places; the handle is ready for [`ModelVersion::submit`].
 ///
 /// The answer goes to `completion` under `slot`, unless this or the submission fails. `timestamps.queue_start_ns` is set here.
 ///

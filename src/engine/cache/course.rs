@@ -244,7 +244,7 @@ impl Completion for CacheInsert {
             }
             drop(delivery_guard);
         });
-        // Refused when the server stops: then the parcel is on its way already.
+        // Refused when the server stops: then the delivery guard is on its way already.
         let _ = self.caching.threads.post(job);
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Events arrive from any thread and wait in an outbox; whichever thread finds nobody else at it takes them, one by one. The first error wins:
 //! nothing more starts, what still waits is withdrawn, and the request is answered when the last step is over. The request itself (its
-//! inputs, and what its asker is told) is given up when the ensemble has answered and no step's request is left that may refer to it.
+//! inputs, and what its observer is told) is given up when the ensemble has answered and no step's request is left that may refer to it.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! What one run does may wake another: an ensemble that is a step of another one, or a run that waited for the first one's place. If each
 //! woke the next from within, a long chain of them would overflow the stack. So a thread that is at it only notes the next. When its turn is
-//! over, the timekeeper's thread goes on with what is left, one turn each.
+//! over, the timer thread's thread goes on with what is left, one turn each.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -121,7 +121,7 @@ impl Execution {
         }
     }
 
-    /// Makes the step's request. Outside of the lock, as askers are told of it.
+    /// Makes the step's request. Outside of the lock, as observers are told of it.
     fn admit(&self, start: StepStart<TensorData>) -> Result<RequestHandle, Error> {
         let StepStart {
             step,
@@ -246,7 +246,7 @@ impl Execution {
     }
 }
 
-/// The asker of a step whose request is traced.
+/// The observer of a step whose request is traced.
 struct StepTraceObserver(Mutex<Option<Trace>>);
 
 impl RequestObserver for StepTraceObserver {

@@ -12,9 +12,9 @@ use crate::registry::ModelId;
 use crate::sequence::{DrainingVersion, DrainingVersions};
 
 impl Lifecycle {
-    /// Makes elders of the versions of model `id` that `changes` take the place of, for those that come. Call it before these are published.
+    /// Makes draining versions of the versions of model `id` that `changes` take the place of, for those that come. Call it before these are published.
     ///
-    /// The heir of a version is the one of its number. Requests that name no version go to the highest: if the highest goes, the heir is
+    /// The successor of a version is the one of its number. Requests that name no version go to the highest: if the highest goes, the successor is
     /// also what is the highest then, if that comes with `changes`.
     pub(super) fn hand_over(
         &self,

@@ -366,7 +366,7 @@ fn sequences_end_with_a_version_that_has_no_heir() {
     stage.wait_for_ends(1);
     stage.refused(1);
     stage.server.stop().unwrap();
-    // The heir is unloaded, or the server stops.
+    // The successor is unloaded, or the server stops.
     for stops in [false, true] {
         stage = Stage::new(DIRECT);
         stage.ask(1, START).unwrap();

@@ -102,7 +102,7 @@ impl ModelVersion {
         // It may go on in a version that this one took the place of.
         self.draining_versions.end(&key);
         queue.submit(handle)?;
-        // Pairs with the fence of a hand-over: that has seen the request, or we see the ledger.
+        // Pairs with the fence of a hand-over: that has seen the request, or we see the table of active sequences.
         fence(Ordering::SeqCst);
         if let Some(active_sequences) = queue.active_sequences.get() {
             active_sequences.note(key);

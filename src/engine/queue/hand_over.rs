@@ -62,7 +62,7 @@ impl ModelQueue {
     /// sequences, or if its cores leave no moment for a look. May block for so long.
     pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<ActiveSequences>> {
         let active_sequences = self.active_sequences.get_or_init(Arc::default);
-        // Whoever submits a start either sees the ledger afterwards, or its request is seen here.
+        // Whoever submits a start either sees the table of active sequences afterwards, or its request is seen here.
         fence(Ordering::SeqCst);
         for _ in 0..HAND_OVER_LOOKS {
             let listed = self.inspect(|scheduler, _| match scheduler {
@@ -88,7 +88,7 @@ impl ModelQueue {
         })
     }
 
-    /// The ledger has sequences that began anew elsewhere.
+    /// The table of active sequences has sequences that began anew elsewhere.
     pub(crate) fn notice_restart(self: &Arc<Self>) {
         if self.inspect(|_, _| ()).is_none() {
             self.entrust(monotonic_ns());

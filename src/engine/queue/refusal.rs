@@ -111,7 +111,7 @@ pub fn withdraw(handle: &RequestHandle) -> Option<Error> {
     request_log::note(id, RequestState::Pending, RequestState::Released);
     drop(live);
     if let Some(usage) = &handle.shared().usage {
-        // The queue still holds the ticket.
+        // The queue still holds the handle.
         usage.release();
     }
     Some(Error::new(Code::Cancelled, ""))

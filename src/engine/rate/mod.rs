@@ -1,12 +1,12 @@
 //! The rate limiter: instances execute only while they hold the resources that their group names (`--rate-limit=execution_count`).
 //!
-//! One [`RateLimiter`] per server, one [`ResourceHandle`] per instance that executes. A core that finds work for its instance takes the seat's resources
+//! One [`RateLimiter`] per server, one [`ResourceHandle`] per instance that executes. A core that finds work for its instance takes the handle's resources
 //! before it forms a batch, so what arrives meanwhile joins it, and gives them back when the execution is over; who gets them is up to
 //! [`machine`]. A core that waits for resources is to its model's queue like one that executes: others look after the rest.
 //!
-//! The same seats share a number of executions among models by weight (`--executions-max`): then each needs one of these and nothing else, and what an execution costs is how long it holds its seat.
+//! The same handles share a number of executions among models by weight (`--executions-max`): then each needs one of these and nothing else, and what an execution costs is how long it holds its handle.
 //!
-//! Without either flag there is no limiter, and instances have no seats.
+//! Without either flag there is no limiter, and instances have no handles.
 
 pub(crate) mod machine;
 pub(crate) mod resources;
@@ -68,7 +68,7 @@ impl RateLimiter {
         })
     }
 
-    /// A seat for an instance of `model`.
+    /// A handle for an instance of `model`.
     ///
     /// # Errors
     /// As [`RateLimiter::handle`].
@@ -93,7 +93,7 @@ impl RateLimiter {
         self.take_seat(|machine| machine.add_to(&flow, needs, weight))
     }
 
-    /// A seat for an instance on device `device` whose group says `limit`.
+    /// A handle for an instance on device `device` whose group says `limit`.
     ///
     /// # Errors
     /// INVALID_ARG in upstream's words if the instance could never execute, or if a resource's name is both global and not.
@@ -218,7 +218,7 @@ impl ResourceHandle {
         self.is_held = false;
     }
 
-    /// How long the seat was held, in us.
+    /// How long the handle was held, in us.
     fn cost(&self) -> u64 {
         (monotonic_ns().saturating_sub(self.held_since_ns) / 1_000).max(1)
     }
@@ -272,9 +272,7 @@ mod tests {
         let held = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for need in [1, 1, 2, 3] {
-                let mut resources = limiter
-                    .handle(&limit(&[("R", true, need)], 1), 0)
-                    .unwrap();
+                let mut resources = limiter.handle(&limit(&[("R", true, need)], 1), 0).unwrap();
                 let held = &held;
                 scope.spawn(move || {
                     for turn in 0..300 {
@@ -295,7 +293,7 @@ mod tests {
             }
         });
         assert_eq!(held.into_inner(), 0);
-        // All seats are gone, and with them what they held.
+        // All handles are gone, and with them what they held.
         let mut resources = limiter.handle(&limit(&[("R", true, 3)], 1), 0).unwrap();
         resources.acquire();
     }

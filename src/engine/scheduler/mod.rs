@@ -221,7 +221,7 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
-    /// Adds an arrival. What it may lead to is added to the harvest.
+    /// Adds an arrival. What it may lead to is added to the output.
     pub(crate) fn accept(&mut self, entry: T, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         match self {
             Scheduler::Fifo(fifo) => fifo.accept(entry),
@@ -230,7 +230,7 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
-    /// Forms one batch for `core`, if it is time for one at `now_ns`. The harvest's vectors are appended to.
+    /// Forms one batch for `core`, if it is time for one at `now_ns`. The output's vectors are appended to.
     pub(crate) fn form(
         &mut self,
         core: usize,

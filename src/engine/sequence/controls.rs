@@ -111,7 +111,7 @@ fn id_bytes(id: &CorrelationId, data_type: DataType) -> Vec<u8> {
             bytes.truncate(data_type.element_bytes().unwrap_or(bytes.len()));
             return bytes;
         }
-        // Admission sees to it that ids have the type of their control; a filler has none.
+        // Admission sees to it that ids have the type of their control; a null request has none.
         CorrelationId::Unsigned(_) => "",
         CorrelationId::Text(text) => text,
     };

@@ -2,12 +2,12 @@
 //! states, until they end, idle or begin anew; then the version goes.
 //!
 //! ```text
-//! serves ──a successor takes its place──► elder ──no sequence, no request left──► unloads
+//! serves ──a successor takes its place──► draining version ──no sequence, no request left──► unloads
 //!                                           └──── given up: the time is over, too many come after it,
 //!                                                 or its successor goes without one ────┘
 //! ```
 //!
-//! Which version a request goes to is decided before it is admitted, as that is by the version's configuration. A pin keeps an elder in
+//! Which version a request goes to is decided before it is admitted, as that is by the version's configuration. A pin keeps a draining version in
 //! service; the thread that will unload it sees it out.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,20 +39,20 @@ pub(crate) struct DrainingVersion {
     heirs: Mutex<Vec<Weak<ModelVersion>>>,
 }
 
-/// The elders of a version, the oldest first.
+/// The draining versions of a version, the oldest first.
 #[derive(Default)]
 pub(crate) struct DrainingVersions {
     are_there: AtomicBool,
     list: ArcSwapOption<Vec<Arc<DrainingVersion>>>,
 }
 
-/// Each elder holds the memory of a whole version, so a model that is loaded over and over keeps this many; then the oldest is given up.
+/// Each draining version holds the memory of a whole version, so a model that is loaded over and over keeps this many; then the oldest is given up.
 const ELDERS_MAX: usize = 3;
-/// How often it is looked whether an elder is over.
+/// How often it is looked whether a draining version is over.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl DrainingVersion {
-    /// Makes an elder of a version that serves and is about to be replaced. None if its sequences are to end with it, or if it has none. May
+    /// Makes a draining version of a version that serves and is about to be replaced. None if its sequences are to end with it, or if it has none. May
     /// block for a second.
     pub(crate) fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
         if !matches!(version.config.scheduling, Scheduling::Sequence(_)) {
@@ -84,7 +84,7 @@ impl DrainingVersion {
         }))
     }
 
-    /// Whether this is the elder that `version` became.
+    /// Whether this is the draining version that `version` became.
     pub(crate) fn is(&self, version: &Arc<ModelVersion>) -> bool {
         let pin = self.pin.load();
         pin.as_ref()
@@ -149,7 +149,7 @@ impl DrainingVersion {
 }
 
 impl DrainingVersions {
-    /// Makes `draining`, which `version` became, and its own elders those of `successor`, which does not serve yet.
+    /// Makes `draining`, which `version` became, and its own draining versions those of `successor`, which does not serve yet.
     pub(crate) fn inherit(
         successor: &Arc<ModelVersion>,
         version: &ModelVersion,
@@ -193,7 +193,7 @@ impl DrainingVersions {
         }
     }
 
-    /// The sequence `key` starts in the version that has these elders.
+    /// The sequence `key` starts in the version that has these draining versions.
     pub(crate) fn end(&self, key: &SequenceKey) {
         if !self.are_there.load(Ordering::Relaxed) {
             return;
@@ -205,7 +205,7 @@ impl DrainingVersions {
         }
     }
 
-    /// A place for a request in the elder where its sequence is under way; none if it is not. `version` is what was asked for.
+    /// A place for a request in the draining version where its sequence is under way; none if it is not. `version` is what was asked for.
     fn place(
         &self,
         version: Option<i64>,

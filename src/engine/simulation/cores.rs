@@ -1,4 +1,4 @@
-//! What cores and the timekeeper do with a scheduler: they look, form batches, wait for their turn to execute, and answer.
+//! What cores and the timer thread do with a scheduler: they look, form batches, wait for their turn to execute, and answer.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Simulation {
             self.ring(index);
             return Ok(());
         }
-        // The timekeeper's visit.
+        // The timer thread's visit.
         let mut visit = DriveResult::default();
         take_in(version, self.now_ns, &mut visit)?;
         let poll_state = version.scheduler.expire(self.now_ns, &mut visit.output);
@@ -357,7 +357,7 @@ impl Simulation {
         }
         let version = &self.versions[index];
         let instances = version.instances.get(core).map_or(0, Vec::len);
-        // One that has a single seat asks for its next turn at once if it has work, as otherwise others would get ahead of it.
+        // One that has a single instance asks for its next turn at once if it has work, as otherwise others would get ahead of it.
         let has_more = instances == 1 && !is_sequence && version.is_due(self.now_ns);
         self.give_turn_back(index, core, true, has_more)?;
         let version = &mut self.versions[index];
@@ -391,7 +391,7 @@ impl Simulation {
         self.call(index, core);
     }
 
-    /// Retired versions that have nothing left give their seats back.
+    /// Retired versions that have nothing left give their instances back.
     pub(super) fn part_with_retired(&mut self) -> RuleResult {
         for index in 0..self.versions.len() {
             let version = &mut self.versions[index];
@@ -419,7 +419,11 @@ impl Simulation {
     }
 
     /// Answers a request for the first and last time.
-    pub(super) fn answer(&mut self, handle: &SimulatedHandle, answer: ExpectedAnswer) -> RuleResult {
+    pub(super) fn answer(
+        &mut self,
+        handle: &SimulatedHandle,
+        answer: ExpectedAnswer,
+    ) -> RuleResult {
         let number = handle.shared().number;
         let record = &mut self.requests[number];
         if let Some(before) = record.answer.replace(answer) {

@@ -94,7 +94,7 @@ impl ReferenceLimits {
         matches!(self.policy, LimitPolicy::Free)
     }
 
-    /// Seats for the instances of each core of a new version, and whose turn it is now; no seats where nothing is limited.
+    /// Resource handles for the instances of each core of a new version, and whose turn it is now; none where nothing is limited.
     pub(super) fn add(
         &mut self,
         version: usize,

@@ -11,7 +11,7 @@ use crate::{Completion, Delivery};
 pub(super) type SimulatedHandle = Arc<Claim<SimulatedRequest, SimulatedPayload>>;
 pub(super) type SimulatedOwned = Owned<SimulatedRequest, SimulatedPayload>;
 
-/// What everyone with the ticket may read.
+/// What everyone with the handle may read.
 pub(super) struct SimulatedRequest {
     pub(super) number: usize,
     pub(super) facts: SchedulingParams,

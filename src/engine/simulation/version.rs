@@ -1,7 +1,7 @@
 //! One version of the simulated model: its scheduler, the cores that share it, and the plain model beside it.
 //!
 //! What cores do between two looks is that of `sync::worker_pool`: whoever looks takes the whole inbox, forms one batch, and unparks one idle
-//! core if anything is left; one deadline at a time is watched, by an idle core or else by the timekeeper.
+//! core if anything is left; one deadline at a time is watched, by an idle core or else by the timer thread.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct SimulatedVersion {
     pub(super) model: ReferenceModel,
     pub(super) inbox: Vec<SimulatedHandle>,
     pub(super) cores: Vec<SimulatedCore>,
-    /// The seats of each core's instances; none where executions are not limited, nor once they are given back.
+    /// The resource handles of each core's instances; none where executions are not limited, nor once they are given back.
     pub(super) instances: Vec<Vec<InstanceId>>,
     /// What the scheduler left behind when it was last driven.
     pub(super) poll_state: PollState,
@@ -131,7 +131,7 @@ impl SimulatedVersion {
             .position(|core| core.is_idle() && !core.is_rung)
     }
 
-    /// The seat of the instance of `core` whose turn is next.
+    /// The instance of `core` whose turn is next.
     pub(super) fn instance(&self, core: usize) -> Option<InstanceId> {
         let instances = self.instances.get(core)?;
         instances.get(self.cores[core].instance).copied()

@@ -58,7 +58,7 @@ pub(super) enum SimulatedEvent {
     Notice {
         number: usize,
     },
-    /// A deadline that an idle core, or else the timekeeper, watches.
+    /// A deadline that an idle core, or else the timer thread, watches.
     Deadline {
         version: usize,
     },

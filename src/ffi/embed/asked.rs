@@ -65,7 +65,7 @@ pub(super) struct DeliveryOutbox {
 }
 
 impl EmbeddedRequest {
-    /// The embedder's inference behind an asker, if it is one.
+    /// The embedder's inference behind an observer, if it is one.
     pub(crate) fn of(observer: &dyn RequestObserver) -> Option<&EmbeddedRequest> {
         let any: &dyn Any = observer;
         any.downcast_ref()

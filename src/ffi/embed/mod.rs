@@ -5,7 +5,7 @@
 //!
 //! Which thread calls back:
 //! - responses: the thread that sent them, which is normally the instance's core; a thread of the backend's own if that answers; the
-//!   timekeeper, if the request timed out or was cancelled while it waited; the caller of `ServerInferAsync` itself, within that call, if
+//!   timer thread, if the request timed out or was cancelled while it waited; the caller of `ServerInferAsync` itself, within that call, if
 //!   the response was cached. Never a thread that is inside `InferenceRequestCancel`, and never two at once for one request: responses
 //!   come in the order in which they were sent.
 //! - release of the request: the thread on which the backend released it, else as above.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use conch_engine::{Error, ReadinessCheck};
 
-/// The child processes of one thread. Asked on the inspector's thread; reads `/proc`.
+/// The child processes of one thread. Asked on the readiness prober's thread; reads `/proc`.
 pub(super) struct ChildProcesses {
     instance: String,
     /// `/proc/<process>/task/<thread>/children`.

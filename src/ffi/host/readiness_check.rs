@@ -1,6 +1,6 @@
-//! The readiness hook of an instance, as its model's inspector sees it.
+//! The readiness hook of an instance, as its model's readiness prober sees it.
 //!
-//! Called on the inspector's thread, while the instance executes on its core or not. The instance may be finalised by its core at any
+//! Called on the readiness prober's thread, while the instance executes on its core or not. The instance may be finalised by its core at any
 //! time; the gate keeps each from happening during the other.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,7 +24,7 @@ pub(super) struct ReadinessHook {
 pub(super) struct HookGuard(Arc<ReadinessHook>);
 
 impl HookGuard {
-    /// None if the instance's backend has no such hook. The latch must be dropped before `instance` is.
+    /// None if the instance's backend has no such hook. The hook guard must be dropped before `instance` is.
     pub(super) fn on(instance: &LoadedInstance) -> Option<HookGuard> {
         let ready = instance.model().backend().entry_points().ready?;
         let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);

@@ -8,7 +8,7 @@ use conch_engine::readiness::ReadinessProbe;
 
 use crate::shard::Timer;
 
-/// The answer of an inquiry, or its default when none comes in time.
+/// The answer of a readiness probe, or its default when none comes in time.
 pub(crate) struct ProbeWithTimeout {
     probe: ReadinessProbe,
     timer: Timer,

@@ -7,9 +7,9 @@ use super::member::SlotId;
 #[derive(Debug)]
 pub(super) struct FreeSlots {
     row_count: u32,
-    /// Of each seat the first slot that was never used, unless there is none; all behind it are free, too. And used ones that are free again.
+    /// Of each instance the first slot that was never used, unless there is none; all behind it are free, too. And used ones that are free again.
     free: BTreeSet<SlotId>,
-    /// By seat: the row of that first slot. None: the seat takes no sequences any more.
+    /// By instance: the row of that first slot. None: the instance takes no sequences any more.
     fresh: Vec<Option<u32>>,
 }
 
@@ -26,7 +26,7 @@ impl FreeSlots {
         free_slots
     }
 
-    /// The slots of another seat are free, too.
+    /// The slots of another instance are free, too.
     pub(super) fn add_instance(&mut self) {
         let instance = u32::try_from(self.fresh.len()).unwrap_or(u32::MAX);
         self.fresh.push(Some(0));

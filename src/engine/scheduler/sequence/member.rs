@@ -53,10 +53,10 @@ pub(crate) struct SequenceContext {
 /// Number of a [`Run`](super::roll::ActiveSequence): never 0, and never used twice.
 pub(super) type SequenceNumber = u64;
 
-/// A slot: its seat, and its row there.
+/// A slot: its instance, and its row there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotId {
-    /// First: slots are given out row by row, over all seats.
+    /// First: slots are given out row by row, over all instances.
     pub(super) row: u32,
     pub(super) instance: u32,
 }

@@ -8,7 +8,7 @@
 //!       └─────────────────────────► backlog ──── timeout, cancelled ────► answered
 //! ```
 //!
-//! A slot belongs to an instance (a *seat*) and each seat to one core. What a core may execute is thus decided when a sequence starts;
+//! A slot belongs to an instance (its row there is the slot's number) and each instance to one core. What a core may execute is thus decided when a sequence starts;
 //! this scheduler calls that core by name. Cores may come later, and leave once their sequences have ended. As upstream's `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits
 //! or executes, and that a cancelled request ends its sequence at once, not when its turn comes.
 
@@ -44,7 +44,7 @@ pub(crate) struct SequenceBatcher<T: Entry> {
     free_slots: FreeSlots,
     idle: IdleSequences,
     instances: Vec<InstanceSlots<T>>,
-    /// The seats of each core; none of one that has not come yet.
+    /// The instances of each core; none of one that has not come yet.
     cores: Vec<Range<usize>>,
     idle_ns: u64,
     backlog_max: usize,
@@ -202,7 +202,7 @@ impl<T: Entry> SequenceBatcher<T> {
         self.table.get(run).is_none_or(|run| run.slot.is_some())
     }
 
-    /// The names of the sequences that take requests. From now on each harvest tells which of them do not any more.
+    /// The names of the sequences that take requests. From now on each output tells which of them do not any more.
     pub(crate) fn hand_over(&mut self) -> Vec<SequenceKey> {
         self.table.note_ends()
     }
@@ -608,7 +608,7 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// A seat asks again: where requests are not brought back, what it was given has been executed.
+    /// An instance asks again: where requests are not brought back, what it was given has been executed.
     fn rest(&mut self, instance: usize, now_ns: u64) {
         self.instances[instance].is_busy = false;
         if self.awaits() {

@@ -9,7 +9,7 @@ use crate::scheduler::{DynamicBatcher, SchedulingParams};
 
 #[derive(Debug)]
 pub(super) struct OldestStrategy<T: Entry> {
-    /// One per seat.
+    /// One per instance.
     batchers: Vec<DynamicBatcher<OldestCandidate<T>>>,
     settings: DynamicBatching,
     batch_size_max: u32,

@@ -57,7 +57,7 @@ impl BackendInput {
 
     /// What an embedder gave for the input beside its data.
     pub(crate) fn extra(&self) -> Option<&InputExtra> {
-        // SAFETY: it lies with the asker, whom the loan keeps for as long as this input exists.
+        // SAFETY: it lies with the observer, whom the loan keeps for as long as this input exists.
         self.extra.map(|extra| unsafe { extra.as_ref() })
     }
 
