@@ -174,7 +174,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_asker_learns_of_the_end_once_and_last() {
+    fn the_observer_learns_of_the_end_once_and_last() {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::default());
         let handle = handle(&model, &diary, &recorder);
         assert_eq!(diary.read(), ADMITTED);

@@ -200,7 +200,7 @@ fn a_hook_that_hangs_counts_as_not_ready() {
 }
 
 #[test]
-fn the_end_of_an_inspector_answers_all_who_wait() {
+fn the_end_of_a_prober_answers_all_who_wait() {
     let bed = bed(1);
     let (version, sender) = (Arc::clone(&bed.version), bed.answers[0].clone());
     let waiting = thread::spawn(move || ReadinessProbe::about(&version).wait());

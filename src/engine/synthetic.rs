@@ -153,7 +153,7 @@ mod tests {
     use crate::fixture::{Recorder, draft, input, model};
 
     #[test]
-    fn a_filler_looks_like_its_template_and_holds_no_place() {
+    fn a_null_request_looks_like_its_template_and_holds_no_permit() {
         let version = model(
             "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ -1 ] }, { name: 'b' data_type: TYPE_STRING dims: [ 2 ] } ]",
         );

@@ -579,7 +579,7 @@ fn places_are_bounded_and_given_back() {
     assert_eq!(
         model.live_count(),
         2,
-        "a ticket counts while somebody has it"
+        "a handle counts while there is one"
     );
     let third = try_admit(&model, full(1)).unwrap();
     refused(2);

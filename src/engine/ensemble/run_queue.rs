@@ -14,12 +14,12 @@ use super::run::Execution;
 thread_local! {
     /// None: this thread is not at it. A thread-local because the way from one run to the next leads through interfaces that know of
     /// neither: queues, completions, caches.
-    static CHORES: RefCell<Option<VecDeque<Arc<Execution>>>> = const { RefCell::new(None) };
+    static RUN_QUEUE: RefCell<Option<VecDeque<Arc<Execution>>>> = const { RefCell::new(None) };
 }
 
 /// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is doing.
 pub(super) fn attend(run: Arc<Execution>) {
-    let first = CHORES.with_borrow_mut(|run_queue| match run_queue {
+    let first = RUN_QUEUE.with_borrow_mut(|run_queue| match run_queue {
         Some(run_queue) => {
             run_queue.push_back(run);
             None
@@ -36,7 +36,7 @@ pub(super) fn attend(run: Arc<Execution>) {
             crate::log::error!("a request of an ensemble panicked between its steps");
             run.collapse();
         }
-        let next = CHORES.with_borrow_mut(|run_queue| {
+        let next = RUN_QUEUE.with_borrow_mut(|run_queue| {
             let next = run_queue.as_mut().and_then(VecDeque::pop_front);
             if next.is_none() {
                 *run_queue = None;

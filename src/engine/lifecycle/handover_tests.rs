@@ -339,7 +339,7 @@ fn another_version_takes_requests_over_that_name_none() {
 }
 
 #[test]
-fn sequences_end_with_a_version_that_has_no_heir() {
+fn sequences_end_with_a_version_that_has_no_successor() {
     // Another kind of model, on purpose.
     let mut stage = Stage::new(DIRECT);
     stage.ask(1, START).unwrap();

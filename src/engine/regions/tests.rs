@@ -466,7 +466,7 @@ fn t5_a_region_that_shrank_fails_who_uses_it_and_nobody_else() {
 }
 
 #[test]
-fn a_request_that_is_withdrawn_lets_go_although_its_ticket_waits() {
+fn a_request_that_is_withdrawn_lets_go_although_its_handle_waits() {
     let (regions, object) = (enabled(), Object::new(100));
     regions.register("r", &object.key, 0, 100).unwrap();
     let handle = admitted(&regions, &Arc::default());

@@ -47,7 +47,7 @@ pub(crate) struct DrainingVersions {
 }
 
 /// Each draining version holds the memory of a whole version, so a model that is loaded over and over keeps this many; then the oldest is given up.
-const ELDERS_MAX: usize = 3;
+const DRAINING_MAX: usize = 3;
 /// How often it is looked whether a draining version is over.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -174,7 +174,7 @@ impl DrainingVersions {
                 heirs.push(Arc::downgrade(successor));
             }
         }
-        for surplus in list.drain(..list.len().saturating_sub(ELDERS_MAX)) {
+        for surplus in list.drain(..list.len().saturating_sub(DRAINING_MAX)) {
             surplus.give_up();
         }
         successor.draining_versions.list.store(Some(Arc::new(list)));

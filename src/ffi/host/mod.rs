@@ -1,7 +1,7 @@
 //! Calling backends: finding their libraries, and driving them through the life that `tritonbackend.h` describes.
 //!
-//! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `Checkup`. Loading threads call everything but
-//! `Instance::execute`, which runs on the instance's core, and `Checkup::ask`, which runs on the model's readiness prober.
+//! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `ReadinessCheck`. Loading threads call everything but
+//! `Instance::execute`, which runs on the instance's core, and `ReadinessCheck::ask`, which runs on the model's readiness prober.
 
 mod agent;
 mod agent_model;
