@@ -576,11 +576,7 @@ fn places_are_bounded_and_given_back() {
     );
     assert!(withdraw(&first).is_some() && withdraw(&first).is_none());
     assert_eq!(model.statistics.totals().pending_count, 1);
-    assert_eq!(
-        model.live_count(),
-        2,
-        "a handle counts while there is one"
-    );
+    assert_eq!(model.live_count(), 2, "a handle counts while there is one");
     let third = try_admit(&model, full(1)).unwrap();
     refused(2);
     drop((first, second, third));
