@@ -2,7 +2,7 @@
 //!
 //! No network, no queue, no other thread: this one admits a request, executes it on an instance, and drops the answer, so many times as
 //! asked. `--until=admit` stops before Execute, so that the difference of two runs is the boundary alone. The mean time is printed;
-//! instructions and allocations are counted from outside, by running it under valgrind (tests/e2e/test_costs.py).
+//! instructions and allocations are counted from outside, by running it under valgrind (tests/e2e/operations/test_costs.py).
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -11,14 +11,16 @@ listed as unsteady, which is a defect to mend, and do not fail the run. One that
 """
 
 import argparse
+import ast
 import os
 import pathlib
+import re
 import sys
 import time
 import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from folders import FOLDERS  # noqa: E402
 
 
 class Result(unittest.TestResult):
@@ -73,6 +75,21 @@ def flatten(suite):
             yield entry
 
 
+def discovered():
+    """Every test, of all folders. Each folder has a loader of its own, because a loader knows one place to import from."""
+    for folder in FOLDERS:
+        yield from flatten(unittest.TestLoader().discover(str(folder), top_level_dir=str(folder)))
+
+
+def print_files():
+    """The first sentence of each file, by folder."""
+    for folder in FOLDERS:
+        print(f"{folder.name}/")
+        for file in sorted(folder.glob("test_*.py")):
+            about = " ".join(ast.get_docstring(ast.parse(file.read_text())).split())
+            print(f"  {file.name:32} {re.split(r'(?<=[.:;]) ', about)[0].rstrip('.:;')}")
+
+
 def needs_peer(test):
     return any(getattr(part, "needs_peer", False) for part in (type(test), getattr(test, test._testMethodName, None)))
 
@@ -98,11 +115,14 @@ def main():
     parser.add_argument("--server", choices=("conch", "triton"), default="conch")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--list", action="store_true", help="print the ids and run nothing")
+    parser.add_argument("--files", action="store_true", help="print what each file is about and run nothing")
     parser.add_argument("--again", type=int, default=0, metavar="N", help="run up to N failed tests again, alone")
     parser.add_argument("parts", nargs="*")
     options = parser.parse_args()
+    if options.files:
+        return print_files()
     os.environ["CONCH_TEST_SERVER"] = options.server
-    found = list(flatten(unittest.defaultTestLoader.discover(str(HERE), top_level_dir=str(HERE))))
+    found = sorted(discovered(), key=lambda test: test.id())
     chosen = [test for test in found if not options.parts or any(part in test.id() for part in options.parts)]
     if options.list:
         print("\n".join(test.id() for test in chosen))

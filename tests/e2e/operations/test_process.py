@@ -24,7 +24,7 @@ import wire
 from case import KIND, ServerCase, conch_only, pack
 from repository import Repository, identity
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = os.environ.get("CONCH", str(servers.built("conch")))
 
 

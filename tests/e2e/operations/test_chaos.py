@@ -10,7 +10,7 @@ import unittest
 import server as servers
 from case import conch_only, needs_library
 
-CHAOS = pathlib.Path(__file__).resolve().parents[2] / "perf/chaos"
+CHAOS = pathlib.Path(__file__).resolve().parents[3] / "perf/chaos"
 MINUTES = float(os.environ.get("CONCH_TEST_CHAOS_MINUTES", "1"))
 
 

@@ -17,7 +17,7 @@ from differential.entry import Side
 from differential.worlds import WORLDS
 from repository import Repository
 
-DIFFERENCES = pathlib.Path(__file__).parent / "differential/differences.toml"
+DIFFERENCES = pathlib.Path(__file__).resolve().parents[1] / "differential/differences.toml"
 ENTRIES = table.entries()
 
 
