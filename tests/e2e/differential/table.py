@@ -7,6 +7,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 HERE = pathlib.Path(__file__).resolve().parent
+TESTS = ROOT / "tests/compatibility.tsv"
 
 
 def entries():
@@ -36,20 +37,23 @@ def rows():
         match = re.match(r"\| ([a-z0-9/-]+) \|", line)
         if match and match[1] != "id" and section in ("HTTP", "gRPC"):
             # What no single request shows has its tests in that file.
-            wanted[match[1]] = elsewhere(match[1], line)
+            wanted[match[1]] = elsewhere(match[1])
     return wanted
 
 
-# Features of a listener or of a connection: the tests that docs/COMPATIBILITY.md names start servers of their own.
+# Features of a listener or of a connection: the tests that tests/compatibility.tsv names start servers of their own.
 OF_LISTENERS = {"http-threads", "http-reuseport", "http-tls", "http-verbose", "http-disconnect-cancel", "grpc-cancel", "grpc-maxmsg", "grpc-tls",
                 "grpc-mtls", "grpc-keepalive", "grpc-threads", "grpc-pool", "grpc-drain", "shm-inuse"}
 
 
-def elsewhere(row, line):
+def elsewhere(row):
     if row not in OF_LISTENERS:
         return None
-    names = re.findall(r"`([^`]+)`", line.split("|")[5]) if line.count("|") > 5 else []
-    return names[0] if names else "docs/COMPATIBILITY.md"
+    for line in TESTS.read_text().splitlines():
+        name, *tests = line.split("\t")
+        if name == row and tests:
+            return tests[0]
+    return TESTS.name
 
 
 def missing():
