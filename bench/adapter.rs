@@ -7,9 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// At most this much is cleared and read in one call, so that a read of a few bytes into a large buffer stays cheap.
+/// At most this much is cleared and read in one call, so that a read of a few bytes into a large
+/// buffer stays cheap.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Slices that together are no longer than this are joined and sent by one call; longer ones are sent one by one.
+/// Slices that together are no longer than this are joined and sent by one call; longer ones are
+/// sent one by one.
 const JOIN_BYTES_MAX: usize = 64 << 10;
 
 /// One connection, readable and writable by h2.

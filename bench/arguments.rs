@@ -1,4 +1,5 @@
-//! `--name=value` arguments of the programs in this crate. A word that no program reads is an error.
+//! `--name=value` arguments of the programs in this crate. A word that no program reads is an
+//! error.
 
 use std::collections::BTreeMap;
 use std::process::exit;
@@ -11,7 +12,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the process's arguments; ends the process with `usage` when one is not of the form `--name=value`.
+    /// Reads the process's arguments; ends the process with `usage` when one is not of the form
+    /// `--name=value`.
     pub fn from_process(usage: &'static str) -> Self {
         let mut values = BTreeMap::new();
         for word in std::env::args().skip(1) {

@@ -1,4 +1,5 @@
-//! Linkage of the one program here that loads backends: it exports the C API, as the executable does.
+//! Linkage of the one program here that loads backends: it exports the C API, as the executable
+//! does.
 
 #[path = "../src/abi/linkage.rs"]
 mod linkage;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 /// Runs `main` to its end on one unpinned executor; the caller chooses the CPU with `taskset`.
 ///
-/// The settings are the shards': small registered memory because no file is read, and a preempt timer and a ring that never
-/// end a turn before its first task. Glommio takes a turn that ended so for an idle one and sleeps on ready tasks; with a
-/// timer of 500 us a load generator slept for good after some seconds.
+/// The settings are the shards': small registered memory because no file is read, and a preempt
+/// timer and a ring that never end a turn before its first task. Glommio takes a turn that ended so
+/// for an idle one and sleeps on ready tasks; with a timer of 500 us a load generator slept for
+/// good after some seconds.
 ///
 /// # Panics
 /// When the kernel refuses io_uring or the locked memory that glommio asks for.

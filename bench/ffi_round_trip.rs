@@ -1,8 +1,11 @@
-//! What a request costs at the C boundary: Execute of the identity backend on one request, all its calls into the server included.
+//! What a request costs at the C boundary: Execute of the identity backend on one request, all its
+//! calls into the server included.
 //!
-//! No network, no queue, no other thread: this one admits a request, executes it on an instance, and drops the answer, so many times as
-//! asked. `--until=admit` stops before Execute, so that the difference of two runs is the boundary alone. The mean time is printed;
-//! instructions and allocations are counted from outside, by running it under valgrind (tests/e2e/operations/test_costs.py).
+//! No network, no queue, no other thread: this one admits a request, executes it on an instance,
+//! and drops the answer, so many times as asked. `--until=admit` stops before Execute, so that the
+//! difference of two runs is the boundary alone. The mean time is printed; instructions and
+//! allocations are counted from outside, by running it under valgrind
+//! (tests/e2e/operations/test_costs.py).
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -1,8 +1,10 @@
-//! The floor under gRPC: the barest h2 server on glommio that reads the bytes of an identity ModelInfer call and writes
-//! the bytes of its reply, on one executor. What a real server costs above it is that server's own work.
+//! The floor under gRPC: the barest h2 server on glommio that reads the bytes of an identity
+//! ModelInfer call and writes the bytes of its reply, on one executor. What a real server costs
+//! above it is that server's own work.
 //!
-//! One task per connection: it accepts every call that has arrived, then lets the calls answer, then lets the connection
-//! send all answers at once. Written once; do not improve it together with the server.
+//! One task per connection: it accepts every call that has arrived, then lets the calls answer,
+//! then lets the connection send all answers at once. Written once; do not improve it together with
+//! the server.
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;

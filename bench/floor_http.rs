@@ -1,8 +1,10 @@
-//! The floor under HTTP: the barest glommio server that reads the bytes of an identity inference and writes the bytes of
-//! its reply, on one executor. What a real server costs above it is that server's own work.
+//! The floor under HTTP: the barest glommio server that reads the bytes of an identity inference
+//! and writes the bytes of its reply, on one executor. What a real server costs above it is that
+//! server's own work.
 //!
-//! It parses the head, receives the body in place, puts the reply's head right in front of the tensor bytes and sends
-//! both with one write. Written once; do not improve it together with the server.
+//! It parses the head, receives the body in place, puts the reply's head right in front of the
+//! tensor bytes and sends both with one write. Written once; do not improve it together with the
+//! server.
 #![forbid(unsafe_code)]
 
 use conch_bench::arguments::Arguments;

@@ -1,7 +1,8 @@
-//! The bytes of one identity inference, found and written with the least work that is still correct for it.
+//! The bytes of one identity inference, found and written with the least work that is still correct
+//! for it.
 //!
-//! These functions know one model with one FP32 input. They are what a floor server needs to read and write the same
-//! bytes as a real one, and no more: no checks of shapes, names or types.
+//! These functions know one model with one FP32 input. They are what a floor server needs to read
+//! and write the same bytes as a real one, and no more: no checks of shapes, names or types.
 
 use std::io::Write as _;
 
@@ -99,7 +100,8 @@ pub fn binary_reply_head(reply: &mut Vec<u8>, tensor_bytes: usize) {
     .expect("a vector takes any write");
 }
 
-/// Writes everything of the reply that precedes `data_bytes` of JSON beginning at the member `"data"`.
+/// Writes everything of the reply that precedes `data_bytes` of JSON beginning at the member
+/// `"data"`.
 pub fn json_reply_head(reply: &mut Vec<u8>, shape: &str, data_bytes: usize) {
     let json = format!(
         "{{\"model_name\":\"{MODEL}\",\"model_version\":\"1\",\"outputs\":[{{\"name\":\"OUTPUT0\",\
@@ -168,7 +170,8 @@ pub fn push_field(target: &mut Vec<u8>, number: u64, bytes: &[u8]) {
     target.extend_from_slice(bytes);
 }
 
-/// The gRPC frame prefix and everything of a ModelInferResponse that precedes `tensor_bytes` of raw output.
+/// The gRPC frame prefix and everything of a ModelInferResponse that precedes `tensor_bytes` of raw
+/// output.
 pub fn grpc_reply_head(tensor_bytes: usize) -> Vec<u8> {
     let mut shape = Vec::new();
     push_varint(&mut shape, 1);

@@ -1,4 +1,5 @@
-//! Flags about headers: who may use what (`<categories>:<header>=<value>`), what is forwarded, and who sets deadlines.
+//! Flags about headers: who may use what (`<categories>:<header>=<value>`), what is forwarded, and
+//! who sets deadlines.
 
 use conch_frontend::{Category, HeaderPattern, Restrictions};
 

@@ -1,5 +1,5 @@
-//! From command-line words to [`Arguments`], with Triton's parsing rules: GNU long options (`--flag value`, `--flag=value`,
-//! unambiguous prefixes), no short options, no positional words.
+//! From command-line words to [`Arguments`], with Triton's parsing rules: GNU long options (`--flag
+//! value`, `--flag=value`, unambiguous prefixes), no short options, no positional words.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::grpc_flags::GrpcFlags;
 use crate::limit_flags::LimitFlags;
 use crate::trace_flags::TraceFlags;
 
-/// What the command line asks for. Fields hold defaults until a flag changes them; `None` means "decide from the machine".
+/// What the command line asks for. Fields hold defaults until a flag changes them; `None` means
+/// "decide from the machine".
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
     pub server_id: String,
@@ -614,7 +615,8 @@ fn may_be_address(text: &str) -> bool {
     text.contains(':') || name.split('.').all(is_name)
 }
 
-/// A port that does not exist is refused only where somebody is to listen there, as upstream has it.
+/// A port that does not exist is refused only where somebody is to listen there, as upstream has
+/// it.
 fn check_odd_ports(arguments: &Arguments) -> Result<(), EarlyExit> {
     for (flag, value) in &arguments.odd_ports {
         let is_enabled = match *flag {
@@ -659,7 +661,8 @@ fn check_safe_ports(
     Ok(())
 }
 
-/// `<setting>=<value>`. Settings that upstream has and this version does not are accepted only where they ask for nothing.
+/// `<setting>=<value>`. Settings that upstream has and this version does not are accepted only
+/// where they ask for nothing.
 fn set_metrics_config(arguments: &mut Arguments, text: &str) -> Result<(), String> {
     let parts = text.split_once('=').filter(|(setting, value)| {
         !setting.is_empty() && !setting.contains(',') && !value.is_empty()

@@ -48,7 +48,8 @@ fn parse_number(text: &str) -> Result<f64, String> {
         .map_err(|_| format!("Invalid option value. Got {text}"))
 }
 
-/// `<gpu>:<fraction>`; there is nothing to be done with it, but what cannot be meant ends the start as it does upstream.
+/// `<gpu>:<fraction>`; there is nothing to be done with it, but what cannot be meant ends the start
+/// as it does upstream.
 pub fn check_gpu_limit(text: &str) -> Result<(), String> {
     let (device, fraction) = parse_pair(text)?;
     let (device, fraction) = (parse_int(device)?, parse_number(fraction)?);

@@ -1,6 +1,7 @@
 //! Command-line flags: name, kind of value, what this version does with each, and one line of help.
 //!
-//! Names, defaults and kinds are Triton's, so that existing start scripts keep working; the flags of the `conch` group are ours.
+//! Names, defaults and kinds are Triton's, so that existing start scripts keep working; the flags
+//! of the `conch` group are ours.
 
 use FlagEffect::{Deprecated, Inert, Served};
 use FlagValueKind::{Bool, Int, Nothing, Text};

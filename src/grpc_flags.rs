@@ -1,4 +1,5 @@
-//! The flags that say how gRPC connections are secured, kept and ended, and how its responses are compressed.
+//! The flags that say how gRPC connections are secured, kept and ended, and how its responses are
+//! compressed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +38,8 @@ impl GrpcFlags {
             },
             "grpc-keepalive-time" => |flags, value| {
                 let milliseconds = parse_milliseconds(value)?;
-                // The largest number means never, and nothing may be pinged without a pause: both as upstream's library has it.
+                // The largest number means never, and nothing may be pinged without a pause: both
+                // as upstream's library has it.
                 flags.connections.keepalive_time = (milliseconds != i32::MAX.unsigned_abs())
                     .then(|| Duration::from_millis(milliseconds.max(1).into()));
                 Ok(())
@@ -76,7 +78,8 @@ impl GrpcFlags {
                 flags.uses_tls = parse_bool(value)?;
                 Ok(())
             },
-            // As upstream has it, whatever the value: nobody's calls are to go in the clear here that did not there.
+            // As upstream has it, whatever the value: nobody's calls are to go in the clear here
+            // that did not there.
             "grpc-use-ssl-mutual" => |flags, value| {
                 flags.verifies_clients = parse_bool(value)?;
                 flags.uses_tls = true;

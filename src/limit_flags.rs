@@ -1,4 +1,5 @@
-//! The flags that bound how much is let in at a time, how much of it executes, and how much memory models take.
+//! The flags that bound how much is let in at a time, how much of it executes, and how much memory
+//! models take.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What this machine gives the process: CPUs, limits, io_uring. Checked before anything is loaded, so that a refusal comes at once and
-//! says what to change.
+//! What this machine gives the process: CPUs, limits, io_uring. Checked before anything is loaded,
+//! so that a refusal comes at once and says what to change.
 
 use conch_engine::topology::Topology;
 use conch_net::{limits, uring};

@@ -1,7 +1,8 @@
 //! The server's executable: wiring only.
 //!
-//! Command line -> log -> what the machine allows -> models -> shards -> wait for a signal -> drain -> stop. Everything that can fail
-//! before the first request fails here, with a message and exit code 1.
+//! Command line -> log -> what the machine allows -> models -> shards -> wait for a signal -> drain
+//! -> stop. Everything that can fail before the first request fails here, with a message and exit
+//! code 1.
 #![forbid(unsafe_code)]
 
 mod access_flags;
@@ -36,8 +37,9 @@ use cloud_flags::endpoint;
 use machine::MachineFacts;
 use signals::SignalWatch;
 
-// Buffers come and go on different threads all the time: mimalloc returns memory across threads without a lock. Only the executable may
-// choose an allocator; a shared library must not. When the system refuses memory, what cannot fail lives from a reserve.
+// Buffers come and go on different threads all the time: mimalloc returns memory across threads
+// without a lock. Only the executable may choose an allocator; a shared library must not. When the
+// system refuses memory, what cannot fail lives from a reserve.
 #[global_allocator]
 static ALLOCATOR: SparseArray<Reserve<mimalloc::MiMalloc>> =
     SparseArray::new(Reserve::new(mimalloc::MiMalloc));
@@ -132,7 +134,8 @@ fn run(arguments: &Arguments) -> Result<(), StartFailure> {
         log::warning!("{warning}");
     }
     let machine = machine::prepare(arguments).map_err(|reason| format!("error: {reason}"))?;
-    // Before the first thread of a model: a signal during a long load must not leave half-started backends behind.
+    // Before the first thread of a model: a signal during a long load must not leave half-started
+    // backends behind.
     let [interrupt, terminate] = signal::STOPS;
     let signals = Signals::install(&[interrupt, terminate, signal::RELOAD])
         .and_then(|signals| signal::survive_size_limits().map(|()| signals))
@@ -207,7 +210,8 @@ fn network_failure(error: Error) -> StartFailure {
     format!("error: {} - {}", error.code.name(), error.message).into()
 }
 
-/// Not ready at once, normal service for the drain delay, then finish what is in flight, all within one budget.
+/// Not ready at once, normal service for the drain delay, then finish what is in flight, all within
+/// one budget.
 fn stop(arguments: &Arguments, server: &Server, mut frontend: Frontend) -> Result<(), String> {
     server.begin_drain();
     std::thread::sleep(Duration::from_secs(arguments.drain_delay_secs));
@@ -226,7 +230,8 @@ fn stop(arguments: &Arguments, server: &Server, mut frontend: Frontend) -> Resul
         .map_err(|error| format!("failed to stop the network threads: {error}"))
 }
 
-/// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and reads the certificates again.
+/// What SIGHUP does: it opens the log file by its path again, so that it may have been renamed, and
+/// reads the certificates again.
 fn reload(arguments: &Arguments, tls: Option<TlsConfig>) -> impl Fn() + Send + 'static {
     let flags = arguments.grpc_flags.clone();
     move || {
@@ -331,7 +336,8 @@ fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// For how long a shard has to be calm before it returns to its CPU. A minute; tests do not wait for it.
+/// For how long a shard has to be calm before it returns to its CPU. A minute; tests do not wait
+/// for it.
 fn shard_calm() -> Duration {
     let milliseconds = environment("CONCH_SHARD_CALM_MS").and_then(|text| text.parse().ok());
     Duration::from_millis(milliseconds.unwrap_or(60_000))

@@ -14,7 +14,8 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Polls every `period`; the first time after one period, as the server has just read everything.
+    /// Polls every `period`; the first time after one period, as the server has just read
+    /// everything.
     ///
     /// # Errors
     /// If no thread is to be had.

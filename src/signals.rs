@@ -1,7 +1,8 @@
 //! The thread that reads signals, from before the first model is loaded until the end.
 //!
-//! SIGINT and SIGTERM go on to whoever waits for the end. While models load nobody does: then the start is asked to give up, and the
-//! process ends when the time for its end is over, whatever backends are at. SIGHUP opens the log file and the certificates anew.
+//! SIGINT and SIGTERM go on to whoever waits for the end. While models load nobody does: then the
+//! start is asked to give up, and the process ends when the time for its end is over, whatever
+//! backends are at. SIGHUP opens the log file and the certificates anew.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ pub struct SignalWatch {
 }
 
 impl SignalWatch {
-    /// Starts the thread. `stop_request` is set if the server is to end before it has started; `reload` is called on SIGHUP.
+    /// Starts the thread. `stop_request` is set if the server is to end before it has started;
+    /// `reload` is called on SIGHUP.
     ///
     /// # Errors
     /// If no thread is to be had.

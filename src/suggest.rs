@@ -22,7 +22,8 @@ pub fn similar<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n 
         .collect()
 }
 
-/// How many letters have to be put in, taken out, replaced, or swapped with their neighbours (Damerau, restricted).
+/// How many letters have to be put in, taken out, replaced, or swapped with their neighbours
+/// (Damerau, restricted).
 fn distance(left: &str, right: &str) -> usize {
     let (left, right) = (left.as_bytes(), right.as_bytes());
     let mut before_last: Vec<usize> = Vec::new();

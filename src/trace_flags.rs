@@ -5,7 +5,8 @@ use conch_frontend::{TraceLevels, TraceOptions};
 use crate::deprecated;
 use crate::flag_values::{out_of_bound, parse_int};
 
-/// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up, and `OFF` anywhere is off.
+/// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up,
+/// and `OFF` anywhere is off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceFlags {
     levels: TraceLevels,
@@ -87,7 +88,8 @@ impl TraceFlags {
         Ok((!is_known).then(|| format!("--trace-config={text} has no effect")))
     }
 
-    /// Warnings of deprecated flags on which `--trace-config` has the last word: first the settings of every mode, then the mode's.
+    /// Warnings of deprecated flags on which `--trace-config` has the last word: first the settings
+    /// of every mode, then the mode's.
     pub fn overridden(&self) -> Vec<String> {
         let of_mode = |name: &&str| matches!(*name, "file" | "log-frequency");
         let (later, first): (Vec<&str>, Vec<&str>) =
@@ -161,7 +163,8 @@ fn number(value: &str) -> Result<i32, String> {
     i32::try_from(parse_int(value)?).map_err(|_| out_of_bound(value))
 }
 
-/// As upstream has it, a negative number stands for the largest ones: `rate=-1` traces one request in 4,294,967,295.
+/// As upstream has it, a negative number stands for the largest ones: `rate=-1` traces one request
+/// in 4,294,967,295.
 fn wrapped(value: &str) -> Result<u32, String> {
     number(value).map(|number| number.cast_unsigned())
 }

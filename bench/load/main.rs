@@ -1,9 +1,11 @@
-//! An open-loop load generator for HTTP/1.1 and gRPC: it sends at the times that the offered rate asks for, whether or not
-//! earlier answers have come, and counts each latency from the time the request was due. A server that stalls for a second
-//! is therefore charged for every request that fell due in that second (no coordinated omission).
+//! An open-loop load generator for HTTP/1.1 and gRPC: it sends at the times that the offered rate
+//! asks for, whether or not earlier answers have come, and counts each latency from the time the
+//! request was due. A server that stalls for a second is therefore charged for every request that
+//! fell due in that second (no coordinated omission).
 //!
-//! One glommio executor on one CPU. HTTP/1.1 keeps one request at a time on each connection, so a late answer delays the
-//! requests behind it, and their latency says so; gRPC sends on time and has many calls open on each connection.
+//! One glommio executor on one CPU. HTTP/1.1 keeps one request at a time on each connection, so a
+//! late answer delays the requests behind it, and their latency says so; gRPC sends on time and has
+//! many calls open on each connection.
 //!
 //! With `--rate=0` the loop is closed: each connection sends again as soon as it is answered.
 #![forbid(unsafe_code)]

@@ -14,7 +14,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The part of connection `index` out of `connection_count` in an offered `rate` per second; 0 closes the loop.
+    /// The part of connection `index` out of `connection_count` in an offered `rate` per second; 0
+    /// closes the loop.
     ///
     /// The connections take turns, so that the whole offered load is evenly spaced.
     pub fn new(

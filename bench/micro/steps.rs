@@ -1,4 +1,5 @@
-//! Single steps of a request's and of a model's life, in isolation. `cargo bench` measures them; `cargo test` runs each once.
+//! Single steps of a request's and of a model's life, in isolation. `cargo bench` measures them;
+//! `cargo test` runs each once.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -52,7 +53,8 @@ fn pbtxt(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One letter to another thread and one back: what the two hops of a request cost when both sides must be woken.
+/// One letter to another thread and one back: what the two hops of a request cost when both sides
+/// must be woken.
 fn hop(criterion: &mut Criterion) {
     let (to_core, mut core) = Mailbox::<u64>::new();
     let (to_shard, mut shard) = Mailbox::<u64>::new();
@@ -79,7 +81,8 @@ fn hop(criterion: &mut Criterion) {
     echo.join().expect("the echo does not panic");
 }
 
-/// A request with one binary FP32[1,16], as clients send it: head, and JSON with the tensor behind it.
+/// A request with one binary FP32[1,16], as clients send it: head, and JSON with the tensor behind
+/// it.
 fn http(criterion: &mut Criterion) {
     let json = br#"{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,16],"parameters":{"binary_data_size":64}}],"parameters":{"binary_data_output":true}}"#;
     let mut body = json.to_vec();
@@ -115,7 +118,8 @@ fn http(criterion: &mut Criterion) {
     group.bench_function("JSON of a small tensor", |bencher| {
         bencher.iter(|| http_json(black_box(&only_json)).expect("the JSON is sound"));
     });
-    // The parser that conch does not use, at its best: buffers that are kept, a tape instead of a tree.
+    // The parser that conch does not use, at its best: buffers that are kept, a tape instead of a
+    // tree.
     let mut buffers = simd_json::Buffers::new(json.len());
     let mut copy = Vec::with_capacity(json.len());
     group.bench_function("JSON of a small tensor, by simd-json", |bencher| {

@@ -1,9 +1,9 @@
-//! Triton's C ABI as Rust declarations: types, constants, callback types, entry-point types, and the 281 functions that a server
-//! exports (`exports.txt` lists their names, one per line). No bodies: `ffi::export` defines the functions, a plug-in finds them in
-//! the process that loads it.
+//! Triton's C ABI as Rust declarations: types, constants, callback types, entry-point types, and
+//! the 281 functions that a server exports (`exports.txt` lists their names, one per line). No
+//! bodies: `ffi::export` defines the functions, a plug-in finds them in the process that loads it.
 //!
-//! Contracts of the functions are those of the headers; `unsafe` is theirs. C enumerations are plain `u32` here, because a
-//! foreign caller may pass any number. Names are the headers' own.
+//! Contracts of the functions are those of the headers; `unsafe` is theirs. C enumerations are
+//! plain `u32` here, because a foreign caller may pass any number. Names are the headers' own.
 
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -17,7 +17,8 @@ pub use tritoncache::*;
 pub use tritonrepoagent::*;
 pub use tritonserver::*;
 
-/// Makes a foreign handle type unconstructible, `!Send`, `!Sync` and `!Unpin`: only pointers to it have a meaning.
+/// Makes a foreign handle type unconstructible, `!Send`, `!Sync` and `!Unpin`: only pointers to it
+/// have a meaning.
 #[repr(C)]
 struct Opaque {
     _bytes: [u8; 0],

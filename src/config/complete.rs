@@ -1,5 +1,6 @@
-//! What the server itself deduces when a configuration is partial or absent: name, backend, platform and file name, from the
-//! files in the model's directory. Inputs and outputs are the backend's to complete.
+//! What the server itself deduces when a configuration is partial or absent: name, backend,
+//! platform and file name, from the files in the model's directory. Inputs and outputs are the
+//! backend's to complete.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,11 @@ use conch_proto::inference::ModelConfig;
 
 use crate::ConfigError;
 
-/// Fills `name`, `backend`, `platform` and `default_model_filename` where they are empty. `model_path` is the model's directory, whose
-/// name is `model_name` unless it is mapped.
+/// Fills `name`, `backend`, `platform` and `default_model_filename` where they are empty.
+/// `model_path` is the model's directory, whose name is `model_name` unless it is mapped.
 ///
-/// What is not told by the configuration is read off the file names in the first version directory. Reads directories: blocks.
+/// What is not told by the configuration is read off the file names in the first version directory.
+/// Reads directories: blocks.
 ///
 /// # Errors
 /// `Internal` if a directory cannot be read; `InvalidArg` if nothing tells the backend.
@@ -182,7 +184,8 @@ fn entry_names(path: &Path) -> Result<BTreeSet<String>, ConfigError> {
     Ok(names)
 }
 
-/// TensorFlow is known by its platform; whether the backend is set does not matter. True if it is TensorFlow.
+/// TensorFlow is known by its platform; whether the backend is set does not matter. True if it is
+/// TensorFlow.
 fn complete_tensorflow(config: &mut ModelConfig, version: Option<&FirstVersion>) -> bool {
     const FORMS: [(&str, &str, bool); 2] = [
         ("tensorflow_savedmodel", "model.savedmodel", true),
@@ -215,8 +218,8 @@ fn complete_tensorflow(config: &mut ModelConfig, version: Option<&FirstVersion>)
     true
 }
 
-/// A TorchScript model unless the configuration says otherwise. The file name is left open on a configured `pytorch_libtorch`: the
-/// backend has its own default.
+/// A TorchScript model unless the configuration says otherwise. The file name is left open on a
+/// configured `pytorch_libtorch`: the backend has its own default.
 fn complete_pytorch(config: &mut ModelConfig) {
     let file_name = match config.platform.as_str() {
         "" => {
@@ -231,7 +234,8 @@ fn complete_pytorch(config: &mut ModelConfig) {
     }
 }
 
-/// The last resort, where nothing is given and no file is known: "model.identity" runs on "identity".
+/// The last resort, where nothing is given and no file is known: "model.identity" runs on
+/// "identity".
 fn complete_custom(config: &mut ModelConfig, model_name: &str) -> Result<(), ConfigError> {
     if !(config.backend.is_empty()
         && config.platform.is_empty()
@@ -254,8 +258,8 @@ mod tests {
     use super::*;
     use crate::parse_text;
 
-    /// Configuration, files under the model's directory (a slash at the end makes a directory), what is completed: backend, platform, file
-    /// name.
+    /// Configuration, files under the model's directory (a slash at the end makes a directory),
+    /// what is completed: backend, platform, file name.
     type Row = (&'static str, &'static [&'static str], [&'static str; 3]);
 
     const TABLE: &[Row] = &[

@@ -1,6 +1,7 @@
 //! Tensor element types.
 
-/// The element type of a tensor, numbered as in the ModelConfig message and Triton's C API (0 is "invalid" there and has no value here).
+/// The element type of a tensor, numbered as in the ModelConfig message and Triton's C API (0 is
+/// "invalid" there and has no value here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DataType {

@@ -1,7 +1,7 @@
 //! Ensembles: which steps there are, and whether they fit the models that they run.
 //!
-//! What one configuration shows alone is checked by [`validate`](crate::validate). The rest needs the completed configurations of the
-//! models, so it is checked when those are loaded.
+//! What one configuration shows alone is checked by [`validate`](crate::validate). The rest needs
+//! the completed configurations of the models, so it is checked when those are loaded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +15,8 @@ use crate::ConfigError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ensembling {
     pub steps: Vec<EnsembleStep>,
-    /// How many requests each step may have in its model at a time, whichever of the ensemble's requests they are of; 0: unbounded.
+    /// How many requests each step may have in its model at a time, whichever of the ensemble's
+    /// requests they are of; 0: unbounded.
     pub inflight_max: u32,
 }
 
@@ -64,8 +65,9 @@ pub struct ComposingModels<'a> {
     pub config: &'a ModelConfig,
 }
 
-/// Makes the configuration of an ensemble complete: its steps name their models' namespaces, and it is decoupled if it can answer a request
-/// more than once, or not at all. `models` are those of its steps, in their order; `label` is how messages call the ensemble.
+/// Makes the configuration of an ensemble complete: its steps name their models' namespaces, and it
+/// is decoupled if it can answer a request more than once, or not at all. `models` are those of its
+/// steps, in their order; `label` is how messages call the ensemble.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words if the ensemble does not fit its models.
@@ -224,7 +226,8 @@ fn agree<'a>(
         let (known_is, found_is) = (type_name(known.data_type), type_name(found.data_type));
         return mismatch("data type", known_is, found_is);
     }
-    // With the batch dimension, too, as a tensor may go between a model that batches and one that does not.
+    // With the batch dimension, too, as a tensor may go between a model that batches and one that
+    // does not.
     let (known_is, found_is) = (known.full_dims(), found.full_dims());
     if !dims_agree(known.dims, found.dims) && !dims_agree(&known_is, &found_is) {
         return mismatch("shape", listed(&known_is), listed(&found_is));
@@ -248,8 +251,9 @@ pub fn dims_agree(left: &[i64], right: &[i64]) -> bool {
             .all(|(left, right)| left == right || *left == -1 || *right == -1)
 }
 
-/// Follows the tensors from the ensemble's inputs on. Each comes as often as the last decoupled step before it answers; a step can only put
-/// together what comes equally often. Returns whether there is a decoupled step.
+/// Follows the tensors from the ensemble's inputs on. Each comes as often as the last decoupled
+/// step before it answers; a step can only put together what comes equally often. Returns whether
+/// there is a decoupled step.
 fn check_sources(
     config: &ModelConfig,
     label: &str,

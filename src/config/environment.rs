@@ -2,11 +2,13 @@
 
 use crate::ConfigError;
 
-/// `text` with `${NAME}` replaced by what `lookup` knows, and `${NAME:-other}` by `other` where it knows nothing. `$${` stands for `${`; any
-/// other `$` is itself. What is put in is not looked at again.
+/// `text` with `${NAME}` replaced by what `lookup` knows, and `${NAME:-other}` by `other` where it
+/// knows nothing. `$${` stands for `${`; any other `$` is itself. What is put in is not looked at
+/// again.
 ///
 /// # Errors
-/// INVALID_ARG with file and line for a name that means nothing, or has no end; or if the text becomes larger than `bytes_max`.
+/// INVALID_ARG with file and line for a name that means nothing, or has no end; or if the text
+/// becomes larger than `bytes_max`.
 pub fn expand(
     file_name: &str,
     text: &str,

@@ -52,8 +52,9 @@ impl ResolvedConfig {
         })
     }
 
-    /// The facts of a configuration whose inputs and outputs a backend may still complete: those that are not valid yet are left out of
-    /// `inputs` and `outputs`, though not of the message; so are the batch tensors.
+    /// The facts of a configuration whose inputs and outputs a backend may still complete: those
+    /// that are not valid yet are left out of `inputs` and `outputs`, though not of the message; so
+    /// are the batch tensors.
     ///
     /// # Errors
     /// Every rule of [`validate`].

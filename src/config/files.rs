@@ -1,7 +1,8 @@
 //! Opening files that somebody else put there: none may hold the caller up.
 //!
-//! The open of a FIFO waits for a process at its other end, that of a device may do anything. So files are opened without waiting, and
-//! refused unless they are regular files, links to such included.
+//! The open of a FIFO waits for a process at its other end, that of a device may do anything. So
+//! files are opened without waiting, and refused unless they are regular files, links to such
+//! included.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -49,7 +50,8 @@ pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(contents)
 }
 
-/// Whether `path` is a regular file, without opening it: for files that somebody else is going to open by their path.
+/// Whether `path` is a regular file, without opening it: for files that somebody else is going to
+/// open by their path.
 ///
 /// # Errors
 /// As [`open`].

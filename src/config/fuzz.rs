@@ -1,4 +1,5 @@
-//! Seeded fuzzing of everything that reads text: no input may panic, and what is accepted must survive a round trip.
+//! Seeded fuzzing of everything that reads text: no input may panic, and what is accepted must
+//! survive a round trip.
 
 use std::panic::catch_unwind;
 
@@ -59,7 +60,8 @@ fn no_json_panics() {
     });
 }
 
-/// Runs `body` on many inputs; the first seed is time's or the variable's, and a failing one is printed.
+/// Runs `body` on many inputs; the first seed is time's or the variable's, and a failing one is
+/// printed.
 fn run(variable: &str, count: u64, body: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
     let given = std::env::var(variable)
         .ok()

@@ -1,4 +1,5 @@
-//! Where a model's instances go: groups filled from the backend's preference and the devices there are, then checked.
+//! Where a model's instances go: groups filled from the backend's preference and the devices there
+//! are, then checked.
 
 use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_instance_group::Kind;
@@ -25,12 +26,14 @@ pub struct PreferredGroup {
     pub device_ids: Vec<u64>,
 }
 
-/// Gives every group a name, a kind other than automatic, a count and its GPUs, then checks them. An ensemble has none.
+/// Gives every group a name, a kind other than automatic, a count and its GPUs, then checks them.
+/// An ensemble has none.
 ///
 /// `preferred` is the backend's wish, first one first.
 ///
 /// # Errors
-/// `InvalidArg` in upstream's words for a device that is not there, GPUs on another kind, and profiles on another platform than TensorRT.
+/// `InvalidArg` in upstream's words for a device that is not there, GPUs on another kind, and
+/// profiles on another platform than TensorRT.
 pub fn resolve_instance_groups(
     config: &mut ModelConfig,
     preferred: &[PreferredGroup],
@@ -373,7 +376,8 @@ mod tests {
                 &[0],
                 "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
             ),
-            // Automatic, with a GPU that is not there: it falls to the CPU, and there its GPUs are too many. As upstream.
+            // Automatic, with a GPU that is not there: it falls to the CPU, and there its GPUs are
+            // too many. As upstream.
             (
                 "instance_group { gpus: 0 }",
                 &[],

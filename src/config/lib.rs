@@ -1,12 +1,15 @@
 //! From `config.pbtxt` (or JSON) to validated facts about a model.
 //!
-//! `text` parses the file into the ModelConfig message with errors that name file, line, column and field; `complete` deduces what a
-//! missing or partial file leaves open; `normalize` fills defaults; `validate` holds upstream's rules; `instance_group` decides where
-//! instances go; `merge` takes a backend's proposal; `json` writes and reads the JSON form. [`ResolvedConfig`] is what the rest of the server
-//! works with. Pure functions of their arguments: no threads, no clock; files are read only where a function takes a path.
+//! `text` parses the file into the ModelConfig message with errors that name file, line, column and
+//! field; `complete` deduces what a missing or partial file leaves open; `normalize` fills
+//! defaults; `validate` holds upstream's rules; `instance_group` decides where instances go;
+//! `merge` takes a backend's proposal; `json` writes and reads the JSON form. [`ResolvedConfig`] is
+//! what the rest of the server works with. Pure functions of their arguments: no threads, no clock;
+//! files are read only where a function takes a path.
 //!
-//! A load goes: [`load_file`] or [`from_json`] or an empty message, [`prepare`], the backend is opened, [`resolve_instance_groups`],
-//! [`ResolvedConfig::from_partial`], the backend's proposals ([`merge_proposal`]), [`ResolvedConfig::from_message`].
+//! A load goes: [`load_file`] or [`from_json`] or an empty message, [`prepare`], the backend is
+//! opened, [`resolve_instance_groups`], [`ResolvedConfig::from_partial`], the backend's proposals
+//! ([`merge_proposal`]), [`ResolvedConfig::from_message`].
 #![forbid(unsafe_code)]
 
 mod complete;

@@ -5,9 +5,10 @@ use conch_proto::inference::{ModelConfig, ModelTransactionPolicy};
 
 use crate::{ConfigError, normalize};
 
-/// The configuration after a backend proposed `proposal` for it: largest batch, inputs and outputs are taken over as a whole, the
-/// scheduling choice if there was none, and whether it is decoupled if the proposal says. The rest of the proposal is ignored. The
-/// result is normalised; it is validated when it becomes a [`Model`](crate::ResolvedConfig).
+/// The configuration after a backend proposed `proposal` for it: largest batch, inputs and outputs
+/// are taken over as a whole, the scheduling choice if there was none, and whether it is decoupled
+/// if the proposal says. The rest of the proposal is ignored. The result is normalised; it is
+/// validated when it becomes a [`Model`](crate::ResolvedConfig).
 ///
 /// # Errors
 /// `Internal` if the proposal has another scheduling choice than the configuration.

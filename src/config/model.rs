@@ -32,7 +32,8 @@ pub struct ResolvedConfig {
     pub is_decoupled: bool,
     /// The model wants its responses cached.
     pub has_response_cache: bool,
-    /// Tensors that the backend derives from a batch and feeds to the model; no request carries them.
+    /// Tensors that the backend derives from a batch and feeds to the model; no request carries
+    /// them.
     pub batch_inputs: Vec<BatchInput>,
     /// Outputs that the backend splits by another tensor's shapes.
     pub batch_outputs: Vec<BatchOutput>,
@@ -181,7 +182,8 @@ pub enum BatchInputKind {
     ItemShapeFlatten,
 }
 
-/// Outputs that are split between requests by the shapes of an input. There is one kind: scatter with input shape.
+/// Outputs that are split between requests by the shapes of an input. There is one kind: scatter
+/// with input shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchOutput {
     pub target_names: Vec<String>,

@@ -1,4 +1,5 @@
-//! Fills the defaults that upstream writes into the message, so that every reader (endpoints, backends, scheduler) sees the same.
+//! Fills the defaults that upstream writes into the message, so that every reader (endpoints,
+//! backends, scheduler) sees the same.
 
 use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_optimization_policy::PinnedMemoryBuffer;
@@ -6,7 +7,8 @@ use conch_proto::inference::model_sequence_batching::StrategyChoice;
 use conch_proto::inference::model_version_policy::{Latest, PolicyChoice};
 use conch_proto::inference::{ModelConfig, ModelVersionPolicy};
 
-/// Fills version policy, preferred batch sizes, sequence idle time and pinned memory where the message leaves them open.
+/// Fills version policy, preferred batch sizes, sequence idle time and pinned memory where the
+/// message leaves them open.
 ///
 /// Does nothing to a message that is already normal. Instance groups depend on the backend: see
 /// [`resolve_instance_groups`](crate::resolve_instance_groups).

@@ -1,4 +1,5 @@
-//! Parameters of a configuration that are this server's own: what upstream has no field for. Upstream hands them to the backend, as it does all others.
+//! Parameters of a configuration that are this server's own: what upstream has no field for.
+//! Upstream hands them to the backend, as it does all others.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,13 +10,15 @@ use crate::ConfigError;
 pub const REQUESTS_MAX: &str = "CONCH_REQUESTS_MAX";
 /// Whether the dynamic batcher takes requests of one priority level by their deadlines.
 pub const DEADLINE_ORDER: &str = "CONCH_DEADLINE_ORDER";
-/// Whether a request's timeout also counts where its queue policy allows one and has none itself; upstream ignores it there.
+/// Whether a request's timeout also counts where its queue policy allows one and has none itself;
+/// upstream ignores it there.
 pub const REQUEST_TIMEOUTS: &str = "CONCH_REQUEST_TIMEOUTS";
 /// Requests of sequences that may wait, in all.
 pub const SEQUENCE_QUEUE_MAX: &str = "CONCH_SEQUENCE_QUEUE_MAX";
 /// Sequences that may wait for a slot.
 pub const SEQUENCE_BACKLOG_MAX: &str = "CONCH_SEQUENCE_BACKLOG_MAX";
-/// How long sequences under way keep a version, or an instance, whose place was taken; 0: they end with it.
+/// How long sequences under way keep a version, or an instance, whose place was taken; 0: they end
+/// with it.
 pub const SEQUENCE_DRAIN_SECONDS: &str = "CONCH_SEQUENCE_DRAIN_SECONDS";
 /// A conversation may take that long; and what it holds is a model's memory.
 const SEQUENCE_DRAIN_SECONDS_DEFAULT: u64 = 3_600;

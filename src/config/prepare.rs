@@ -19,8 +19,8 @@ pub struct Preparation<'a> {
     pub may_complete: bool,
 }
 
-/// Completes what the server can, normalises, and validates all that a backend does not complete. In strict mode also inputs and outputs.
-/// Reads the model's directory: blocks.
+/// Completes what the server can, normalises, and validates all that a backend does not complete.
+/// In strict mode also inputs and outputs. Reads the model's directory: blocks.
 ///
 /// # Errors
 /// Those of [`complete_backend`], [`validate`], [`validate_io`] and [`validate_name`].

@@ -30,8 +30,9 @@ pub(crate) fn to_dynamic(config: &ModelConfig) -> DynamicMessage {
         .expect("both sides come from one schema")
 }
 
-/// Messages within messages, in any of the forms read. The schema itself allows far less; this bounds the recursion of the readers whatever
-/// the schema says. The same number as upstream's JSON reader.
+/// Messages within messages, in any of the forms read. The schema itself allows far less; this
+/// bounds the recursion of the readers whatever the schema says. The same number as upstream's JSON
+/// reader.
 pub(crate) const DEPTH_MAX: usize = 100;
 
 #[cfg(test)]

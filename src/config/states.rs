@@ -1,4 +1,5 @@
-//! The implicit states of a model with sequence batching: what the server keeps of a sequence from one request to the next.
+//! The implicit states of a model with sequence batching: what the server keeps of a sequence from
+//! one request to the next.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ pub struct StateSpec {
     pub input_name: Arc<str>,
     pub output_name: Arc<str>,
     pub data_type: DataType,
-    /// At the start of a sequence, with the batch dimension of a batching model: variable dimensions are 1.
+    /// At the start of a sequence, with the batch dimension of a batching model: variable
+    /// dimensions are 1.
     pub shape: Vec<i64>,
     pub start: StateStart,
     /// `use_same_buffer_for_input_output`: the output begins with the input's bytes.
@@ -36,7 +38,8 @@ pub enum StateStart {
 /// The folder of the model's directory with its states' files.
 const FOLDER: &str = "initial_state";
 
-/// The states of `config`; none without sequence batching. Of two with one name the first counts, as upstream.
+/// The states of `config`; none without sequence batching. Of two with one name the first counts,
+/// as upstream.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words.

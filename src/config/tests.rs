@@ -1,4 +1,5 @@
-//! The whole way, from text to facts: configurations in the styles that people write, and files that are not there.
+//! The whole way, from text to facts: configurations in the styles that people write, and files
+//! that are not there.
 
 use std::collections::BTreeMap;
 

@@ -35,7 +35,8 @@ pub enum WarmUpSource {
     /// For BYTES, empty strings.
     Zeros,
     Random,
-    /// The beginning of a file in the model's directory, for BYTES all of it: the folder, and what it is called there.
+    /// The beginning of a file in the model's directory, for BYTES all of it: the folder, and what
+    /// it is called there.
     File {
         folder: &'static str,
         name: String,
@@ -45,7 +46,8 @@ pub enum WarmUpSource {
 /// The folder of the model's directory with its samples' files.
 const FOLDER: &str = "warmup";
 
-/// Requests of one sample that execute together: more than any instance batches, and still few enough to be made.
+/// Requests of one sample that execute together: more than any instance batches, and still few
+/// enough to be made.
 const REQUESTS_MAX: u32 = 65_536;
 /// Executions of one sample: more than any warm-up needs, and still few enough for a load to end.
 const ITERATIONS_MAX: u32 = 1_000_000;

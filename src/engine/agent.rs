@@ -1,5 +1,6 @@
-//! What the engine asks of repository agents: plug-ins that may change where a model lies before it is loaded, and hear of its life.
-//! Implemented by `ffi::host` over Triton's C ABI, and by fakes in tests. Called on control threads only.
+//! What the engine asks of repository agents: plug-ins that may change where a model lies before it
+//! is loaded, and hear of its life. Implemented by `ffi::host` over Triton's C ABI, and by fakes in
+//! tests. Called on control threads only.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use conch_config::ModelConfig;
 
 use crate::Error;
 
-/// What happens to a model, in its only orders: LOAD, then LOAD_FAIL, or LOAD_COMPLETE, UNLOAD and UNLOAD_COMPLETE.
+/// What happens to a model, in its only orders: LOAD, then LOAD_FAIL, or LOAD_COMPLETE, UNLOAD and
+/// UNLOAD_COMPLETE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AgentAction {

@@ -1,8 +1,10 @@
-//! What the engine asks of whoever executes models. Implemented by `ffi::host` over Triton's C ABI, and by fakes in tests.
+//! What the engine asks of whoever executes models. Implemented by `ffi::host` over Triton's C ABI,
+//! and by fakes in tests.
 //!
-//! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend; `Model` calls are serial per model and may be
-//! concurrent across models; `Backend::load_model` and `Model::create_instance` may block for long. `Instance::execute` runs on the
-//! instance's own core thread, one call at a time. Everything is dropped (finalised) in reverse order of creation:
+//! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend;
+//! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`
+//! and `Model::create_instance` may block for long. `Instance::execute` runs on the instance's own
+//! core thread, one call at a time. Everything is dropped (finalised) in reverse order of creation:
 //! instances, model, backend.
 
 use std::path::PathBuf;
@@ -21,7 +23,8 @@ pub trait BackendHost: Send + Sync {
     /// Opens (or returns the already open) backend of a model.
     ///
     /// # Errors
-    /// In the words of spec: no library found, cannot be loaded, entry point missing, or what its Initialize returned.
+    /// In the words of spec: no library found, cannot be loaded, entry point missing, or what its
+    /// Initialize returned.
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error>;
 
     /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
@@ -32,16 +35,18 @@ pub trait BackendHost: Send + Sync {
         &NoAgents
     }
 
-    /// Opens the response cache that the server is to use, if it is to use one. Called once, before any model is loaded. What it copies
-    /// for requests counts against `budget`.
+    /// Opens the response cache that the server is to use, if it is to use one. Called once, before
+    /// any model is loaded. What it copies for requests counts against `budget`.
     ///
     /// # Errors
-    /// In upstream's words: more than one cache, no library found, cannot be loaded, or what its CacheInitialize returned.
+    /// In upstream's words: more than one cache, no library found, cannot be loaded, or what its
+    /// CacheInitialize returned.
     fn open_cache(&self, _budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
         Ok(None)
     }
 
-    /// Finalises all backends in reverse order of their initialisation, and the cache. No model is loaded any more.
+    /// Finalises all backends in reverse order of their initialisation, and the cache. No model is
+    /// loaded any more.
     fn finalize_all(&self);
 }
 
@@ -74,7 +79,8 @@ pub trait Backend: Send + Sync {
     /// Whether instances of one model may be initialised concurrently.
     fn allows_parallel_instances(&self) -> bool;
 
-    /// Adds to a model's configuration what follows from the kind of this backend, before the model is initialised. Reads directories.
+    /// Adds to a model's configuration what follows from the kind of this backend, before the model
+    /// is initialised. Reads directories.
     fn complete_config(&self, _config: &mut conch_config::ModelConfig) {}
 
     /// Initialises a model version; the backend may complete its configuration meanwhile.
@@ -89,7 +95,8 @@ pub struct LoadContext {
     pub path: PathBuf,
     /// Normalised as far as is known; complete unless `may_complete`.
     pub config: Arc<conch_config::ResolvedConfig>,
-    /// Whether the backend may call ModelSetConfig. The callback checks and applies a proposed configuration.
+    /// Whether the backend may call ModelSetConfig. The callback checks and applies a proposed
+    /// configuration.
     pub may_complete: bool,
     /// Where output buffers come from, and what bounds them: the server's own.
     pub pool: Arc<Pool>,
@@ -101,13 +108,15 @@ pub trait Model: Send + Sync {
     /// The configuration after the backend completed it.
     fn config(&self) -> Arc<ModelConfig>;
 
-    /// Tells the model which registry entry it serves, once, after its configuration is final and before the first instance.
+    /// Tells the model which registry entry it serves, once, after its configuration is final and
+    /// before the first instance.
     fn bind(&self, version: &Arc<ModelVersion>);
 
     /// The configuration changed while the model serves: other instances, another version policy.
     fn reconfigure(&self, _config: &Arc<ModelConfig>) {}
 
-    /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and before the first instance.
+    /// The model's own strategy of batching, if it has one. Called once, after [`Model::bind`] and
+    /// before the first instance.
     fn batch_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
         None
     }
@@ -116,13 +125,16 @@ pub trait Model: Send + Sync {
     fn create_instance(self: Arc<Self>, spec: InstanceSpec) -> Result<Box<dyn Instance>, Error>;
 }
 
-/// A model's own say in which requests are executed together, beyond sizes and shapes. Called by whichever core of the model forms a batch,
-/// under its scheduler's lock: by one thread at a time, while no other forms one. So it must be quick, above all.
+/// A model's own say in which requests are executed together, beyond sizes and shapes. Called by
+/// whichever core of the model forms a batch, under its scheduler's lock: by one thread at a time,
+/// while no other forms one. So it must be quick, above all.
 pub trait BatchStrategy: Send {
-    /// A batch begins to form. A look over the queue that ends in waiting for more requests ends its batch, too.
+    /// A batch begins to form. A look over the queue that ends in waiting for more requests ends
+    /// its batch, too.
     fn begin(&mut self);
 
-    /// Whether `request`, the next one in order, joins the batch; the first one that does not ends it. The request comes back as it was.
+    /// Whether `request`, the next one in order, joins the batch; the first one that does not ends
+    /// it. The request comes back as it was.
     fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool);
 
     /// The batch is formed, or given up.
@@ -144,13 +156,16 @@ pub struct InstanceSpec {
 /// Requests executed by one call.
 pub type Batch = Vec<OwnedRequest>;
 
-/// One executable copy of a model. `Send`: it is created on and used by its core thread, and dropped there.
+/// One executable copy of a model. `Send`: it is created on and used by its core thread, and
+/// dropped there.
 pub trait Instance: Send {
-    /// Executes the batch, leaving it empty. Every request is answered exactly once through its completion: those released during the call by way of
-    /// `pending` (flushed by the caller after this returns), others later from foreign threads. Blocks as long as the backend does.
+    /// Executes the batch, leaving it empty. Every request is answered exactly once through its
+    /// completion: those released during the call by way of `pending` (flushed by the caller after
+    /// this returns), others later from foreign threads. Blocks as long as the backend does.
     fn execute(&mut self, batch: &mut Batch, pending: &mut PendingResponses);
 
-    /// The backend's readiness hook, where it has one. Asked for once, after the instance was created.
+    /// The backend's readiness hook, where it has one. Asked for once, after the instance was
+    /// created.
     fn readiness_check(&self) -> Option<Arc<dyn ReadinessCheck>> {
         None
     }
@@ -158,7 +173,8 @@ pub trait Instance: Send {
 
 /// An instance's readiness hook. May outlive its instance, and answers then that it is gone.
 pub trait ReadinessCheck: Send + Sync {
-    /// Asks the backend, at any time, also while the instance executes. Blocks as long as the backend does.
+    /// Asks the backend, at any time, also while the instance executes. Blocks as long as the
+    /// backend does.
     ///
     /// # Errors
     /// Why the instance is not ready.

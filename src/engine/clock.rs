@@ -1,6 +1,7 @@
 //! Readings of the clocks that stamps and statistics are in.
 //!
-//! The monotonic clock is the one backends read (`std::chrono::steady_clock`), so their stamps and ours can be subtracted.
+//! The monotonic clock is the one backends read (`std::chrono::steady_clock`), so their stamps and
+//! ours can be subtracted.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

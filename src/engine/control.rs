@@ -1,7 +1,8 @@
 //! Model control: loading, unloading and re-reading repositories while the server serves.
 //!
-//! Every call blocks its thread for as long as backends do; the data plane goes on meanwhile and sees the outcome through the
-//! registry. Which calls are allowed is a matter of the control mode, as upstream has it.
+//! Every call blocks its thread for as long as backends do; the data plane goes on meanwhile and
+//! sees the outcome through the registry. Which calls are allowed is a matter of the control mode,
+//! as upstream has it.
 
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ pub enum ControlMode {
 pub struct Overrides {
     /// A model configuration as JSON, instead of the model's file.
     pub config: Option<String>,
-    /// Path below the model's directory (`1/model.onnx`, with or without the prefix `file:`) and contents: these are then all files
-    /// that the model has.
+    /// Path below the model's directory (`1/model.onnx`, with or without the prefix `file:`) and
+    /// contents: these are then all files that the model has.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
@@ -36,11 +37,12 @@ impl Overrides {
         self.config.is_none() && self.files.is_empty()
     }
 
-    /// Books what the configuration takes while it is read: each of its values becomes several messages and names. Files are booked by
-    /// whoever received them.
+    /// Books what the configuration takes while it is read: each of its values becomes several
+    /// messages and names. Files are booked by whoever received them.
     ///
     /// # Errors
-    /// INVALID_ARG for a configuration or a number of files beyond what models have; RESOURCE_EXHAUSTED if memory is short.
+    /// INVALID_ARG for a configuration or a number of files beyond what models have;
+    /// RESOURCE_EXHAUSTED if memory is short.
     pub(crate) fn book(&self, budget: &Arc<Budget>) -> Result<Charge, Error> {
         if self.files.len() > LOAD_FILES_MAX {
             return Err(Error::invalid(format!(
@@ -73,7 +75,8 @@ impl Overrides {
     }
 }
 
-/// How many names and values a JSON text has, by what stands between them outside of strings. Too many rather than too few.
+/// How many names and values a JSON text has, by what stands between them outside of strings. Too
+/// many rather than too few.
 fn separators(text: &str) -> usize {
     let is_separator = |byte: u8| matches!(byte, b',' | b':' | b'[' | b'{');
     let mut count = 0;
@@ -105,12 +108,14 @@ const LOAD_CONFIG_VALUES_MAX: usize = 128 << 10;
 const BYTES_PER_VALUE: usize = 640;
 
 impl Server {
-    /// Loads a model of the repositories, or what `overrides` say; one that is up goes on serving until the new one is, and if the new
-    /// one fails. Returns when the model is ready or has failed. Loads of different models run at once.
+    /// Loads a model of the repositories, or what `overrides` say; one that is up goes on serving
+    /// until the new one is, and if the new one fails. Returns when the model is ready or has
+    /// failed. Loads of different models run at once.
     ///
     /// # Errors
-    /// UNAVAILABLE outside of explicit mode; INVALID_ARG for a name that cannot be one, and if a version failed (with each reason);
-    /// INTERNAL if no such model is found or its configuration is no good. Under a budget of memory UNAVAILABLE if there is no room.
+    /// UNAVAILABLE outside of explicit mode; INVALID_ARG for a name that cannot be one, and if a
+    /// version failed (with each reason); INTERNAL if no such model is found or its configuration
+    /// is no good. Under a budget of memory UNAVAILABLE if there is no room.
     pub fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         self.expect_explicit()?;
         match self.demand() {
@@ -119,8 +124,9 @@ impl Server {
         }
     }
 
-    /// Takes a model out of service and returns; requests in flight are finished and its versions unload afterwards. One that is not
-    /// loaded is no error. `with_dependents` unloads as well what was loaded for this model alone.
+    /// Takes a model out of service and returns; requests in flight are finished and its versions
+    /// unload afterwards. One that is not loaded is no error. `with_dependents` unloads as well
+    /// what was loaded for this model alone.
     ///
     /// # Errors
     /// UNAVAILABLE outside of explicit mode.
@@ -129,8 +135,8 @@ impl Server {
         self.lifecycle().unload_model(name, with_dependents)
     }
 
-    /// Brings the loaded models into line with the repositories. Returns when all of them are up or have failed; what fails is in the
-    /// log and the index.
+    /// Brings the loaded models into line with the repositories. Returns when all of them are up or
+    /// have failed; what fails is in the log and the index.
     ///
     /// # Errors
     /// UNAVAILABLE outside of poll mode.
@@ -142,11 +148,12 @@ impl Server {
         self.lifecycle().poll()
     }
 
-    /// Adds a repository, with (directory, model) pairs for those of its models that go by another name. Loads nothing.
+    /// Adds a repository, with (directory, model) pairs for those of its models that go by another
+    /// name. Loads nothing.
     ///
     /// # Errors
-    /// UNSUPPORTED outside of explicit mode, INVALID_ARG if it is no directory, ALREADY_EXISTS for a repository or model name that is
-    /// registered already.
+    /// UNSUPPORTED outside of explicit mode, INVALID_ARG if it is no directory, ALREADY_EXISTS for
+    /// a repository or model name that is registered already.
     pub fn register_repository(
         &self,
         path: &str,

@@ -1,4 +1,5 @@
-//! Core threads: each creates its instances, drives the model's scheduler when idle, executes, and at last drops its instances.
+//! Core threads: each creates its instances, drives the model's scheduler when idle, executes, and
+//! at last drops its instances.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -44,7 +45,8 @@ pub(crate) struct Workers {
 /// One thread and its instances.
 pub(crate) struct Core {
     pub(crate) thread: JoinHandle<()>,
-    /// The first order is to serve. Dropped to let a core go that does not serve, or has only passive instances.
+    /// The first order is to serve. Dropped to let a core go that does not serve, or has only
+    /// passive instances.
     orders: mpsc::Sender<()>,
     pub(crate) specs: Vec<InstanceSpec>,
     /// Number among the cores that execute; none if all its instances are passive.
@@ -99,11 +101,13 @@ pub(crate) struct WorkerSpec {
     index: Option<usize>,
 }
 
-/// Starts the threads of a model version and creates its instances, each on its own thread: one thread per instance, or one per GPU under
-/// [`ExecutionPolicy::DeviceBlocking`]. Blocks until all are there and warm; the version then takes requests.
+/// Starts the threads of a model version and creates its instances, each on its own thread: one
+/// thread per instance, or one per GPU under [`ExecutionPolicy::DeviceBlocking`]. Blocks until all
+/// are there and warm; the version then takes requests.
 ///
 /// # Errors
-/// The first failure to create an instance or to warm it up (the others are dropped again), or a configuration that cannot be honoured.
+/// The first failure to create an instance or to warm it up (the others are dropped again), or a
+/// configuration that cannot be honoured.
 pub(crate) fn start_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
@@ -124,7 +128,8 @@ pub(crate) fn start_cores(
     )?);
     let made = make_cores(version, model, &queue, rosters, instance_plan, placement)?;
     if matches!(version.config.scheduling, Scheduling::Dynamic(_)) {
-        // There is no such thread, the cores batch; but these are the words by which people see that a model batches.
+        // There is no such thread, the cores batch; but these are the words by which people see
+        // that a model batches.
         let name = &version.name;
         crate::log::verbose!(
             1,
@@ -159,7 +164,8 @@ pub(crate) fn active_count(rosters: &[WorkerSpec]) -> usize {
     rosters.iter().filter(executes).count()
 }
 
-/// Starts threads that make their instances and wait to be told to serve. Blocks until all instances are there and warm.
+/// Starts threads that make their instances and wait to be told to serve. Blocks until all
+/// instances are there and warm.
 ///
 /// # Errors
 /// As [`start_cores`].
@@ -265,8 +271,8 @@ impl Workers {
 }
 
 impl Cores {
-    /// Refuses new requests, executes what is queued, drops the instances on their threads and waits for all that. Blocks as long as
-    /// the backend executes.
+    /// Refuses new requests, executes what is queued, drops the instances on their threads and
+    /// waits for all that. Blocks as long as the backend executes.
     pub fn stop(&self) {
         self.queue.close();
         let mut workers = self.workers();
@@ -288,8 +294,8 @@ impl Cores {
         }
     }
 
-    /// Refuses new requests without waiting, but those of sequences under way: these may end while anything is in flight. What is queued is
-    /// still executed.
+    /// Refuses new requests without waiting, but those of sequences under way: these may end while
+    /// anything is in flight. What is queued is still executed.
     pub fn close(&self) {
         match self.version.config.scheduling {
             Scheduling::Sequence(_) => self.queue.refuse_starts(),
@@ -314,7 +320,8 @@ impl Drop for Cores {
     }
 }
 
-/// Which instances share a thread, in order of their first, with their instances. Those that execute are numbered from `first_index` on.
+/// Which instances share a thread, in order of their first, with their instances. Those that
+/// execute are numbered from `first_index` on.
 ///
 /// # Errors
 /// INVALID_ARG if the limiter could never let one execute.
@@ -504,8 +511,8 @@ impl WorkerStart {
     }
 }
 
-/// Executes batches until the queue is closed and drained, or lets this core go. Several instances take turns, unless the batch says which it
-/// is for.
+/// Executes batches until the queue is closed and drained, or lets this core go. Several instances
+/// take turns, unless the batch says which it is for.
 fn serve(
     queue: &Arc<ModelQueue>,
     mut worker: conch_sync::Worker,
@@ -517,7 +524,8 @@ fn serve(
     let mut pending = PendingResponses::default();
     let mut next = 0;
     loop {
-        // A batch of sequences is one instance's alone: it is formed first, then waits for the instance's turn.
+        // A batch of sequences is one instance's alone: it is formed first, then waits for the
+        // instance's turn.
         let resources = match sequence_inputs {
             None => resource_handles.get_mut(next),
             Some(_) => None,

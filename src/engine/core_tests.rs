@@ -368,7 +368,8 @@ fn a_strategy_ends_batches_and_loses_no_cancel() {
     (1..9).for_each(|slot| drop(bed.submit(slot)));
     bed.fake.let_go(4);
     let answers = bed.recorder.wait(9);
-    // Request 5 was cancelled in the place of the second of its batch, which request 6 took; the strategy counted it.
+    // Request 5 was cancelled in the place of the second of its batch, which request 6 took; the
+    // strategy counted it.
     assert_eq!(
         bed.batches(),
         [vec![0], vec![1, 2, 3], vec![4, 6], vec![7, 8]]
@@ -518,7 +519,8 @@ fn responses_keep_the_order_of_batches_if_asked_to() {
     bed.fake.wait_inside(1);
     bed.submit(1);
     bed.fake.wait_inside(2);
-    // Whichever goes first, slot 0 is delivered before slot 1: the recorder sorts, so wait for each alone.
+    // Whichever goes first, slot 0 is delivered before slot 1: the recorder sorts, so wait for each
+    // alone.
     bed.fake.let_go(1);
     bed.fake.wait_inside(1);
     bed.fake.let_go(1);

@@ -1,16 +1,21 @@
-//! What a request of a decoupled model may have on its way to a reader: so many responses, so many bytes.
+//! What a request of a decoupled model may have on its way to a reader: so many responses, so many
+//! bytes.
 //!
-//! A decoupled model may answer without end, and faster than its reader reads. Each response but the final one is paid for by its sender,
-//! and paid back when the reader's connection has taken it.
+//! A decoupled model may answer without end, and faster than its reader reads. Each response but
+//! the final one is paid for by its sender, and paid back when the reader's connection has taken
+//! it.
 //!
 //! - Within the credits a response leaves at once.
-//! - Beyond them it waits for the reader in the server's [`StreamBacklog`], and the sender goes on. A reader that takes nothing for the stream
-//!   patience (`--stream-patience-ms`) meanwhile is given up.
-//! - When the backlog is full the sender waits, on the backend's thread: that is how a model learns that it is too fast. One thread of a
-//!   backend often serves many requests, so a reader may hold it up for a second in all, or for as long as one response takes at 16 MB per
-//!   second; each response that is read restores a little of that.
+//! - Beyond them it waits for the reader in the server's [`StreamBacklog`], and the sender goes on.
+//!   A reader that takes nothing for the stream patience (`--stream-patience-ms`) meanwhile is
+//!   given up.
+//! - When the backlog is full the sender waits, on the backend's thread: that is how a model learns
+//!   that it is too fast. One thread of a backend often serves many requests, so a reader may hold
+//!   it up for a second in all, or for as long as one response takes at 16 MB per second; each
+//!   response that is read restores a little of that.
 //!
-//! A request whose reader is given up is cancelled, and of what the model sends for it afterwards only the end is passed on.
+//! A request whose reader is given up is cancelled, and of what the model sends for it afterwards
+//! only the end is passed on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -26,37 +31,41 @@ use crate::{Code, Error};
 pub const COUNT_MAX: u64 = 256;
 /// Bytes of their outputs. One response may be larger, alone.
 pub const BYTES_MAX: u64 = 16 << 20;
-/// How long senders may wait for a reader, beyond the backlog; longer while responses are so large that a reader who is never too slow
-/// takes longer for one.
+/// How long senders may wait for a reader, beyond the backlog; longer while responses are so large
+/// that a reader who is never too slow takes longer for one.
 pub const HOLD_MAX: Duration = Duration::from_secs(1);
 /// How long a reader may take nothing, by default, while responses wait beyond its credits.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// The backlogs of all requests may hold a quarter of the byte budget, that of one request a sixteenth: neither keeps others from memory.
-/// Of the quarter a client may hold as many times what is free as of the byte budget itself.
+/// The backlogs of all requests may hold a quarter of the byte budget, that of one request a
+/// sixteenth: neither keeps others from memory. Of the quarter a client may hold as many times what
+/// is free as of the byte budget itself.
 const BACKLOG_SHARE: u64 = 4;
 const REQUEST_SHARE: u64 = 16;
-/// Outputs up to this size, so many of a response, are not charged to the byte budget: of a decoupled model they are bounded here.
+/// Outputs up to this size, so many of a response, are not charged to the byte budget: of a
+/// decoupled model they are bounded here.
 pub const SMALL_OUTPUT_BYTES: u64 = 512;
 pub const SMALL_OUTPUT_COUNT: usize = 8;
 /// What a response with such outputs takes of the backlog, with all that belongs to it.
 const SMALL_RESPONSE_BYTES: u64 = 2 << 10;
 /// What any other takes at least: a step of the byte budget, and the same.
 const RESPONSE_BYTES_MIN: u64 = 66 << 10;
-/// Of one request: far less than the word's count can hold, as several threads may look at it at the same time.
+/// Of one request: far less than the word's count can hold, as several threads may look at it at
+/// the same time.
 const BACKLOG_COUNT_MAX: u64 = 1 << 20;
 /// What a response that was read gives back of it: who reads 500 per second is never too slow,
 const PER_RESPONSE_NS: u64 = 2_000_000;
 /// nor who reads 16 MB per second.
 const PER_BYTE_NS: u64 = 60;
-/// A sender that waits looks this often. Nobody wakes it: that would be a system call per response for the shard, which meanwhile has
-/// [`COUNT_MAX`] responses to write.
+/// A sender that waits looks this often. Nobody wakes it: that would be a system call per response
+/// for the shard, which meanwhile has [`COUNT_MAX`] responses to write.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Where the count begins in the word; the bytes are below.
 const COUNT_SHIFT: u32 = 40;
 const BYTES_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
-/// The responses of all streams of a server that wait for their readers beyond their requests' credits.
+/// The responses of all streams of a server that wait for their readers beyond their requests'
+/// credits.
 #[derive(Debug)]
 pub struct StreamBacklog {
     patience: Duration,
@@ -67,7 +76,8 @@ pub struct StreamBacklog {
 }
 
 impl StreamBacklog {
-    /// A backlog of readers that are given up after `patience`, within a byte budget of `limit_bytes`.
+    /// A backlog of readers that are given up after `patience`, within a byte budget of
+    /// `limit_bytes`.
     pub fn new(patience: Duration, limit_bytes: u64) -> Arc<StreamBacklog> {
         Arc::new(StreamBacklog {
             patience,
@@ -119,7 +129,8 @@ pub struct Credits {
     stalled_since_ns: AtomicU64,
     /// What is left of the time that senders may wait.
     hold_ns: AtomicI64,
-    /// The most that may be left of it: what the largest response so far takes to be read, at least [`HOLD_MAX`].
+    /// The most that may be left of it: what the largest response so far takes to be read, at least
+    /// [`HOLD_MAX`].
     hold_max_ns: AtomicI64,
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
@@ -164,7 +175,8 @@ impl Credits {
         }
     }
 
-    /// Those of a request whose responses may wait in `backlog`, on behalf of the client that `budget` is charged for.
+    /// Those of a request whose responses may wait in `backlog`, on behalf of the client that
+    /// `budget` is charged for.
     pub fn new(backlog: &Arc<StreamBacklog>, budget: &Budget) -> Credits {
         let backlog = Some(Arc::clone(backlog));
         Credits::with(backlog, budget.charged_client(), None)
@@ -175,7 +187,8 @@ impl Credits {
         Credits::with(None, None, Some(pace))
     }
 
-    /// Pays for a response with `bytes` of outputs. Waits while there is room neither in the credits nor in the backlog: not for shards.
+    /// Pays for a response with `bytes` of outputs. Waits while there is room neither in the
+    /// credits nor in the backlog: not for shards.
     pub fn pay(&self, bytes: u64) -> Payment {
         if let Some(pace) = &self.pace {
             return self.note(pace.pay());
@@ -238,7 +251,8 @@ impl Credits {
             let start_ns = monotonic_ns();
             std::thread::sleep(LOOK_INTERVAL);
             let waited_ns = monotonic_ns().saturating_sub(start_ns).cast_signed();
-            // Relaxed, here and below: counters that order nothing; responses travel by way of mailboxes.
+            // Relaxed, here and below: counters that order nothing; responses travel by way of
+            // mailboxes.
             if self.hold_ns.fetch_sub(waited_ns, Ordering::Relaxed) <= waited_ns {
                 self.is_overdrawn.store(true, Ordering::Relaxed);
             }
@@ -401,7 +415,8 @@ impl Drop for Credits {
     }
 }
 
-/// What a response with `bytes` of outputs gives back of the hold when it is read: no more than the patience.
+/// What a response with `bytes` of outputs gives back of the hold when it is read: no more than the
+/// patience.
 fn earned_ns(bytes: u64) -> i64 {
     PER_RESPONSE_NS
         .max(bytes.saturating_mul(PER_BYTE_NS))

@@ -1,4 +1,5 @@
-//! What the server tells of its models, as facts: each protocol renders them in its own way (`documents` as JSON). Nothing here blocks.
+//! What the server tells of its models, as facts: each protocol renders them in its own way
+//! (`documents` as JSON). Nothing here blocks.
 
 use std::sync::Arc;
 

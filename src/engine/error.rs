@@ -15,7 +15,8 @@ pub enum Code {
     Unsupported = 5,
     AlreadyExists = 6,
     Cancelled = 7,
-    /// Too much is going on for now, whoever asks may ask again. Not one of the C API's, where it is [`Code::Unavailable`].
+    /// Too much is going on for now, whoever asks may ask again. Not one of the C API's, where it
+    /// is [`Code::Unavailable`].
     Exhausted = 8,
     /// The system has no memory for what was asked; later it may. Not one of the C API's, either.
     OutOfMemory = 9,

@@ -1,7 +1,8 @@
 //! What a model's directory looked like, to tell later whether it changed.
 //!
-//! Reads names, times and sizes of everything below the directory, never contents. Upstream keeps the newest time of all and so does
-//! not see a file that an older one replaced (`cp -p`, a roll-back); here any difference counts.
+//! Reads names, times and sizes of everything below the directory, never contents. Upstream keeps
+//! the newest time of all and so does not see a file that an older one replaced (`cp -p`, a
+//! roll-back); here any difference counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -21,8 +22,8 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Looks at the directory. What cannot be read counts as something that looks the same each time, so that it is not taken for a
-    /// change.
+    /// Looks at the directory. What cannot be read counts as something that looks the same each
+    /// time, so that it is not taken for a change.
     pub(crate) fn of(directory: &Path) -> Fingerprint {
         let Ok(own) = fs::metadata(directory) else {
             return Fingerprint::default();
@@ -71,8 +72,9 @@ impl Fingerprint {
         }
     }
 
-    /// Whether what a version is made of looked the same at both moments: its directory, and whatever belongs to no version. The
-    /// configuration is left out: it is compared as what it says.
+    /// Whether what a version is made of looked the same at both moments: its directory, and
+    /// whatever belongs to no version. The configuration is left out: it is compared as what it
+    /// says.
     pub(crate) fn has_same_version(&self, other: &Fingerprint, version: i64) -> bool {
         let own = version.to_string();
         let is_of_it = |name: &&Vec<u8>| {
@@ -139,7 +141,8 @@ fn hash_of(metadata: &Metadata) -> u64 {
     hasher.finish()
 }
 
-/// Entries looked at. Models have tens of files, some thousands; links between directories could make a tree without an end.
+/// Entries looked at. Models have tens of files, some thousands; links between directories could
+/// make a tree without an end.
 const ENTRIES_MAX: usize = 100_000;
 
 #[cfg(test)]

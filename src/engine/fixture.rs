@@ -1,4 +1,5 @@
-//! What the tests of admission, queue and cores share: a model from configuration text, a recording completion, drafts.
+//! What the tests of admission, queue and cores share: a model from configuration text, a recording
+//! completion, drafts.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Host policies: on which CPUs and in which node's memory instances of a policy run (`--host-policy`). Instances name their policy;
-//! one without settings binds nothing.
+//! Host policies: on which CPUs and in which node's memory instances of a policy run
+//! (`--host-policy`). Instances name their policy; one without settings binds nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ pub struct HostPolicies {
 }
 
 impl HostPolicies {
-    /// Sets one setting of a policy; the last value holds. Values are looked at when an instance is made, as upstream does.
+    /// Sets one setting of a policy; the last value holds. Values are looked at when an instance is
+    /// made, as upstream does.
     ///
     /// # Errors
     /// UNSUPPORTED for a setting that there is not.

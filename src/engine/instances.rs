@@ -57,7 +57,8 @@ fn host_policy(group: &InstanceGroup, device: i32) -> String {
     }
 }
 
-/// Instances of one model version. Each has a thread (and what its backend allocates); a typing error in `count` must not take the host down.
+/// Instances of one model version. Each has a thread (and what its backend allocates); a typing
+/// error in `count` must not take the host down.
 const INSTANCES_MAX: u64 = 1_024;
 
 #[cfg(test)]

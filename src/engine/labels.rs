@@ -1,4 +1,5 @@
-//! Names of classes: the lines of the file that an output's `label_filename` names, read when the model is loaded.
+//! Names of classes: the lines of the file that an output's `label_filename` names, read when the
+//! model is loaded.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -20,7 +21,8 @@ impl Labels {
     /// Reads the label files of a model, which lie in its directory. Blocks.
     ///
     /// # Errors
-    /// UNSUPPORTED if one lies outside of it, whatever links it goes by; INTERNAL if one cannot be read or is too large.
+    /// UNSUPPORTED if one lies outside of it, whatever links it goes by; INTERNAL if one cannot be
+    /// read or is too large.
     pub(crate) fn read(config: &ResolvedConfig, directory: &Path) -> Result<Labels, Error> {
         let mut labels = Labels::default();
         for output in &config.outputs {
@@ -68,7 +70,8 @@ impl ModelVersion {
         Ok(())
     }
 
-    /// [`ModelVersion::read_labels`] for an ensemble, which `complete` may lend labels of other models.
+    /// [`ModelVersion::read_labels`] for an ensemble, which `complete` may lend labels of other
+    /// models.
     pub(crate) fn read_labels_of_ensemble(
         &self,
         directory: &Path,

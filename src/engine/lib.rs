@@ -1,7 +1,9 @@
-//! The serving core: what a request is, which models there are, how batches form, who executes them, and what is counted.
+//! The serving core: what a request is, which models there are, how batches form, who executes
+//! them, and what is counted.
 //!
-//! No sockets and no foreign code: `frontend` brings requests in and takes responses out through [`Completion`], `ffi` executes
-//! through [`Backend`], [`Model`] and [`Instance`]. `scheduler` is pure: it reads no clock, starts no thread, does no I/O.
+//! No sockets and no foreign code: `frontend` brings requests in and takes responses out through
+//! [`Completion`], `ffi` executes through [`Backend`], [`Model`] and [`Instance`]. `scheduler` is
+//! pure: it reads no clock, starts no thread, does no I/O.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,11 @@
-//! Bounds of the live requests that are let in: of the whole server, of each model, and of each tenant. All opt-in; who is refused may come again.
+//! Bounds of the live requests that are let in: of the whole server, of each model, and of each
+//! tenant. All opt-in; who is refused may come again.
 //!
-//! Frontends and embedders pass [`AdmissionLimits::enter`] before they ask for a place in a model; the [`Permit`] goes with that place and is given back with it.
-//! A model's own bound is kept by its count of live requests. Steps within the server (those of ensembles) have passed with the request
-//! that they belong to. A server without such bounds has no `AdmissionLimits`, and its requests have no permit.
+//! Frontends and embedders pass [`AdmissionLimits::enter`] before they ask for a place in a model;
+//! the [`Permit`] goes with that place and is given back with it. A model's own bound is kept by
+//! its count of live requests. Steps within the server (those of ensembles) have passed with the
+//! request that they belong to. A server without such bounds has no `AdmissionLimits`, and its
+//! requests have no permit.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -74,7 +77,8 @@ impl AdmissionLimits {
         }))
     }
 
-    /// The tenant of this name; requests without a name are one tenant, of the empty one. None where tenants are not bounded.
+    /// The tenant of this name; requests without a name are one tenant, of the empty one. None
+    /// where tenants are not bounded.
     pub fn tenant(&self, name: &[u8]) -> Option<Tenant> {
         let hash = self.tenants.as_ref()?.hasher.hash_one(name);
         Some(Tenant(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX)))

@@ -1,6 +1,8 @@
-//! Hints for whoever puts a model where no server looks for it: what lies in the wrong place, and the path that is expected.
+//! Hints for whoever puts a model where no server looks for it: what lies in the wrong place, and
+//! the path that is expected.
 //!
-//! Looked for at start only, and only where nothing or nothing good was found. Reads directories; control threads only.
+//! Looked for at start only, and only where nothing or nothing good was found. Reads directories;
+//! control threads only.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +18,8 @@ const MODEL_FILES: [&str; 7] = [
     "model.xml",
 ];
 
-/// What is wrong with a local repository that holds no model that could be loaded; none if nothing is to be seen.
+/// What is wrong with a local repository that holds no model that could be loaded; none if nothing
+/// is to be seen.
 pub(crate) fn of_repository(repository: &Path) -> Option<String> {
     let shown = repository.display();
     if let Some(file) = model_file(repository) {
@@ -48,7 +51,8 @@ pub(crate) fn of_repository(repository: &Path) -> Option<String> {
     })
 }
 
-/// What is wrong with the directory of a model that could not be loaded; none if nothing is to be seen.
+/// What is wrong with the directory of a model that could not be loaded; none if nothing is to be
+/// seen.
 pub(crate) fn of_model(model: &Path) -> Option<String> {
     let shown = model.display();
     if let Some(file) = model_file(model) {

@@ -22,20 +22,23 @@ use crate::sequence::{DrainingVersions, SequenceIds};
 use crate::states::InitialStates;
 use crate::stats::{ModelStatistics, Statistics, Totals};
 
-/// A model version with its configuration, queue and statistics. Shared by registry snapshots, requests and cores.
+/// A model version with its configuration, queue and statistics. Shared by registry snapshots,
+/// requests and cores.
 pub struct ModelVersion {
     /// Empty unless the server tells models of the same name in different repositories apart.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub version: i64,
     pub config: Arc<conch_config::ResolvedConfig>,
-    /// The configuration as it was changed while the version served: other instances, another version policy.
+    /// The configuration as it was changed while the version served: other instances, another
+    /// version policy.
     shown: ArcSwapOption<conch_config::ResolvedConfig>,
     pub statistics: Statistics,
     /// How long its load took; 0 until it is ready.
     load_duration_ns: AtomicU64,
     created_ms: u64,
-    /// Live requests, [`PIN`] for each who pins the version, and [`RETIRED`] once no more may enter.
+    /// Live requests, [`PIN`] for each who pins the version, and [`RETIRED`] once no more may
+    /// enter.
     live: AtomicU64,
     /// Bound of the live requests: of the queue, or of the crowd if that is lower.
     live_max: u64,
@@ -58,7 +61,8 @@ pub struct ModelVersion {
     pub(crate) sequence_names: SequenceIds,
     /// Versions whose place it took, for the sequences that go on there.
     pub(crate) draining_versions: DrainingVersions,
-    /// What its sequences' implicit states begin with, and where their buffers come from, if it has any; set before the cores are started.
+    /// What its sequences' implicit states begin with, and where their buffers come from, if it has
+    /// any; set before the cores are started.
     pub(crate) states: OnceLock<(InitialStates, Arc<Pool>)>,
     /// Present once the cores are started.
     pub(crate) queue: OnceLock<Arc<ModelQueue>>,
@@ -71,7 +75,8 @@ pub struct ModelVersion {
 }
 
 impl ModelVersion {
-    /// A version without instances. `core_count` is how many threads will execute it, `live_max` how many requests it may hold.
+    /// A version without instances. `core_count` is how many threads will execute it, `live_max`
+    /// how many requests it may hold.
     pub fn new(
         name: Arc<str>,
         version: i64,
@@ -198,7 +203,8 @@ impl ModelVersion {
 
     /// Undoes what a place or a pin has added to `live`.
     fn give_back(&self, amount: u64) {
-        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one did.
+        // Release pairs with the Acquire of `live_count`: who sees none left sees what the last one
+        // did.
         let before = self.live.fetch_sub(amount, Ordering::Release);
         if before == RETIRED + amount
             && let Some(drain_waiter) = self.drain_waiter.get()
@@ -207,13 +213,15 @@ impl ModelVersion {
         }
     }
 
-    /// Lets no more requests in: whoever still holds this version looks for its successor. Does not block.
+    /// Lets no more requests in: whoever still holds this version looks for its successor. Does not
+    /// block.
     pub(crate) fn retire(&self) {
         // Either a request is counted before this, or it sees the mark.
         self.live.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
-    /// [`ModelVersion::retire`] if no request is live and nobody pins it; false if one is, or if it is retired already.
+    /// [`ModelVersion::retire`] if no request is live and nobody pins it; false if one is, or if it
+    /// is retired already.
     pub(crate) fn retire_if_idle(&self) -> bool {
         self.live
             .compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Relaxed)
@@ -239,23 +247,27 @@ impl ModelVersion {
             .max(self.created_ms)
     }
 
-    /// Waits until no request of a retired version is live, and nobody pins it. One thread at most does so.
+    /// Waits until no request of a retired version is live, and nobody pins it. One thread at most
+    /// does so.
     pub(crate) fn await_last_request(&self) {
         let own = self.drain_waiter.get_or_init(thread::current);
         debug_assert_eq!(own.id(), thread::current().id());
         while self.live.load(Ordering::Acquire) & !RETIRED > 0 {
-            // Woken by the last request; the bound only covers one that ended between the look and the registration.
+            // Woken by the last request; the bound only covers one that ended between the look and
+            // the registration.
             thread::park_timeout(MOURNING_LOOK);
         }
     }
 }
 
-/// What was counted by those whose places a version took, for metrics: their counters go on through a reload, as upstream's do.
+/// What was counted by those whose places a version took, for metrics: their counters go on through
+/// a reload, as upstream's do.
 #[derive(Default)]
 struct PriorTotals {
     /// Of those that are gone.
     totals: Totals,
-    /// Those that still finish requests, the last one and such as an earlier one left: they may go in any order.
+    /// Those that still finish requests, the last one and such as an earlier one left: they may go
+    /// in any order.
     predecessors: Vec<Arc<ModelVersion>>,
 }
 
@@ -327,7 +339,8 @@ pub enum Rejected {
     Retired,
 }
 
-/// Bit of `live`. Below are the pins, and then the live requests; both counts stay far below their bounds.
+/// Bit of `live`. Below are the pins, and then the live requests; both counts stay far below their
+/// bounds.
 const RETIRED: u64 = 1 << 63;
 const PIN: u64 = 1 << 32;
 const COUNT_MASK: u64 = PIN - 1;
@@ -349,7 +362,8 @@ impl InFlightPermit {
     /// If the model has as many live requests as it may, or takes no more.
     pub fn new(model: &Arc<ModelVersion>) -> Result<InFlightPermit, Rejected> {
         let before = model.live.fetch_add(1, Ordering::Acquire);
-        // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that both ways out give the place back.
+        // Acquire: who sees the mark sees what the registry showed before. Counted at once, so that
+        // both ways out give the place back.
         let permit = InFlightPermit {
             model: Arc::clone(model),
             permit: None,
@@ -379,8 +393,8 @@ impl InFlightPermit {
         self.permit = Some(permit);
     }
 
-    /// Frees the place of a request that is over, although something still refers to it, such as a response factory that its backend
-    /// never deletes.
+    /// Frees the place of a request that is over, although something still refers to it, such as a
+    /// response factory that its backend never deletes.
     pub fn free(&self) {
         // Relaxed: only who frees goes on; the place itself is ordered below.
         if self.is_freed.swap(true, Ordering::Relaxed) {
@@ -393,7 +407,8 @@ impl InFlightPermit {
     }
 }
 
-/// Keeps a version in service for who will send it requests: an ensemble's request. It takes no place among them.
+/// Keeps a version in service for who will send it requests: an ensemble's request. It takes no
+/// place among them.
 pub(crate) struct Pin {
     model: Arc<ModelVersion>,
 }

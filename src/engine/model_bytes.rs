@@ -7,7 +7,8 @@ use conch_memory::{Block, Budget, ByteView, Charge};
 
 use crate::Error;
 
-/// So many bytes, which begin as zeros and are counted against the budget as long as they live. `owner` is who needs them.
+/// So many bytes, which begin as zeros and are counted against the budget as long as they live.
+/// `owner` is who needs them.
 ///
 /// # Errors
 /// UNAVAILABLE if the memory limit does not allow them or the system has none; what `fill` says.

@@ -1,4 +1,5 @@
-//! Files that a configuration names and that lie in the model's directory: read by control threads when the model is loaded.
+//! Files that a configuration names and that lie in the model's directory: read by control threads
+//! when the model is loaded.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -18,7 +19,8 @@ pub(crate) struct ModelFile {
 }
 
 impl ModelFile {
-    /// The file called `name` in `directory`. A name that begins with a slash is relative all the same, as upstream.
+    /// The file called `name` in `directory`. A name that begins with a slash is relative all the
+    /// same, as upstream.
     ///
     /// # Errors
     /// INVALID_ARG if there is no such directory.

@@ -1,7 +1,7 @@
 //! What an observer within this process wants of its request beside the answer.
 //!
-//! Shards want none of it: their requests carry one empty `Option`. An embedder of the C API, a backend that asks its server, and a
-//! request that is traced have an [`RequestObserver`].
+//! Shards want none of it: their requests carry one empty `Option`. An embedder of the C API, a
+//! backend that asks its server, and a request that is traced have an [`RequestObserver`].
 
 use std::any::Any;
 use std::fmt;
@@ -25,8 +25,8 @@ pub trait RequestObserver: Any + Send + Sync {
         false
     }
 
-    /// The request is over: its inputs are not referenced any more. Called once, from whatever thread gave the request back, without
-    /// any lock held; answers may still follow.
+    /// The request is over: its inputs are not referenced any more. Called once, from whatever
+    /// thread gave the request back, without any lock held; answers may still follow.
     fn released(&self);
 }
 
@@ -67,8 +67,9 @@ impl Drop for ReleaseGuard {
     }
 }
 
-/// Cancels a request for an observer without a shard. One that still waits is answered with CANCELLED by the timer thread, so that nobody is
-/// called back on the thread that cancels; one that executes is marked, for the backend to see.
+/// Cancels a request for an observer without a shard. One that still waits is answered with
+/// CANCELLED by the timer thread, so that nobody is called back on the thread that cancels; one
+/// that executes is marked, for the backend to see.
 pub fn cancel(handle: &RequestHandle, timer_thread: &TimerThread) {
     let live = match mark_cancelled(handle) {
         CancelOutcome::Taken(live) => live,

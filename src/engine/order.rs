@@ -1,8 +1,9 @@
 //! Preserve-ordering: responses of a model leave in the order in which its requests were batched.
 //!
-//! Each request of such a model gets a [`OrderedCompletion`] in front of its completion. Its place in the order is reserved when it joins a batch
-//! (under the lock, so batches of several instances have one order); deliveries of later places wait until the earlier ones are final.
-//! A request that never joined a batch (cancelled, timed out) has no place and is answered at once.
+//! Each request of such a model gets a [`OrderedCompletion`] in front of its completion. Its place
+//! in the order is reserved when it joins a batch (under the lock, so batches of several instances
+//! have one order); deliveries of later places wait until the earlier ones are final. A request
+//! that never joined a batch (cancelled, timed out) has no place and is answered at once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +17,8 @@ use crate::{Completion, Delivery};
 #[derive(Debug, Default)]
 pub(crate) struct ResponseOrder {
     reserved: AtomicU64,
-    // A lock on the data plane: only models that ask for it pay, and it is held to move a few deliveries.
+    // A lock on the data plane: only models that ask for it pay, and it is held to move a few
+    // deliveries.
     waiting: Mutex<WaitingDeliveries>,
 }
 
@@ -27,7 +29,8 @@ type HeldDelivery = Option<(Arc<dyn Completion>, Delivery)>;
 struct WaitingDeliveries {
     /// Places whose final delivery has left.
     left: u64,
-    /// Deliveries of later places, in order of arrival within each; none for a place that was given up.
+    /// Deliveries of later places, in order of arrival within each; none for a place that was given
+    /// up.
     deliveries: BTreeMap<u64, Vec<HeldDelivery>>,
 }
 
@@ -55,7 +58,8 @@ impl OrderedCompletion {
         })
     }
 
-    /// Takes the next place, unless it has one: a request that is run again keeps its place. Called under the lock of the model.
+    /// Takes the next place, unless it has one: a request that is run again keeps its place. Called
+    /// under the lock of the model.
     pub(crate) fn reserve(&self) {
         if self.place.load(Ordering::Relaxed) != 0 {
             return;
@@ -73,8 +77,9 @@ impl ResponseOrder {
             waiting.deliveries.entry(place).or_default().push(held);
             return;
         }
-        // Delivered under the lock: a delivery must not block, and outside it two threads could overtake each other. Its own wake follows
-        // from its sender; those that waited for it get theirs here, after the lock, as a wake may lead to the receiver's own code.
+        // Delivered under the lock: a delivery must not block, and outside it two threads could
+        // overtake each other. Its own wake follows from its sender; those that waited for it get
+        // theirs here, after the lock, as a wake may lead to the receiver's own code.
         let mut woken: SmallVec<[Arc<dyn Completion>; 4]> = SmallVec::new();
         let mut is_final = held.as_ref().is_none_or(|(_, delivery)| delivery.is_final);
         if let Some((completion, delivery)) = held {

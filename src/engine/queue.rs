@@ -54,7 +54,8 @@ impl Clock for Monotonic {
 /// See the module.
 pub(crate) struct ModelQueue {
     pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
-    /// By core: requests of sequences that it executed and that have come back. Empty where the scheduler does not ask for them.
+    /// By core: requests of sequences that it executed and that have come back. Empty where the
+    /// scheduler does not ask for them.
     returns: Box<[Inbox<RequestHandle>]>,
     timer_thread: Arc<TimerThread>,
     core_count_max: usize,
@@ -70,10 +71,12 @@ pub(crate) struct ModelQueue {
 }
 
 impl ModelQueue {
-    /// A queue for cores with so many instances each; it refuses requests of which the model's configuration cannot be honoured.
+    /// A queue for cores with so many instances each; it refuses requests of which the model's
+    /// configuration cannot be honoured.
     ///
     /// # Errors
-    /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has no queue.
+    /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has
+    /// no queue.
     pub(crate) fn new(
         config: &conch_config::ResolvedConfig,
         instance_counts: &[usize],
@@ -131,9 +134,11 @@ impl ModelQueue {
         self.pool.worker(core, spin)
     }
 
-    /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed. Requests whose timeout passed are answered on the way.
+    /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed.
+    /// Requests whose timeout passed are answered on the way.
     ///
-    /// With a `resources` the batch forms once that is held, and what it held for the batch before is given back.
+    /// With a `resources` the batch forms once that is held, and what it held for the batch before
+    /// is given back.
     pub(crate) fn next(
         self: &Arc<Self>,
         worker: &mut Worker,
@@ -146,7 +151,8 @@ impl ModelQueue {
         }
         let core = worker.core();
         loop {
-            // The vectors are lent to the batch that comes back, so that none is allocated per batch.
+            // The vectors are lent to the batch that comes back, so that none is allocated per
+            // batch.
             let turn = self
                 .pool
                 .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
@@ -173,7 +179,8 @@ impl ModelQueue {
     ) -> bool {
         let core = worker.core();
         if resources.is_held() {
-            // At once for the next turn, if it will have work: otherwise others would get ahead of it between two of its requests.
+            // At once for the next turn, if it will have work: otherwise others would get ahead of
+            // it between two of its requests.
             if self.pool.is_due(&Monotonic) {
                 resources.renew();
             } else {
@@ -182,7 +189,8 @@ impl ModelQueue {
         }
         loop {
             if !resources.is_held() {
-                // Whoever asks for its resources leaves the queue to its siblings, as if it executed.
+                // Whoever asks for its resources leaves the queue to its siblings, as if it
+                // executed.
                 let turn = self
                     .pool
                     .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
@@ -215,7 +223,8 @@ impl ModelQueue {
         }
     }
 
-    /// Under the lock: lets the scheduler accept what has arrived and come back, and form one batch for `core`.
+    /// Under the lock: lets the scheduler accept what has arrived and come back, and form one batch
+    /// for `core`.
     fn form(
         &self,
         core: usize,
@@ -246,7 +255,8 @@ impl ModelQueue {
         poll_state
     }
 
-    /// After the lock: answers who is not executed, and has a deadline watched that no core watches.
+    /// After the lock: answers who is not executed, and has a deadline watched that no core
+    /// watches.
     fn settle(
         self: &Arc<Self>,
         unwatched_deadline_ns: Option<u64>,
@@ -287,8 +297,9 @@ impl ModelQueue {
         let is_member = handle.shared().member.is_some();
         self.pool.submit(handle)?;
         if is_member && self.pool.is_busy() {
-            // It may be one that is not to be queued at all, and nobody else looks before an execution ends. Nor may whoever has the
-            // lock, if that is a core that leaves with its batch.
+            // It may be one that is not to be queued at all, and nobody else looks before an
+            // execution ends. Nor may whoever has the lock, if that is a core that leaves with its
+            // batch.
             if self.inspect(|_, _| ()).is_none() {
                 self.entrust(monotonic_ns());
             }
@@ -296,9 +307,11 @@ impl ModelQueue {
         Ok(())
     }
 
-    /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever executes.
+    /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever
+    /// executes.
     fn report_cancel(self: &Arc<Self>, handle: RequestHandle) {
-        // Failure: the request is linked in a queue, and the thread that takes it out sees the mark; or it executes as the last of its model.
+        // Failure: the request is linked in a queue, and the thread that takes it out sees the
+        // mark; or it executes as the last of its model.
         let _ = self.pool.submit(handle);
         self.entrust(monotonic_ns());
     }
@@ -311,7 +324,8 @@ impl ModelQueue {
         if let Some(member) = &handle.shared().member {
             member.bring_back();
         }
-        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the scheduler finds it.
+        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the
+        // scheduler finds it.
         let _ = returns.push(handle);
         self.pool.notify(core);
     }
@@ -336,7 +350,8 @@ impl ModelQueue {
         false
     }
 
-    /// Refuses requests that start a sequence; those under way may go on until [`ModelQueue::close`].
+    /// Refuses requests that start a sequence; those under way may go on until
+    /// [`ModelQueue::close`].
     pub(crate) fn refuse_starts(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
@@ -369,7 +384,8 @@ impl ModelQueue {
 
     /// The timer thread's call: rejects what has timed out while every core executes.
     fn attend(self: &Arc<Self>, entrusted_ns: u64) {
-        // Failure: an earlier deadline came in between, and its call is this one's predecessor or still to come.
+        // Failure: an earlier deadline came in between, and its call is this one's predecessor or
+        // still to come.
         let _ = self.entrusted_ns.compare_exchange(
             entrusted_ns,
             NEVER_NS,
@@ -379,7 +395,8 @@ impl ModelQueue {
         self.inspect(|_, _| ());
     }
 
-    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`. None if somebody else has the lock.
+    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`.
+    /// None if somebody else has the lock.
     fn inspect<R>(
         self: &Arc<Self>,
         look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R,
@@ -399,14 +416,16 @@ impl ModelQueue {
                 self.pass_on(&mut output);
                 (seen, poll_state)
             });
-        // Without a visit a core holds the lock: it has been told, looks again, and entrusts what it leaves.
+        // Without a visit a core holds the lock: it has been told, looks again, and entrusts what
+        // it leaves.
         let mut pending = PendingResponses::default();
         let (seen, deadline_ns) = deadline_of(visited);
         self.settle(deadline_ns, &mut output, &mut pending);
         seen
     }
 
-    /// Tells of sequences that started while they were under way: in all likelihood two clients have the same id.
+    /// Tells of sequences that started while they were under way: in all likelihood two clients
+    /// have the same id.
     fn warn(&self, conflicts: &mut Vec<SequenceKey>) {
         for key in conflicts.drain(..) {
             self.log_limiter.warn(
@@ -453,8 +472,8 @@ fn leave_queue(live: &mut OwnedRequest) {
     }
 }
 
-/// Room for the cores that a model begins with and for those that come later, in whole words of the idle set: a bell has 24 bytes, so a
-/// model pays at most 1.5 KB for cores that never come.
+/// Room for the cores that a model begins with and for those that come later, in whole words of the
+/// idle set: a bell has 24 bytes, so a model pays at most 1.5 KB for cores that never come.
 fn core_count_max(core_count: usize) -> usize {
     core_count.max(1).next_multiple_of(64)
 }

@@ -1,10 +1,12 @@
-//! Whether backends can still serve the models that are ready: the question behind readiness, put to their hooks.
+//! Whether backends can still serve the models that are ready: the question behind readiness, put
+//! to their hooks.
 //!
-//! A hook is foreign code and may take long, or for ever; whoever asks (a shard, mostly) must not wait in it. So a model version whose
-//! backend has the hook gets a thread of its own, the readiness prober, which sleeps until somebody wants to know and then asks one instance
-//! after the other, while these execute or not, as upstream does. All who ask during a round share its answer. A hook that hangs holds
-//! up its own model only: those who wait give up after [`ANSWER_WITHIN`], and from then on the answer is "not ready" at once, until
-//! the round ends.
+//! A hook is foreign code and may take long, or for ever; whoever asks (a shard, mostly) must not
+//! wait in it. So a model version whose backend has the hook gets a thread of its own, the
+//! readiness prober, which sleeps until somebody wants to know and then asks one instance after the
+//! other, while these execute or not, as upstream does. All who ask during a round share its
+//! answer. A hook that hangs holds up its own model only: those who wait give up after
+//! [`ANSWER_WITHIN`], and from then on the answer is "not ready" at once, until the round ends.
 //!
 //! Models without a hook cost nothing: what the registry knows of them is the answer.
 
@@ -20,8 +22,8 @@ use std::time::Duration;
 use crate::backend::ReadinessCheck;
 use crate::{Error, ModelVersion, clock, log};
 
-/// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's `is_ready`, so that its own verdict
-/// comes first.
+/// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's
+/// `is_ready`, so that its own verdict comes first.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(6);
 
 /// The answer to a question for readiness, or the way to it.
@@ -42,13 +44,14 @@ impl ReadinessAnswer {
     }
 }
 
-/// Asks the backends of some model versions, one after the other, until one is not ready. Dropping it ends the waiting, not the
-/// hook.
+/// Asks the backends of some model versions, one after the other, until one is not ready. Dropping
+/// it ends the waiting, not the hook.
 pub struct ReadinessProbe {
     /// Those still to be asked, the next one last.
     left: Vec<Arc<ModelVersion>>,
     visit: Option<ProbeRequest>,
-    /// What a version says that is being unloaded: it is no longer ready, but that is no fault of the server.
+    /// What a version says that is being unloaded: it is no longer ready, but that is no fault of
+    /// the server.
     verdict_when_gone: bool,
     deadline_ns: u64,
 }
@@ -211,7 +214,8 @@ impl Drop for ProbeRequest {
     }
 }
 
-/// Where questions are left for a readiness prober. The lock is held for a few instructions; only questions of readiness meet at it.
+/// Where questions are left for a readiness prober. The lock is held for a few instructions; only
+/// questions of readiness meet at it.
 pub(crate) struct ProbeQueue {
     state: Mutex<ProbeState>,
     condvar: Condvar,

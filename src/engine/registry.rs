@@ -1,8 +1,8 @@
 //! Which models can be asked for, as immutable snapshots.
 //!
-//! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a [`RegistryReader`], which costs one
-//! atomic load of a line that nobody writes between changes. A request that found its [`ModelVersion`] keeps it alive, whatever the
-//! registry becomes.
+//! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a
+//! [`RegistryReader`], which costs one atomic load of a line that nobody writes between changes. A
+//! request that found its [`ModelVersion`] keeps it alive, whatever the registry becomes.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -92,7 +92,8 @@ pub type Versions = BTreeMap<i64, VersionEntry>;
 pub struct Snapshot {
     /// Shared between snapshots, so that a change of one model does not cost what all cost.
     models: HashMap<Arc<str>, Arc<NamedModels>>,
-    /// Models of one name may differ in their namespace, which gives names that mean none another error.
+    /// Models of one name may differ in their namespace, which gives names that mean none another
+    /// error.
     has_namespaces: bool,
     /// The server's start failed: there is nothing to ask.
     is_closed: bool,
@@ -105,7 +106,8 @@ pub struct Snapshot {
 struct NamedModels {
     /// The one that requests mean.
     versions: Versions,
-    /// How many there are that were not unloaded, nor are about to be; requests cannot tell several apart.
+    /// How many there are that were not unloaded, nor are about to be; requests cannot tell several
+    /// apart.
     candidate_count: usize,
     others: Vec<Versions>,
 }
@@ -193,8 +195,8 @@ impl Snapshot {
     }
 
     /// # Errors
-    /// For a name that nobody tried to load NOT_FOUND, or INVALID_ARG where there are namespaces; INVALID_ARG for a name that several
-    /// models have.
+    /// For a name that nobody tried to load NOT_FOUND, or INVALID_ARG where there are namespaces;
+    /// INVALID_ARG for a name that several models have.
     fn unique(&self, name: &str) -> Result<&Versions, Error> {
         let named = self.models.get(name).ok_or_else(|| {
             if self.is_closed {
@@ -229,8 +231,8 @@ impl Snapshot {
     /// The version asked for, or the highest ready one. Does not block, allocates only on failure.
     ///
     /// # Errors
-    /// In upstream's words: NOT_FOUND for a model or version that nobody tried to load and for a model without a ready version,
-    /// UNAVAILABLE for a version that is not ready.
+    /// In upstream's words: NOT_FOUND for a model or version that nobody tried to load and for a
+    /// model without a ready version, UNAVAILABLE for a version that is not ready.
     pub fn find(&self, name: &str, version: Option<i64>) -> Result<&Arc<ModelVersion>, Error> {
         let versions = self.unique(name)?;
         match version {
@@ -355,7 +357,8 @@ impl Registry {
         }
     }
 
-    /// Makes `snapshot` the one that every later look finds. Called under the lifecycle's lock only.
+    /// Makes `snapshot` the one that every later look finds. Called under the lifecycle's lock
+    /// only.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.current.store(Arc::new(snapshot));
     }

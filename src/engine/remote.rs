@@ -1,7 +1,8 @@
-//! What the engine asks of repositories that do not lie on this machine: who is in them, what a model there looks like, and its files.
+//! What the engine asks of repositories that do not lie on this machine: who is in them, what a
+//! model there looks like, and its files.
 //!
-//! Implemented by `remote` over object stores, and by a fake in tests. Control threads only: every call blocks, but each for a bounded
-//! time without news from the other side.
+//! Implemented by `remote` over object stores, and by a fake in tests. Control threads only: every
+//! call blocks, but each for a bounded time without news from the other side.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,24 +23,28 @@ pub trait RemoteRepositories: fmt::Debug + Send + Sync {
     /// As [`RemoteRepositories::models`].
     fn exists(&self, directory: &str) -> Result<bool, Error>;
 
-    /// What lies below each of `directories`, in their order; nothing below one that is not there. Downloads no contents.
+    /// What lies below each of `directories`, in their order; nothing below one that is not there.
+    /// Downloads no contents.
     ///
     /// # Errors
-    /// Of each: as [`RemoteRepositories::models`], and INVALID_ARG if it has more objects than can be held.
+    /// Of each: as [`RemoteRepositories::models`], and INVALID_ARG if it has more objects than can
+    /// be held.
     fn list(&self, directories: &[&str]) -> Vec<Result<RemoteListing, Error>>;
 
     /// Downloads a directory, or fails and leaves what came so far.
     ///
     /// # Errors
-    /// INVALID_ARG for a name that cannot be a file's; UNAVAILABLE if what lies there is not any more what the listing says; what `watch`
-    /// returned; INTERNAL for all that network and disk may do.
+    /// INVALID_ARG for a name that cannot be a file's; UNAVAILABLE if what lies there is not any
+    /// more what the listing says; what `watch` returned; INTERNAL for all that network and disk
+    /// may do.
     fn download(
         &self,
         wanted: &DownloadSpec<'_>,
         watch: &DownloadObserver<'_>,
     ) -> Result<(), Error>;
 
-    /// Where models of this kind of repository are to be kept while they are loaded; none for the system's directory of temporary files.
+    /// Where models of this kind of repository are to be kept while they are loaded; none for the
+    /// system's directory of temporary files.
     fn mount_directory(&self, directory: &str) -> Option<PathBuf>;
 }
 
@@ -61,7 +66,8 @@ impl RemoteListing {
     }
 }
 
-/// One file of a remote directory; or a directory in which nothing lies, which cannot be told from an empty file without asking for it.
+/// One file of a remote directory; or a directory in which nothing lies, which cannot be told from
+/// an empty file without asking for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteObject {
     /// Below the directory, with `/` between its parts. From outside: it may be anything.
@@ -90,7 +96,8 @@ pub struct DownloadProgress {
     pub files: usize,
 }
 
-/// Hears of progress, and several times per second while there is none; an error ends the download. Called on one thread.
+/// Hears of progress, and several times per second while there is none; an error ends the download.
+/// Called on one thread.
 pub type DownloadObserver<'w> = dyn Fn(DownloadProgress) -> Result<(), Error> + 'w;
 
 /// No remote repositories: their URIs are refused.
@@ -122,7 +129,8 @@ impl RemoteRepositories for NoRemote {
     }
 }
 
-/// `path` as the URI of something remote, if it is one: whatever begins as upstream's kinds of file system do.
+/// `path` as the URI of something remote, if it is one: whatever begins as upstream's kinds of file
+/// system do.
 pub(crate) fn uri(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     SCHEMES

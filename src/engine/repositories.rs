@@ -1,7 +1,8 @@
 //! The model repositories of a server, and which directory is which model.
 //!
-//! Every sub-directory of a repository is a model, under its own name or under the one that the registration mapped it to. Reads
-//! directories, and asks for those that are remote; control threads only, on a copy wherever that may take long.
+//! Every sub-directory of a repository is a model, under its own name or under the one that the
+//! registration mapped it to. Reads directories, and asks for those that are remote; control
+//! threads only, on a copy wherever that may take long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +14,8 @@ use crate::remote::{self, NoRemote, RemoteRepositories};
 use crate::repository::sub_directories;
 use crate::{Code, Error, log, truncated};
 
-/// The repositories' contents: the directories that carry each model, in the order of the repositories.
+/// The repositories' contents: the directories that carry each model, in the order of the
+/// repositories.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepositoryScan {
     pub models: BTreeMap<ModelId, Vec<PathBuf>>,
@@ -168,7 +170,8 @@ impl Repositories {
         )))
     }
 
-    /// Adds a repository that was checked, with (directory, model) pairs for those of its models that go by another name.
+    /// Adds a repository that was checked, with (directory, model) pairs for those of its models
+    /// that go by another name.
     ///
     /// # Errors
     /// ALREADY_EXISTS for a repository or a name that is there.

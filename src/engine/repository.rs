@@ -1,8 +1,9 @@
 //! What lies in a model's directory: the configuration file and the directories of its versions.
 //!
-//! Reads directories and configuration files, on control threads only. Every sub-directory of a repository is a model; symbolic links
-//! are followed, because repositories are often assembled from them (mounted volumes, shared weights) by whoever owns the directory.
-//! One unreadable entry spoils at most its own model.
+//! Reads directories and configuration files, on control threads only. Every sub-directory of a
+//! repository is a model; symbolic links are followed, because repositories are often assembled
+//! from them (mounted volumes, shared weights) by whoever owns the directory. One unreadable entry
+//! spoils at most its own model.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,14 +19,15 @@ use crate::{Code, Error, log};
 pub(crate) struct ModelCandidate {
     /// The model's directory.
     pub path: PathBuf,
-    /// Completed by rule, normalised and checked, but for instance groups and what the backend may complete.
+    /// Completed by rule, normalised and checked, but for instance groups and what the backend may
+    /// complete.
     pub config: ModelConfig,
     pub version_policy: VersionPolicy,
     pub scheduling: Scheduling,
 }
 
-/// Reads the configuration file of the model in directory `path`; none if there is none and it may be missing. With `expands` it may name
-/// environment variables.
+/// Reads the configuration file of the model in directory `path`; none if there is none and it may
+/// be missing. With `expands` it may name environment variables.
 ///
 /// # Errors
 /// What is wrong with the file.
@@ -42,7 +44,8 @@ pub(crate) fn read_config(
     }
 }
 
-/// Completes and checks a configuration. Inputs and outputs may still be missing if the backend may complete them.
+/// Completes and checks a configuration. Inputs and outputs may still be missing if the backend may
+/// complete them.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -101,7 +104,8 @@ pub(crate) fn choose_versions(
     Ok(chosen)
 }
 
-/// The configuration file of a model: the custom one where it exists, else `config.pbtxt`, else `config.json`.
+/// The configuration file of a model: the custom one where it exists, else `config.pbtxt`, else
+/// `config.json`.
 fn config_file(path: &Path, config_name: &str) -> Result<PathBuf, Error> {
     if !config_name.is_empty() {
         let custom = path
@@ -164,8 +168,9 @@ fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
     if name.len() > 1 && name.starts_with('0') {
         return Err("contains leading zeros in its directory name");
     }
-    // As C's `stoll`, which upstream reads it by: the number at the start, behind blanks and a sign. Backends look for a version's files
-    // under its number, so a directory `4x` offers version 4 and none of its own files.
+    // As C's `stoll`, which upstream reads it by: the number at the start, behind blanks and a
+    // sign. Backends look for a version's files under its number, so a directory `4x` offers
+    // version 4 and none of its own files.
     let number = name.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
     let number = number.strip_prefix('+').unwrap_or(number);
     let end = number.bytes().position(|byte| !byte.is_ascii_digit());
@@ -176,7 +181,8 @@ fn parse_version(name: &str) -> Result<Option<i64>, &'static str> {
         .ok_or("fails to convert to integral number")
 }
 
-/// Names of the sub-directories of `path`, sorted. A name that is not UTF-8 cannot be asked for by any client and is left out.
+/// Names of the sub-directories of `path`, sorted. A name that is not UTF-8 cannot be asked for by
+/// any client and is left out.
 pub(crate) fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(path)
         .map_err(|cause| format!("failed to open directory {}: {cause}", path.display()))?;
@@ -184,7 +190,8 @@ pub(crate) fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
     for entry in entries {
         let entry = entry
             .map_err(|cause| format!("failed to read directory {}: {cause}", path.display()))?;
-        // Most entries say themselves what they are; only links have to be followed. One that leads nowhere is not a directory.
+        // Most entries say themselves what they are; only links have to be followed. One that leads
+        // nowhere is not a directory.
         let is_directory = match entry.file_type() {
             Ok(kind) if !kind.is_symlink() => kind.is_dir(),
             _ => fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()),
@@ -206,7 +213,8 @@ pub(crate) fn sub_directories(path: &Path) -> Result<Vec<String>, String> {
 const CONFIGS_DIRECTORY: &str = "configs";
 /// Sub-directories of a model that are never versions.
 const SPECIAL_DIRECTORIES: [&str; 3] = ["warmup", "initial_state", CONFIGS_DIRECTORY];
-/// Warnings about one model's odd directories; a directory with thousands of them must not flood the log.
+/// Warnings about one model's odd directories; a directory with thousands of them must not flood
+/// the log.
 const WARNINGS_MAX: usize = 16;
 
 #[cfg(test)]

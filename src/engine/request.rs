@@ -1,8 +1,9 @@
 //! A request from draft to execution.
 //!
-//! [`Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model and makes a [`Request`], which lives in a
-//! `channel::Claim` beside its [`RequestContext`]: many threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue),
-//! but only the one that wins the claim gets the request itself ([`OwnedRequest`]).
+//! [`Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model and
+//! makes a [`Request`], which lives in a `channel::Claim` beside its [`RequestContext`]: many
+//! threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue), but
+//! only the one that wins the claim gets the request itself ([`OwnedRequest`]).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -77,7 +78,8 @@ pub struct Parameter {
     pub value: ParameterValue,
 }
 
-/// What a client asked for, as parsed: nothing is checked against the model yet. Names borrow from the request's bytes.
+/// What a client asked for, as parsed: nothing is checked against the model yet. Names borrow from
+/// the request's bytes.
 #[derive(Debug, Default)]
 pub struct Draft<'a> {
     pub id: &'a str,
@@ -93,7 +95,8 @@ pub struct Draft<'a> {
     pub requested_outputs: SmallVec<[&'a str; 4]>,
     /// The single input is the raw body; its name, type and shape come from the model.
     pub is_raw: bool,
-    /// A place among the model's live requests that the request has already, where models come when they are asked for.
+    /// A place among the model's live requests that the request has already, where models come when
+    /// they are asked for.
     pub lease: Option<Box<InFlightPermit>>,
     /// Who sends it, where tenants' requests are bounded.
     pub tenant: Option<Tenant>,
@@ -101,7 +104,8 @@ pub struct Draft<'a> {
     pub budget: Option<Arc<Budget>>,
     /// Who asks, if within this process; told nothing unless the request is submitted.
     pub observer: Option<Arc<dyn RequestObserver>>,
-    /// Bounds the responses on their way, where the model may send many and a slow reader may read them.
+    /// Bounds the responses on their way, where the model may send many and a slow reader may read
+    /// them.
     pub credits: Option<Arc<Credits>>,
     /// It came on a stream: see [`RequestContext::takes_first`].
     pub takes_first: bool,
@@ -119,9 +123,11 @@ pub struct DraftInput<'a> {
     pub chunks: SmallVec<[ByteView; 1]>,
 }
 
-/// The part of a request that everyone with its handle may read: where the answer goes, and what it concerns. Made by `admit`.
+/// The part of a request that everyone with its handle may read: where the answer goes, and what it
+/// concerns. Made by `admit`.
 pub struct RequestContext {
-    /// The model, and the request's place among its live requests: a handle that is cancelled but still queued counts.
+    /// The model, and the request's place among its live requests: a handle that is cancelled but
+    /// still queued counts.
     pub model: InFlightPermit,
     pub id: Box<str>,
     pub completion: Arc<dyn Completion>,
@@ -129,7 +135,8 @@ pub struct RequestContext {
     pub slot: u64,
     /// What each response but the final one is paid with.
     pub credits: Option<Arc<Credits>>,
-    /// If a one-to-one model sends several responses, the first is the answer and the others are dropped; else they are an error.
+    /// If a one-to-one model sends several responses, the first is the answer and the others are
+    /// dropped; else they are an error.
     pub takes_first: bool,
     /// Where outputs are wanted in registered memory, until the final response has left.
     pub usage: Option<Arc<RequestRegions>>,
@@ -156,9 +163,11 @@ pub struct Request {
     pub timeout_us: u64,
     pub parameters: Vec<Parameter>,
     pub inputs: SmallVec<[Input; 4]>,
-    /// Indices into the model's configured outputs, ordered by name as upstream orders them; empty means all of them.
+    /// Indices into the model's configured outputs, ordered by name as upstream orders them; empty
+    /// means all of them.
     pub requested_outputs: SmallVec<[u16; 4]>,
-    /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it counts as 1).
+    /// Leading dimension of the inputs on a batching model, 0 on a model without batching (it
+    /// counts as 1).
     pub batch_size: u32,
     pub timestamps: Timestamps,
     /// Those of its sequence, if its model has implicit states and its scheduler attached them.

@@ -1,7 +1,8 @@
-//! The life of a request in the log: its states at verbose level 1, in upstream's words (`core/src/infer_request.cc`, SetState).
+//! The life of a request in the log: its states at verbose level 1, in upstream's words
+//! (`core/src/infer_request.cc`, SetState).
 //!
-//! Each change costs one load while that level is off. Called where the request changes its state, from any thread. Null requests are
-//! left out.
+//! Each change costs one load while that level is off. Called where the request changes its state,
+//! from any thread. Null requests are left out.
 
 use std::fmt;
 

@@ -29,7 +29,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// Bytes of its outputs that are left to be sent: those in shared memory are where they are wanted.
+    /// Bytes of its outputs that are left to be sent: those in shared memory are where they are
+    /// wanted.
     pub fn byte_size(&self) -> u64 {
         self.outputs
             .iter()
@@ -49,10 +50,12 @@ pub struct Delivery {
     pub is_final: bool,
 }
 
-/// Where responses go: a shard's mailbox, or an embedder's callback. Implemented outside the engine.
+/// Where responses go: a shard's mailbox, or an embedder's callback. Implemented outside the
+/// engine.
 pub trait Completion: Send + Sync {
-    /// Takes one delivery. Called from any thread; must not block, and must have room for the final delivery of every request that it
-    /// submitted. The receiver need not notice before [`Completion::wake`].
+    /// Takes one delivery. Called from any thread; must not block, and must have room for the final
+    /// delivery of every request that it submitted. The receiver need not notice before
+    /// [`Completion::wake`].
     fn deliver(&self, delivery: Delivery);
 
     /// Makes the receiver look. Called once after one or more deliveries.

@@ -1,7 +1,9 @@
-//! Other instances for a version that serves: those that are wanted come, those that are not leave, the others notice nothing.
+//! Other instances for a version that serves: those that are wanted come, those that are not leave,
+//! the others notice nothing.
 //!
-//! In two steps, so that several versions change together or not at all: [`Cores::revise`] makes the new instances, and
-//! [`InstanceChange::commit`] lets them serve and the others go. The queue stays, and with it what is in it.
+//! In two steps, so that several versions change together or not at all: [`Cores::revise`] makes
+//! the new instances, and [`InstanceChange::commit`] lets them serve and the others go. The queue
+//! stays, and with it what is in it.
 
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::ThreadId;
@@ -23,9 +25,10 @@ pub(crate) struct InstanceChange {
 }
 
 impl Cores {
-    /// Makes the instances that `instance_plan` wants and this has not. One that differs from a wanted one in its name alone is that one, as
-    /// upstream. None if it cannot be done without a reload: an instance shares its thread, too many have come and gone since the load, or
-    /// none would be left to execute. Blocks as long as the backend does.
+    /// Makes the instances that `instance_plan` wants and this has not. One that differs from a
+    /// wanted one in its name alone is that one, as upstream. None if it cannot be done without a
+    /// reload: an instance shares its thread, too many have come and gone since the load, or none
+    /// would be left to execute. Blocks as long as the backend does.
     ///
     /// # Errors
     /// As for a load; then nothing has changed.
@@ -93,8 +96,9 @@ fn signature(spec: &InstanceSpec) -> InstanceSpec {
 }
 
 impl InstanceChange {
-    /// Puts the change into effect. Does not wait for the instances that leave: they finish what they execute. The receiver is
-    /// disconnected when they are finalised; none if there is nothing to wait for, as sequences may live for an hour.
+    /// Puts the change into effect. Does not wait for the instances that leave: they finish what
+    /// they execute. The receiver is disconnected when they are finalised; none if there is nothing
+    /// to wait for, as sequences may live for an hour.
     pub(crate) fn commit(mut self) -> Option<mpsc::Receiver<()>> {
         let added = std::mem::take(&mut self.added);
         let mut workers = self.cores.workers();
@@ -164,7 +168,8 @@ impl InstanceChange {
     }
 }
 
-/// Lets cores go, those with sequences when these have ended or `patience` is over, and waits until they have.
+/// Lets cores go, those with sequences when these have ended or `patience` is over, and waits until
+/// they have.
 fn let_go(queue: &Arc<ModelQueue>, leaving: Vec<Core>, version: &ModelVersion, patience: Duration) {
     let indices = leaving.iter().filter_map(|core| core.index);
     match version.config.scheduling {

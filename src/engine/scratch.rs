@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, log};
 
-/// A new directory that no other user may look into (weights can be secret). Removed, with all in it, when the value is dropped.
+/// A new directory that no other user may look into (weights can be secret). Removed, with all in
+/// it, when the value is dropped.
 #[derive(Debug)]
 pub struct ScratchDirectory {
     path: PathBuf,

@@ -1,7 +1,7 @@
 //! The server object: options in, a registry of loaded models out, and an orderly end.
 //!
-//! Made once by the executable or by an embedder. [`Server::start`] and [`Server::stop`] block for as long as models load and unload;
-//! everything else answers from memory.
+//! Made once by the executable or by an embedder. [`Server::start`] and [`Server::stop`] block for
+//! as long as models load and unload; everything else answers from memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,7 +68,8 @@ pub struct EngineOptions {
     pub lowers_core_priority: bool,
     /// Where instances run, by their policy.
     pub host_policies: HostPolicies,
-    /// Instances execute only with the resources that their groups name (`--rate-limit=execution_count`).
+    /// Instances execute only with the resources that their groups name
+    /// (`--rate-limit=execution_count`).
     pub limits_rate: bool,
     /// Executions at a time over all models, which share them by weight; excludes `limits_rate`.
     pub executions_max: Option<u64>,
@@ -77,7 +78,8 @@ pub struct EngineOptions {
     pub model_load_thread_count: usize,
     /// Further attempts after a version failed to load.
     pub model_load_retry_count: u32,
-    /// A configuration that comes with a load lasts until the next load without one, not until the model's files change.
+    /// A configuration that comes with a load lasts until the next load without one, not until the
+    /// model's files change.
     pub loads_config_once: bool,
     /// How long one attempt to load a version may take; none: as long as its backend likes.
     pub model_load_timeout: Option<Duration>,
@@ -191,7 +193,8 @@ pub struct Server {
     admission: Option<Arc<AdmissionLimits>>,
     demand: Option<Arc<OnDemand>>,
     phase: AtomicU8,
-    /// The start failed before any model was looked at (`--exit-on-error=false`): only what concerns no model is answered.
+    /// The start failed before any model was looked at (`--exit-on-error=false`): only what
+    /// concerns no model is answered.
     is_unfit: AtomicBool,
     cpu_meter: CpuMeter,
 }
@@ -200,8 +203,8 @@ impl Server {
     /// Loads all models of the repositories and returns when each is ready or has failed. Blocks.
     ///
     /// # Errors
-    /// INVALID_ARG without a repository; with `exit_on_error`, INTERNAL `failed to load all models` if one failed: everything is
-    /// unloaded again then.
+    /// INVALID_ARG without a repository; with `exit_on_error`, INTERNAL `failed to load all models`
+    /// if one failed: everything is unloaded again then.
     pub fn start(options: EngineOptions, host: Arc<dyn BackendHost>) -> Result<Arc<Server>, Error> {
         if options.model_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
@@ -342,7 +345,8 @@ impl Server {
     }
 
     /// # Errors
-    /// UNAVAILABLE in upstream's words if no model is served: the server stops, or its start failed.
+    /// UNAVAILABLE in upstream's words if no model is served: the server stops, or its start
+    /// failed.
     pub fn check_serving(&self) -> Result<(), Error> {
         if self.is_stopping() || self.is_unfit() {
             return Err(Error::unavailable(NOT_READY));
@@ -354,8 +358,8 @@ impl Server {
         self.is_unfit.load(Ordering::Acquire)
     }
 
-    /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or unloaded on purpose), and the backends of
-    /// the ready ones to agree. Does not block.
+    /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or
+    /// unloaded on purpose), and the backends of the ready ones to agree. Does not block.
     pub fn readiness(&self) -> ReadinessAnswer {
         if self.phase() != Phase::Serving || self.is_unfit() {
             return ReadinessAnswer::Known(false);
@@ -396,19 +400,22 @@ impl Server {
         self.phase() >= Phase::Stopping
     }
 
-    /// Whether the end has begun, though requests are still served: [`Server::begin_drain`] was called, or [`Server::stop`].
+    /// Whether the end has begun, though requests are still served: [`Server::begin_drain`] was
+    /// called, or [`Server::stop`].
     pub fn is_draining(&self) -> bool {
         self.phase() >= Phase::Draining
     }
 
-    /// Turns readiness off at once, so that balancers stop sending, and ends downloads of models; everything else goes on.
+    /// Turns readiness off at once, so that balancers stop sending, and ends downloads of models;
+    /// everything else goes on.
     pub fn begin_drain(&self) {
         self.lifecycle.begin_end();
         self.phase
             .fetch_max(Phase::Draining as u8, Ordering::AcqRel);
     }
 
-    /// Waits for requests in flight, unloads all models, and finalises the backends; blocks up to `exit_timeout`. A second call returns at once.
+    /// Waits for requests in flight, unloads all models, and finalises the backends; blocks up to
+    /// `exit_timeout`. A second call returns at once.
     ///
     /// # Errors
     /// INTERNAL if the time did not suffice; what still runs then must end with the process.
@@ -437,7 +444,8 @@ impl Server {
         )
     }
 
-    /// Logs which models have requests in flight, in upstream's words; `seconds` are left until the exit waits no longer.
+    /// Logs which models have requests in flight, in upstream's words; `seconds` are left until the
+    /// exit waits no longer.
     pub fn log_in_flight(&self, seconds: u64) {
         self.lifecycle.log_in_flight(seconds);
     }
@@ -551,7 +559,8 @@ fn finalize_within(
     }
 }
 
-/// Backends get this long to finalise even if models used the whole budget up: they may have state to write.
+/// Backends get this long to finalise even if models used the whole budget up: they may have state
+/// to write.
 const FINALIZE_BUDGET_MIN: Duration = Duration::from_millis(500);
 
 /// The version of Triton whose interfaces this server provides: clients compare it.

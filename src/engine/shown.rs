@@ -14,7 +14,8 @@ impl BatchPolicy<RequestHandle> for BatchStrategyAdapter {
         self.0.begin();
     }
 
-    /// The strategy reads the request as if it executed it, so that nobody answers and frees it meanwhile.
+    /// The strategy reads the request as if it executed it, so that nobody answers and frees it
+    /// meanwhile.
     fn includes(&mut self, handle: &RequestHandle) -> BatchDecision<OwnedRequest> {
         let Some(live) = conch_sync::Claim::claim(handle, ClaimReason::Execute, None) else {
             return BatchDecision::Gone;

@@ -1,8 +1,9 @@
 //! The implicit states of one sequence: what its requests hand on to each other.
 //!
-//! Whoever schedules a sequence keeps a [`SequenceStates`] for it and attaches it to each of its requests ([`Request::attach_states`]), one at a time: the
-//! request then has the states' values as inputs, and its backend may make their next values. A value that is not finished
-//! with [`SequenceStates::update`] has no effect.
+//! Whoever schedules a sequence keeps a [`SequenceStates`] for it and attaches it to each of its
+//! requests ([`Request::attach_states`]), one at a time: the request then has the states' values as
+//! inputs, and its backend may make their next values. A value that is not finished with
+//! [`SequenceStates::update`] has no effect.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -59,10 +60,12 @@ impl InitialStates {
         .map(Some)
     }
 
-    /// `read` reads a file of the model's directory, by its path in there. The values count against `budget` as long as they live.
+    /// `read` reads a file of the model's directory, by its path in there. The values count against
+    /// `budget` as long as they live.
     ///
     /// # Errors
-    /// In upstream's words, if a file cannot be read or is too short; UNAVAILABLE if the memory limit does not allow a value.
+    /// In upstream's words, if a file cannot be read or is too short; UNAVAILABLE if the memory
+    /// limit does not allow a value.
     pub fn new(
         specs: Vec<StateSpec>,
         budget: &Arc<Budget>,
@@ -177,8 +180,8 @@ impl SequenceStates {
             })
     }
 
-    /// Begins the next value of the state with this output name; one begun before takes type and shape, and keeps its buffer. Returns the state's
-    /// number.
+    /// Begins the next value of the state with this output name; one begun before takes type and
+    /// shape, and keeps its buffer. Returns the state's number.
     ///
     /// # Errors
     /// INVALID_ARG if there is none, or the type is none.
@@ -205,8 +208,9 @@ impl SequenceStates {
         Ok(number)
     }
 
-    /// Where the next value is to be written: the buffer of an earlier call if it has this size, else another one, whose contents mean nothing.
-    /// Under `use_same_buffer_for_input_output`, a first buffer of the current value's size begins with that value.
+    /// Where the next value is to be written: the buffer of an earlier call if it has this size,
+    /// else another one, whose contents mean nothing. Under `use_same_buffer_for_input_output`, a
+    /// first buffer of the current value's size begins with that value.
     ///
     /// # Errors
     /// INVALID_ARG if no next value was begun, UNAVAILABLE for a size beyond the address space.
@@ -276,8 +280,9 @@ impl SequenceStates {
 }
 
 impl Request {
-    /// Gives the request its sequence's states: their values as inputs, in place of its own of these names, and the right to make their next
-    /// ones. The request is the only one that has them; values in the making of an earlier one are gone.
+    /// Gives the request its sequence's states: their values as inputs, in place of its own of
+    /// these names, and the right to make their next ones. The request is the only one that has
+    /// them; values in the making of an earlier one are gone.
     pub fn attach_states(&mut self, states: &Arc<Mutex<SequenceStates>>) {
         let mut held = states
             .lock()

@@ -1,7 +1,8 @@
-//! Requests that nobody sent: those that warm an instance up, and null requests for the empty places of a batch.
+//! Requests that nobody sent: those that warm an instance up, and null requests for the empty
+//! places of a batch.
 //!
-//! They pass no admission, no queue and no cache, and hold no place among the model's live requests: whoever makes one knows when it
-//! is over.
+//! They pass no admission, no queue and no cache, and hold no place among the model's live
+//! requests: whoever makes one knows when it is over.
 
 use std::sync::{Arc, OnceLock};
 
@@ -80,9 +81,10 @@ impl NullRequest {
     }
 }
 
-/// A request that fills a place of a batch beside `template`: its inputs have the same names, types and shapes, and are zeros; BYTES
-/// elements are empty. Shape tensors, which a batch must have in common, keep their content. Inputs that only the scheduler adds are
-/// the caller's to append. Nobody sees its answer.
+/// A request that fills a place of a batch beside `template`: its inputs have the same names, types
+/// and shapes, and are zeros; BYTES elements are empty. Shape tensors, which a batch must have in
+/// common, keep their content. Inputs that only the scheduler adds are the caller's to append.
+/// Nobody sees its answer.
 pub(crate) fn null(model: &Arc<ModelVersion>, template: &Request) -> OwnedRequest {
     let blank = |input: &Input| {
         let spec = model.config.input(&input.name);

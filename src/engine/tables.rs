@@ -3,7 +3,8 @@
 use crate::server::{EngineOptions, ServerMetadata};
 use crate::{ControlMode, log};
 
-/// Logs agents (name, path), backends (name, path, configuration) and models (name, version, status).
+/// Logs agents (name, path), backends (name, path, configuration) and models (name, version,
+/// status).
 pub(crate) fn log_summary(
     agents: &[(String, String)],
     backends: &[(String, String, String)],
@@ -119,7 +120,8 @@ impl TextTable {
         }
     }
 
-    /// Adds a row; cells may have several lines. Control characters are shown escaped, so that a hostile name cannot draw its own rows.
+    /// Adds a row; cells may have several lines. Control characters are shown escaped, so that a
+    /// hostile name cannot draw its own rows.
     pub fn push(&mut self, cells: &[&str]) {
         self.rows
             .push(cells.iter().map(|cell| clean(cell)).collect());

@@ -1,7 +1,8 @@
-//! One thread that calls back at deadlines which nobody else watches: of schedulers while every core of their model executes, and of
-//! requests that have no shard.
+//! One thread that calls back at deadlines which nobody else watches: of schedulers while every
+//! core of their model executes, and of requests that have no shard.
 //!
-//! The thread starts with the first deadline and sleeps until the earliest. Callbacks must be short and must not block.
+//! The thread starts with the first deadline and sleeps until the earliest. Callbacks must be short
+//! and must not block.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,7 +42,8 @@ pub struct TimerId {
 }
 
 impl TimerThread {
-    /// Has `callback` called with the time when `deadline_ns` (monotonic) has come. Takes a lock that is held for moments only.
+    /// Has `callback` called with the time when `deadline_ns` (monotonic) has come. Takes a lock
+    /// that is held for moments only.
     pub fn call_at(
         &self,
         deadline_ns: u64,

@@ -1,6 +1,7 @@
 //! Which CPUs there are and who gets which.
 //!
-//! Shards are pinned one to a CPU; cores get a SET, because a backend's thread pools and child processes inherit it.
+//! Shards are pinned one to a CPU; cores get a SET, because a backend's thread pools and child
+//! processes inherit it.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ const SHARDS_MAX: usize = 8;
 pub struct Topology {
     /// The affinity mask, ascending, never empty.
     pub cpus: Vec<usize>,
-    /// How many CPUs' worth of time there is: the mask's, or less by the cgroup's quota. At least 1.
+    /// How many CPUs' worth of time there is: the mask's, or less by the cgroup's quota. At least
+    /// 1.
     pub cpu_count: usize,
 }
 
@@ -31,7 +33,8 @@ impl Topology {
 
     fn new(cpus: Vec<usize>, quota_cpus: Option<f64>) -> Topology {
         let granted = match quota_cpus {
-            // A quota of 1.5 CPUs keeps two threads busy most of the time. Above the mask it does not bind.
+            // A quota of 1.5 CPUs keeps two threads busy most of the time. Above the mask it does
+            // not bind.
             Some(quota) if quota.ceil() < cpus.len() as f64 => (1..cpus.len())
                 .find(|count| *count as f64 >= quota)
                 .unwrap_or(cpus.len()),
@@ -66,8 +69,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Cores get the CPUs that `shard_cpus` leave, if those are at least two, else all. `lowers_priority` allows cores that share CPUs with shards to
-    /// give way.
+    /// Cores get the CPUs that `shard_cpus` leave, if those are at least two, else all.
+    /// `lowers_priority` allows cores that share CPUs with shards to give way.
     pub fn new(
         topology: &Topology,
         shard_cpus: &[usize],
@@ -104,7 +107,8 @@ impl Placement {
         }
     }
 
-    /// Applies this to the calling thread. What the system refuses (a container may) is left as it is.
+    /// Applies this to the calling thread. What the system refuses (a container may) is left as it
+    /// is.
     pub(crate) fn apply(&self) {
         if let Err(error) = affinity::confine_current_thread(&self.cpus) {
             crate::log::warning!("cannot confine a core to CPUs {:?}: {error}", self.cpus);
@@ -127,11 +131,13 @@ impl Placement {
 /// What the timer interrupt itself costs; asking for less gains nothing.
 const TIMER_SLACK_NS: u64 = 1_000;
 
-/// Shorter than any that the system gives by itself (0.7 ms and more), so that a core that wakes up takes the CPU from whatever is not in a hurry:
-/// loads, other processes. Longer than a shard's, which takes it from a core.
+/// Shorter than any that the system gives by itself (0.7 ms and more), so that a core that wakes up
+/// takes the CPU from whatever is not in a hurry: loads, other processes. Longer than a shard's,
+/// which takes it from a core.
 const TURN_NS: u64 = 500_000;
 
-/// A computing core at +5 gets about a third of a shard's share when both want one CPU (weights 335 and 1024).
+/// A computing core at +5 gets about a third of a shard's share when both want one CPU (weights 335
+/// and 1024).
 const NICE: i32 = 5;
 
 #[cfg(test)]

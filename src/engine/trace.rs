@@ -1,8 +1,9 @@
 //! What is reported of a traced request while it is served: times of its stations, and its tensors.
 //!
-//! A [`Trace`] is made by whoever asks (an embedder, a backend, a frontend) with a [`TraceSink`] that takes the reports. It travels
-//! with the request; reports come from the thread that reaches the station, several at once if the backend answers from several. A
-//! request without a trace pays for one `Option`.
+//! A [`Trace`] is made by whoever asks (an embedder, a backend, a frontend) with a [`TraceSink`]
+//! that takes the reports. It travels with the request; reports come from the thread that reaches
+//! the station, several at once if the backend answers from several. A request without a trace pays
+//! for one `Option`.
 
 use std::any::Any;
 use std::fmt;
@@ -58,7 +59,8 @@ pub trait TraceSink: Any + Send + Sync {
     /// Whether [`TraceSink::showed`] wants to be called at all.
     fn wants_tensors(&self) -> bool;
 
-    /// A trace of what is done on behalf of this one's request: of a step's request to `model`. None: that is not traced.
+    /// A trace of what is done on behalf of this one's request: of a step's request to `model`.
+    /// None: that is not traced.
     fn spawn(&self, _model: &Arc<ModelVersion>, _request_id: &str) -> Option<Trace> {
         None
     }
@@ -67,7 +69,8 @@ pub trait TraceSink: Any + Send + Sync {
     fn showed(&self, activity: TraceActivity, tensor: &TracedTensor<'_>);
 }
 
-/// The trace of one request. Dropping the last reference drops the sink, which is how its maker learns of the end.
+/// The trace of one request. Dropping the last reference drops the sink, which is how its maker
+/// learns of the end.
 #[derive(Clone)]
 pub struct Trace {
     sink: Arc<dyn TraceSink>,

@@ -1,7 +1,9 @@
-//! Warming instances up: each executes its model's samples on its own thread before the version is ready.
+//! Warming instances up: each executes its model's samples on its own thread before the version is
+//! ready.
 //!
-//! The bytes are made or read once per version, on the loading thread, and shared by its instances. A sample's requests go straight to
-//! the instance as one batch; what the backend reports of them is counted, as upstream.
+//! The bytes are made or read once per version, on the loading thread, and shared by its instances.
+//! A sample's requests go straight to the instance as one batch; what the backend reports of them
+//! is counted, as upstream.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,7 +35,8 @@ struct WarmUpSample {
 }
 
 impl WarmUp {
-    /// The samples of `model`, whose files lie in `directory`. Blocks. Their bytes count against `budget` as long as this lives.
+    /// The samples of `model`, whose files lie in `directory`. Blocks. Their bytes count against
+    /// `budget` as long as this lives.
     ///
     /// # Errors
     /// In upstream's words: what does not agree with the model's configuration, or cannot be read.
@@ -56,11 +59,12 @@ impl WarmUp {
         })
     }
 
-    /// Has every sample executed, in order, by `execute`, which empties the batch. Called on the instance's thread; blocks until the
-    /// backend has given back all requests and answered them.
+    /// Has every sample executed, in order, by `execute`, which empties the batch. Called on the
+    /// instance's thread; blocks until the backend has given back all requests and answered them.
     ///
     /// # Errors
-    /// INVALID_ARG with what the backend answered, in upstream's words; no further sample is executed then.
+    /// INVALID_ARG with what the backend answered, in upstream's words; no further sample is
+    /// executed then.
     pub(crate) fn run(
         &self,
         model: &Arc<ModelVersion>,
@@ -113,7 +117,8 @@ struct SampleSource<'s> {
     budget: &'s Arc<Budget>,
 }
 
-/// A sample's inputs, checked as upstream checks them: those that the model has as those of any request, others not at all.
+/// A sample's inputs, checked as upstream checks them: those that the model has as those of any
+/// request, others not at all.
 fn sample(
     model: &Arc<ModelVersion>,
     spec: &WarmUpSpec,
@@ -126,13 +131,15 @@ fn sample(
         let data = source.read(input)?;
         let known = config.input(&input.name);
         let mut shape = Shape::new();
-        // Upstream also gives one to shape tensors, which then do not agree with their own configuration.
+        // Upstream also gives one to shape tensors, which then do not agree with their own
+        // configuration.
         if config.is_batching() && !known.is_some_and(|(_, known)| known.is_shape_tensor) {
             shape.push(1);
         }
         shape.extend_from_slice(&input.dims);
         if known.is_none() {
-            // One that the scheduler would add: controls and states of sequences. It is not checked.
+            // One that the scheduler would add: controls and states of sequences. It is not
+            // checked.
             others.push(Input {
                 name: input.name.as_str().into(),
                 data_type: input.data_type,
@@ -242,7 +249,8 @@ struct SampleOutcome {
 }
 
 impl SampleObserver {
-    /// Waits until `count` requests are answered and released; returns the errors among the answers.
+    /// Waits until `count` requests are answered and released; returns the errors among the
+    /// answers.
     fn wait(&self, count: u32) -> Vec<Error> {
         let seen = self.changed.wait_while(self.seen(), |seen| {
             seen.final_count < count || seen.released_count < count

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use conch_abi as abi;
 use conch_engine::{Code, Error};
 
-/// Runs the body of an exported function: its error becomes a `TRITONSERVER_Error` that the caller owns, and so does its panic.
+/// Runs the body of an exported function: its error becomes a `TRITONSERVER_Error` that the caller
+/// owns, and so does its panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Error>) -> *mut abi::TRITONSERVER_Error {
-    // A panic leaves objects of one request or one plug-in half-changed, which their owner learns from the error.
+    // A panic leaves objects of one request or one plug-in half-changed, which their owner learns
+    // from the error.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ptr::null_mut(),
         Ok(Err(error)) => ErrorHandle::give(error),
@@ -36,7 +38,8 @@ pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// Ties an opaque C type to the Rust type behind its pointers.
 ///
 /// # Safety
-/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`; with a `TAG`, that begins with a [`HandleTag`].
+/// Every non-null `*mut Self` that this crate hands out points to a `Self::Target`; with a `TAG`,
+/// that begins with a [`HandleTag`].
 pub(crate) unsafe trait Handle {
     type Target;
     /// What an error calls it.
@@ -45,12 +48,13 @@ pub(crate) unsafe trait Handle {
     const TAG: Option<u64>;
 }
 
-/// Declares handle types: C type, Rust type, name in errors. `tagged` ones have a [`HandleTag`] as their first field, called `tag`, and are
-/// `repr(C)`: then a handle of another kind, and mostly one that is gone, is an error instead of havoc.
+/// Declares handle types: C type, Rust type, name in errors. `tagged` ones have a [`HandleTag`] as
+/// their first field, called `tag`, and are `repr(C)`: then a handle of another kind, and mostly
+/// one that is gone, is an error instead of havoc.
 macro_rules! handles {
     ($($c_type:ident => $target:ty, $name:literal $(, $tagged:ident)?;)*) => {$(
-        // SAFETY: the only pointers of this C type come from `into_handle` or `as_handle` on the target type. The constants below
-        // do not compile unless a tagged type begins with its tag.
+        // SAFETY: the only pointers of this C type come from `into_handle` or `as_handle` on the
+        // target type. The constants below do not compile unless a tagged type begins with its tag.
         unsafe impl $crate::boundary::Handle for conch_abi::$c_type {
             type Target = $target;
             const NAME: &'static str = $name;
@@ -129,8 +133,8 @@ unsafe fn object<H: Handle>(handle: *const H) -> Result<NonNull<H::Target>, Erro
         NonNull::new(handle.cast_mut().cast::<H::Target>()).ok_or_else(|| null(H::NAME))?;
     if let Some(tag) = H::TAG {
         let first = object.cast::<u64>();
-        // SAFETY: aligned, and readable by this function's contract. Volatile, so that it is read even where the compiler can tell
-        // that a live object has its tag.
+        // SAFETY: aligned, and readable by this function's contract. Volatile, so that it is read
+        // even where the compiler can tell that a live object has its tag.
         if !first.is_aligned() || unsafe { first.read_volatile() } != tag {
             return Err(Error::invalid(format!(
                 "{} is not a live handle of its kind",
@@ -148,18 +152,21 @@ fn null(name: &str) -> Error {
 /// The object behind `handle`.
 ///
 /// # Safety
-/// `handle` is null or came from this crate, is live during `'a`, and nobody holds a mutable reference to its object.
+/// `handle` is null or came from this crate, is live during `'a`, and nobody holds a mutable
+/// reference to its object.
 pub(crate) unsafe fn borrow<'a, H: Handle>(handle: *const H) -> Result<&'a H::Target, Error> {
     // SAFETY: by this function's contract.
     let object = unsafe { object(handle) }?;
-    // SAFETY: non-null by the check above; live and not mutably borrowed by this function's contract.
+    // SAFETY: non-null by the check above; live and not mutably borrowed by this function's
+    // contract.
     Ok(unsafe { object.as_ref() })
 }
 
 /// The object behind `handle`, to change it.
 ///
 /// # Safety
-/// `handle` is null or came from this crate, is live during `'a`, and this is the only reference to its object.
+/// `handle` is null or came from this crate, is live during `'a`, and this is the only reference to
+/// its object.
 pub(crate) unsafe fn borrow_mut<'a, H: Handle>(handle: *mut H) -> Result<&'a mut H::Target, Error> {
     // SAFETY: by this function's contract.
     let mut object = unsafe { object(handle.cast_const()) }?;
@@ -188,11 +195,12 @@ pub(crate) unsafe fn give<H: Handle>(
     Ok(())
 }
 
-/// Lets go of a count of references that the foreign side holds. The handle itself is given back, not a reference to its object: only it
-/// may reach the counts beside the object.
+/// Lets go of a count of references that the foreign side holds. The handle itself is given back,
+/// not a reference to its object: only it may reach the counts beside the object.
 ///
 /// # Safety
-/// `handle` came from `Arc::into_raw` and its count is the caller's, who does not use the handle again.
+/// `handle` came from `Arc::into_raw` and its count is the caller's, who does not use the handle
+/// again.
 pub(crate) unsafe fn release<H: Handle>(handle: *mut H) {
     // SAFETY: by this function's contract.
     drop(unsafe { Arc::from_raw(handle.cast::<H::Target>().cast_const()) });
@@ -214,7 +222,8 @@ pub(crate) unsafe fn take<H: Handle>(handle: *mut H) -> Result<Box<H::Target>, E
     Ok(unsafe { Box::from_raw(object.as_ptr()) })
 }
 
-/// Deletes an object that the foreign side owns. Deleting null is allowed, as in C++, and plug-ins do it.
+/// Deletes an object that the foreign side owns. Deleting null is allowed, as in C++, and plug-ins
+/// do it.
 ///
 /// # Errors
 /// INVALID_ARG if the handle is not one of its kind.
@@ -237,7 +246,8 @@ pub(crate) unsafe fn write<T>(target: *mut T, value: T) -> Result<(), Error> {
     if target.is_null() {
         return Err(Error::invalid("output argument was nullptr"));
     }
-    // SAFETY: non-null by the check above, writable by this function's contract. The previous value is plain data.
+    // SAFETY: non-null by the check above, writable by this function's contract. The previous value
+    // is plain data.
     unsafe { target.write(value) };
     Ok(())
 }
@@ -268,7 +278,8 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
         .map_err(|_| Error::invalid(format!("{name} is not valid UTF-8")))
 }
 
-/// A C string as text for messages: null is empty, and foreign encodings are replaced instead of refused.
+/// A C string as text for messages: null is empty, and foreign encodings are replaced instead of
+/// refused.
 ///
 /// # Safety
 /// `text` is null or NUL-terminated.
@@ -409,7 +420,8 @@ mod tests {
     fn a_handle_of_another_kind_is_refused() {
         let error = ErrorHandle::give(Error::not_found("no such thing"));
         let refused = "message is not a live handle of its kind";
-        // SAFETY: the error is live until it is taken, and its memory is readable at every address asked for.
+        // SAFETY: the error is live until it is taken, and its memory is readable at every address
+        // asked for.
         unsafe {
             let wrong: *mut abi::TRITONSERVER_Message = error.cast();
             assert_eq!(borrow(wrong).err().unwrap().message, refused);

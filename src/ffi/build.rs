@@ -1,5 +1,5 @@
-//! Builds the C++ trampoline, generates the table of exports, and gives this crate's tests the executable's linkage, as they load
-//! plug-ins in-process.
+//! Builds the C++ trampoline, generates the table of exports, and gives this crate's tests the
+//! executable's linkage, as they load plug-ins in-process.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Calls into plug-ins, through the C++ trampoline of `guard.cc`: an exception becomes an error instead of ending the process.
+//! Calls into plug-ins, through the C++ trampoline of `guard.cc`: an exception becomes an error
+//! instead of ending the process.
 
 use std::ffi::{c_char, c_void};
 
@@ -90,7 +91,8 @@ pub(crate) unsafe fn call1<A>(
     function: unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error,
     first: *mut A,
 ) -> Result<(), Error> {
-    // SAFETY: the types differ only in what the pointer points to, which the calling convention does not see.
+    // SAFETY: the types differ only in what the pointer points to, which the calling convention
+    // does not see.
     let function = unsafe {
         std::mem::transmute::<unsafe extern "C" fn(*mut A) -> *mut abi::TRITONSERVER_Error, Function1>(
             function,
@@ -130,7 +132,8 @@ pub(crate) unsafe fn call2<A, B>(
 /// Calls CacheInitialize.
 ///
 /// # Safety
-/// `function` is an entry point of a loaded plug-in, `cache` is writable, and `configuration` ends with NUL.
+/// `function` is an entry point of a loaded plug-in, `cache` is writable, and `configuration` ends
+/// with NUL.
 pub(crate) unsafe fn cache_initialize(
     function: abi::TRITONCACHE_CacheInitializeFn,
     cache: *mut *mut abi::TRITONCACHE_Cache,
@@ -153,7 +156,8 @@ pub(crate) unsafe fn cache_initialize(
 /// Calls CacheLookup or CacheInsert, which are of one type.
 ///
 /// # Safety
-/// `function` belongs to the plug-in of `cache`, `key` ends with NUL, and the others are live during the call.
+/// `function` belongs to the plug-in of `cache`, `key` ends with NUL, and the others are live
+/// during the call.
 pub(crate) unsafe fn cache_call(
     function: abi::TRITONCACHE_CacheLookupFn,
     cache: *mut abi::TRITONCACHE_Cache,
@@ -180,7 +184,8 @@ pub(crate) unsafe fn cache_call(
 /// Calls ModelInstanceExecute.
 ///
 /// # Safety
-/// `function` belongs to the plug-in of `instance`, no other thread executes that instance, and `requests` are `count` live handles.
+/// `function` belongs to the plug-in of `instance`, no other thread executes that instance, and
+/// `requests` are `count` live handles.
 pub(crate) unsafe fn execute(
     function: abi::TRITONBACKEND_ModelInstanceExecuteFn,
     instance: *mut abi::TRITONBACKEND_ModelInstance,
@@ -206,7 +211,8 @@ pub(crate) unsafe fn execute(
 /// Calls ModelBatchIncludeRequest.
 ///
 /// # Safety
-/// `function` belongs to the batching library that made `batch`, `request` is live during the call, and `joins` is writable.
+/// `function` belongs to the batching library that made `batch`, `request` is live during the call,
+/// and `joins` is writable.
 pub(crate) unsafe fn include(
     function: abi::TRITONBACKEND_ModelBatchIncludeRequestFn,
     request: *mut abi::TRITONBACKEND_Request,

@@ -113,8 +113,8 @@ impl BufferPlace {
     }
 }
 
-/// A [`BufferPlace`] behind a handle. Handles of attributes that the server lends out can be written through like those that the other side
-/// made, so every part is atomic.
+/// A [`BufferPlace`] behind a handle. Handles of attributes that the server lends out can be
+/// written through like those that the other side made, so every part is atomic.
 #[repr(C)]
 pub(crate) struct BufferAttributes {
     tag: HandleTag<abi::TRITONSERVER_BufferAttributes>,

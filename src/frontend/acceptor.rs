@@ -1,9 +1,10 @@
 //! The threads that accept connections and deal them to the shards.
 //!
-//! One blocking thread per listening socket. A socket goes to the shard with the fewest connections and stays there, where the
-//! connections of a shard that is kept from its CPU count for more (`ShardHandle::weight`): the kernel's own
-//! spreading is by hash, which puts a handful of long-lived clients onto one shard. Beyond the connections' limit a new one is closed
-//! at once; when the process has no descriptor left, accepting pauses instead of spinning.
+//! One blocking thread per listening socket. A socket goes to the shard with the fewest connections
+//! and stays there, where the connections of a shard that is kept from its CPU count for more
+//! (`ShardHandle::weight`): the kernel's own spreading is by hash, which puts a handful of
+//! long-lived clients onto one shard. Beyond the connections' limit a new one is closed at once;
+//! when the process has no descriptor left, accepting pauses instead of spinning.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The one door in front of every listener: who may use what.
 //!
-//! A listener names the route (or method) that a request asks for, and the route its [`Access`]; [`Restrictions::pass`] then makes a
-//! [`GrantedRoute`] route of it or says why not. Nothing is answered but from a granted route, and nothing else makes one, so neither can a
-//! route be added without saying what it belongs to, nor a listener without asking here.
+//! A listener names the route (or method) that a request asks for, and the route its [`Access`];
+//! [`Restrictions::pass`] then makes a [`GrantedRoute`] route of it or says why not. Nothing is
+//! answered but from a granted route, and nothing else makes one, so neither can a route be added
+//! without saying what it belongs to, nor a listener without asking here.
 
 use std::fmt;
 use std::hint::black_box;
@@ -65,7 +66,8 @@ impl Category {
 /// What a route says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing that could be restricted: what is not there, and metrics, which upstream has no category for.
+    /// Nothing that could be restricted: what is not there, and metrics, which upstream has no
+    /// category for.
     Open,
     Of(Category),
 }
@@ -145,7 +147,8 @@ pub struct Restrictions {
 }
 
 impl Restrictions {
-    /// Requires `header: value` of requests of `category`. False if something is required of them already.
+    /// Requires `header: value` of requests of `category`. False if something is required of them
+    /// already.
     pub fn insert(&mut self, category: Category, header: &str, value: &str) -> bool {
         let Some(place) = self.by_category.get_mut(category.index()) else {
             return false;
@@ -165,7 +168,8 @@ impl Restrictions {
         self.by_category.get(category.index())?.as_ref()
     }
 
-    /// Lets `route` through, if `find` finds the header that its category asks for with the right value.
+    /// Lets `route` through, if `find` finds the header that its category asks for with the right
+    /// value.
     ///
     /// # Errors
     /// The restriction that is not met.

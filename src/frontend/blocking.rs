@@ -1,7 +1,7 @@
 //! Work that may take minutes (loading a model), on a thread of its own while a shard goes on.
 //!
-//! The offload threads would not do: one load would hold up every large request of the shard behind it. The work goes on to its end
-//! even if nobody waits for it any more, as it does upstream.
+//! The offload threads would not do: one load would hold up every large request of the shard behind
+//! it. The work goes on to its end even if nobody waits for it any more, as it does upstream.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use std::thread;
 
 use conch_engine::Error;
 
-/// Pieces of work at once in the process. Most of them wait for others that change the same model; a flood of them must not become a
-/// flood of threads.
+/// Pieces of work at once in the process. Most of them wait for others that change the same model;
+/// a flood of them must not become a flood of threads.
 const THREADS_MAX: usize = 256;
 static THREAD_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -60,7 +60,8 @@ pub(crate) fn blocking<T: Send + 'static>(
     }));
     let own = Arc::clone(&shared);
     let run = move || {
-        // It inherits the one CPU of its shard, and would pass it on to what a model starts. What the system refuses is left as it is.
+        // It inherits the one CPU of its shard, and would pass it on to what a model starts. What
+        // the system refuses is left as it is.
         let _ = conch_net::affinity::process_cpus()
             .and_then(|cpus| conch_net::affinity::confine_current_thread(&cpus));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))

@@ -1,11 +1,13 @@
-//! Headers of a request that become parameters of it: `--http-header-forward-pattern`, `--grpc-header-forward-pattern`.
+//! Headers of a request that become parameters of it: `--http-header-forward-pattern`,
+//! `--grpc-header-forward-pattern`.
 
 use std::fmt;
 
 use conch_engine::{Error, Parameter, ParameterValue, truncated};
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Upstream's names of request parameters that are more than a custom parameter; names beginning with `triton_` are kept back as well.
+/// Upstream's names of request parameters that are more than a custom parameter; names beginning
+/// with `triton_` are kept back as well.
 const RESERVED: [&str; 7] = [
     "sequence_id",
     "sequence_start",
@@ -16,10 +18,12 @@ const RESERVED: [&str; 7] = [
     "binary_data_output",
 ];
 
-/// Bytes that a compiled pattern may take up: some thousand characters of text. What it costs to look at a header grows with it.
+/// Bytes that a compiled pattern may take up: some thousand characters of text. What it costs to
+/// look at a header grows with it.
 const PATTERN_BYTES_MAX: usize = 256 << 10;
 
-/// Which headers are forwarded, by their names. Matches any part of a name, whatever the case, as RE2 does upstream.
+/// Which headers are forwarded, by their names. Matches any part of a name, whatever the case, as
+/// RE2 does upstream.
 #[derive(Clone)]
 pub struct HeaderPattern(Regex);
 
@@ -49,8 +53,8 @@ impl fmt::Debug for HeaderPattern {
     }
 }
 
-/// The headers of one request that match, or why they may not be forwarded; none while nothing is forwarded at all. Boxed: most requests
-/// have none, and carry this along.
+/// The headers of one request that match, or why they may not be forwarded; none while nothing is
+/// forwarded at all. Boxed: most requests have none, and carry this along.
 pub(crate) type ForwardedHeaders = Option<Box<Result<Vec<Parameter>, Error>>>;
 
 /// Adds what `forwarded` holds to `parameters`.
@@ -115,8 +119,8 @@ impl<'p> HeaderCollector<'p> {
         self.outcome = Err(error);
     }
 
-    /// [`HeaderCollector::see`] for a value that may hold any byte: it counts up to its first NUL, as it does for upstream, and what is no text
-    /// becomes U+FFFD.
+    /// [`HeaderCollector::see`] for a value that may hold any byte: it counts up to its first NUL,
+    /// as it does for upstream, and what is no text becomes U+FFFD.
     pub(crate) fn see_binary(&mut self, name: &str, value: &[u8]) {
         let end = value.iter().position(|byte| *byte == 0);
         let value = value.get(..end.unwrap_or(value.len())).unwrap_or(value);

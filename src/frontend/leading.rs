@@ -1,4 +1,5 @@
-//! Whole numbers as upstream reads them from texts of clients: by C's `strtol` and its kin, which care for the start of a text only.
+//! Whole numbers as upstream reads them from texts of clients: by C's `strtol` and its kin, which
+//! care for the start of a text only.
 
 use std::num::ParseIntError;
 use std::str::FromStr;

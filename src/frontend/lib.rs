@@ -1,8 +1,9 @@
 //! The network side: shards that speak HTTP and gRPC, and the threads that feed them.
 //!
-//! [`start`] binds the listeners, starts one shard per CPU given to the network, and returns a [`Frontend`] to drain and stop them.
-//! `shard` is the only door to the runtime; `http` and `grpc` decode requests into drafts for the engine and encode its responses;
-//! `api` holds the operations that both protocols share.
+//! [`start`] binds the listeners, starts one shard per CPU given to the network, and returns a
+//! [`Frontend`] to drain and stop them. `shard` is the only door to the runtime; `http` and `grpc`
+//! decode requests into drafts for the engine and encode its responses; `api` holds the operations
+//! that both protocols share.
 #![forbid(unsafe_code)]
 
 mod acceptor;
@@ -77,8 +78,8 @@ pub struct Addresses {
     pub vertex_ai: Option<SocketAddr>,
 }
 
-/// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of the process, but for the one that
-/// writes traces: what has been traced is in its files then.
+/// A running network side. Dropping it without [`Frontend::stop`] leaves its threads to the end of
+/// the process, but for the one that writes traces: what has been traced is in its files then.
 pub struct Frontend {
     addresses: Addresses,
     acceptors: Vec<(Protocol, Acceptor)>,
@@ -127,8 +128,8 @@ fn endpoints(options: &FrontendOptions) -> Vec<(Protocol, &Endpoint)> {
         .collect()
 }
 
-/// Looks whether [`start`] will get its addresses, so that a server which will not does not load its models first. Blocks on the
-/// resolution of names.
+/// Looks whether [`start`] will get its addresses, so that a server which will not does not load
+/// its models first. Blocks on the resolution of names.
 ///
 /// # Errors
 /// UNAVAILABLE in upstream's words for the first that cannot be had.
@@ -175,7 +176,8 @@ fn failed_to_start(protocol: Protocol, error: &Error) -> Error {
 /// Binds and serves. Blocks only while sockets and threads are made.
 ///
 /// # Errors
-/// UNAVAILABLE in upstream's words if an address cannot be had; INTERNAL if the system refuses a shard.
+/// UNAVAILABLE in upstream's words if an address cannot be had; INTERNAL if the system refuses a
+/// shard.
 pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Frontend, Error> {
     conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
     if let Some(vertex_ai) = &mut options.vertex_ai {
@@ -250,9 +252,9 @@ impl Frontend {
         self.shards.iter().map(|shard| shard.cpu).collect()
     }
 
-    /// Refuses new connections, closes idle ones, and waits until the others have finished what they serve, at most until `deadline`.
-    /// Metrics are served on. Returns whether all finished. Blocks; each second `report` is
-    /// called with the seconds that are left.
+    /// Refuses new connections, closes idle ones, and waits until the others have finished what
+    /// they serve, at most until `deadline`. Metrics are served on. Returns whether all finished.
+    /// Blocks; each second `report` is called with the seconds that are left.
     pub fn drain(&mut self, deadline: Instant, report: impl Fn(u64)) -> bool {
         for (protocol, acceptor) in &mut self.acceptors {
             if !protocol.outlasts_drains() {

@@ -83,7 +83,8 @@ impl Default for GrpcConnections {
     }
 }
 
-/// Every listener, bound and limit. The defaults are those of the command line; no endpoint is served unless given.
+/// Every listener, bound and limit. The defaults are those of the command line; no endpoint is
+/// served unless given.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
     pub http: Option<Endpoint>,
@@ -104,8 +105,8 @@ pub struct FrontendOptions {
     pub grpc_forward: Option<HeaderPattern>,
     /// The header by which HTTP clients set a deadline, if they may.
     pub http_timeout_header: Option<Box<str>>,
-    /// The HTTP header, and the key of gRPC metadata, that tells tenants apart: where their requests are bounded, and for their shares
-    /// of the byte budget.
+    /// The HTTP header, and the key of gRPC metadata, that tells tenants apart: where their
+    /// requests are bounded, and for their shares of the byte budget.
     pub tenant_header: Option<Box<str>>,
     pub grpc_compression: CompressionLevel,
     pub grpc_connections: GrpcConnections,
@@ -120,15 +121,18 @@ pub struct FrontendOptions {
     pub shard_affinity: ShardAffinity,
     /// For how long a shard must not wait for a CPU before it returns to its own.
     pub shard_calm: Duration,
-    /// Idle shards look for work for some microseconds before they sleep. Only where shards and cores do not share CPUs.
+    /// Idle shards look for work for some microseconds before they sleep. Only where shards and
+    /// cores do not share CPUs.
     pub shards_spin: bool,
     /// Open connections in the process; a further one is closed at once.
     pub connections_max: usize,
-    /// A connection that holds bytes for so long without moving may be dropped when memory runs short; zero: none is.
+    /// A connection that holds bytes for so long without moving may be dropped when memory runs
+    /// short; zero: none is.
     pub memory_stall_timeout: Duration,
     /// Requests that one shard has in flight; a further one is UNAVAILABLE.
     pub in_flight_max: usize,
-    /// `--http-max-input-size`: bounds the JSON of a request, each of its JSON tensors, and a raw body.
+    /// `--http-max-input-size`: bounds the JSON of a request, each of its JSON tensors, and a raw
+    /// body.
     pub http_input_bytes_max: u64,
     /// Any HTTP body: the reach of the 32-bit Content-Length that upstream accepts.
     pub http_body_bytes_max: u64,

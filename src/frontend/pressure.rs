@@ -1,10 +1,11 @@
-//! Pressure on what all connections share: bytes and places. The watchdog looks at it ten times per second and leaves orders, which the
-//! shards carry out when it pokes them.
+//! Pressure on what all connections share: bytes and places. The watchdog looks at it ten times per
+//! second and leaves orders, which the shards carry out when it pokes them.
 //!
-//! Bytes: while more are used than should be, connections are dropped that hold bytes and have not moved for a while, from those that
-//! hold most on. A shard knows its own alone, so it tells what the largest of them holds, and in the next round drops those that hold at
-//! least half of what the largest of all shards does. Places: near the connections' limit those that have been idle for longest are
-//! asked to end, by each shard in proportion to what it has.
+//! Bytes: while more are used than should be, connections are dropped that hold bytes and have not
+//! moved for a while, from those that hold most on. A shard knows its own alone, so it tells what
+//! the largest of them holds, and in the next round drops those that hold at least half of what the
+//! largest of all shards does. Places: near the connections' limit those that have been idle for
+//! longest are asked to end, by each shard in proportion to what it has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

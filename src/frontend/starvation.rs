@@ -1,8 +1,10 @@
 //! Whether a shard is kept from its CPU, and what is to be done about it.
 //!
-//! The system counts for each thread how long it was runnable and had to wait (`/proc/self/task/<id>/schedstat`). A shard that waits for a
-//! good part of the time is starving: something else runs on its CPU, be it another server or a model of this one. With
-//! `--shard-affinity=auto` it may then run on all of the process's CPUs, and returns to its own after a calm while.
+//! The system counts for each thread how long it was runnable and had to wait
+//! (`/proc/self/task/<id>/schedstat`). A shard that waits for a good part of the time is starving:
+//! something else runs on its CPU, be it another server or a model of this one. With
+//! `--shard-affinity=auto` it may then run on all of the process's CPUs, and returns to its own
+//! after a calm while.
 //!
 //! This is the state machine alone; the watchdog feeds it and does what it says.
 
@@ -10,11 +12,13 @@ use std::time::Duration;
 
 use crate::ShardAffinity;
 
-/// A shard starves if it waits for this part of the time. On a CPU of its own, or beside models that give way to it, it waits for less than a
-/// hundredth; beside one busy stranger for about half of the time in which it wants to run.
+/// A shard starves if it waits for this part of the time. On a CPU of its own, or beside models
+/// that give way to it, it waits for less than a hundredth; beside one busy stranger for about half
+/// of the time in which it wants to run.
 const STARVING_PART: u64 = 10;
-/// The calm that is asked for doubles each time it was not enough, up to so many times the first: who shares CPUs with a neighbour for good
-/// is not thrown back onto its neighbour's CPU once per minute.
+/// The calm that is asked for doubles each time it was not enough, up to so many times the first:
+/// who shares CPUs with a neighbour for good is not thrown back onto its neighbour's CPU once per
+/// minute.
 const CALM_FACTOR_MAX: u32 = 16;
 
 /// What the system says of a thread at one time.
@@ -23,7 +27,8 @@ pub(crate) struct ThreadSample {
     pub(crate) at_ns: u64,
     /// On a CPU, since the thread began.
     pub(crate) ran_ns: u64,
-    /// Runnable, waiting for a CPU, since the thread began. Of a wait that lasts only after it is over.
+    /// Runnable, waiting for a CPU, since the thread began. Of a wait that lasts only after it is
+    /// over.
     pub(crate) waited_ns: u64,
 }
 
@@ -89,8 +94,9 @@ impl StarvationPolicy {
         }
     }
 
-    /// Takes in a sample; none for the first, which has nothing to be compared with. `is_unanswered`: the shard was woken before the last sample,
-    /// and has not shown since that it turns.
+    /// Takes in a sample; none for the first, which has nothing to be compared with.
+    /// `is_unanswered`: the shard was woken before the last sample, and has not shown since that it
+    /// turns.
     pub(crate) fn observe(
         &mut self,
         sample: ThreadSample,
@@ -182,8 +188,9 @@ mod tests {
         }
     }
 
-    /// Recorded on two CPUs that some ten busy processes shared: when, `schedstat` of a shard, and whether it starved. It has nothing to do, then
-    /// serves two clients who ask for its health, then has nothing to do again.
+    /// Recorded on two CPUs that some ten busy processes shared: when, `schedstat` of a shard, and
+    /// whether it starved. It has nothing to do, then serves two clients who ask for its health,
+    /// then has nothing to do again.
     const RECORDED: [(u64, &str, bool); 10] = [
         (3_012_656_099_111, "1608722 89394891 5\n", false),
         (3_012_800_112_442, "1608722 89394891 5\n", false),

@@ -559,7 +559,8 @@ fn the_ways_to_end_a_connection() {
 #[test]
 fn headers_of_a_call_that_never_end_end_the_connection() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    // Frames HEADERS (1) and CONTINUATION (9) of stream 1; flag END_HEADERS (4). The field is `:method: GET`.
+    // Frames HEADERS (1) and CONTINUATION (9) of stream 1; flag END_HEADERS (4). The field is
+    // `:method: GET`.
     let table: [(&[u8], bool); 5] = [
         (b"\0\0\x01\x01\x00\0\0\0\x01\x82", true),
         (b"\0\0\x09\x01\x04\0\0\0\x01\x82", true),
@@ -605,7 +606,8 @@ fn a_chunked_body_has_a_largest_size() {
     assert!(head.contains("Connection: close\r\n"), "{head}");
 }
 
-/// Were the connection closed while the client sends, the reset would fail its send, and it might never read the answer.
+/// Were the connection closed while the client sends, the reset would fail its send, and it might
+/// never read the answer.
 #[test]
 fn who_is_refused_in_the_middle_of_a_body_may_finish_and_reads_why() {
     let (mut frontend, server) = start();
@@ -672,7 +674,8 @@ fn a_client_that_leaves_takes_its_request_along() {
     );
 }
 
-/// It has only said that it sends nothing more. What it gets is what it would get otherwise, byte for byte.
+/// It has only said that it sends nothing more. What it gets is what it would get otherwise, byte
+/// for byte.
 #[test]
 fn a_client_that_ends_its_side_is_answered() {
     let request = post("/v2/models/leisurely/infer", None, ECHO_BODY);

@@ -1,7 +1,9 @@
-//! The Vertex AI listener: a health route, and a predict route that can stand for others of the HTTP listener.
+//! The Vertex AI listener: a health route, and a predict route that can stand for others of the
+//! HTTP listener.
 //!
-//! Both routes are Vertex AI's choice, told in environment variables. The header X-Vertex-Ai-Triton-Redirect names what a POST to the
-//! predict route is to do instead of an inference with the default model: whatever only reads, but for traces and logs.
+//! Both routes are Vertex AI's choice, told in environment variables. The header
+//! X-Vertex-Ai-Triton-Redirect names what a POST to the predict route is to do instead of an
+//! inference with the default model: whatever only reads, but for traces and logs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,10 +53,12 @@ impl fmt::Debug for VertexAiOptions {
 }
 
 impl VertexAiOptions {
-    /// A listener whose routes are regular expressions, as upstream takes them. `default_model` may be empty if there is just one.
+    /// A listener whose routes are regular expressions, as upstream takes them. `default_model` may
+    /// be empty if there is just one.
     ///
     /// # Errors
-    /// INVALID_ARG in upstream's words for a missing route; and for one that is no regular expression.
+    /// INVALID_ARG in upstream's words for a missing route; and for one that is no regular
+    /// expression.
     pub fn new(
         endpoint: Endpoint,
         predict_route: &str,

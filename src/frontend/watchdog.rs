@@ -1,12 +1,13 @@
 //! The thread that keeps the shards honest.
 //!
-//! Ten times per second it pokes each shard: the shard then ends connections that stalled, and by answering shows that it turns. A
-//! poke wakes the shard's executor even if it sleeps on tasks that are ready: such a sleep lasts no longer than the poke's period. A shard
-//! with no connection and no request has nothing to look after, and is poked once per second: each poke costs a wake-up, also on a machine
-//! that is to do nothing.
+//! Ten times per second it pokes each shard: the shard then ends connections that stalled, and by
+//! answering shows that it turns. A poke wakes the shard's executor even if it sleeps on tasks that
+//! are ready: such a sleep lasts no longer than the poke's period. A shard with no connection and
+//! no request has nothing to look after, and is poked once per second: each poke costs a wake-up,
+//! also on a machine that is to do nothing.
 //!
-//! Each time it also looks how long the shard waited for its CPU, lets a shard that starves run elsewhere (see [`crate::starvation`]), and has
-//! new connections go to the others.
+//! Each time it also looks how long the shard waited for its CPU, lets a shard that starves run
+//! elsewhere (see [`crate::starvation`]), and has new connections go to the others.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +26,8 @@ use crate::starvation::{AffinityStep, StarvationFinding, StarvationPolicy, Threa
 use crate::{FrontendOptions, ShardAffinity};
 
 const PERIOD: Duration = LOOK_PERIOD;
-/// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500 us.
+/// Pokes without an answer before an alarm: one second. A shard turn is meant to last at most 500
+/// us.
 const PATIENCE: u32 = 10;
 /// Of so many pokes a quiet shard gets one.
 const QUIET_EVERY: u32 = 10;

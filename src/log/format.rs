@@ -72,8 +72,9 @@ pub(crate) fn push_preamble(
 /// The longest message that is written whole. Clients size what some of them repeat.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// As a JSON string, so that whatever a client put into a name stays on one line; other control characters than JSON's too. A message
-/// that is longer than [`MESSAGE_BYTES_MAX`], or for which there is no memory, is cut.
+/// As a JSON string, so that whatever a client put into a name stays on one line; other control
+/// characters than JSON's too. A message that is longer than [`MESSAGE_BYTES_MAX`], or for which
+/// there is no memory, is cut.
 pub(crate) fn push_message(text: &mut String, message: fmt::Arguments<'_>, escapes: bool) {
     let quote = if escapes { "\"" } else { "" };
     text.push_str(quote);
@@ -169,7 +170,8 @@ impl UtcTime {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let seconds = since.as_secs();
         let second_of_day = seconds % 86_400;
-        // Days are counted from 1 March of year 0, so that the leap day ends a year, in eras of 400 years.
+        // Days are counted from 1 March of year 0, so that the leap day ends a year, in eras of 400
+        // years.
         let days = seconds / 86_400 + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year_of_era =

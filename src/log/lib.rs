@@ -1,9 +1,10 @@
 //! The process-wide log, in Triton's two line formats.
 //!
-//! One per process because the C API's `TRITONSERVER_LogMessage` has no handle. Callers never wait for whoever reads the log: a line
-//! goes into a bounded queue, which a thread of the log's own writes out; see [`flush`] for the end of the process. Switches are
-//! atomics, so a message that is off costs one load. Use the macros [`info!`], [`warning!`], [`error!`] and [`verbose!`]. Any thread;
-//! nothing here but [`flush`] and the opening of a file blocks.
+//! One per process because the C API's `TRITONSERVER_LogMessage` has no handle. Callers never wait
+//! for whoever reads the log: a line goes into a bounded queue, which a thread of the log's own
+//! writes out; see [`flush`] for the end of the process. Switches are atomics, so a message that is
+//! off costs one load. Use the macros [`info!`], [`warning!`], [`error!`] and [`verbose!`]. Any
+//! thread; nothing here but [`flush`] and the opening of a file blocks.
 #![forbid(unsafe_code)]
 
 mod format;
@@ -104,7 +105,8 @@ pub fn set_format(format: LogFormat) {
 /// Appends all further lines to the file at `path`; an empty path is the console again.
 ///
 /// # Errors
-/// If the file cannot be opened, or is a FIFO that nobody reads; lines go where they went before then.
+/// If the file cannot be opened, or is a FIFO that nobody reads; lines go where they went before
+/// then.
 pub fn set_file(path: &str) -> Result<(), FileError> {
     let file = match path {
         "" => None,
@@ -121,7 +123,8 @@ pub fn set_file(path: &str) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Opens the log file anew by its path, so that it may have been renamed; nothing where the log goes to the console.
+/// Opens the log file anew by its path, so that it may have been renamed; nothing where the log
+/// goes to the console.
 ///
 /// # Errors
 /// As [`set_file`].
@@ -132,12 +135,14 @@ pub fn reopen_file() -> Result<(), FileError> {
     }
 }
 
-/// Waits until all lines so far are written, `timeout` at most; whether they are. For the end of the process.
+/// Waits until all lines so far are written, `timeout` at most; whether they are. For the end of
+/// the process.
 pub fn flush(timeout: Duration) -> bool {
     SINK.get().is_none_or(|sink| sink.flush(timeout))
 }
 
-/// How long the end of the process waits for its last lines: ample for a reader that is slow, not for ever for one that stopped.
+/// How long the end of the process waits for its last lines: ample for a reader that is slow, not
+/// for ever for one that stopped.
 pub const EXIT_FLUSH: Duration = Duration::from_secs(1);
 
 /// Lines that are not written yet. Loads two words: safe in a signal handler.
@@ -150,13 +155,14 @@ pub fn dropped() -> u64 {
     SINK.get().map_or(0, LogSink::dropped)
 }
 
-/// Prints `text` and a line break on the console as they are, behind the lines that are queued, wherever the log goes.
+/// Prints `text` and a line break on the console as they are, behind the lines that are queued,
+/// wherever the log goes.
 pub fn print(stream: StandardStream, text: &str) {
     sink().print(stream, format!("{text}\n"));
 }
 
-/// Has panics told by a line of the log. The standard library's way, a blocking write under a lock, would stop every thread that
-/// panics while nobody reads stderr.
+/// Has panics told by a line of the log. The standard library's way, a blocking write under a lock,
+/// would stop every thread that panics while nobody reads stderr.
 pub fn tell_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -193,7 +199,8 @@ pub fn is_shown(level: LogLevel) -> bool {
     }
 }
 
-/// Writes one line; escapes and quotes the message unless TRITON_SERVER_ESCAPE_LOG_MESSAGES is 0. `path` is cut to the file's name.
+/// Writes one line; escapes and quotes the message unless TRITON_SERVER_ESCAPE_LOG_MESSAGES is 0.
+/// `path` is cut to the file's name.
 pub fn write(level: LogLevel, path: &str, line: u32, message: fmt::Arguments<'_>) {
     if is_shown(level) {
         let mut text = preamble(level, path, line);

@@ -1,7 +1,7 @@
 //! A rate-limited log for faults that may come with every request, such as those of a plug-in.
 //!
-//! At most one line per second and subject (the backend of a model, a cache): a backend that errs with every request neither fills a
-//! disk nor slows the server. Any thread; does not block.
+//! At most one line per second and subject (the backend of a model, a cache): a backend that errs
+//! with every request neither fills a disk nor slows the server. Any thread; does not block.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Writes a line, unless one was written less than a second before `now_ns`; then it is only counted.
+    /// Writes a line, unless one was written less than a second before `now_ns`; then it is only
+    /// counted.
     pub fn tell(&self, now_ns: u64, what: fmt::Arguments<'_>) {
         if let Some(unsaid) = self.turn(now_ns) {
             match unsaid {

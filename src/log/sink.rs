@@ -1,8 +1,9 @@
 //! The writer thread and the bounded queue in front of it.
 //!
-//! Callers push finished lines and never wait: the queue is lock-free, and a line that finds it full is dropped and counted. The `log`
-//! thread alone writes, so a reader that stops (a pipe that nobody empties, a file system that hangs) holds up this thread only. Once
-//! the queue moves again, the thread writes how many lines were dropped.
+//! Callers push finished lines and never wait: the queue is lock-free, and a line that finds it
+//! full is dropped and counted. The `log` thread alone writes, so a reader that stops (a pipe that
+//! nobody empties, a file system that hangs) holds up this thread only. Once the queue moves again,
+//! the thread writes how many lines were dropped.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -46,7 +47,8 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens or creates the file at `path` for appending. Does not wait for the reader of a FIFO: without one it is an error.
+    /// Opens or creates the file at `path` for appending. Does not wait for the reader of a FIFO:
+    /// without one it is an error.
     pub(crate) fn open(path: &str) -> io::Result<LogFile> {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
         let file = OpenOptions::new()
@@ -103,7 +105,8 @@ struct SinkShared {
 }
 
 impl LogSink {
-    /// Starts the writer thread. Where the system has no thread left, lines are written by their callers.
+    /// Starts the writer thread. Where the system has no thread left, lines are written by their
+    /// callers.
     pub(crate) fn start() -> LogSink {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let shared = Arc::new(SinkShared::default());
@@ -150,7 +153,8 @@ impl LogSink {
         let shared = &*self.shared;
         let deadline = Instant::now() + timeout;
         let (lock, flushed) = &shared.flushed;
-        // Registered before the first look: a line that settles after the look finds a flusher to wake.
+        // Registered before the first look: a line that settles after the look finds a flusher to
+        // wake.
         shared.flushers.fetch_add(1, Ordering::SeqCst);
         let target = shared.settled.load(Ordering::SeqCst)
             + shared.pending_lines.load(Ordering::SeqCst) as u64;
@@ -176,7 +180,8 @@ impl LogSink {
 
     fn queue(&self, stream: StandardStream, file: Option<Arc<LogFile>>, text: String) {
         let shared = &*self.shared;
-        // Information must not crowd out what went wrong: the last quarter of the queue is for warnings and errors.
+        // Information must not crowd out what went wrong: the last quarter of the queue is for
+        // warnings and errors.
         let (lines_max, bytes_max) = match stream {
             StandardStream::Stdout => (LINES_MAX / 4 * 3, BYTES_MAX / 4 * 3),
             StandardStream::Stderr => (LINES_MAX, BYTES_MAX),
@@ -259,7 +264,8 @@ impl LogWriter {
         }
     }
 
-    /// The next line. Before the thread sleeps, and every second under load, it says what was dropped.
+    /// The next line. Before the thread sleeps, and every second under load, it says what was
+    /// dropped.
     fn next(&mut self) -> Option<LogLine> {
         if self
             .last_notice
@@ -287,7 +293,8 @@ impl LogWriter {
         }
     }
 
-    /// Gathers lines behind `first` that go the same way, as many as fit into one write; how many there are with it.
+    /// Gathers lines behind `first` that go the same way, as many as fit into one write; how many
+    /// there are with it.
     fn fill(&mut self, batch: &mut String, first: &LogLine) -> usize {
         let mut lines = 1;
         let mut bytes = first.text.len();
@@ -346,7 +353,8 @@ fn notice(count: u64) -> String {
 }
 
 fn write_to(line: &LogLine, bytes: &[u8]) -> io::Result<()> {
-    // Not by way of the standard library's streams: their locks would be held while the write blocks.
+    // Not by way of the standard library's streams: their locks would be held while the write
+    // blocks.
     match (&line.file, line.stream) {
         (Some(file), _) => write_all(file.file.as_fd(), bytes),
         (None, StandardStream::Stdout) => write_all(io::stdout().as_fd(), bytes),
@@ -368,11 +376,13 @@ fn write_all(target: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a burst of a tenth of a second may bring at 80,000 lines per second: verbose lines of a loaded server.
+/// What a burst of a tenth of a second may bring at 80,000 lines per second: verbose lines of a
+/// loaded server.
 const LINES_MAX: usize = 8_192;
 /// A kilobyte per line: four times what a usual line has.
 const BYTES_MAX: usize = 8 << 20;
-/// PIPE_BUF: a write of at most as much to a pipe is not torn apart by the writes of other processes.
+/// PIPE_BUF: a write of at most as much to a pipe is not torn apart by the writes of other
+/// processes.
 const BATCH_BYTES: usize = 4_096;
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,18 +1,23 @@
-//! Where blocks of 64 KiB and more lie: in a few large mappings, so that their number does not grow with the number of blocks.
+//! Where blocks of 64 KiB and more lie: in a few large mappings, so that their number does not grow
+//! with the number of blocks.
 //!
-//! The kernel allows a process 65,530 mappings by default, and clients decide how many blocks there are. So address space is taken in
-//! *chunks*, readable and writable as a whole (changing the protection of a part would split the mapping), without reserving memory for
-//! them. A bitmap per chunk says which units of 64 KiB are taken; the first run that is long enough is given out. Pages that are given
-//! back lose their content (`MADV_DONTNEED`), so they cost nothing and are zero for the next owner.
+//! The kernel allows a process 65,530 mappings by default, and clients decide how many blocks there
+//! are. So address space is taken in *chunks*, readable and writable as a whole (changing the
+//! protection of a part would split the mapping), without reserving memory for them. A bitmap per
+//! chunk says which units of 64 KiB are taken; the first run that is long enough is given out.
+//! Pages that are given back lose their content (`MADV_DONTNEED`), so they cost nothing and are
+//! zero for the next owner.
 //!
-//! Usually a chunk is 16 GiB of address space and stays. Where address space is limited (`ulimit -v`, strict overcommit) chunks are
-//! small, fall back to smaller ones, and go back to the kernel once they are empty.
+//! Usually a chunk is 16 GiB of address space and stays. Where address space is limited (`ulimit
+//! -v`, strict overcommit) chunks are small, fall back to smaller ones, and go back to the kernel
+//! once they are empty.
 //!
-//! Fragmentation: memory has none, as free units hold no pages. Of address space blocks from 2 MiB on lie in chunks of their own kind, so
-//! that small ones that live long do not cut up the room of large ones; what cannot be placed is refused, not waited for.
+//! Fragmentation: memory has none, as free units hold no pages. Of address space blocks from 2 MiB
+//! on lie in chunks of their own kind, so that small ones that live long do not cut up the room of
+//! large ones; what cannot be placed is refused, not waited for.
 //!
-//! One lock, held for a search in the bitmaps (a microsecond), where a mapping per block held the kernel's lock of the whole address
-//! space for longer. The kernel drops pages outside of it.
+//! One lock, held for a search in the bitmaps (a microsecond), where a mapping per block held the
+//! kernel's lock of the whole address space for longer. The kernel drops pages outside of it.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +26,8 @@ use crate::{OutOfMemory, runs, scarcity};
 
 /// What is given out is a multiple of this.
 pub(crate) const UNIT_BYTES: usize = 64 << 10;
-/// Blocks from here on lie in chunks of their own: the size of the kernel's huge pages, which smaller blocks must not have, as one of them
-/// would make all of it resident.
+/// Blocks from here on lie in chunks of their own: the size of the kernel's huge pages, which
+/// smaller blocks must not have, as one of them would make all of it resident.
 const LARGE_FROM_BYTES: usize = 2 << 20;
 /// Of address space, where that is free: 64 of them hold a terabyte.
 const CHUNK_BYTES: usize = 16 << 30;
@@ -32,7 +37,8 @@ const LIMITED_CHUNK_BYTES_MAX: usize = 1 << 30;
 const LIMIT_PARTS: usize = 64;
 /// Far below what the kernel allows. With 16 GiB each this is 64 TiB.
 const CHUNKS_MAX: usize = 4096;
-/// A block that had to move gets so many times its size of address space, where that is free, so that it moves seldom.
+/// A block that had to move gets so many times its size of address space, where that is free, so
+/// that it moves seldom.
 const ROOM_FACTOR: usize = 4;
 
 /// A part of a chunk; to be given back to the arena that it came from.
@@ -80,7 +86,8 @@ struct Chunk {
     /// No run of free units is longer.
     longest_run_max: usize,
     taken: Vec<u64>,
-    /// Units whose pages the kernel would not drop; they are zeroed by hand. Empty while there are none.
+    /// Units whose pages the kernel would not drop; they are zeroed by hand. Empty while there are
+    /// none.
     dirty: Vec<u64>,
     holds_large: bool,
 }
@@ -130,8 +137,9 @@ impl Arena {
         Ok(extent)
     }
 
-    /// Makes `extent` usable for `bytes` bytes. What lies in its first `used` bytes is kept, and what lies beyond those that it had is
-    /// zero. It moves if it must: then those `used` bytes are copied.
+    /// Makes `extent` usable for `bytes` bytes. What lies in its first `used` bytes is kept, and
+    /// what lies beyond those that it had is zero. It moves if it must: then those `used` bytes are
+    /// copied.
     pub(crate) fn grow(
         &self,
         extent: &mut Extent,
@@ -176,7 +184,8 @@ impl Arena {
 
     /// Drops the content and makes the units free.
     pub(crate) fn give_back(&self, extent: Extent) {
-        // SAFETY: the pages belong to the extent, which nobody uses any more. The range lies within one mapping, so nothing is split.
+        // SAFETY: the pages belong to the extent, which nobody uses any more. The range lies within
+        // one mapping, so nothing is split.
         let is_dropped = unsafe {
             libc::madvise(
                 extent.base.as_ptr().cast(),
@@ -191,7 +200,8 @@ impl Arena {
         };
         let (start, count) = (chunk.unit_of(&extent), extent.unit_count as usize);
         if !is_dropped && !chunk.note_dirty(start, count) {
-            // No memory for that note either: the units stay taken rather than show what is in them.
+            // No memory for that note either: the units stay taken rather than show what is in
+            // them.
             return;
         }
         runs::clear(&mut chunk.taken, start, count);
@@ -230,7 +240,8 @@ impl ArenaState {
         if let Some(placed) = self.place_in(unit_count, of_kind) {
             return Some(placed);
         }
-        // Chunks that are kept for the other kind are not worth a refusal; nor is a stay among the others.
+        // Chunks that are kept for the other kind are not worth a refusal; nor is a stay among the
+        // others.
         if self.add_chunk(unit_count, is_large, terms)
             || self.release_empty() && self.add_chunk(unit_count, is_large, terms)
         {
@@ -287,8 +298,8 @@ impl ArenaState {
         }
     }
 
-    /// A chunk has become empty: it goes if address space is limited, but for one that the next block would want again, and if it was
-    /// made for one block larger than usual.
+    /// A chunk has become empty: it goes if address space is limited, but for one that the next
+    /// block would want again, and if it was made for one block larger than usual.
     fn empty(&mut self, index: usize, terms: &ArenaTerms) {
         let Some(chunk) = self.chunks.get(index).and_then(Option::as_ref) else {
             return;
@@ -320,7 +331,8 @@ impl ArenaState {
         has_released
     }
 
-    /// If the kernel refuses (unmapping the middle of what it has joined makes one mapping more), the chunk stays, to be used again.
+    /// If the kernel refuses (unmapping the middle of what it has joined makes one mapping more),
+    /// the chunk stays, to be used again.
     fn unmap(&mut self, index: usize) -> bool {
         let place = &mut self.chunks[index];
         let Some(chunk) = place else { return false };
@@ -357,7 +369,8 @@ impl Chunk {
             return None;
         }
         if !holds_large {
-            // SAFETY: concerns the mapping made above. A kernel without huge pages refuses, which is as good.
+            // SAFETY: concerns the mapping made above. A kernel without huge pages refuses, which
+            // is as good.
             unsafe { libc::madvise(base, bytes, libc::MADV_NOHUGEPAGE) };
         }
         Some(Chunk {

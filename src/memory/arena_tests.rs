@@ -1,4 +1,5 @@
-//! Blocks of all sizes that come, grow and go in an arena of their own, and what the process has mapped meanwhile.
+//! Blocks of all sizes that come, grow and go in an arena of their own, and what the process has
+//! mapped meanwhile.
 
 use super::*;
 

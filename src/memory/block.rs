@@ -1,8 +1,9 @@
 //! An owned, aligned, growable piece of host memory.
 //!
-//! All capacity of a block is initialised from the language's point of view: fresh memory is zeroed (for large blocks the kernel's
-//! zero pages, at no cost until touched), recycled memory holds earlier bytes. So the spare capacity can be handed out as
-//! `&mut [u8]` to `recv` without unsafe code at the caller. Earlier bytes never become visible: only `len` bytes are readable, and
+//! All capacity of a block is initialised from the language's point of view: fresh memory is zeroed
+//! (for large blocks the kernel's zero pages, at no cost until touched), recycled memory holds
+//! earlier bytes. So the spare capacity can be handed out as `&mut [u8]` to `recv` without unsafe
+//! code at the caller. Earlier bytes never become visible: only `len` bytes are readable, and
 //! whoever raises `len` has written them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -136,8 +137,8 @@ impl Block {
         }
     }
 
-    /// As [`Block::try_with_capacity`], for capacities that are small and not for a client to choose. Ends the process if the system has
-    /// no memory, as Rust's `Vec` does.
+    /// As [`Block::try_with_capacity`], for capacities that are small and not for a client to
+    /// choose. Ends the process if the system has no memory, as Rust's `Vec` does.
     pub fn with_capacity(capacity: usize) -> Block {
         let capacity = capacity.max(1);
         let memory = if capacity < MAPPED_FROM_BYTES {
@@ -221,10 +222,12 @@ impl Block {
         unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) }
     }
 
-    /// The unused capacity, to be written before [`Block::advance`]. Its present content is meaningless.
+    /// The unused capacity, to be written before [`Block::advance`]. Its present content is
+    /// meaningless.
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let (base, len, capacity) = (self.memory().base, self.len, self.capacity());
-        // SAFETY: `len..capacity` lies inside the allocation, is initialised, and `&mut self` excludes every other access.
+        // SAFETY: `len..capacity` lies inside the allocation, is initialised, and `&mut self`
+        // excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(base.as_ptr().add(len), capacity - len) }
     }
 
@@ -255,7 +258,8 @@ impl Block {
         self.len += bytes.len();
     }
 
-    /// Raises the capacity to at least `capacity`; readable bytes stay. They are copied unless there is room behind a large block.
+    /// Raises the capacity to at least `capacity`; readable bytes stay. They are copied unless
+    /// there is room behind a large block.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none; the block is then as before.
@@ -276,7 +280,8 @@ impl Block {
         Ok(())
     }
 
-    /// Base address, for code that hands it across the C ABI. Valid while the block lives and does not grow.
+    /// Base address, for code that hands it across the C ABI. Valid while the block lives and does
+    /// not grow.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory().base.as_ptr()
     }

@@ -1,8 +1,10 @@
-//! The process-wide bound on request bytes (`--memory-limit-bytes`), and the shares of those who charge it.
+//! The process-wide bound on request bytes (`--memory-limit-bytes`), and the shares of those who
+//! charge it.
 //!
-//! A [`Budget`] is what is charged: the process, or one connection on behalf of one client. [`Charge`]s reserve steps of
-//! [`Charge::STEP_BYTES`], so that a body that arrives in small pieces does not touch an atomic for each of them. How much a connection
-//! and a client may hold is decided in [`Total::fund`]; see [`crate::share`] for what a connection keeps.
+//! A [`Budget`] is what is charged: the process, or one connection on behalf of one client.
+//! [`Charge`]s reserve steps of [`Charge::STEP_BYTES`], so that a body that arrives in small pieces
+//! does not touch an atomic for each of them. How much a connection and a client may hold is
+//! decided in [`Total::fund`]; see [`crate::share`] for what a connection keeps.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -25,13 +27,16 @@ pub struct BudgetExhausted {
     pub limit_bytes: u64,
 }
 
-/// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and then a share.
+/// A client, as far as shares go: one of [`CLIENT_COUNT`] counters. Two clients may share one, and
+/// then a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId(usize);
 
-/// Counters of clients: 32 KiB. With a hundred clients two of them share one in seven of ten servers, with ten in one of a hundred.
+/// Counters of clients: 32 KiB. With a hundred clients two of them share one in seven of ten
+/// servers, with ten in one of a hundred.
 const CLIENT_COUNT: usize = 4096;
-/// A client may hold as many times what is free. The more others hold, the less that is; alone it gets 8/9.
+/// A client may hold as many times what is free. The more others hold, the less that is; alone it
+/// gets 8/9.
 pub const CLIENT_FACTOR: u64 = 8;
 /// The same of a connection, within what its client may still take. Alone it gets 4/5 of that.
 const CONNECTION_FACTOR: u64 = 4;
@@ -122,8 +127,9 @@ impl Budget {
         self.total.limit_bytes
     }
 
-    /// Bytes to be freed so that nobody is refused: none unless more than three quarters are used of what all may use, or more than half
-    /// and somebody was refused since the last call. One thread calls this.
+    /// Bytes to be freed so that nobody is refused: none unless more than three quarters are used
+    /// of what all may use, or more than half and somebody was refused since the last call. One
+    /// thread calls this.
     pub fn excess_bytes(&self) -> u64 {
         let (used_bytes, common_bytes) = (self.used_bytes(), self.total.common_bytes());
         let half_bytes = common_bytes / 2;
@@ -186,7 +192,8 @@ impl Drop for Budget {
     }
 }
 
-/// What all charges of the process count in. Relaxed throughout: the counters guard no other memory.
+/// What all charges of the process count in. Relaxed throughout: the counters guard no other
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Total {
     used_bytes: AtomicU64,
@@ -233,10 +240,11 @@ impl Total {
 
     /// Takes `bytes` for `holder` on behalf of `client`.
     ///
-    /// A connection that holds a small request and its response may use all of the limit, one that holds little all but half of the
-    /// reserve. One that holds more may use all but the reserve, and no more than
-    /// [`CONNECTION_FACTOR`] times what is left for its client; its client no more than [`CLIENT_FACTOR`] times what is free. So whoever
-    /// comes finds something free, however many hold as much as they may, and nobody counts them.
+    /// A connection that holds a small request and its response may use all of the limit, one that
+    /// holds little all but half of the reserve. One that holds more may use all but the reserve,
+    /// and no more than [`CONNECTION_FACTOR`] times what is left for its client; its client no more
+    /// than [`CLIENT_FACTOR`] times what is free. So whoever comes finds something free, however
+    /// many hold as much as they may, and nobody counts them.
     pub(crate) fn fund(
         &self,
         holder: &Holder,
@@ -340,7 +348,8 @@ impl Charge {
         self.reserved_bytes
     }
 
-    /// Says that the bytes have arrived in full: while they are held now, it is not because their sender is slow.
+    /// Says that the bytes have arrived in full: while they are held now, it is not because their
+    /// sender is slow.
     pub fn settle(&self) {
         // Small ones make no difference to whom is looked at.
         if self.reserved_bytes <= SMALL_BYTES_MIN {

@@ -1,14 +1,18 @@
 //! Memory faults (SIGBUS) on files that others may shrink.
 //!
-//! Who maps a file of another process can find that pages which were there are gone: the kernel raises SIGBUS at the next access, be it
-//! ours or a backend's, and without a handler the process ends. Here ranges of addresses are put under watch. A fault within one replaces
-//! the whole range by zero pages and marks it lost; the access then goes on as if nothing had happened, and whoever asked for it looks
-//! at the mark afterwards. Any other fault goes to the handler that was there before.
+//! Who maps a file of another process can find that pages which were there are gone: the kernel
+//! raises SIGBUS at the next access, be it ours or a backend's, and without a handler the process
+//! ends. Here ranges of addresses are put under watch. A fault within one replaces the whole range
+//! by zero pages and marks it lost; the access then goes on as if nothing had happened, and whoever
+//! asked for it looks at the mark afterwards. Any other fault goes to the handler that was there
+//! before.
 //!
-//! The whole range at once, because a page at a time would cost a signal and a mapping for each: a client that punches holes could
-//! exhaust the process' mappings. What the other pages held does not matter any more, as no use of a lost range succeeds.
+//! The whole range at once, because a page at a time would cost a signal and a mapping for each: a
+//! client that punches holes could exhaust the process' mappings. What the other pages held does
+//! not matter any more, as no use of a lost range succeeds.
 //!
-//! A backend that installs a SIGBUS handler of its own afterwards and does not call ours takes this protection away.
+//! A backend that installs a SIGBUS handler of its own afterwards and does not call ours takes this
+//! protection away.
 
 use std::io;
 use std::ptr::null_mut;
@@ -92,7 +96,8 @@ pub fn install() -> io::Result<()> {
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_fault as *const () as usize;
-    // On the thread's alternate stack where it has one: the fault may come at the end of a deep stack.
+    // On the thread's alternate stack where it has one: the fault may come at the end of a deep
+    // stack.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: `action` is readable, and its handler only does what is safe in one.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) } != 0 {
@@ -115,7 +120,8 @@ pub(crate) struct AddressWatch {
 }
 
 impl AddressWatch {
-    /// Watches the pages of `base..end`; both lie on page boundaries. None if too many ranges are watched.
+    /// Watches the pages of `base..end`; both lie on page boundaries. None if too many ranges are
+    /// watched.
     pub(crate) fn over(base: usize, end: usize) -> Option<AddressWatch> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match free.pop() {
@@ -155,9 +161,11 @@ impl Drop for AddressWatch {
     }
 }
 
-/// The handler. Everything it calls is async-signal-safe: atomic loads and stores, `mmap`, and at last the previous handler.
+/// The handler. Everything it calls is async-signal-safe: atomic loads and stores, `mmap`, and at
+/// last the previous handler.
 extern "C" fn on_fault(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: errno's address is valid for this thread; it is put back so that the interrupted code does not see a change.
+    // SAFETY: errno's address is valid for this thread; it is put back so that the interrupted code
+    // does not see a change.
     let saved = unsafe { *libc::__errno_location() };
     // SAFETY: the kernel passes a valid `siginfo_t` to handlers with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
@@ -183,15 +191,16 @@ fn contain(address: usize) -> bool {
     if is_first && put_zeros(base, end - base) {
         return true;
     }
-    // Another thread is at it, or the system does not promise as much memory: one page will do for this access.
+    // Another thread is at it, or the system does not promise as much memory: one page will do for
+    // this access.
     let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
     put_zeros(address - address % page_bytes, page_bytes)
 }
 
 /// Replaces pages within a watched range by zeros.
 fn put_zeros(base: usize, bytes: usize) -> bool {
-    // SAFETY: the range is a mapping of ours, of which no part is borrowed as a Rust reference; it stays readable and writable. Other
-    // threads find either the file's pages or zeros.
+    // SAFETY: the range is a mapping of ours, of which no part is borrowed as a Rust reference; it
+    // stays readable and writable. Other threads find either the file's pages or zeros.
     let zeros = unsafe {
         libc::mmap(
             base as *mut c_void,
@@ -214,8 +223,9 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void, code: c_in
     match action {
         libc::SIG_IGN if is_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: restores the default action, which ends the process: when the access is repeated, or by the signal raised here,
-            // which stays pending until the handler returns.
+            // SAFETY: restores the default action, which ends the process: when the access is
+            // repeated, or by the signal raised here, which stays pending until the handler
+            // returns.
             unsafe {
                 libc::signal(number, libc::SIG_DFL);
                 if is_sent {
@@ -226,8 +236,8 @@ fn pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void, code: c_in
         handler => {
             let takes_info =
                 previous.is_some_and(|previous| previous.sa_flags & libc::SA_SIGINFO != 0);
-            // SAFETY: the address is that of a handler which was installed with these flags, so it has this signature; it gets what it
-            // would have got from the kernel.
+            // SAFETY: the address is that of a handler which was installed with these flags, so it
+            // has this signature; it gets what it would have got from the kernel.
             unsafe {
                 if takes_info {
                     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =

@@ -8,7 +8,8 @@ fn read(view: &ByteView) -> Vec<u8> {
     view.try_to_private().unwrap().as_slice().unwrap().to_vec()
 }
 
-/// Runs the test `name` of this module in a process of its own. None in that process; else its exit code, or minus its signal.
+/// Runs the test `name` of this module in a process of its own. None in that process; else its exit
+/// code, or minus its signal.
 fn apart(name: &str) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt;
     const MARK: &str = "CONCH_TEST_APART";

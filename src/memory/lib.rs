@@ -1,12 +1,14 @@
 //! Buffers and where they live.
 //!
-//! [`Block`] is an owned, 64-byte-aligned piece of memory; [`ByteView`] a cheap shared window onto a frozen block or onto foreign memory;
-//! [`Pool`] recycles blocks by size class; [`Budget`] is the process-wide bound on bytes that requests may hold, with a share for each
-//! connection; [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`] one for when the system has
-//! none; [`OutOfMemory`] is what everything else says then. [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do
-//! to it from ending this one.
-//! All are usable from every thread; nothing here blocks or does I/O. GPU memory enters through `cuda` in later work: until then a
-//! [`MemoryPlace`] of kind GPU can be described but not allocated.
+//! [`Block`] is an owned, 64-byte-aligned piece of memory; [`ByteView`] a cheap shared window onto
+//! a frozen block or onto foreign memory; [`Pool`] recycles blocks by size class; [`Budget`] is the
+//! process-wide bound on bytes that requests may hold, with a share for each connection;
+//! [`SparseArray`] is an allocator that saves memory on buffers that are not used, and [`Reserve`]
+//! one for when the system has none; [`OutOfMemory`] is what everything else says then.
+//! [`SharedMapping`] maps memory of other processes, and [`fault`] keeps what they do to it from
+//! ending this one. All are usable from every thread; nothing here blocks or does I/O. GPU memory
+//! enters through `cuda` in later work: until then a [`MemoryPlace`] of kind GPU can be described
+//! but not allocated.
 
 mod arena;
 mod block;
@@ -35,5 +37,6 @@ pub use shared::{AllowedOwners, MapError, SharedMapping};
 pub use sparse::SparseArray;
 pub use view::ByteView;
 
-/// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of today's runtimes.
+/// Every block starts on such a boundary: a cache line, and the widest vector load (AVX-512) of
+/// today's runtimes.
 pub const ALIGNMENT_BYTES: usize = 64;

@@ -1,11 +1,13 @@
 //! Reusable size-classed blocks, shared by all threads without locks.
 //!
-//! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most a fifth of a block is unused.
-//! Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are
-//! given back each time, which costs less than using them. What the pool retains is bounded by `retain_bytes_max`.
+//! Classes grow by powers of two with four steps each (…, 64, 80, 96, 112, 128 KiB, …), so at most
+//! a fifth of a block is unused. Blocks below [`SMALLEST_CLASS_BYTES`] go to the allocator, which
+//! is faster for them; blocks above [`LARGEST_CLASS_BYTES`] are given back each time, which costs
+//! less than using them. What the pool retains is bounded by `retain_bytes_max`.
 //!
-//! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend fills, which may leave gaps, has an
-//! *owner* (its model): its blocks come back to it alone, or are zeroed for the next one.
+//! A recycled block holds earlier bytes. Who writes all that it shows may have any; what a backend
+//! fills, which may leave gaps, has an *owner* (its model): its blocks come back to it alone, or
+//! are zeroed for the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +26,8 @@ const CLASS_COUNT: usize = 12 * STEPS + 1;
 const FREE_BLOCKS_MAX: usize = 256;
 /// The same of blocks that have an owner, all owners together.
 const OWNED_BLOCKS_MAX: usize = 128;
-/// So many blocks of others are passed over in search of an own one, before one of theirs is zeroed: several models take turns.
+/// So many blocks of others are passed over in search of an own one, before one of theirs is
+/// zeroed: several models take turns.
 const SEARCH_MAX: usize = 4;
 
 /// Whose bytes a block may hold: a number that [`Owner::new`] gives once.
@@ -39,7 +42,8 @@ impl Owner {
     }
 }
 
-/// A recycler of [`Block`]s. Cheap to share; a block returns to its pool when dropped, on whatever thread.
+/// A recycler of [`Block`]s. Cheap to share; a block returns to its pool when dropped, on whatever
+/// thread.
 pub struct Pool {
     classes: Vec<ArrayQueue<AlignedMemory>>,
     owned: Vec<ArrayQueue<(Owner, AlignedMemory)>>,
@@ -84,7 +88,8 @@ impl Pool {
         Ok(Block::pooled(memory, Arc::clone(self), None))
     }
 
-    /// As [`Pool::try_take`], for `owner`: its first `capacity` bytes are zero, or were this owner's.
+    /// As [`Pool::try_take`], for `owner`: its first `capacity` bytes are zero, or were this
+    /// owner's.
     pub fn try_take_for(
         self: &Arc<Pool>,
         owner: Owner,
@@ -212,7 +217,8 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Index and size of the smallest class that holds `bytes`; none if the pool does not keep such blocks.
+/// Index and size of the smallest class that holds `bytes`; none if the pool does not keep such
+/// blocks.
 fn class_of(bytes: usize) -> Option<(usize, usize)> {
     if !(SMALLEST_CLASS_BYTES / 2 + 1..=LARGEST_CLASS_BYTES).contains(&bytes) {
         return None;

@@ -1,7 +1,9 @@
-//! Refusals of memory at random, for tests of the executable: builds with debug assertions alone have them, and only if they are asked.
+//! Refusals of memory at random, for tests of the executable: builds with debug assertions alone
+//! have them, and only if they are asked.
 //!
-//! The test holds a file of sixteen bytes that the server maps: how many of a thousand requests for memory are refused, and a seed. It
-//! writes there while the server runs. Refused is what the allocator and the arena are asked for, small and large alike.
+//! The test holds a file of sixteen bytes that the server maps: how many of a thousand requests for
+//! memory are refused, and a seed. It writes there while the server runs. Refused is what the
+//! allocator and the arena are asked for, small and large alike.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -50,7 +52,8 @@ pub(crate) fn is_next() -> bool {
     if wish.is_null() {
         return false;
     }
-    // SAFETY: a mapping that is never taken away; the fields are only loaded, as its pages cannot be written.
+    // SAFETY: a mapping that is never taken away; the fields are only loaded, as its pages cannot
+    // be written.
     let wish = unsafe { &*wish };
     let permille = wish.permille.load(Ordering::Relaxed);
     if permille == 0 {

@@ -1,12 +1,14 @@
-//! An allocator behind another, for the moment when the system has no memory: small allocations that cannot fail come from here then.
+//! An allocator behind another, for the moment when the system has no memory: small allocations
+//! that cannot fail come from here then.
 //!
-//! Rust ends the process if a `Box` or a queue finds no memory. What clients size is asked for in ways that can fail and never comes from
-//! here; what remains is small, and belongs to requests and connections that are under way. As soon as half of the reserve is used nothing
-//! new is let in ([`is_scarce`](crate::is_scarce)), so that the other half is for what is there already; and an allocation that finds
-//! nothing at all waits a while for others to end before the process does.
+//! Rust ends the process if a `Box` or a queue finds no memory. What clients size is asked for in
+//! ways that can fail and never comes from here; what remains is small, and belongs to requests and
+//! connections that are under way. As soon as half of the reserve is used nothing new is let in
+//! ([`is_scarce`](crate::is_scarce)), so that the other half is for what is there already; and an
+//! allocation that finds nothing at all waits a while for others to end before the process does.
 //!
-//! The reserve is zero-initialised data of the program: address space that no limit takes away later, and no memory until it is used. One
-//! lock, taken only after the system has refused memory.
+//! The reserve is zero-initialised data of the program: address space that no limit takes away
+//! later, and no memory until it is used. One lock, taken only after the system has refused memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -18,19 +20,21 @@ use crate::{runs, scarcity};
 const RESERVE_BYTES: usize = 64 << 20;
 const UNIT_BYTES: usize = 256;
 const UNIT_COUNT: usize = RESERVE_BYTES / UNIT_BYTES;
-/// One allocation gets so much at the most: the table of DATA frames that HTTP/2 keeps per connection has some 32,000 rows at the worst, and
-/// grows by doubling.
+/// One allocation gets so much at the most: the table of DATA frames that HTTP/2 keeps per
+/// connection has some 32,000 rows at the worst, and grows by doubling.
 const SINGLE_BYTES_MAX: usize = 8 << 20;
 /// From so much on nothing new is let in.
 const SCARCE_FROM_UNITS: usize = UNIT_COUNT / 2;
-/// How often an allocation that finds nothing tries again, and how long it sleeps between: five seconds in all.
+/// How often an allocation that finds nothing tries again, and how long it sleeps between: five
+/// seconds in all.
 const ATTEMPTS_MAX: usize = 5000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[repr(C, align(4096))]
 struct ReserveRegion(UnsafeCell<[u8; RESERVE_BYTES]>);
 
-// SAFETY: parts of it are handed out under a lock, each to one owner; this value itself never reads or writes it.
+// SAFETY: parts of it are handed out under a lock, each to one owner; this value itself never reads
+// or writes it.
 unsafe impl Sync for ReserveRegion {}
 
 static REGION: ReserveRegion = ReserveRegion(UnsafeCell::new([0; RESERVE_BYTES]));
@@ -146,8 +150,9 @@ impl<A: GlobalAlloc> Reserve<A> {
     }
 }
 
-// SAFETY: a part of the reserve is handed out by setting the bits of its units and is nobody else's until its owner's `dealloc` or `realloc`
-// clears them; it is aligned and as long as its layout asks. Everything else is the inner allocator's, told apart by the address.
+// SAFETY: a part of the reserve is handed out by setting the bits of its units and is nobody else's
+// until its owner's `dealloc` or `realloc` clears them; it is aligned and as long as its layout
+// asks. Everything else is the inner allocator's, told apart by the address.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if scarcity::is_refused() {
@@ -165,7 +170,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
         if is_here(place) {
             return give_back(place, layout.size());
         }
-        // SAFETY: the caller's promises are passed on; the block is not from here, so it is from `inner`.
+        // SAFETY: the caller's promises are passed on; the block is not from here, so it is from
+        // `inner`.
         unsafe { self.inner.dealloc(place, layout) }
     }
 
@@ -193,7 +199,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Reserve<A> {
         let moved = if scarcity::is_refused() {
             std::ptr::null_mut()
         } else {
-            // SAFETY: the caller's promises are passed on; the block is not from here, so it is from `inner`.
+            // SAFETY: the caller's promises are passed on; the block is not from here, so it is
+            // from `inner`.
             unsafe { self.inner.realloc(place, layout, size) }
         };
         if moved.is_null() && !scarcity::can_fail() {
@@ -230,8 +237,9 @@ mod tests {
         }
     }
 
-    /// One test, as there is one reserve: small ones are served, their content survives, large ones and those that can fail are refused,
-    /// half of it makes memory scarce, and everything comes back.
+    /// One test, as there is one reserve: small ones are served, their content survives, large ones
+    /// and those that can fail are refused, half of it makes memory scarce, and everything comes
+    /// back.
     #[test]
     fn what_the_system_refuses_comes_from_the_reserve() {
         let allocator = Reserve::new(Refusing(AtomicBool::new(false)));

@@ -1,6 +1,7 @@
 //! A bit per unit of some memory: which are taken, and where a run of free ones is.
 //!
-//! Whole words are skipped at once, so that a search costs about a nanosecond per 64 units that lie before what it finds.
+//! Whole words are skipped at once, so that a search costs about a nanosecond per 64 units that lie
+//! before what it finds.
 
 const WORD_UNITS: usize = u64::BITS as usize;
 
@@ -49,7 +50,8 @@ pub(crate) fn any(words: &[u64], start: usize, count: usize) -> bool {
     touched(start, count).any(|(index, bits)| words[index] & bits != 0)
 }
 
-/// The first unit of a run of `count` free ones among `unit_count`, not before `from`; or else the longest run that was seen.
+/// The first unit of a run of `count` free ones among `unit_count`, not before `from`; or else the
+/// longest run that was seen.
 pub(crate) fn find(
     words: &[u64],
     unit_count: usize,

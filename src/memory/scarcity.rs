@@ -1,8 +1,9 @@
 //! When the system has no memory: the error of one request, not the end of the process.
 //!
-//! What a client sizes is asked for by functions that can fail ([`try_reserve`], `Block::try_with_capacity` and their like). The rest, small
-//! allocations of a size that no client chooses, cannot fail in Rust; [`Reserve`](crate::Reserve) keeps memory for those, and while that is
-//! being used up nothing new is let in ([`is_scarce`]).
+//! What a client sizes is asked for by functions that can fail ([`try_reserve`],
+//! `Block::try_with_capacity` and their like). The rest, small allocations of a size that no client
+//! chooses, cannot fail in Rust; [`Reserve`](crate::Reserve) keeps memory for those, and while that
+//! is being used up nothing new is let in ([`is_scarce`]).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +39,8 @@ pub(crate) fn set_scarce(is_scarce: bool) {
 }
 
 thread_local! {
-    /// This thread can do without what it asks for. Without a destructor, so that allocators may look at it.
+    /// This thread can do without what it asks for. Without a destructor, so that allocators may
+    /// look at it.
     static CAN_FAIL: Cell<bool> = const { Cell::new(false) };
 }
 

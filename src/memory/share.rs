@@ -1,8 +1,8 @@
 //! What one connection holds of the byte budget.
 //!
-//! A share takes steps from the process and keeps up to [`READY_STEPS`] of them when they are not used any more: small requests, one
-//! after the other, then touch no counter but their connection's own. Whoever looks after the connection gives them back with
-//! `Budget::trim` when it rests.
+//! A share takes steps from the process and keeps up to [`READY_STEPS`] of them when they are not
+//! used any more: small requests, one after the other, then touch no counter but their connection's
+//! own. Whoever looks after the connection gives them back with `Budget::trim` when it rests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,8 @@ const READY_STEPS: u64 = 2;
 const STEPS_MAX: u64 = u32::MAX as u64;
 const TAKEN_SHIFT: u32 = 32;
 
-/// The figures of one connection, over all clients that it speaks for. Relaxed: they guard no other memory.
+/// The figures of one connection, over all clients that it speaks for. Relaxed: they guard no other
+/// memory.
 #[derive(Debug, Default)]
 pub struct Holder {
     held_bytes: AtomicU64,
@@ -132,7 +133,8 @@ impl ClientShare {
         }
     }
 
-    /// Ends the use of `count` steps, and gives back what is taken beyond those in use and `ready`. Returns how many bytes that was.
+    /// Ends the use of `count` steps, and gives back what is taken beyond those in use and `ready`.
+    /// Returns how many bytes that was.
     fn release(&self, total: &Total, count: u64, ready: u64) -> u64 {
         let mut excess = 0;
         let outcome = self

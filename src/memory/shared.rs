@@ -1,9 +1,10 @@
 //! Memory shared with other processes: a named POSIX shared memory object, mapped.
 //!
-//! Its bytes may change at any moment, whatever anybody here does. Rust's references promise that this does not happen, so none is ever
-//! made into such memory: it is handed to backends by address, as C does, and code of ours copies out of it (or into it) by [`SharedMapping::read`]
-//! and [`SharedMapping::write`], and looks at the copy. A copy made while the other process writes may hold any mixture; whoever checks
-//! it uses the same copy afterwards.
+//! Its bytes may change at any moment, whatever anybody here does. Rust's references promise that
+//! this does not happen, so none is ever made into such memory: it is handed to backends by
+//! address, as C does, and code of ours copies out of it (or into it) by [`SharedMapping::read`]
+//! and [`SharedMapping::write`], and looks at the copy. A copy made while the other process writes
+//! may hold any mixture; whoever checks it uses the same copy afterwards.
 
 use std::any::Any;
 use std::ffi::CStr;
@@ -32,10 +33,12 @@ pub enum MapError {
     TooMany,
 }
 
-/// Whose objects may be mapped. Who may only talk to this process over a network shall not borrow its right to other users' memory.
+/// Whose objects may be mapped. Who may only talk to this process over a network shall not borrow
+/// its right to other users' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowedOwners {
-    /// Those of the user that this process runs as; of all users if that is root, whom nothing would be kept from anyway.
+    /// Those of the user that this process runs as; of all users if that is root, whom nothing
+    /// would be kept from anyway.
     #[default]
     Own,
     All,
@@ -60,19 +63,22 @@ impl AllowedOwners {
 pub struct SharedMapping<T> {
     base: NonNull<u8>,
     len: usize,
-    /// Before the mapping goes: what is mapped at the same place afterwards is none of the watch's business.
+    /// Before the mapping goes: what is mapped at the same place afterwards is none of the watch's
+    /// business.
     watch: Option<AddressWatch>,
     pub facts: T,
 }
 
 // SAFETY: the mapping belongs to this value and has no thread affinity.
 unsafe impl<T: Send> Send for SharedMapping<T> {}
-// SAFETY: through a shared reference bytes are only copied, or their address handed on; other processes change them at any time anyway, and
-// nobody relies on their staying the same (see the module).
+// SAFETY: through a shared reference bytes are only copied, or their address handed on; other
+// processes change them at any time anyway, and nobody relies on their staying the same (see the
+// module).
 unsafe impl<T: Sync> Sync for SharedMapping<T> {}
 
 impl<T> SharedMapping<T> {
-    /// Maps `len` bytes from `offset` on of the object called `key`, which must belong to one of `owners`. Blocks as long as the kernel does.
+    /// Maps `len` bytes from `offset` on of the object called `key`, which must belong to one of
+    /// `owners`. Blocks as long as the kernel does.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -83,7 +89,8 @@ impl<T> SharedMapping<T> {
         owners: &AllowedOwners,
         facts: T,
     ) -> Result<SharedMapping<T>, MapError> {
-        // SAFETY: `key` ends with NUL. The C library refuses names that lead out of its directory, does not follow links and sets CLOEXEC.
+        // SAFETY: `key` ends with NUL. The C library refuses names that lead out of its directory,
+        // does not follow links and sets CLOEXEC.
         let raw = unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR, 0) };
         if raw < 0 {
             return Err(MapError::Open(io::Error::last_os_error()));
@@ -136,16 +143,16 @@ impl<T> SharedMapping<T> {
         self.len == 0
     }
 
-    /// Whether the object shrank, or the system had no memory for it, and somebody stumbled over that: since then here are zeros, which
-    /// nobody else sees.
+    /// Whether the object shrank, or the system had no memory for it, and somebody stumbled over
+    /// that: since then here are zeros, which nobody else sees.
     pub fn is_lost(&self) -> bool {
         self.watch.as_ref().is_some_and(AddressWatch::is_lost)
     }
 }
 
 impl<T: Send + Sync + 'static> SharedMapping<T> {
-    /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the view, after it has let go of the mapping. None
-    /// if they do not lie inside.
+    /// The bytes `start..start + len`, which the view keeps mapped; `keeper` is dropped with the
+    /// view, after it has let go of the mapping. None if they do not lie inside.
     pub fn view<K: Any + Send + Sync>(
         self: &Arc<Self>,
         start: usize,
@@ -155,9 +162,11 @@ impl<T: Send + Sync + 'static> SharedMapping<T> {
         start.checked_add(len).filter(|end| *end <= self.len)?;
         // SAFETY: `start` lies inside the mapping or at its end.
         let base = unsafe { self.base.add(start) };
-        // In this order: a keeper with a reference of its own decides where the last one is dropped.
+        // In this order: a keeper with a reference of its own decides where the last one is
+        // dropped.
         let owner = Arc::new((Arc::clone(self), keeper));
-        // SAFETY: the mapping stays at its place, readable and writable, for as long as the owner lives.
+        // SAFETY: the mapping stays at its place, readable and writable, for as long as the owner
+        // lives.
         Some(unsafe { ByteView::shared(base, len, MemoryPlace::CPU, owner) })
     }
 }
@@ -165,12 +174,14 @@ impl<T: Send + Sync + 'static> SharedMapping<T> {
 impl<T> Drop for SharedMapping<T> {
     fn drop(&mut self) {
         drop(self.watch.take());
-        // SAFETY: base and length describe a mapping that this value owns; views keep the value alive.
+        // SAFETY: base and length describe a mapping that this value owns; views keep the value
+        // alive.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Copies out of and into views of shared memory. Each copies the bytes once, in no particular order.
+/// Copies out of and into views of shared memory. Each copies the bytes once, in no particular
+/// order.
 impl ByteView {
     /// Appends the bytes from `start` on to `target`, as many as it has room for.
     pub fn read(&self, start: usize, target: &mut Block) {
@@ -179,20 +190,23 @@ impl ByteView {
         if !self.place().is_host() || count == 0 {
             return;
         }
-        // SAFETY: `start + count` bytes are inside the view, `count` inside the spare capacity, which is exclusively borrowed. Another
-        // process may write the source meanwhile: memcpy then gives some bytes or other, of which nothing is assumed.
+        // SAFETY: `start + count` bytes are inside the view, `count` inside the spare capacity,
+        // which is exclusively borrowed. Another process may write the source meanwhile: memcpy
+        // then gives some bytes or other, of which nothing is assumed.
         unsafe {
             std::ptr::copy_nonoverlapping(self.as_ptr().add(start), spare.as_mut_ptr(), count)
         };
         target.advance(count);
     }
 
-    /// Copies `bytes` to the beginning of shared memory. False if the view is not of such memory, or too short.
+    /// Copies `bytes` to the beginning of shared memory. False if the view is not of such memory,
+    /// or too short.
     pub fn write(&self, bytes: &[u8]) -> bool {
         if !self.is_shared() || bytes.len() > self.len() {
             return false;
         }
-        // SAFETY: the bytes fit, and shared memory is writable and never borrowed; what others write at the same time is their business.
+        // SAFETY: the bytes fit, and shared memory is writable and never borrowed; what others
+        // write at the same time is their business.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr().cast_mut(), bytes.len())
         };

@@ -1,9 +1,11 @@
-//! An allocator in front of another that gives byte buffers of one page a home where an unused one costs nothing.
+//! An allocator in front of another that gives byte buffers of one page a home where an unused one
+//! costs nothing.
 //!
-//! Allocators link their free blocks through the blocks' first bytes, so that a page is resident as soon as a block begins in it,
-//! used or not. HTTP/2 brings along such a buffer per connection, for Huffman-coded headers, which clients built on gRPC's C core (the
-//! C++ and Python ones) never send: a fifth of what an open connection costs. Here a bitmap beside the pages says which are taken. No
-//! locks: a thread that loses its CPU stops nobody.
+//! Allocators link their free blocks through the blocks' first bytes, so that a page is resident as
+//! soon as a block begins in it, used or not. HTTP/2 brings along such a buffer per connection, for
+//! Huffman-coded headers, which clients built on gRPC's C core (the C++ and Python ones) never
+//! send: a fifth of what an open connection costs. Here a bitmap beside the pages says which are
+//! taken. No locks: a thread that loses its CPU stops nobody.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -15,7 +17,8 @@ const WORD_PAGES: usize = u64::BITS as usize;
 /// 65,536 pages: as many HTTP/2 connections. What does not fit goes to the other allocator.
 const WORD_COUNT: usize = 1 << 10;
 const REGION_BYTES: usize = WORD_COUNT * WORD_PAGES * PAGE_BYTES;
-/// Pages of the first words stay resident once they are free; those of other words go back to the kernel 64 at a time.
+/// Pages of the first words stay resident once they are free; those of other words go back to the
+/// kernel 64 at a time.
 const KEPT_WORD_COUNT: usize = 16;
 
 /// See the module. To be a static: its pages are never unmapped.
@@ -65,7 +68,8 @@ impl<A> SparseArray<A> {
         if fresh == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: concerns the mapping made above. A kernel without huge pages refuses, which is as good.
+        // SAFETY: concerns the mapping made above. A kernel without huge pages refuses, which is as
+        // good.
         unsafe { libc::madvise(fresh, REGION_BYTES, libc::MADV_NOHUGEPAGE) };
         let fresh: *mut u8 = fresh.cast();
         match self.base.compare_exchange(
@@ -105,7 +109,8 @@ impl<A> SparseArray<A> {
                             self.hint.store(index, Ordering::Relaxed);
                         }
                         let offset = (index * WORD_PAGES + bit) * PAGE_BYTES;
-                        // SAFETY: index and bit are below their counts, so this is a page of the mapping.
+                        // SAFETY: index and bit are below their counts, so this is a page of the
+                        // mapping.
                         return Some(unsafe { base.add(offset) });
                     }
                     Err(current) => bits = current,
@@ -135,8 +140,8 @@ impl<A> SparseArray<A> {
         {
             let offset = index * WORD_PAGES * PAGE_BYTES;
             let base = self.base.load(Ordering::Relaxed);
-            // SAFETY: the 64 pages lie within the mapping, which exists since one of them was handed out, and this thread has taken
-            // them all.
+            // SAFETY: the 64 pages lie within the mapping, which exists since one of them was
+            // handed out, and this thread has taken them all.
             unsafe {
                 libc::madvise(
                     base.add(offset).cast(),
@@ -150,8 +155,9 @@ impl<A> SparseArray<A> {
     }
 }
 
-// SAFETY: a page is handed out by setting its bit and is nobody else's until the bit is cleared, which only its owner's `dealloc` or
-// `realloc` does; a page has the size that its layout asks for. Everything else is the inner allocator's, told apart by the address.
+// SAFETY: a page is handed out by setting its bit and is nobody else's until the bit is cleared,
+// which only its owner's `dealloc` or `realloc` does; a page has the size that its layout asks for.
+// Everything else is the inner allocator's, told apart by the address.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_page(layout)
@@ -169,7 +175,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
         {
             return self.give_back(page);
         }
-        // SAFETY: the caller's promises are passed on; the block is not from here, so it is from `inner`.
+        // SAFETY: the caller's promises are passed on; the block is not from here, so it is from
+        // `inner`.
         unsafe { self.inner.dealloc(place, layout) }
     }
 
@@ -181,7 +188,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for SparseArray<A> {
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some(page) = is_page(layout).then(|| self.page_of(place)).flatten() else {
-            // SAFETY: the caller's promises are passed on; the block is not from here, so it is from `inner`.
+            // SAFETY: the caller's promises are passed on; the block is not from here, so it is
+            // from `inner`.
             return unsafe { self.inner.realloc(place, layout, size) };
         };
         if size == PAGE_BYTES {
@@ -294,7 +302,8 @@ mod tests {
         static ALLOCATOR: SparseArray<System> = SparseArray::new(System);
         let sizes = [100, PAGE_BYTES, 9000, PAGE_BYTES, PAGE_BYTES, 50];
         let layout = |size| Layout::from_size_align(size, 1).unwrap();
-        // SAFETY: each call names the layout that the block has at that time; the first 50 bytes are within all of them.
+        // SAFETY: each call names the layout that the block has at that time; the first 50 bytes
+        // are within all of them.
         unsafe {
             for first in [100, PAGE_BYTES] {
                 let (mut place, mut size) = (ALLOCATOR.alloc(layout(first)), first);
@@ -310,7 +319,8 @@ mod tests {
         assert_eq!(ALLOCATOR.taken[0].load(Ordering::Relaxed), 0);
     }
 
-    /// Threads that take, fill, check and free pages across the border from which on pages go back to the kernel.
+    /// Threads that take, fill, check and free pages across the border from which on pages go back
+    /// to the kernel.
     #[test]
     fn no_page_has_two_owners() {
         static ALLOCATOR: SparseArray<System> = SparseArray::new(System);

@@ -1,7 +1,8 @@
 //! A window onto bytes that something else owns, cloned at no cost.
 //!
-//! The bytes stay as they are while the view lives, with one exception: those of a view of memory that is shared with other processes
-//! may change at any moment. Such a view shows no slice; see `shared`.
+//! The bytes stay as they are while the view lives, with one exception: those of a view of memory
+//! that is shared with other processes may change at any moment. Such a view shows no slice; see
+//! `shared`.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 use crate::{Block, Charge, MemoryPlace, OutOfMemory};
 
-/// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no bytes are copied.
+/// `len` bytes at an address that stays valid while the view lives. Cloning shares the owner; no
+/// bytes are copied.
 #[derive(Clone)]
 pub struct ByteView {
     base: NonNull<u8>,
@@ -20,8 +22,8 @@ pub struct ByteView {
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: the owner keeps the bytes alive and (unless they are shared, when none are borrowed) unchanged on whatever thread: contract of
-// the constructors.
+// SAFETY: the owner keeps the bytes alive and (unless they are shared, when none are borrowed)
+// unchanged on whatever thread: contract of the constructors.
 unsafe impl Send for ByteView {}
 // SAFETY: as above.
 unsafe impl Sync for ByteView {}
@@ -72,8 +74,9 @@ impl ByteView {
     /// Bytes owned by foreign code.
     ///
     /// # Safety
-    /// `base..base+len` stays valid and unchanged until `owner` is dropped (for `None`: until the last clone of this view is), on
-    /// every thread. For a GPU place the address is a device address and is never read here.
+    /// `base..base+len` stays valid and unchanged until `owner` is dropped (for `None`: until the
+    /// last clone of this view is), on every thread. For a GPU place the address is a device
+    /// address and is never read here.
     pub unsafe fn foreign(
         base: *const u8,
         len: usize,
@@ -93,7 +96,8 @@ impl ByteView {
     /// Bytes in memory that other processes may write at any time.
     ///
     /// # Safety
-    /// `base..base+len` stays readable and writable on every thread until `owner` is dropped, and is never borrowed as a reference.
+    /// `base..base+len` stays readable and writable on every thread until `owner` is dropped, and
+    /// is never borrowed as a reference.
     pub(crate) unsafe fn shared(
         base: NonNull<u8>,
         len: usize,
@@ -114,7 +118,8 @@ impl ByteView {
         self.is_shared
     }
 
-    /// The same bytes in memory of their own, if they are shared with other processes. One copy, however long that takes.
+    /// The same bytes in memory of their own, if they are shared with other processes. One copy,
+    /// however long that takes.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
@@ -127,7 +132,8 @@ impl ByteView {
         Ok(ByteView::from(block))
     }
 
-    /// The bytes of all of `parts` in one piece of memory of its own; those that the CPU cannot read are left out.
+    /// The bytes of all of `parts` in one piece of memory of its own; those that the CPU cannot
+    /// read are left out.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the system has none.
@@ -148,7 +154,8 @@ impl ByteView {
         self
     }
 
-    /// Says of what the bytes are charged with that it waits for the server, see [`Charge::settle`].
+    /// Says of what the bytes are charged with that it waits for the server, see
+    /// [`Charge::settle`].
     pub fn settle(&self) {
         type Charged = (Option<Arc<dyn Any + Send + Sync>>, Charge);
         let Some(owner) = self.owner() else { return };
@@ -183,7 +190,8 @@ impl ByteView {
         self.base.as_ptr()
     }
 
-    /// The bytes, if the CPU can read them and nobody changes them; none for GPU memory, and for memory shared with other processes.
+    /// The bytes, if the CPU can read them and nobody changes them; none for GPU memory, and for
+    /// memory shared with other processes.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if !self.place.is_host() || self.is_shared {
             return None;
@@ -230,7 +238,8 @@ impl From<Arc<Block>> for ByteView {
 }
 
 impl AsRef<[u8]> for ByteView {
-    /// The bytes; empty for GPU memory and for memory shared with other processes, which have none to show.
+    /// The bytes; empty for GPU memory and for memory shared with other processes, which have none
+    /// to show.
     fn as_ref(&self) -> &[u8] {
         self.as_slice().unwrap_or(&[])
     }

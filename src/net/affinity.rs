@@ -43,7 +43,8 @@ pub fn confine_current_thread(cpus: &[usize]) -> io::Result<()> {
     confine_thread(0, cpus)
 }
 
-/// [`confine_current_thread`] of another thread of this process, by its number ([`current_thread_id`]), or of the calling one (0).
+/// [`confine_current_thread`] of another thread of this process, by its number
+/// ([`current_thread_id`]), or of the calling one (0).
 ///
 /// # Errors
 /// As there, and if there is no such thread.
@@ -106,7 +107,8 @@ pub fn bind_memory_of_current_thread(node: usize) -> io::Result<()> {
     };
     *word = 1 << (node % WORD_BITS);
     // The kernel looks at one bit less than it is told.
-    // SAFETY: the mask is readable and has the bits stated; the call concerns the calling thread alone.
+    // SAFETY: the mask is readable and has the bits stated; the call concerns the calling thread
+    // alone.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_set_mempolicy,
@@ -124,7 +126,8 @@ pub fn bind_memory_of_current_thread(node: usize) -> io::Result<()> {
 /// As many nodes as Linux is built for.
 const NODES_MAX: usize = 1_024;
 
-/// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the process').
+/// Adds `nice` to the calling thread's niceness (on Linux it is the thread's own, not the
+/// process').
 pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
     // SAFETY: no pointers are passed; 0 is the calling thread.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
@@ -133,11 +136,13 @@ pub fn lower_priority_of_current_thread(nice: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for turns of `slice_ns` (100 us to 100 ms), where the system's own is some milliseconds: when the calling thread wakes up, it need not wait for
-/// the end of a longer turn of somebody else. Its share of the CPU is what it was. Threads that it starts have turns of the system's length again,
-/// unless its niceness is negative, which they would lose along with it.
+/// Asks for turns of `slice_ns` (100 us to 100 ms), where the system's own is some milliseconds:
+/// when the calling thread wakes up, it need not wait for the end of a longer turn of somebody
+/// else. Its share of the CPU is what it was. Threads that it starts have turns of the system's
+/// length again, unless its niceness is negative, which they would lose along with it.
 ///
-/// Linux takes this from 6.12 on; earlier ones ignore it, and so does this for a thread that somebody has given another policy.
+/// Linux takes this from 6.12 on; earlier ones ignore it, and so does this for a thread that
+/// somebody has given another policy.
 ///
 /// # Errors
 /// If the system does not allow it (containers may not).
@@ -198,7 +203,8 @@ const EMPTY_ATTRIBUTES: libc::sched_attr = libc::sched_attr {
     sched_period: 0,
 };
 
-/// Lets timed waits of the calling thread end up to `slack_ns` late (the system's default is 50 us); 0 restores the default.
+/// Lets timed waits of the calling thread end up to `slack_ns` late (the system's default is 50
+/// us); 0 restores the default.
 pub fn set_timer_slack_of_current_thread(slack_ns: u64) -> io::Result<()> {
     // SAFETY: this option takes a number, and touches the calling thread alone.
     if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) } != 0 {
@@ -207,7 +213,8 @@ pub fn set_timer_slack_of_current_thread(slack_ns: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How many CPUs' worth of time the process' cgroup grants (its quota over its period); none without a quota.
+/// How many CPUs' worth of time the process' cgroup grants (its quota over its period); none
+/// without a quota.
 pub fn quota_cpus() -> Option<f64> {
     let root = std::path::Path::new("/sys/fs/cgroup");
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;

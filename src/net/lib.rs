@@ -1,8 +1,9 @@
-//! Thin wrappers round the system calls that the rest of the server needs and that the standard library does not offer.
+//! Thin wrappers round the system calls that the rest of the server needs and that the standard
+//! library does not offer.
 //!
-//! Sockets (listening, accepting, vectored sends), the io_uring probe, resource limits, signals and CPU affinity. No policy: who
-//! listens where, how many connections there may be and which CPUs a thread gets is decided by the callers. Nothing here starts a
-//! thread.
+//! Sockets (listening, accepting, vectored sends), the io_uring probe, resource limits, signals and
+//! CPU affinity. No policy: who listens where, how many connections there may be and which CPUs a
+//! thread gets is decided by the callers. Nothing here starts a thread.
 
 pub mod affinity;
 pub mod limits;

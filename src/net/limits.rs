@@ -9,18 +9,21 @@ pub struct ProcessLimit {
     pub hard: u64,
 }
 
-/// Raises the number of files that may be open towards `wanted`, as far as the hard limit allows. Returns the limit now in force.
+/// Raises the number of files that may be open towards `wanted`, as far as the hard limit allows.
+/// Returns the limit now in force.
 pub fn raise_open_files(wanted: u64) -> io::Result<ProcessLimit> {
     raise(libc::RLIMIT_NOFILE, wanted)
 }
 
-/// Raises the bytes that may be locked in memory towards `wanted`, as far as the hard limit allows. Returns the limit now in force.
+/// Raises the bytes that may be locked in memory towards `wanted`, as far as the hard limit allows.
+/// Returns the limit now in force.
 pub fn raise_locked_memory(wanted: u64) -> io::Result<ProcessLimit> {
     raise(libc::RLIMIT_MEMLOCK, wanted)
 }
 
-/// Where address space is limited, lets the C library's allocator have two arenas instead of one per thread: each takes 64 MiB of it,
-/// whatever the threads allocate. To be called before there are threads.
+/// Where address space is limited, lets the C library's allocator have two arenas instead of one
+/// per thread: each takes 64 MiB of it, whatever the threads allocate. To be called before there
+/// are threads.
 pub fn save_address_space() {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,

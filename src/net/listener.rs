@@ -17,8 +17,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `host:port` (port 0: any free one). `reuse_port` lets several processes share the port (SO_REUSEPORT).
-    /// May block on name resolution.
+    /// Listens on `host:port` (port 0: any free one). `reuse_port` lets several processes share the
+    /// port (SO_REUSEPORT). May block on name resolution.
     ///
     /// # Errors
     /// Whatever the resolver or the kernel says, with the address named.
@@ -28,7 +28,8 @@ impl Listener {
         })
     }
 
-    /// Looks whether [`Listener::bind`] would get the address, without listening: no client can connect meanwhile.
+    /// Looks whether [`Listener::bind`] would get the address, without listening: no client can
+    /// connect meanwhile.
     ///
     /// # Errors
     /// As [`Listener::bind`].
@@ -79,7 +80,8 @@ impl Listener {
         self.address
     }
 
-    /// Waits for a connection. The returned socket is close-on-exec, so that processes started by backends do not inherit it.
+    /// Waits for a connection. The returned socket is close-on-exec, so that processes started by
+    /// backends do not inherit it.
     ///
     /// # Errors
     /// `EINVAL` after [`Listener::shut_down`]; `EMFILE` and the like when the system has no room.
@@ -100,7 +102,8 @@ impl Listener {
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
-    /// Ends a pending and every later [`Listener::accept`], from any thread; later connection attempts are refused.
+    /// Ends a pending and every later [`Listener::accept`], from any thread; later connection
+    /// attempts are refused.
     pub fn shut_down(&self) {
         // SAFETY: no pointers are passed; the descriptor is open while `self` lives.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
@@ -123,7 +126,8 @@ fn bind_one(address: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     // Restarting on the same port must not wait for connections in TIME_WAIT.
     set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-    // Connections inherit it: a peer that is gone without a word is noticed after some two hours, be it asked by a protocol or not.
+    // Connections inherit it: a peer that is gone without a word is noticed after some two hours,
+    // be it asked by a protocol or not.
     set_flag(raw, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
     if reuse_port {
         set_flag(raw, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;

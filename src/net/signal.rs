@@ -1,7 +1,7 @@
 //! Signals as a blocking read.
 //!
-//! The handler only stores the number and writes an eventfd, which is all that is safe inside one. Signals are not blocked: processes
-//! that backends start would inherit the mask.
+//! The handler only stores the number and writes an eventfd, which is all that is safe inside one.
+//! Signals are not blocked: processes that backends start would inherit the mask.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,11 +19,13 @@ pub struct Signals {
 }
 
 extern "C" fn handle(number: libc::c_int) {
-    // SAFETY: errno's address is valid for this thread; it is put back so that the interrupted code does not see a change.
+    // SAFETY: errno's address is valid for this thread; it is put back so that the interrupted code
+    // does not see a change.
     let saved = unsafe { *libc::__errno_location() };
     RECEIVED.fetch_or(1 << (number & 63), Ordering::Release);
     let one = 1u64.to_ne_bytes();
-    // SAFETY: write is async-signal-safe and `one` is readable; a wrong or full descriptor is an error without effect.
+    // SAFETY: write is async-signal-safe and `one` is readable; a wrong or full descriptor is an
+    // error without effect.
     unsafe {
         libc::write(
             EVENT.load(Ordering::Acquire),
@@ -58,7 +60,8 @@ impl Signals {
             ));
         }
         RECEIVED.store(0, Ordering::Relaxed);
-        // Made before the handlers, so that a refusal of one takes the descriptor's number away from those that are installed.
+        // Made before the handlers, so that a refusal of one takes the descriptor's number away
+        // from those that are installed.
         let signals = Signals { event };
         for number in numbers {
             set(*number, handle)?;
@@ -66,7 +69,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Blocks until one of the signals came, and returns its number. Signals that come together are returned one by one.
+    /// Blocks until one of the signals came, and returns its number. Signals that come together are
+    /// returned one by one.
     pub fn wait(&self) -> io::Result<i32> {
         let mut count = [0u8; 8];
         loop {
@@ -100,8 +104,9 @@ pub const STOPS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 /// The signal that asks for log file and certificates to be opened anew.
 pub const RELOAD: i32 = libc::SIGHUP;
 
-/// Has signals without a meaning here (SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR) do nothing, where they would end the
-/// process. A plug-in that has a use for one sets its own handler.
+/// Has signals without a meaning here (SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+/// SIGPWR) do nothing, where they would end the process. A plug-in that has a use for one sets its
+/// own handler.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -121,13 +126,15 @@ pub fn survive_stray_signals() -> io::Result<()> {
     .try_for_each(|number| set(number, go_on))
 }
 
-/// Ends the process at once: no handler of its exit runs, as those of plug-ins must not while threads are still inside of them.
+/// Ends the process at once: no handler of its exit runs, as those of plug-ins must not while
+/// threads are still inside of them.
 pub fn end_process(code: i32) -> ! {
     // SAFETY: does not return, and touches nothing of ours.
     unsafe { libc::_exit(code) }
 }
 
-/// Has a write beyond the limit of a file's size (RLIMIT_FSIZE) fail, where it would end the process.
+/// Has a write beyond the limit of a file's size (RLIMIT_FSIZE) fail, where it would end the
+/// process.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -137,8 +144,9 @@ pub fn survive_size_limits() -> io::Result<()> {
     set(libc::SIGXFSZ, go_on)
 }
 
-/// Has the signals of a crash (SIGSEGV, SIGABRT, SIGILL, SIGFPE) wait until `pending` returns 0, half a second at most, and then do
-/// what they would have done: the last lines of a log tell of the crash. `pending` must be async-signal-safe. Once per process.
+/// Has the signals of a crash (SIGSEGV, SIGABRT, SIGILL, SIGFPE) wait until `pending` returns 0,
+/// half a second at most, and then do what they would have done: the last lines of a log tell of
+/// the crash. `pending` must be async-signal-safe. Once per process.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -187,14 +195,17 @@ extern "C" fn drain_and_crash(
     }
     let previous = CRASHES.iter().position(|crash| *crash == number);
     let previous = previous.and_then(|index| PREVIOUS.get(index)?.get());
-    // SAFETY: the kernel passes what it knows of this signal; sigaction, signal and raise are async-signal-safe.
+    // SAFETY: the kernel passes what it knows of this signal; sigaction, signal and raise are
+    // async-signal-safe.
     unsafe {
         match previous {
-            // The instruction is executed again, and faults again: the handler before this one tells of overflowing stacks.
+            // The instruction is executed again, and faults again: the handler before this one
+            // tells of overflowing stacks.
             Some(previous) if (*info).si_code > 0 => {
                 libc::sigaction(number, std::ptr::from_ref(previous), std::ptr::null_mut());
             }
-            // What was sent, as by abort, does not come again by itself. It stays pending until this handler returns.
+            // What was sent, as by abort, does not come again by itself. It stays pending until
+            // this handler returns.
             _ => {
                 libc::signal(number, libc::SIG_DFL);
                 libc::raise(number);
@@ -238,7 +249,8 @@ mod tests {
     fn a_signal_is_read_once() {
         let refused = Signals::install(&[libc::SIGUSR2, libc::SIGKILL]).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
-        // SAFETY: no pointers are passed; the handler that was installed before the refusal writes into nothing.
+        // SAFETY: no pointers are passed; the handler that was installed before the refusal writes
+        // into nothing.
         unsafe { libc::raise(libc::SIGUSR2) };
         let signals = Signals::install(&[libc::SIGUSR2]).unwrap();
         assert!(

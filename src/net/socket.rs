@@ -37,14 +37,15 @@ pub(crate) fn set_flag(socket: RawFd, level: i32, option: i32) -> io::Result<()>
     }
 }
 
-/// Receives what has arrived into the spare room of `target`, which need not be initialised, and returns how many bytes; 0 is the end
-/// of the stream, or no room.
+/// Receives what has arrived into the spare room of `target`, which need not be initialised, and
+/// returns how many bytes; 0 is the end of the stream, or no room.
 ///
 /// # Errors
 /// `WouldBlock` if nothing has arrived.
 pub fn receive(socket: RawFd, target: &mut impl BufMut) -> io::Result<usize> {
     let room = target.chunk_mut();
-    // SAFETY: the kernel writes at most `room.len()` bytes to an address that is writable for as many.
+    // SAFETY: the kernel writes at most `room.len()` bytes to an address that is writable for as
+    // many.
     let received = unsafe {
         libc::recv(
             socket,
@@ -83,7 +84,8 @@ pub fn send_vectored(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize>
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes pending and later reads of the socket see the end of the stream, once what the kernel already has is read.
+/// Makes pending and later reads of the socket see the end of the stream, once what the kernel
+/// already has is read.
 pub fn stop_receiving(socket: RawFd) {
     // SAFETY: no pointers are passed; a wrong descriptor is an error that is of no interest here.
     unsafe { libc::shutdown(socket, libc::SHUT_RD) };
@@ -95,13 +97,15 @@ pub fn finish_sending(socket: RawFd) {
     unsafe { libc::shutdown(socket, libc::SHUT_WR) };
 }
 
-/// Ends the connection as [`stop_transfer`] does, and has what the peer did not take thrown away when the socket is closed.
+/// Ends the connection as [`stop_transfer`] does, and has what the peer did not take thrown away
+/// when the socket is closed.
 pub fn abort(socket: RawFd) {
     let linger = libc::linger {
         l_onoff: 1,
         l_linger: 0,
     };
-    // SAFETY: `linger` is readable and of the stated size; a wrong descriptor is an error that is of no interest here.
+    // SAFETY: `linger` is readable and of the stated size; a wrong descriptor is an error that is
+    // of no interest here.
     unsafe {
         libc::setsockopt(
             socket,
@@ -114,8 +118,8 @@ pub fn abort(socket: RawFd) {
     stop_transfer(socket);
 }
 
-/// Whether the connection is over: the peer has reset it, or this side has ended it in both directions. The end of the peer's own side alone
-/// does not count.
+/// Whether the connection is over: the peer has reset it, or this side has ended it in both
+/// directions. The end of the peer's own side alone does not count.
 pub fn is_reset(socket: RawFd) -> bool {
     let mut entry = libc::pollfd {
         fd: socket,
@@ -148,7 +152,8 @@ pub fn peer_address(socket: RawFd) -> io::Result<IpAddr> {
     }
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that this is what was written; the storage is aligned for every kind.
+            // SAFETY: the family says that this is what was written; the storage is aligned for
+            // every kind.
             let address = unsafe { &*(&raw const storage).cast::<libc::sockaddr_in>() };
             Ok(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
         }

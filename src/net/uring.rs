@@ -6,7 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// Asks the kernel for a small ring and gives it back.
 ///
 /// # Errors
-/// The kernel's refusal, worded for the person who has to change it: containers deny io_uring by default.
+/// The kernel's refusal, worded for the person who has to change it: containers deny io_uring by
+/// default.
 pub fn probe() -> io::Result<()> {
     // `struct io_uring_params` is 120 bytes of 4-byte fields; all zero asks for the defaults.
     let mut params = [0u32; 30];

@@ -1,4 +1,5 @@
-//! Compiles the `.proto` files without any installed compiler: protox makes the descriptors, prost-build the Rust types.
+//! Compiles the `.proto` files without any installed compiler: protox makes the descriptors,
+//! prost-build the Rust types.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

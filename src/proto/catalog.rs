@@ -1,4 +1,5 @@
-//! What our `.proto` files define, by name: for clients that ask the server about itself. Tables made at build time.
+//! What our `.proto` files define, by name: for clients that ask the server about itself. Tables
+//! made at build time.
 
 /// One `.proto` file.
 #[derive(Debug)]
@@ -17,7 +18,8 @@ pub fn file_by_name(name: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.name == name)
 }
 
-/// The file that defines `symbol`: the full name of a message, enumeration, service, method, field or value.
+/// The file that defines `symbol`: the full name of a message, enumeration, service, method, field
+/// or value.
 pub fn file_of_symbol(symbol: &str) -> Option<&'static File> {
     let place = SYMBOLS
         .binary_search_by(|(name, _)| (*name).cmp(symbol))

@@ -1,7 +1,9 @@
-//! Prost messages generated from our own `.proto` files. Names and numbers are those on Triton's wire.
+//! Prost messages generated from our own `.proto` files. Names and numbers are those on Triton's
+//! wire.
 //!
-//! Maps are `BTreeMap`, so that whatever is printed or encoded has one order. The raw tensor contents of inference requests and
-//! responses are `bytes::Bytes`; every other `bytes` field is a `Vec<u8>`.
+//! Maps are `BTreeMap`, so that whatever is printed or encoded has one order. The raw tensor
+//! contents of inference requests and responses are `bytes::Bytes`; every other `bytes` field is a
+//! `Vec<u8>`.
 #![forbid(unsafe_code)]
 // The comments and shapes below come from the .proto files.
 #![allow(
@@ -25,7 +27,8 @@ pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
 }
 
-/// The messages of `reflection.proto`; those of `reflection_v1alpha.proto` are the same on the wire.
+/// The messages of `reflection.proto`; those of `reflection_v1alpha.proto` are the same on the
+/// wire.
 pub mod reflection {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }

@@ -1,4 +1,5 @@
-//! Who we are, for which places: from the file of `TRITON_CLOUD_CREDENTIAL_PATH`, else from the environment, as upstream.
+//! Who we are, for which places: from the file of `TRITON_CLOUD_CREDENTIAL_PATH`, else from the
+//! environment, as upstream.
 //!
 //! ```json
 //! { "s3": { "": { "key_id": "…", "secret_key": "…", "region": "…", "session_token": "…", "profile": "…" },

@@ -1,6 +1,8 @@
-//! Bringing the objects of a directory to disk: in parts, several at once, each resumed where it broke off.
+//! Bringing the objects of a directory to disk: in parts, several at once, each resumed where it
+//! broke off.
 //!
-//! A directory that fails is left as it is for the caller to remove; nothing outside of it is touched, whatever the objects are called.
+//! A directory that fails is left as it is for the caller to remove; nothing outside of it is
+//! touched, whatever the objects are called.
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
@@ -279,11 +281,13 @@ fn free_bytes(directory: &Path) -> Option<u64> {
     state.f_bavail.checked_mul(state.f_frsize)
 }
 
-/// Large enough that the wait for a reply (some 30 ms) costs little beside 16 MiB at 1 GB/s, small enough to keep all connections busy.
+/// Large enough that the wait for a reply (some 30 ms) costs little beside 16 MiB at 1 GB/s, small
+/// enough to keep all connections busy.
 const PART_BYTES: u64 = 16 << 20;
 /// One connection of a large store brings about 100 MB/s.
 const PARTS_AT_ONCE: usize = 8;
-/// Per part, on top of the retries of each request: five times five breaks, within some fifteen seconds if nothing comes in between.
+/// Per part, on top of the retries of each request: five times five breaks, within some fifteen
+/// seconds if nothing comes in between.
 const RESUMES_MAX: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);

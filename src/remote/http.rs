@@ -1,7 +1,8 @@
 //! HTTP/1.1 under the stores' protocols, on the runtime of the calling thread.
 //!
-//! Every wait has a bound: for a connection, for the head of a reply, and for each piece of a body; so has the size of a reply.
-//! Connections are used again within one operation; they end with its runtime, and who finds such a one makes another.
+//! Every wait has a bound: for a connection, for the head of a reply, and for each piece of a body;
+//! so has the size of a reply. Connections are used again within one operation; they end with its
+//! runtime, and who finds such a one makes another.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -309,7 +310,8 @@ impl HttpReply {
     }
 }
 
-/// What every TLS connection shares; the certificates are the system's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// What every TLS connection shares; the certificates are the system's, or those of `SSL_CERT_FILE`
+/// and `SSL_CERT_DIR`.
 fn tls() -> io::Result<Arc<ClientConfig>> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -355,11 +357,13 @@ fn timed_out(kind: HttpErrorKind, words: String) -> HttpError {
 
 /// A store answers within milliseconds, one on another continent within one second with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A listing of 1,000 objects or the next piece of a body takes less than a second where anything works.
+/// A listing of 1,000 objects or the next piece of a body takes less than a second where anything
+/// works.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of each connection: what arrives at 1 GB/s in a quarter of a millisecond.
 const BUFFER_MAX: usize = 256 * 1024;
-/// Four times the largest part of an object that is asked for; a listing's page of 5,000 names of 1 KiB has some 15 MB.
+/// Four times the largest part of an object that is asked for; a listing's page of 5,000 names of 1
+/// KiB has some 15 MB.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// As many as one operation uses at once, and some.
 const IDLE_MAX: usize = 32;

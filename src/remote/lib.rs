@@ -1,8 +1,10 @@
-//! Model repositories in object stores: `s3://`, `gs://` and `as://`. The only door to object_store, and to the runtime and the HTTP
-//! client that it needs.
+//! Model repositories in object stores: `s3://`, `gs://` and `as://`. The only door to
+//! object_store, and to the runtime and the HTTP client that it needs.
 //!
-//! Called on control threads. Each call has a runtime of its own, on the calling thread, and ends with it: no thread is left behind (the
-//! resolver's threads last as long as the system's resolver takes, that of a `credential_process` half a minute at most), and no connection. The data plane knows nothing of it.
+//! Called on control threads. Each call has a runtime of its own, on the calling thread, and ends
+//! with it: no thread is left behind (the resolver's threads last as long as the system's resolver
+//! takes, that of a `credential_process` half a minute at most), and no connection. The data plane
+//! knows nothing of it.
 #![forbid(unsafe_code)]
 
 mod credentials;
@@ -48,7 +50,8 @@ impl Cloud {
         }
     }
 
-    /// Does `work` with the store of `uri`; once more if it fails and the credential file says something else now.
+    /// Does `work` with the store of `uri`; once more if it fails and the credential file says
+    /// something else now.
     async fn attempt<T>(
         &self,
         uri: &str,
@@ -159,7 +162,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     Ok(outcome)
 }
 
-/// A poll of a thousand models takes 63 rounds: about two seconds against a store that answers in 30 ms.
+/// A poll of a thousand models takes 63 rounds: about two seconds against a store that answers in
+/// 30 ms.
 const LISTINGS_AT_ONCE: usize = 16;
 /// All connections of an operation go to one or two hosts.
 const RESOLVERS_MAX: usize = 2;

@@ -1,4 +1,5 @@
-//! What lies in a store below a directory. Stores know objects only: a directory is what names have in common.
+//! What lies in a store below a directory. Stores know objects only: a directory is what names have
+//! in common.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -100,8 +101,9 @@ pub(crate) async fn contents(
         Ok(ControlFlow::Continue(()))
     };
     walk(store, place, None, take).await?;
-    // Consoles and tools mark a directory by an empty object whose name ends with a slash, of which a listing does not tell. Where
-    // something lies in it, that tells enough; else the download asks.
+    // Consoles and tools mark a directory by an empty object whose name ends with a slash, of which
+    // a listing does not tell. Where something lies in it, that tells enough; else the download
+    // asks.
     let has_children = |directory: &str| {
         let inside = format!("{directory}/");
         let mut after = found.range(inside.clone()..);
@@ -190,7 +192,8 @@ fn below<'p>(location: &'p Path, key: &str) -> Option<&'p str> {
 
 /// As many as are looked at in a local directory: objects of a model, or models of a repository.
 const ENTRIES_MAX: usize = 100_000;
-/// Some 250 MB of names and tags: ten times what the largest model may have, or a thousand models of a thousand files.
+/// Some 250 MB of names and tags: ten times what the largest model may have, or a thousand models
+/// of a thousand files.
 const TOGETHER_MAX: usize = 1_000_000;
 /// A million names at a thousand a page; half a minute where a page takes 30 ms.
 const PAGES_MAX: usize = 1_000;

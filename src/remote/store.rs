@@ -1,4 +1,5 @@
-//! The stores behind places: opened with the credentials that are for them, kept, and opened again when those change.
+//! The stores behind places: opened with the credentials that are for them, kept, and opened again
+//! when those change.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -77,10 +78,12 @@ impl Stores {
         &*self.environment
     }
 
-    /// The store of a place. May read files, and wait for a second to learn whether this machine has credentials of its own.
+    /// The store of a place. May read files, and wait for a second to learn whether this machine
+    /// has credentials of its own.
     ///
     /// # Errors
-    /// NOT_FOUND if no credential is for it; INVALID_ARG or INTERNAL if the credentials are no good.
+    /// NOT_FOUND if no credential is for it; INVALID_ARG or INTERNAL if the credentials are no
+    /// good.
     pub(crate) fn open(&self, place: &UriLocation, uri: &str) -> Result<Store, Error> {
         let credentials = self.credentials()?;
         let found = credentials.find(place.kind, uri);
@@ -121,7 +124,8 @@ impl Stores {
         Ok(store)
     }
 
-    /// After a failure: reads the credential file again. Returns whether it says something else now; all stores are opened anew then.
+    /// After a failure: reads the credential file again. Returns whether it says something else
+    /// now; all stores are opened anew then.
     ///
     /// # Errors
     /// As [`Stores::open`].

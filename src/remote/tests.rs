@@ -195,7 +195,8 @@ fn what_is_not_as_it_was_listed_is_refused() {
             "{what}"
         );
     }
-    // What is empty and is not there is a directory: its name ends with a slash, of which listings do not tell.
+    // What is empty and is not there is a directory: its name ends with a slash, of which listings
+    // do not tell.
     let mark = RemoteObject {
         name: "1/deep".to_owned(),
         bytes: 0,

@@ -1,4 +1,5 @@
-//! Places in object stores, as upstream writes them, and with an endpoint of one's own for each kind.
+//! Places in object stores, as upstream writes them, and with an endpoint of one's own for each
+//! kind.
 //!
 //! ```text
 //! s3://bucket/path          s3://[http://|https://]host:port/bucket/path
@@ -35,7 +36,8 @@ pub(crate) struct UriLocation {
 
 impl UriLocation {
     /// # Errors
-    /// In upstream's words: INVALID_ARG for what is empty, INTERNAL for what lacks a bucket or is no path of Azure's.
+    /// In upstream's words: INVALID_ARG for what is empty, INTERNAL for what lacks a bucket or is
+    /// no path of Azure's.
     pub(crate) fn parse(uri: &str) -> Result<UriLocation, Error> {
         let kinds = [
             ("s3://", UriKind::S3),

@@ -11,10 +11,12 @@
 //!     └──────► CANCELLED | EXPIRED (whoever made the change owns the payload, then DONE)
 //! ```
 //!
-//! Whoever began may also put the payload back as it was, to have only looked at it; a cancel that came meanwhile is not lost.
+//! Whoever began may also put the payload back as it was, to have only looked at it; a cancel that
+//! came meanwhile is not lost.
 //!
-//! The winner of the compare-and-swap out of QUEUED gets an [`Owned`]: exclusive access to the payload. All others see that they lost.
-//! A cancel that comes too late (EXECUTING) leaves a mark that the executor can read.
+//! The winner of the compare-and-swap out of QUEUED gets an [`Owned`]: exclusive access to the
+//! payload. All others see that they lost. A cancel that comes too late (EXECUTING) leaves a mark
+//! that the executor can read.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -64,8 +66,9 @@ pub struct Claim<S, T> {
     payload: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the payload is only reached through `Owned`, of which at most one exists (compare-and-swap on `word`); moving it between
-// threads needs `T: Send`. `shared` is read from all of them.
+// SAFETY: the payload is only reached through `Owned`, of which at most one exists
+// (compare-and-swap on `word`); moving it between threads needs `T: Send`. `shared` is read from
+// all of them.
 unsafe impl<S: Sync + Send, T: Send> Sync for Claim<S, T> {}
 // SAFETY: as above.
 unsafe impl<S: Send, T: Send> Send for Claim<S, T> {}
@@ -87,7 +90,8 @@ impl<S, T> Claim<S, T> {
         &self.shared
     }
 
-    /// Raised by each [`Owned::requeue`]; a timer armed for one generation must not fire on the next.
+    /// Raised by each [`Owned::requeue`]; a timer armed for one generation must not fire on the
+    /// next.
     pub fn generation(&self) -> u32 {
         (self.word.load(Ordering::Acquire) >> GENERATION_SHIFT) as u32
     }
@@ -101,21 +105,23 @@ impl<S, T> Claim<S, T> {
         self.is_cancel_requested.load(Ordering::Relaxed)
     }
 
-    /// Leaves the mark of a cancel and claims nothing: for payloads whose end is for their scheduler to decide, which the caller tells
-    /// afterwards, in a way that fences, or finds that it is about to look.
+    /// Leaves the mark of a cancel and claims nothing: for payloads whose end is for their
+    /// scheduler to decide, which the caller tells afterwards, in a way that fences, or finds that
+    /// it is about to look.
     pub fn request_cancel(&self) {
         self.is_cancel_requested.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether someone asked to cancel, for who has just taken the claim out of a queue: a [`Claim::request_cancel`] whose own
-    /// push found the claim linked is seen.
+    /// Whether someone asked to cancel, for who has just taken the claim out of a queue: a
+    /// [`Claim::request_cancel`] whose own push found the claim linked is seen.
     pub fn was_cancelled(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is_cancelled()
     }
 
-    /// Claims the queued payload of `generation` (`None`: whatever generation); none if another was faster.
+    /// Claims the queued payload of `generation` (`None`: whatever generation); none if another was
+    /// faster.
     pub fn claim(
         self: &Arc<Self>,
         reason: ClaimReason,
@@ -124,8 +130,8 @@ impl<S, T> Claim<S, T> {
         if reason == ClaimReason::Cancel {
             // Relaxed: a hint to the executor, it orders nothing.
             self.is_cancel_requested.store(true, Ordering::Relaxed);
-            // But for one that only looks: pairs with the fence of `put_back`, so that either the loads below see the payload put back, or
-            // who put it back sees the mark.
+            // But for one that only looks: pairs with the fence of `put_back`, so that either the
+            // loads below see the payload put back, or who put it back sees the mark.
             fence(Ordering::SeqCst);
         }
         let mut word = self.word.load(Ordering::Relaxed);
@@ -136,7 +142,8 @@ impl<S, T> Claim<S, T> {
                 return None;
             }
             let target = (word & !STATE_MASK) | reason.state();
-            // Acquire pairs with the Release of `requeue`: the winner sees all that the last owner wrote.
+            // Acquire pairs with the Release of `requeue`: the winner sees all that the last owner
+            // wrote.
             match self
                 .word
                 .compare_exchange_weak(word, target, Ordering::AcqRel, Ordering::Relaxed)
@@ -153,13 +160,14 @@ impl<S, T> Claim<S, T> {
     }
 }
 
-// SAFETY: the reference count moves into the queue and back; `is_linked` keeps a second reference to the same claim out of any queue
-// meanwhile, so `next` has one writer.
+// SAFETY: the reference count moves into the queue and back; `is_linked` keeps a second reference
+// to the same claim out of any queue meanwhile, so `next` has one writer.
 unsafe impl<S, T> Link for Arc<Claim<S, T>> {
     type Node = Claim<S, T>;
 
     fn into_node(self) -> Result<NonNull<Claim<S, T>>, Self> {
-        // Acquire pairs with the Release of `from_node`: the link of an earlier stay is read before it is written again.
+        // Acquire pairs with the Release of `from_node`: the link of an earlier stay is read before
+        // it is written again.
         if self.is_linked.swap(true, Ordering::Acquire) {
             return Err(self);
         }
@@ -168,7 +176,8 @@ unsafe impl<S, T> Link for Arc<Claim<S, T>> {
     }
 
     unsafe fn from_node(node: NonNull<Claim<S, T>>) -> Self {
-        // SAFETY: the address came from `Arc::into_raw`, once per stay, by this function's contract.
+        // SAFETY: the address came from `Arc::into_raw`, once per stay, by this function's
+        // contract.
         let claim = unsafe { Arc::from_raw(node.as_ptr()) };
         claim.is_linked.store(false, Ordering::Release);
         claim
@@ -182,7 +191,8 @@ unsafe impl<S, T> Link for Arc<Claim<S, T>> {
 
 /// Exclusive possession of a claim's payload. Dropping it drops the payload and ends the claim.
 ///
-/// It is `Send` and `Sync` as the payload is, while its [`Claim`] is `Sync` for every payload that may be sent:
+/// It is `Send` and `Sync` as the payload is, while its [`Claim`] is `Sync` for every payload that
+/// may be sent:
 ///
 /// ```
 /// fn assert_sync<T: Sync>() {}
@@ -216,7 +226,8 @@ impl<S, T> Owned<S, T> {
     /// Puts the payload back into the queue under the next generation.
     pub fn requeue(self) -> Arc<Claim<S, T>> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is never used or dropped again, so the reference count moves out exactly once.
+        // SAFETY: `this` is never used or dropped again, so the reference count moves out exactly
+        // once.
         let claim = unsafe { std::ptr::read(&this.claim) };
         let generation = claim.word.load(Ordering::Relaxed) >> GENERATION_SHIFT;
         let next = (generation.wrapping_add(1) & u64::from(u32::MAX)) << GENERATION_SHIFT;
@@ -224,8 +235,8 @@ impl<S, T> Owned<S, T> {
         claim
     }
 
-    /// Puts the payload back into the queue as if it had never been taken out. If a cancel came meanwhile, which has been told that it was too
-    /// late, the payload returns, claimed for it.
+    /// Puts the payload back into the queue as if it had never been taken out. If a cancel came
+    /// meanwhile, which has been told that it was too late, the payload returns, claimed for it.
     pub fn put_back(self) -> Option<Owned<S, T>> {
         let this = ManuallyDrop::new(self);
         // SAFETY: as in `requeue`.
@@ -261,9 +272,11 @@ impl<S, T> Owned<S, T> {
     /// The payload behind a raw address, for the duration of one call across the C ABI.
     ///
     /// # Safety
-    /// `raw` came from [`Owned::into_raw`], has not been taken back, and no other reference to the payload is in use during `'a`.
+    /// `raw` came from [`Owned::into_raw`], has not been taken back, and no other reference to the
+    /// payload is in use during `'a`.
     pub unsafe fn borrow_raw<'a>(raw: *const Claim<S, T>) -> (&'a S, &'a mut T) {
-        // SAFETY: live by contract; the payload is present while possession exists and unaliased by contract.
+        // SAFETY: live by contract; the payload is present while possession exists and unaliased by
+        // contract.
         unsafe {
             let claim = &*raw;
             let payload = (*claim.payload.get()).as_mut();

@@ -1,9 +1,10 @@
 //! Counts concurrent holders per key, for any number of keys in constant memory.
 //!
-//! A key with holders has a slot of its own: a word with a tag of the key and the count. Slots lie in buckets, and each key belongs
-//! to one bucket; where all slots of a bucket are in use, further keys share one count. A new holder of a known key finds its tag and
-//! adds one; a holder that leaves subtracts one. A new key takes an unused slot over, under the bucket's mark, so that no key has two
-//! slots; a thread that finds the mark set does not wait but uses the shared count.
+//! A key with holders has a slot of its own: a word with a tag of the key and the count. Slots lie
+//! in buckets, and each key belongs to one bucket; where all slots of a bucket are in use, further
+//! keys share one count. A new holder of a known key finds its tag and adds one; a holder that
+//! leaves subtracts one. A new key takes an unused slot over, under the bucket's mark, so that no
+//! key has two slots; a thread that finds the mark set does not wait but uses the shared count.
 
 use crate::primitives::{AtomicBool, AtomicU64, Ordering};
 
@@ -58,7 +59,8 @@ impl KeyedCounter {
         }
     }
 
-    /// Counts a holder of `key`, a hash: its upper bits choose the bucket, the lower ones are the tag. Does not block.
+    /// Counts a holder of `key`, a hash: its upper bits choose the bucket, the lower ones are the
+    /// tag. Does not block.
     ///
     /// # Errors
     /// If the key has the most holders that it may have.
@@ -116,7 +118,8 @@ impl Bucket {
                 if word & COUNT_MASK >= max {
                     return Some(Err(Full));
                 }
-                // Fails if a holder came or left, or if the last one left and another key took the slot over.
+                // Fails if a holder came or left, or if the last one left and another key took the
+                // slot over.
                 match slot.compare_exchange_weak(
                     word,
                     word + 1,
@@ -131,7 +134,8 @@ impl Bucket {
         None
     }
 
-    /// Finds or takes over a slot for `tag`. None: all slots are in use, or another thread holds the mark.
+    /// Finds or takes over a slot for `tag`. None: all slots are in use, or another thread holds
+    /// the mark.
     fn claim_slot(&self, tag: u64, max: u64) -> Option<Result<u8, Full>> {
         if self.is_marked.swap(true, Ordering::Acquire) {
             return None;
@@ -230,8 +234,8 @@ mod models {
 
     use super::*;
 
-    /// Two holders of a new key beside one of another key that leaves its slot: the new key never has two slots, and in the end none
-    /// is in use.
+    /// Two holders of a new key beside one of another key that leaves its slot: the new key never
+    /// has two slots, and in the end none is in use.
     #[test]
     fn a_key_never_has_two_slots() {
         loom::model(|| {

@@ -1,8 +1,8 @@
 //! The only lock-free code: request ownership, queues between threads, and their wake-ups.
 //!
 //! - `claim`: which of executor, canceller and timer owns a request.
-//! - `mpsc_queue`: an intrusive queue that many threads push onto and one takes whole. As [`Inbox`] it
-//!   leads into a model's workers.
+//! - `mpsc_queue`: an intrusive queue that many threads push onto and one takes whole. As [`Inbox`]
+//!   it leads into a model's workers.
 //! - `worker_pool`: how a model's workers share that queue and their scheduler. `try_lock` lets one
 //!   worker at a time drive the scheduler; `parker` puts idle workers to sleep and wakes them.
 //! - `mailbox`: the queue into a shard, with the [`Notify`] that wakes it.

@@ -1,8 +1,9 @@
 //! The queue into a shard, and the wake-once event that wakes it.
 //!
-//! Any thread posts messages and notifies once per batch of posts. The shard's one pump task takes all messages at once. The event
-//! is armed only while the pump sleeps with an empty mailbox, so each notification after the first of a sleep costs a fence and a
-//! load: N posts make one wake, and at most one system call of the shard's executor.
+//! Any thread posts messages and notifies once per batch of posts. The shard's one pump task takes
+//! all messages at once. The event is armed only while the pump sleeps with an empty mailbox, so
+//! each notification after the first of a sleep costs a fence and a load: N posts make one wake,
+//! and at most one system call of the shard's executor.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -10,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 use crate::mpsc_queue::{Drained, MpscQueue, Node};
 use crate::primitives::{AtomicU8, Ordering, UnsafeCell, fence};
 
-/// The sending side, shared by all senders. It has no bound of its own; [`crate::mpsc_queue`] says where that is kept.
+/// The sending side, shared by all senders. It has no bound of its own; [`crate::mpsc_queue`] says
+/// where that is kept.
 pub struct Mailbox<T: Send> {
     queue: MpscQueue<Box<Node<T>>>,
     notify: Notify,
@@ -34,7 +36,8 @@ impl<T: Send> Mailbox<T> {
         (mailbox, receiver)
     }
 
-    /// Adds a message without waking the receiver; call [`Mailbox::notify`] after the last of a batch. Never blocks.
+    /// Adds a message without waking the receiver; call [`Mailbox::notify`] after the last of a
+    /// batch. Never blocks.
     ///
     /// # Errors
     /// The message, if the receiver is gone.
@@ -50,7 +53,8 @@ impl<T: Send> Mailbox<T> {
         self.notify.notify();
     }
 
-    /// Disarms the event, because the receiving thread will look again in any case. Notifications cost no wake then.
+    /// Disarms the event, because the receiving thread will look again in any case. Notifications
+    /// cost no wake then.
     pub fn disarm(&self) {
         self.notify.disarm();
     }
@@ -62,7 +66,8 @@ impl<T: Send> Mailbox<T> {
 }
 
 impl<T: Send> Receiver<T> {
-    /// All messages posted so far, oldest first, never empty when ready. Pending: the next notification wakes the task.
+    /// All messages posted so far, oldest first, never empty when ready. Pending: the next
+    /// notification wakes the task.
     pub fn poll_take(&mut self, context: &mut Context<'_>) -> Poll<Messages<T>> {
         let messages = self.take();
         if !messages.is_empty() {
@@ -70,7 +75,8 @@ impl<T: Send> Receiver<T> {
         }
         // SAFETY: `&mut self` of the only receiver.
         unsafe { self.mailbox.notify.arm(context.waker()) };
-        // Pairs with the fence in `notify`: either this thread sees the message, or the notifying thread sees the armed event.
+        // Pairs with the fence in `notify`: either this thread sees the message, or the notifying
+        // thread sees the armed event.
         fence(Ordering::SeqCst);
         let messages = self.take();
         if messages.is_empty() {
@@ -128,14 +134,16 @@ const NOTIFYING: u8 = 2;
 ///   OPEN ──arm──► ARMED ──notify──► NOTIFYING ──► OPEN, then wake
 ///     ▲────disarm───┘
 /// ```
-/// The sleeping task writes the waker only while OPEN; a notifying thread reads it only while NOTIFYING, which one thread reaches.
+/// The sleeping task writes the waker only while OPEN; a notifying thread reads it only while
+/// NOTIFYING, which one thread reaches.
 #[derive(Debug)]
 pub struct Notify {
     state: AtomicU8,
     waker: UnsafeCell<Option<Waker>>,
 }
 
-// SAFETY: `state` orders all access to `waker`, as the diagram says; wakers may be cloned and used on any thread.
+// SAFETY: `state` orders all access to `waker`, as the diagram says; wakers may be cloned and used
+// on any thread.
 unsafe impl Sync for Notify {}
 // SAFETY: as above.
 unsafe impl Send for Notify {}
@@ -150,7 +158,8 @@ impl Notify {
 
     /// Wakes the sleeping task if the event is armed.
     pub(crate) fn notify(&self) {
-        // Pairs with the fence after `arm`: the receiver sees what was posted before, or this thread sees the armed state.
+        // Pairs with the fence after `arm`: the receiver sees what was posted before, or this
+        // thread sees the armed state.
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) != ARMED
             || self
@@ -160,7 +169,8 @@ impl Notify {
         {
             return;
         }
-        // SAFETY: one thread reaches NOTIFYING, and the sleeping task does not write until that state is left.
+        // SAFETY: one thread reaches NOTIFYING, and the sleeping task does not write until that
+        // state is left.
         let waker = self.waker.with(|waker| unsafe { (*waker).clone() });
         // Left before the wake, so that the woken task can arm the event again.
         self.state.store(OPEN, Ordering::Release);
@@ -184,14 +194,16 @@ impl Notify {
             self.state
                 .compare_exchange(ARMED, OPEN, Ordering::Acquire, Ordering::Acquire);
         if withdrawn == Err(NOTIFYING) {
-            // The notifying thread wakes the task that it found. If that is not the present one, wake the present one here.
+            // The notifying thread wakes the task that it found. If that is not the present one,
+            // wake the present one here.
             if !is_known {
                 waker.wake_by_ref();
             }
             return;
         }
         if !is_known {
-            // SAFETY: the state is OPEN, and only this function, on this thread, leaves it: no thread reads.
+            // SAFETY: the state is OPEN, and only this function, on this thread, leaves it: no
+            // thread reads.
             self.waker
                 .with_mut(|known| unsafe { *known = Some(waker.clone()) });
         }
@@ -282,7 +294,8 @@ mod loom_tests {
 
     use super::*;
 
-    /// Unparks the thread behind the address, which outlives the wakers. One table for all clones, so that they compare equal.
+    /// Unparks the thread behind the address, which outlives the wakers. One table for all clones,
+    /// so that they compare equal.
     static UNPARK: RawWakerVTable = RawWakerVTable::new(
         |thread| RawWaker::new(thread, &UNPARK),
         |thread| unpark(thread),
@@ -291,11 +304,13 @@ mod loom_tests {
     );
 
     fn unpark(thread: *const ()) {
-        // SAFETY: the address is that of the receiver's `Thread`, alive until all posters are joined.
+        // SAFETY: the address is that of the receiver's `Thread`, alive until all posters are
+        // joined.
         unsafe { (*thread.cast::<Thread>()).unpark() };
     }
 
-    /// Two threads post and notify while the pump arms and sleeps: a lost wake would leave it parked for ever, which loom reports.
+    /// Two threads post and notify while the pump arms and sleeps: a lost wake would leave it
+    /// parked for ever, which loom reports.
     #[test]
     fn every_message_arrives() {
         let mut builder = loom::model::Builder::new();

@@ -1,11 +1,11 @@
 //! An intrusive queue that many threads push onto and one takes whole.
 //!
-//! Both queues of this crate are of this kind: the [`Inbox`](crate::Inbox) of requests and the mailbox
-//! of a shard. A push is one compare-and-swap and a take is another, so neither side waits for the
-//! other. (In a ring of slots, a producer that is preempted between taking a slot and filling it stops
-//! the consumer.) The links lie inside the items: the queue allocates nothing, and its memory is that of
-//! the queued items. The bound is kept where items are made: a request takes a permit of its model
-//! before it may be queued, and a final response belongs to such a request.
+//! Both queues of this crate are of this kind: the [`Inbox`](crate::Inbox) of requests and the
+//! mailbox of a shard. A push is one compare-and-swap and a take is another, so neither side waits
+//! for the other. (In a ring of slots, a producer that is preempted between taking a slot and
+//! filling it stops the consumer.) The links lie inside the items: the queue allocates nothing, and
+//! its memory is that of the queued items. The bound is kept where items are made: a request takes
+//! a permit of its model before it may be queued, and a final response belongs to such a request.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -15,8 +15,9 @@ use crate::primitives::{AtomicPtr, Ordering};
 /// An owning pointer whose target can be linked into one [`MpscQueue`] at a time.
 ///
 /// # Safety
-/// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back, refuses an item that is in a queue
-/// already, and `next` always names the same atomic of that node, which nobody else writes while the node is linked.
+/// `into_node` gives up ownership of an address that stays valid until `from_node` takes it back,
+/// refuses an item that is in a queue already, and `next` always names the same atomic of that
+/// node, which nobody else writes while the node is linked.
 pub unsafe trait Link: Sized {
     type Node;
 
@@ -68,7 +69,8 @@ impl<L: Link> Default for MpscQueue<L> {
 }
 
 impl<L: Link> MpscQueue<L> {
-    /// Adds `item`. Returns whether the queue was empty before: its consumer may then have to be woken.
+    /// Adds `item`. Returns whether the queue was empty before: its consumer may then have to be
+    /// woken.
     ///
     /// # Errors
     /// The item, if the queue is closed or the item is linked already.
@@ -164,7 +166,8 @@ impl<L: Link> Drained<L> {
     fn from_newest(mut node: *mut L::Node) -> Drained<L> {
         let mut drained = Drained::empty();
         while let Some(current) = NonNull::new(node) {
-            // SAFETY: the drained owns every node of the taken list; the Acquire of `take` made its links visible.
+            // SAFETY: the drained owns every node of the taken list; the Acquire of `take` made its
+            // links visible.
             let link = unsafe { L::next(current) };
             node = link.load(Ordering::Relaxed);
             link.store(drained.next, Ordering::Relaxed);

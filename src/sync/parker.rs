@@ -1,4 +1,5 @@
-//! Sleep and wake-up of idle workers: [`Parker`] for one thread, [`IdleSet`] for the idle threads of a pool.
+//! Sleep and wake-up of idle workers: [`Parker`] for one thread, [`IdleSet`] for the idle threads
+//! of a pool.
 
 use std::sync::OnceLock;
 #[cfg(not(loom))]
@@ -6,7 +7,8 @@ use std::time::Duration;
 
 use crate::primitives::{AtomicBool, AtomicU64, Ordering, Thread, current, park};
 
-/// The clock of a parked thread. Loom has no time: its clock jumps to the deadline that a thread waits for.
+/// The clock of a parked thread. Loom has no time: its clock jumps to the deadline that a thread
+/// waits for.
 pub trait Clock {
     /// Monotonic, in ns.
     fn now_ns(&self) -> u64;
@@ -19,8 +21,8 @@ pub trait Clock {
 /// No deadline.
 pub const NEVER_NS: u64 = u64::MAX;
 
-/// The longest spin before a thread sleeps: about the cost of going to sleep and being woken (measured 15 to 31 us), so that
-/// spinning in vain at most doubles the price.
+/// The longest spin before a thread sleeps: about the cost of going to sleep and being woken
+/// (measured 15 to 31 us), so that spinning in vain at most doubles the price.
 pub const SPIN_MAX_NS: u64 = 20_000;
 
 /// A shorter adapted spin is not worth its clock readings.
@@ -52,11 +54,13 @@ impl Parker {
     }
 
     fn take(&self) -> bool {
-        // The load first: a spinning thread must not write the cache line that the waker is about to write.
+        // The load first: a spinning thread must not write the cache line that the waker is about
+        // to write.
         self.is_unparked.load(Ordering::Relaxed) && self.is_unparked.swap(false, Ordering::Acquire)
     }
 
-    /// Parks until an unpark, at most until `deadline_ns`. Returns whether it was unparked. Only the attached thread parks.
+    /// Parks until an unpark, at most until `deadline_ns`. Returns whether it was unparked. Only
+    /// the attached thread parks.
     pub fn park_until(&self, deadline_ns: u64, clock: &impl Clock, spin: &mut Spin) -> bool {
         if spin.watch(clock, deadline_ns, || self.take()) {
             return true;
@@ -87,8 +91,9 @@ impl Parker {
     }
 }
 
-/// How long a thread spins before it sleeps, adapted to how soon it was unparked lately. Off unless the waker and the thread run
-/// on different CPUs: on a shared one, spinning keeps the waker from running.
+/// How long a thread spins before it sleeps, adapted to how soon it was unparked lately. Off unless
+/// the waker and the thread run on different CPUs: on a shared one, spinning keeps the waker from
+/// running.
 #[derive(Debug)]
 pub struct Spin {
     limit_ns: u64,
@@ -158,8 +163,9 @@ impl Spin {
 
 /// The idle threads of a pool, one bit each, with their parkers.
 ///
-/// A worker inserts itself, fences, looks once more for work, and parks; the waker removes it. So a producer learns by one load
-/// that no thread needs waking, and each unpark goes to a worker that no other waker has woken already.
+/// A worker inserts itself, fences, looks once more for work, and parks; the waker removes it. So a
+/// producer learns by one load that no thread needs waking, and each unpark goes to a worker that
+/// no other waker has woken already.
 #[derive(Debug)]
 pub struct IdleSet {
     words: Box<[AtomicU64]>,
@@ -201,7 +207,8 @@ impl IdleSet {
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Removes the lowest idle worker and unparks it; false if none is idle. The caller has fenced (SeqCst) after publishing its work.
+    /// Removes the lowest idle worker and unparks it; false if none is idle. The caller has fenced
+    /// (SeqCst) after publishing its work.
     pub fn unpark_one(&self) -> bool {
         for (index, word) in self.words.iter().enumerate() {
             let mut idle = word.load(Ordering::Relaxed);
@@ -218,7 +225,8 @@ impl IdleSet {
         false
     }
 
-    /// Removes worker `core` and unparks it, if it is idle. The caller has fenced (SeqCst) after publishing its work.
+    /// Removes worker `core` and unparks it, if it is idle. The caller has fenced (SeqCst) after
+    /// publishing its work.
     pub fn unpark(&self, core: usize) -> bool {
         // The load first: a worker that executes needs no unpark, and its cache line no write.
         let is_idle = self.words[core / 64].load(Ordering::Relaxed) & (1 << (core % 64)) != 0;

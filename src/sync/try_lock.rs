@@ -1,5 +1,5 @@
-//! A try-lock with a contended mark: a thread that fails to lock leaves the mark, and the holder sees it
-//! when it unlocks.
+//! A try-lock with a contended mark: a thread that fails to lock leaves the mark, and the holder
+//! sees it when it unlocks.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -31,7 +31,8 @@ impl<T> TryLock<T> {
         }
     }
 
-    /// Locks. None if another thread holds the lock; its [`TryLockGuard::release`] then returns true.
+    /// Locks. None if another thread holds the lock; its [`TryLockGuard::release`] then returns
+    /// true.
     pub fn try_lock(&self) -> Option<TryLockGuard<'_, T>> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
@@ -40,7 +41,8 @@ impl<T> TryLock<T> {
             } else {
                 (WANTED, false)
             };
-            // Acquire: the value as the last holder left it. Release: the holder that sees WANTED sees what we did before.
+            // Acquire: the value as the last holder left it. Release: the holder that sees WANTED
+            // sees what we did before.
             match self
                 .state
                 .compare_exchange_weak(state, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -60,7 +62,8 @@ impl<T> TryLock<T> {
 
 /// The locked value. Dropping it, as a panic does, unlocks without reporting contention.
 ///
-/// It is `Send` and `Sync` as the value is, while the [`TryLock`] is `Sync` for every value that may be sent:
+/// It is `Send` and `Sync` as the value is, while the [`TryLock`] is `Sync` for every value that
+/// may be sent:
 ///
 /// ```compile_fail,E0277
 /// fn assert_sync<T: Sync>() {}
@@ -72,7 +75,8 @@ pub struct TryLockGuard<'a, T> {
 }
 
 impl<T> TryLockGuard<'_, T> {
-    /// Unlocks. Returns whether another thread failed to lock meanwhile: the caller must then look again for it.
+    /// Unlocks. Returns whether another thread failed to lock meanwhile: the caller must then look
+    /// again for it.
     pub fn release(self) -> bool {
         let lock = self.lock;
         std::mem::forget(self);

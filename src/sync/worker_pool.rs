@@ -1,25 +1,31 @@
 //! How the workers (cores) of one model share its inbox and its scheduler.
 //!
-//! The scheduler is a passive value under a [`TryLock`]. An idle worker locks it, lets it accept the requests of the inbox and form one
-//! batch, unlocks, looks again, and executes its batch outside the lock. No thread exists only to batch, and a request reaches the
-//! thread that executes it in one hop.
+//! The scheduler is a passive value under a [`TryLock`]. An idle worker locks it, lets it accept
+//! the requests of the inbox and form one batch, unlocks, looks again, and executes its batch
+//! outside the lock. No thread exists only to batch, and a request reaches the thread that executes
+//! it in one hop.
 //!
-//! No wake-up is lost between the last look of the lock's holder and its unlock, nor between a worker's last look and its sleep:
+//! No wake-up is lost between the last look of the lock's holder and its unlock, nor between a
+//! worker's last look and its sleep:
 //! - a producer pushes, fences, and unparks one idle worker if there is one;
 //! - a worker inserts itself into the idle set, fences, looks once more, and only then parks;
-//! - the holder publishes the poll state (ready work, next deadline), unlocks, fences, looks again, and unparks one idle worker if any
-//!   work is left or another thread failed to lock meanwhile.
+//! - the holder publishes the poll state (ready work, next deadline), unlocks, fences, looks again,
+//!   and unparks one idle worker if any work is left or another thread failed to lock meanwhile.
 //!
-//! Of each pair of fences one comes second, and its thread sees the other's writes. At most one idle worker watches the scheduler's
-//! deadline: the one whose deadline is in `armed_ns` (another with an earlier deadline may replace it). A worker that takes a batch while
-//! no idle worker watches the deadline unparks one, which then watches; if none is idle it tells the caller, whose timer thread watches.
+//! Of each pair of fences one comes second, and its thread sees the other's writes. At most one
+//! idle worker watches the scheduler's deadline: the one whose deadline is in `armed_ns` (another
+//! with an earlier deadline may replace it). A worker that takes a batch while no idle worker
+//! watches the deadline unparks one, which then watches; if none is idle it tells the caller, whose
+//! timer thread watches.
 //!
-//! Work may be for one worker alone (the slots of its instances hold what the work needs): the scheduler then
-//! [notifies](WorkerPool::notify_locked) that worker. The mark stands until the worker locks the scheduler, so the worker finds it
-//! after an execution, and whoever unlocks unparks the marked workers that are idle.
+//! Work may be for one worker alone (the slots of its instances hold what the work needs): the
+//! scheduler then [notifies](WorkerPool::notify_locked) that worker. The mark stands until the
+//! worker locks the scheduler, so the worker finds it after an execution, and whoever unlocks
+//! unparks the marked workers that are idle.
 //!
-//! Workers come and go while others serve. A new one looks first of all. A dismissed one takes no more batches; before it returns it
-//! removes itself from the idle set, fences, and unparks an idle worker, which takes over an unpark and a deadline meant for it.
+//! Workers come and go while others serve. A new one looks first of all. A dismissed one takes no
+//! more batches; before it returns it removes itself from the idle set, fences, and unparks an idle
+//! worker, which takes over an unpark and a deadline meant for it.
 
 use crate::mpsc_queue::{Drained, Link, MpscQueue, Refused};
 use crate::parker::{Clock, IdleSet, NEVER_NS, Spin};
@@ -38,7 +44,8 @@ pub struct PollState {
 }
 
 /// The inbox of a model's workers, their scheduler `S`, and their idle set. `LOOKS_AGAIN` and
-/// `DISMISSAL_UNPARKS` are off in one test each, to show that the second look and the last unpark matter.
+/// `DISMISSAL_UNPARKS` are off in one test each, to show that the second look and the last unpark
+/// matter.
 pub struct WorkerPool<
     L: Link,
     S,
@@ -120,11 +127,13 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         }
     }
 
-    /// Marks worker `core`. The scheduler calls this under the lock; the worker is woken after the unlock.
+    /// Marks worker `core`. The scheduler calls this under the lock; the worker is woken after the
+    /// unlock.
     pub fn notify_locked(&self, core: usize) {
         let (word, bit) = (&self.notified[core / 64], 1 << (core % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // Release pairs with the Acquire of `clear_notified`: the worker finds the work that it is notified of.
+            // Release pairs with the Acquire of `clear_notified`: the worker finds the work that it
+            // is notified of.
             word.fetch_or(bit, Ordering::Release);
         }
     }
@@ -146,7 +155,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         if self.is_closing.load(Ordering::Relaxed) {
             return Err(Refused::Closed(item));
         }
-        // If the queue was not empty, the thread that pushed first unparks, and the worker that takes unparks others while work is left.
+        // If the queue was not empty, the thread that pushed first unparks, and the worker that
+        // takes unparks others while work is left.
         if self.inbox.push(item)? {
             // Pairs with the fence of a worker about to park.
             fence(Ordering::SeqCst);
@@ -171,7 +181,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// Dismisses worker `core`: it executes its batch, and its next [`WorkerPool::next`] returns none. Another must remain.
+    /// Dismisses worker `core`: it executes its batch, and its next [`WorkerPool::next`] returns
+    /// none. Another must remain.
     pub fn dismiss(&self, core: usize) {
         // Release, and the unpark: the woken worker sees the bit.
         self.dismissed[core / 64].fetch_or(1 << (core % 64), Ordering::Release);
@@ -190,8 +201,9 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         }
     }
 
-    /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at a given time (ns) and returns the
-    /// poll state. None: closed and drained, or this worker was dismissed.
+    /// Waits for work and forms a batch by `drive`, which lets the scheduler accept the arrivals at
+    /// a given time (ns) and returns the poll state. None: closed and drained, or this worker was
+    /// dismissed.
     ///
     /// `drive` runs under the lock: it must not block, and never calls back into the pool.
     pub fn next<B>(
@@ -235,7 +247,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                     let is_left =
                         LOOKS_AGAIN && (is_wanted || poll_state.is_ready || !self.inbox.is_empty());
                     if let Some(batch) = batch {
-                        // Decided again on the next call: the scheduler may have changed by then without this worker.
+                        // Decided again on the next call: the scheduler may have changed by then
+                        // without this worker.
                         worker.owes_look = poll_state.is_ready;
                         let unwatched_deadline_ns = self.pass_on(is_left, is_closing, poll_state);
                         return Some(NextBatch {
@@ -244,7 +257,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
                         });
                     }
                     if is_closing && poll_state.is_empty {
-                        // A worker that failed to lock, or waits for an obsolete deadline, must see the end too.
+                        // A worker that failed to lock, or waits for an obsolete deadline, must see
+                        // the end too.
                         self.idle.unpark_all();
                         return None;
                     }
@@ -276,7 +290,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         self.has_news(clock, true)
     }
 
-    /// Drives the scheduler from outside [`WorkerPool::next`]. None: another thread holds the lock and will look again.
+    /// Drives the scheduler from outside [`WorkerPool::next`]. None: another thread holds the lock
+    /// and will look again.
     pub fn try_drive<R>(
         &self,
         clock: &impl Clock,
@@ -322,7 +337,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         }
     }
 
-    /// Unparks the notified workers that are idle. The caller has unlocked and then fenced (SeqCst).
+    /// Unparks the notified workers that are idle. The caller has unlocked and then fenced
+    /// (SeqCst).
     fn unpark_notified(&self) {
         for (index, word) in self.notified.iter().enumerate() {
             let mut notified = word.load(Ordering::Relaxed);
@@ -335,13 +351,15 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     }
 
     fn publish(&self, poll_state: PollState) {
-        // Relaxed: the fence after the unlock orders them for each thread that looks after its own fence.
+        // Relaxed: the fence after the unlock orders them for each thread that looks after its own
+        // fence.
         self.is_ready.store(poll_state.is_ready, Ordering::Relaxed);
         self.deadline_ns
             .store(poll_state.deadline_ns, Ordering::Relaxed);
     }
 
-    /// Before a worker executes: an idle one takes over the work that is left. Returns the deadline if no worker watches it.
+    /// Before a worker executes: an idle one takes over the work that is left. Returns the deadline
+    /// if no worker watches it.
     fn pass_on(&self, is_left: bool, is_closing: bool, poll_state: PollState) -> Option<u64> {
         if is_closing && poll_state.is_empty {
             self.idle.unpark_all();
@@ -359,7 +377,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
     /// Hands over the unparks and the deadline of a dismissed worker.
     fn retire(&self, worker: &mut Worker) {
         self.idle.remove(worker.core);
-        // Pairs with the fences of `submit` and of a worker about to park: an unpark of this worker is passed on, or its cause is seen.
+        // Pairs with the fences of `submit` and of a worker about to park: an unpark of this worker
+        // is passed on, or its cause is seen.
         fence(Ordering::SeqCst);
         let is_handed = DISMISSAL_UNPARKS && self.idle.unpark_one();
         let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
@@ -369,14 +388,16 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
 
     /// Removes `core` from the idle set without a sleep.
     fn unlist(&self, core: usize) {
-        // If an unpark came first, the look that follows handles it; a token left in the parker costs one empty look later.
+        // If an unpark came first, the look that follows handles it; a token left in the parker
+        // costs one empty look later.
         self.idle.remove(core);
     }
 
     /// Parks as an idle worker, until an unpark or a deadline that no other worker watches.
     fn sleep(&self, worker: &mut Worker, clock: &impl Clock, is_held_elsewhere: bool) {
         let parker = self.idle.parker(worker.core);
-        // The holder saw the contended mark and will unpark an idle worker when it unlocks: only it knows the next deadline.
+        // The holder saw the contended mark and will unpark an idle worker when it unlocks: only it
+        // knows the next deadline.
         let watched_ns = if is_held_elsewhere {
             NEVER_NS
         } else {
@@ -397,7 +418,8 @@ impl<L: Link, S, const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>
         }
     }
 
-    /// Starts to watch the scheduler's deadline, unless another worker watches an equal or earlier one.
+    /// Starts to watch the scheduler's deadline, unless another worker watches an equal or earlier
+    /// one.
     fn watch(&self) -> u64 {
         let deadline_ns = self.deadline_ns.load(Ordering::Relaxed);
         let mut armed_ns = self.armed_ns.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! The checksum agent: a model is loaded only if its files are what its configuration says.
 //!
-//! Each parameter of the agent names an algorithm and a file below the model's directory, and gives the sum in hexadecimal:
-//! `parameters { key: "MD5:1/model.onnx" value: "…" }`. MD5 finds damage and mix-ups. It does not keep out who wants to deceive.
+//! Each parameter of the agent names an algorithm and a file below the model's directory, and gives
+//! the sum in hexadecimal: `parameters { key: "MD5:1/model.onnx" value: "…" }`. MD5 finds damage
+//! and mix-ups. It does not keep out who wants to deceive.
 
 #![forbid(unsafe_code)]
 

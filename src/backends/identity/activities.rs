@@ -1,7 +1,9 @@
-//! `enable_custom_tracing`: activities of the backend's own in the traces of its requests, to try out what shows traces.
+//! `enable_custom_tracing`: activities of the backend's own in the traces of its requests, to try
+//! out what shows traces.
 //!
-//! A span and a single event, then as many spans inside each other as `nested_span_count` says, with a single event in every
-//! `single_activity_frequency`-th of them. Each span takes [`SPAN`]. Names, order and times are those of Triton's identity backend.
+//! A span and a single event, then as many spans inside each other as `nested_span_count` says,
+//! with a single event in every `single_activity_frequency`-th of them. Each span takes [`SPAN`].
+//! Names, order and times are those of Triton's identity backend.
 
 use std::ffi::CString;
 use std::thread;

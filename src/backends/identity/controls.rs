@@ -1,5 +1,5 @@
-//! Parameters by which a request of a test orders what shall happen to it. Only read where the model's configuration allows it: a
-//! stranger must not be able to put a server's threads to sleep.
+//! Parameters by which a request of a test orders what shall happen to it. Only read where the
+//! model's configuration allows it: a stranger must not be able to put a server's threads to sleep.
 
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use sdk::{Code, Error, Parameter, Request};
 pub struct Controls {
     /// `delay_us`: the execution takes at least that long.
     pub delay: Duration,
-    /// `error`: answer this request with this message, under the code `error_code` (`internal` if not given).
+    /// `error`: answer this request with this message, under the code `error_code` (`internal` if
+    /// not given).
     pub error: Option<Error>,
-    /// `execute_error`: fail the whole execution with this message, which leaves its requests to the server.
+    /// `execute_error`: fail the whole execution with this message, which leaves its requests to
+    /// the server.
     pub execute_error: Option<String>,
     /// `panic`: panic while answering this request.
     pub panics: bool,
@@ -37,7 +39,8 @@ impl Default for Controls {
 
 impl Controls {
     /// # Errors
-    /// `InvalidArgument` if a known parameter has a value of the wrong kind. Unknown parameters are somebody else's.
+    /// `InvalidArgument` if a known parameter has a value of the wrong kind. Unknown parameters are
+    /// somebody else's.
     pub fn read(request: Request<'_>) -> Result<Self, Error> {
         let mut controls = Controls::default();
         let mut code = Code::Internal;

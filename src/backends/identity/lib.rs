@@ -1,8 +1,8 @@
-//! The identity backend: every output repeats an input. For measuring the server itself, for trying out clients, and, by way of
-//! delays and failures on demand, for tests of schedulers.
+//! The identity backend: every output repeats an input. For measuring the server itself, for trying
+//! out clients, and, by way of delays and failures on demand, for tests of schedulers.
 //!
-//! Output *i* of the configuration repeats the input that has its name with `INPUT` for `OUTPUT`, else input *i*. Only outputs that the
-//! client wants are made. Nothing is allocated per request.
+//! Output *i* of the configuration repeats the input that has its name with `INPUT` for `OUTPUT`,
+//! else input *i*. Only outputs that the client wants are made. Nothing is allocated per request.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,8 @@ sdk::export_backend!(Identity);
 
 /// What the models share.
 pub struct Identity {
-    /// How many bytes of inputs each model received, under the name that Triton's identity backend gives it.
+    /// How many bytes of inputs each model received, under the name that Triton's identity backend
+    /// gives it.
     input_byte_counts: sdk::CounterFamily,
 }
 
@@ -60,13 +61,14 @@ struct Settings {
     creation_delay: Duration,
     /// `execute_delay_ms`: how long one execution takes.
     execute_delay: Duration,
-    /// `instance_wise_delay_multiplier`: if not 0, the execution delay of an instance is multiplied by this and by its index (but at
-    /// least by 1).
+    /// `instance_wise_delay_multiplier`: if not 0, the execution delay of an instance is multiplied
+    /// by this and by its index (but at least by 1).
     delay_multiplier: u64,
-    /// `enable_request_controls`: whether parameters of a request may order a delay or a failure; see [`Controls`].
+    /// `enable_request_controls`: whether parameters of a request may order a delay or a failure;
+    /// see [`Controls`].
     has_controls: bool,
-    /// `example_response_parameters`: attach `param0` to `param3` to every response, as Triton's identity backend does; on unless it is
-    /// set to false.
+    /// `example_response_parameters`: attach `param0` to `param3` to every response, as Triton's
+    /// identity backend does; on unless it is set to false.
     has_example_parameters: bool,
     /// `echo_request_parameters`: responses carry the text parameters of their requests.
     echoes_parameters: bool,
@@ -98,7 +100,8 @@ impl Settings {
         })
     }
 
-    /// The delay of an instance's executions; instances are counted from 0 in the order of their creation.
+    /// The delay of an instance's executions; instances are counted from 0 in the order of their
+    /// creation.
     fn delay_of(&self, instance_index: u64) -> Duration {
         let factor = self.delay_multiplier.saturating_mul(instance_index).max(1);
         self.execute_delay

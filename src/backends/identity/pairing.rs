@@ -10,7 +10,8 @@ use sdk::{DataType, Error, Request, Response, TensorConfig, element_count, shape
 pub struct Pair {
     pub output: CString,
     pub input: CString,
-    /// What stands for an optional input that a request leaves out; `None` if the input is not optional.
+    /// What stands for an optional input that a request leaves out; `None` if the input is not
+    /// optional.
     pub absent: Option<Absent>,
 }
 
@@ -23,7 +24,8 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Writes the zeros (for BYTES: empty strings, whose encoding is zeros too) as the output `name`.
+    /// Writes the zeros (for BYTES: empty strings, whose encoding is zeros too) as the output
+    /// `name`.
     pub fn write(
         &self,
         response: &mut Response<'_>,

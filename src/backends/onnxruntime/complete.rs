@@ -6,7 +6,8 @@ use sdk::{Error, ModelConfig};
 
 use crate::tensor::{Signature, TensorInfo};
 
-/// Whether the configuration leaves out inputs or outputs, without which upstream completes nothing.
+/// Whether the configuration leaves out inputs or outputs, without which upstream completes
+/// nothing.
 pub fn is_incomplete(config: &ModelConfig) -> bool {
     count(config, "input") + count(config, "batch_input") == 0 || count(config, "output") == 0
 }
@@ -92,7 +93,8 @@ fn tensors(infos: &[TensorInfo], is_batching: bool) -> Value {
             });
             if let (true, Some(object)) = (dims.is_empty(), tensor.as_object_mut()) {
                 object.insert("dims".to_owned(), json!([1]));
-                // An empty reshape without batching would be a scalar, which a configuration cannot say.
+                // An empty reshape without batching would be a scalar, which a configuration cannot
+                // say.
                 if is_batching {
                     object.insert("reshape".to_owned(), json!({"shape": []}));
                 }

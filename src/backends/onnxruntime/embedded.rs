@@ -1,8 +1,9 @@
 //! The engine within: rten, for machines without an ONNX Runtime library.
 //!
-//! It computes in 32-bit floats and integers and 8-bit integers only. Other types are converted on the way in and out: 64-bit integers
-//! and booleans through 32-bit integers (a value that does not fit is refused), 64- and 16-bit floats through 32-bit ones. Strings are
-//! refused when the model is loaded. Unsupported operators too, by rten.
+//! It computes in 32-bit floats and integers and 8-bit integers only. Other types are converted on
+//! the way in and out: 64-bit integers and booleans through 32-bit integers (a value that does not
+//! fit is refused), 64- and 16-bit floats through 32-bit ones. Strings are refused when the model
+//! is loaded. Unsupported operators too, by rten.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +72,8 @@ impl Session {
     /// Runs the model; outputs in the order of `targets`.
     ///
     /// # Errors
-    /// `InvalidArgument` if an input has a value that 32 bits do not hold; `Internal` for what rten reports.
+    /// `InvalidArgument` if an input has a value that 32 bits do not hold; `Internal` for what rten
+    /// reports.
     pub fn run(
         &self,
         feeds: &[Feed<'_>],

@@ -33,7 +33,8 @@ impl Choice {
         }
     }
 
-    /// Where no setting says anything: a library beside the backend's own, else the embedded engine.
+    /// Where no setting says anything: a library beside the backend's own, else the embedded
+    /// engine.
     pub fn find(directory: &Path) -> Self {
         let mut names: Vec<_> = std::fs::read_dir(directory)
             .into_iter()
@@ -66,7 +67,8 @@ pub enum Engine {
 
 impl Engine {
     /// # Errors
-    /// `Unavailable` if the library cannot be used, or the embedded engine was left out of this build.
+    /// `Unavailable` if the library cannot be used, or the embedded engine was left out of this
+    /// build.
     pub fn open(choice: &Choice, threads: Option<ort::GlobalThreads>) -> Result<Self, Error> {
         match choice {
             Choice::Library(path) => {
@@ -130,7 +132,8 @@ impl Session {
         }
     }
 
-    /// Runs the model; outputs in the order of `targets`, `None` for those with memory of their own.
+    /// Runs the model; outputs in the order of `targets`, `None` for those with memory of their
+    /// own.
     ///
     /// # Errors
     /// What the engine says.

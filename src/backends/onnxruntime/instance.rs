@@ -1,4 +1,5 @@
-//! One executable copy of a model: joins a batch's inputs, runs it once, and cuts the outputs apart.
+//! One executable copy of a model: joins a batch's inputs, runs it once, and cuts the outputs
+//! apart.
 
 use std::ffi::{CStr, CString};
 
@@ -155,7 +156,8 @@ impl sdk::Instance for Instance {
     }
 }
 
-/// The run's outputs. Those of a single request whose size is known beforehand are written straight into its response.
+/// The run's outputs. Those of a single request whose size is known beforehand are written straight
+/// into its response.
 fn targets<'p, 'r>(
     session: &Session,
     batch: &Batch<'_>,
@@ -184,7 +186,8 @@ fn targets<'p, 'r>(
         .collect()
 }
 
-/// Memory of the response for an output of known size; `None` where the size is not known or the memory does not suit.
+/// Memory of the response for an output of known size; `None` where the size is not known or the
+/// memory does not suit.
 fn memory_of<'r>(
     plan: &OutputPlan,
     response: &'r Response<'_>,
@@ -204,7 +207,8 @@ fn known_size(info: &TensorInfo, is_batching: bool, rows: usize) -> Option<(Vec<
     if is_batching {
         *shape.first_mut()? = i64::try_from(rows).ok()?;
     }
-    // A scalar is shown to the client as its configuration says, so its shape here is not the response's.
+    // A scalar is shown to the client as its configuration says, so its shape here is not the
+    // response's.
     if shape.is_empty() {
         return None;
     }
@@ -212,7 +216,8 @@ fn known_size(info: &TensorInfo, is_batching: bool, rows: usize) -> Option<(Vec<
     (byte_count > 0).then_some((shape, byte_count))
 }
 
-/// Hands an output in the engine's memory to the requests that want it, and to their sequences' states.
+/// Hands an output in the engine's memory to the requests that want it, and to their sequences'
+/// states.
 fn deliver(
     plan: &OutputPlan,
     output: &Output,

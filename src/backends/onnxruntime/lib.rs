@@ -1,8 +1,9 @@
 //! The ONNX Runtime backend: serves `model.onnx` files.
 //!
-//! ONNX Runtime itself is a library that is opened at run time: named by the model parameter or backend setting
-//! `onnxruntime-library`, by the environment variable `CONCH_ONNXRUNTIME_LIBRARY`, or found as `libonnxruntime.so*` beside this one. Where
-//! none is found, an embedded engine serves what it can. One batch is one run.
+//! ONNX Runtime itself is a library that is opened at run time: named by the model parameter or
+//! backend setting `onnxruntime-library`, by the environment variable `CONCH_ONNXRUNTIME_LIBRARY`,
+//! or found as `libonnxruntime.so*` beside this one. Where none is found, an embedded engine serves
+//! what it can. One batch is one run.
 
 #![deny(unsafe_code)]
 

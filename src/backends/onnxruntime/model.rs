@@ -16,7 +16,8 @@ use crate::{complete, settings, validate};
 /// Environment variable that names the engine's library.
 const LIBRARY_VARIABLE: &str = "CONCH_ONNXRUNTIME_LIBRARY";
 
-/// Rows that a model which batches gets if neither its configuration nor the command line says otherwise.
+/// Rows that a model which batches gets if neither its configuration nor the command line says
+/// otherwise.
 const DEFAULT_MAX_BATCH_SIZE: i64 = 4;
 
 /// What all models of the backend share: the engines, each opened when the first model wants it.
@@ -67,7 +68,8 @@ impl sdk::Backend for Backend {
 
     fn attributes(&self, attributes: &mut sdk::Attributes<'_>) -> Result<(), Error> {
         attributes.allow_parallel_instances()?;
-        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The count is the server's choice.
+        // Only CPUs are driven, so a model without an instance group must not land on a GPU. The
+        // count is the server's choice.
         attributes.prefer(sdk::Kind::Cpu, 0, &[])
     }
 }
@@ -123,7 +125,8 @@ impl sdk::Model for Model {
         let options = settings::session_options(&name, context.directory(), context.config())?;
         if context.may_complete()? {
             if complete::is_incomplete(context.config()) {
-                // This session only tells the signature: pools of a session belong on the instance's CPUs, which are not known here.
+                // This session only tells the signature: pools of a session belong on the
+                // instance's CPUs, which are not known here.
                 let signature = Session::load(&engine, &path, &options)?.signature().clone();
                 let default = backend.default_max_batch_size;
                 let completed = complete::complete(&name, context.config(), &signature, default)?;
@@ -163,7 +166,8 @@ impl Model {
     }
 }
 
-/// The model's file: `model.onnx` or the configured name in the version's folder, or `model.onnx` in a folder of that name.
+/// The model's file: `model.onnx` or the configured name in the version's folder, or `model.onnx`
+/// in a folder of that name.
 fn model_path(name: &str, directory: &Path, file_name: Option<&str>) -> Result<PathBuf, Error> {
     let mut path = directory.join(file_name.unwrap_or("model.onnx"));
     if path.is_dir() {

@@ -1,5 +1,5 @@
-//! The signature of an ONNX file, read from the file itself: the embedded engine has forgotten the exact element types once it has
-//! loaded a model.
+//! The signature of an ONNX file, read from the file itself: the embedded engine has forgotten the
+//! exact element types once it has loaded a model.
 //!
 //! Only the few fields needed are read, by a small reader of protobuf's wire format.
 
@@ -26,10 +26,12 @@ mod field {
     pub const DIMENSION_VALUE: u64 = 1;
 }
 
-/// Reads inputs and outputs. Inputs that have a weight of their name are the weights that a request may replace.
+/// Reads inputs and outputs. Inputs that have a weight of their name are the weights that a request
+/// may replace.
 ///
 /// # Errors
-/// `InvalidArgument` if the bytes are no ONNX model; `Unsupported` if an input or output is no tensor.
+/// `InvalidArgument` if the bytes are no ONNX model; `Unsupported` if an input or output is no
+/// tensor.
 pub fn signature(file: &[u8]) -> Result<Signature, Error> {
     let mut graph = None;
     for entry in Fields::new(file) {

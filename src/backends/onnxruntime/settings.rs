@@ -1,4 +1,5 @@
-//! Session options from a model's configuration, under the names that Triton's ONNX Runtime backend gave them.
+//! Session options from a model's configuration, under the names that Triton's ONNX Runtime backend
+//! gave them.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -23,13 +24,15 @@ const CUDA_PARAMETERS: [&str; 4] = [
 
 /// Reads the options of a model's sessions.
 ///
-/// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which takes every CPU. Where the parameter
-/// is absent (as most are), upstream leaves the choice to ONNX Runtime for each instance, so that n instances contend with n threads for
-/// each CPU. Here the CPUs of the process are divided among the model's instances, at least one each; with one instance
-/// that is the same as upstream.
+/// Threads within an operator: `intra_op_thread_count`; 0 leaves the choice to ONNX Runtime, which
+/// takes every CPU. Where the parameter is absent (as most are), upstream leaves the choice to ONNX
+/// Runtime for each instance, so that n instances contend with n threads for each CPU. Here the
+/// CPUs of the process are divided among the model's instances, at least one each; with one
+/// instance that is the same as upstream.
 ///
 /// # Errors
-/// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is asked for.
+/// `InvalidArgument` if a value is none that the option can have, or an execution accelerator is
+/// asked for.
 pub fn session_options(
     model_name: &str,
     directory: &Path,
@@ -57,7 +60,8 @@ pub fn session_options(
     let mut run_entries = Vec::new();
     for name in config.parameter_names() {
         let entries = match name.split_once('.') {
-            // ONNX Runtime's own keys: those of sessions begin with session., ep. or optimization., those of runs with memory.
+            // ONNX Runtime's own keys: those of sessions begin with session., ep. or optimization.,
+            // those of runs with memory.
             Some(("session" | "optimization" | "ep", _)) => &mut session_entries,
             Some(("memory", _)) => &mut run_entries,
             _ => continue,
@@ -79,7 +83,8 @@ pub fn session_options(
     })
 }
 
-/// What upstream's backend says at verbose level 1 of the parameters that become options of ONNX Runtime.
+/// What upstream's backend says at verbose level 1 of the parameters that become options of ONNX
+/// Runtime.
 pub fn configured_lines(config: &ModelConfig) -> impl Iterator<Item = String> {
     config.parameter_names().filter_map(|name| {
         let value = config.parameter(name).unwrap_or_default();
@@ -128,7 +133,8 @@ fn refuse_accelerators(config: &ModelConfig) -> Result<(), Error> {
     }
 }
 
-/// Libraries of custom operators; relative names are meant from the model's folder, as the server leaves them.
+/// Libraries of custom operators; relative names are meant from the model's folder, as the server
+/// leaves them.
 fn custom_op_libraries(directory: &Path, config: &ModelConfig) -> Vec<PathBuf> {
     config
         .json()

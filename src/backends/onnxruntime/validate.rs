@@ -6,7 +6,8 @@ use sdk::{Error, ModelConfig, TensorConfig, shape_text};
 use crate::tensor::{Signature, TensorInfo};
 
 /// # Errors
-/// `InvalidArgument` if configuration and model disagree, or the configuration asks for what this backend does not do.
+/// `InvalidArgument` if configuration and model disagree, or the configuration asks for what this
+/// backend does not do.
 pub fn validate(
     model_name: &str,
     config: &ModelConfig,
@@ -137,7 +138,8 @@ fn check_ragged(model_name: &str, input: &TensorConfig, info: &TensorInfo) -> Re
     Ok(())
 }
 
-/// Outputs must agree exactly; where the model leaves an input's dimension open the configuration may fix it.
+/// Outputs must agree exactly; where the model leaves an input's dimension open the configuration
+/// may fix it.
 fn check_dims(
     model_name: &str,
     tensor: &TensorConfig,
@@ -234,7 +236,8 @@ mod tests {
         );
     }
 
-    /// The message of the refusal, or "" if all is well, for a model `A: FP32[-1,16] -> B: FP32[-1,-1]`.
+    /// The message of the refusal, or "" if all is well, for a model `A: FP32[-1,16] -> B:
+    /// FP32[-1,-1]`.
     fn check(config: &str) -> String {
         let signature = Signature {
             inputs: vec![info("A", DataType::Fp32, &[-1, 16])],

@@ -1,10 +1,11 @@
-//! The repeat backend: a decoupled model that answers a request with as many responses as its input has elements. For trying out and
-//! testing clients and servers of streams.
+//! The repeat backend: a decoupled model that answers a request with as many responses as its input
+//! has elements. For trying out and testing clients and servers of streams.
 //!
-//! Inputs: `IN` (INT32, a vector), `DELAY` (UINT32, as many) and `WAIT` (UINT32, one). `DELAY[i]` milliseconds after the response before it,
-//! response *i* carries `OUT` = `IN[i]` (INT32) and `IDX` = *i* (UINT32), each of shape `[1]`. The end is flags without a response. After
-//! `WAIT` milliseconds the execution returns and the request is released, be it before or after the last response. A cancelled request
-//! is sent no further responses.
+//! Inputs: `IN` (INT32, a vector), `DELAY` (UINT32, as many) and `WAIT` (UINT32, one). `DELAY[i]`
+//! milliseconds after the response before it, response *i* carries `OUT` = `IN[i]` (INT32) and
+//! `IDX` = *i* (UINT32), each of shape `[1]`. The end is flags without a response. After `WAIT`
+//! milliseconds the execution returns and the request is released, be it before or after the last
+//! response. A cancelled request is sent no further responses.
 //!
 //! All requests of an instance that wait share one thread.
 
@@ -182,7 +183,8 @@ struct Step {
 }
 
 impl Stream {
-    /// Until the next response, or the next look whether it is still wanted; the end follows the last one without a pause.
+    /// Until the next response, or the next look whether it is still wanted; the end follows the
+    /// last one without a pause.
     fn pause(&mut self) -> Duration {
         let delay = self.left.last().map_or(Duration::ZERO, |step| step.delay);
         let pause = delay.saturating_sub(self.waited).min(LOOK_INTERVAL);

@@ -1,6 +1,7 @@
 //! Work that is due later: one thread takes the steps of any number of tasks, each in its time.
 //!
-//! For backends that answer over time, so that a thousand requests which wait need one thread instead of a thousand.
+//! For backends that answer over time, so that a thousand requests which wait need one thread
+//! instead of a thousand.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,8 +14,8 @@ use crate::Error;
 
 /// What is done step by step.
 pub trait Task: Send + 'static {
-    /// Takes the step that is due. Returns the time until the next one, none at the end of the task. It must not block: the other tasks
-    /// wait meanwhile. One that panics is dropped.
+    /// Takes the step that is due. Returns the time until the next one, none at the end of the
+    /// task. It must not block: the other tasks wait meanwhile. One that panics is dropped.
     fn step(&mut self) -> Option<Duration>;
 }
 
@@ -45,14 +46,15 @@ impl<T: Task> Agenda<T> {
         })
     }
 
-    /// Has `task` take its first step after `delay`. Steps that are due at the same time are taken in the order in which they were
-    /// entered.
+    /// Has `task` take its first step after `delay`. Steps that are due at the same time are taken
+    /// in the order in which they were entered.
     pub fn add(&self, delay: Duration, task: T) {
         let entry = Entry {
             due: after(Instant::now(), delay),
             task,
         };
-        // The thread ends after the sender, so it cannot be gone; if it were, dropping the task would be all there is to do.
+        // The thread ends after the sender, so it cannot be gone; if it were, dropping the task
+        // would be all there is to do.
         let _ = self.arrivals.as_ref().map(|arrivals| arrivals.send(entry));
     }
 }
@@ -87,7 +89,8 @@ fn run<T: Task>(inbox: &Receiver<Entry<T>>) {
         });
         match wait {
             _ if !is_open => thread::sleep(wait.unwrap_or_default()),
-            // A look at the arrivals before each step, so that a task without pauses keeps nobody out.
+            // A look at the arrivals before each step, so that a task without pauses keeps nobody
+            // out.
             Some(wait) => match inbox.recv_timeout(wait) {
                 Ok(Entry { due, task }) => calendar.enter(due, task),
                 Err(RecvTimeoutError::Timeout) => {}

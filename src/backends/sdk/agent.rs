@@ -1,7 +1,9 @@
-//! For authors of repository agents: plug-ins that hear of a model's life, may check its files, and may have it loaded from elsewhere.
+//! For authors of repository agents: plug-ins that hear of a model's life, may check its files, and
+//! may have it loaded from elsewhere.
 //!
-//! Implement [`Agent`], name the type in [`export_agent!`](crate::export_agent), and build a `cdylib` called
-//! `libtritonrepoagent_<name>.so` as a backend is built. Calls for different models may come at the same time.
+//! Implement [`Agent`], name the type in [`export_agent!`](crate::export_agent), and build a
+//! `cdylib` called `libtritonrepoagent_<name>.so` as a backend is built. Calls for different models
+//! may come at the same time.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::marker::PhantomData;

@@ -1,9 +1,10 @@
 //! What a backend implements, and what it is told when it starts.
 //!
-//! The server makes one [`Backend`] per library, one [`Model`] per loaded model version, and one [`Instance`] per copy of it, and
-//! drops them in reverse order. Calls for one backend come one at a time; models may start at the same time on different threads;
-//! instances start one after the other unless [`Attributes::allow_parallel_instances`] was called; an instance executes one batch at
-//! a time, different instances at the same time.
+//! The server makes one [`Backend`] per library, one [`Model`] per loaded model version, and one
+//! [`Instance`] per copy of it, and drops them in reverse order. Calls for one backend come one at
+//! a time; models may start at the same time on different threads; instances start one after the
+//! other unless [`Attributes::allow_parallel_instances`] was called; an instance executes one batch
+//! at a time, different instances at the same time.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -42,7 +43,8 @@ pub trait Model: Sized + Send + Sync + 'static {
     fn initialize(backend: &Self::Backend, context: &mut ModelContext) -> Result<Self, Error>;
 }
 
-/// One executable copy of a model. It is made, used and dropped on threads of the server's choice, one call at a time.
+/// One executable copy of a model. It is made, used and dropped on threads of the server's choice,
+/// one call at a time.
 pub trait Instance: Sized + Send + 'static {
     type Model: Model<Instance = Self>;
 
@@ -57,10 +59,11 @@ pub trait Instance: Sized + Send + 'static {
     fn execute(&mut self, model: &Self::Model, batch: &Batch<'_>) -> Result<(), Error>;
 }
 
-/// A model that knows whether it can still serve; [`export_backend!`](crate::export_backend) with `ready` lets servers ask.
+/// A model that knows whether it can still serve; [`export_backend!`](crate::export_backend) with
+/// `ready` lets servers ask.
 pub trait Ready: Model {
-    /// Called for each instance on a thread of the server's, at any time, also while instances execute. The server calls the model not
-    /// ready if this takes longer than some seconds.
+    /// Called for each instance on a thread of the server's, at any time, also while instances
+    /// execute. The server calls the model not ready if this takes longer than some seconds.
     ///
     /// # Errors
     /// Any error: the instance is not ready, and the message is the reason.
@@ -84,7 +87,8 @@ impl BackendContext {
         let mut location: *const c_char = ptr::null();
         let mut artifact = 0;
         let mut message = ptr::null_mut();
-        // SAFETY: the backend is live, the results writable; the texts live as long as the backend, and the message is the server's.
+        // SAFETY: the backend is live, the results writable; the texts live as long as the backend,
+        // and the message is the server's.
         unsafe {
             Error::check(abi::TRITONBACKEND_BackendName(raw.as_ptr(), &raw mut name))?;
             Error::check(abi::TRITONBACKEND_BackendArtifacts(
@@ -118,7 +122,8 @@ impl BackendContext {
         &self.config
     }
 
-    /// Has one thread per device execute all its instances, for backends whose executions only start device work.
+    /// Has one thread per device execute all its instances, for backends whose executions only
+    /// start device work.
     ///
     /// # Errors
     /// Whatever the server reports.
@@ -166,7 +171,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Names an instance group for models whose configuration has none; groups are tried in the order of the calls.
+    /// Names an instance group for models whose configuration has none; groups are tried in the
+    /// order of the calls.
     ///
     /// # Errors
     /// Whatever the server reports.
@@ -270,8 +276,9 @@ impl ModelContext {
         Ok(may_complete)
     }
 
-    /// Proposes a completed configuration, and reads back what the server made of it. The server takes the batch size, inputs,
-    /// outputs, decoupledness, and the choice of scheduler if none was made.
+    /// Proposes a completed configuration, and reads back what the server made of it. The server
+    /// takes the batch size, inputs, outputs, decoupledness, and the choice of scheduler if none
+    /// was made.
     ///
     /// # Errors
     /// Whatever the server reports, such as a proposal that contradicts the configuration.
@@ -349,7 +356,8 @@ pub struct InstanceContext {
     pub profiles: Vec<String>,
     /// Further devices, by kind (`KIND_NVDLA`) and number.
     pub secondary_devices: Vec<(String, i64)>,
-    /// Name and settings of the host policy under which it runs: `{"<name>": {"<setting>": "<value>"}}`.
+    /// Name and settings of the host policy under which it runs: `{"<name>": {"<setting>":
+    /// "<value>"}}`.
     pub host_policy: serde_json::Value,
 }
 
@@ -448,7 +456,8 @@ unsafe fn host_policy(
     raw: *mut abi::TRITONBACKEND_ModelInstance,
 ) -> Result<serde_json::Value, Error> {
     let mut message = ptr::null_mut();
-    // SAFETY: the instance is live, the result writable; the message is the server's and lives as long as the instance.
+    // SAFETY: the instance is live, the result writable; the message is the server's and lives as
+    // long as the instance.
     let text = unsafe {
         Error::check(abi::TRITONBACKEND_ModelInstanceHostPolicy(
             raw,
@@ -484,7 +493,8 @@ unsafe fn model_config(model: NonNull<abi::TRITONBACKEND_Model>) -> Result<Model
 unsafe fn message_json<'m>(message: *mut abi::TRITONSERVER_Message) -> Result<&'m [u8], Error> {
     let mut base: *const c_char = ptr::null();
     let mut byte_count = 0usize;
-    // SAFETY: the message is live, the results writable; the text has the length given and lives as long as the message.
+    // SAFETY: the message is live, the results writable; the text has the length given and lives as
+    // long as the message.
     unsafe {
         Error::check(abi::TRITONSERVER_MessageSerializeToJson(
             message,

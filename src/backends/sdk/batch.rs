@@ -33,12 +33,13 @@ pub(crate) struct Slot {
     pub(crate) has_partial: Cell<bool>,
 }
 
-/// Requests that one call executes together. Answer each through [`Request::respond`] or [`Request::fail`], or later through
-/// [`Request::response_factory`]; the SDK reports the statistics and releases them when
-/// [`Instance::execute`](crate::Instance::execute) returns.
+/// Requests that one call executes together. Answer each through [`Request::respond`] or
+/// [`Request::fail`], or later through [`Request::response_factory`]; the SDK reports the
+/// statistics and releases them when [`Instance::execute`](crate::Instance::execute) returns.
 ///
-/// If that returns an error (or panics) before any response was sent or factory made, the server keeps all requests and answers each with the
-/// error. Afterwards the error goes to those not answered yet.
+/// If that returns an error (or panics) before any response was sent or factory made, the server
+/// keeps all requests and answers each with the error. Afterwards the error goes to those not
+/// answered yet.
 pub struct Batch<'b> {
     instance: *mut abi::TRITONBACKEND_ModelInstance,
     requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
@@ -54,8 +55,9 @@ pub struct Batch<'b> {
 
 impl<'b> Batch<'b> {
     /// # Safety
-    /// The instance is live and the requests are owned by this execution and used by this thread alone during `'b`;
-    /// `slots` has as many entries, all fresh. `factories` are those of the instance.
+    /// The instance is live and the requests are owned by this execution and used by this thread
+    /// alone during `'b`; `slots` has as many entries, all fresh. `factories` are those of the
+    /// instance.
     pub(crate) unsafe fn new(
         instance: *mut abi::TRITONBACKEND_ModelInstance,
         requests: &'b [NonNull<abi::TRITONBACKEND_Request>],
@@ -91,7 +93,8 @@ impl<'b> Batch<'b> {
     /// The requests, in the order in which the scheduler chose them.
     pub fn requests(&self) -> impl ExactSizeIterator<Item = Request<'_>> {
         self.requests.iter().zip(self.slots).map(|(&raw, slot)| {
-            // SAFETY: live and owned by this execution, by the contract of `new`; the wrapper cannot outlive the batch.
+            // SAFETY: live and owned by this execution, by the contract of `new`; the wrapper
+            // cannot outlive the batch.
             unsafe { Request::new(raw, slot, self.factories) }
         })
     }
@@ -128,8 +131,8 @@ impl<'b> Batch<'b> {
         self.compute_end_ns.set(monotonic_ns());
     }
 
-    /// Answers what is unanswered, reports statistics and releases every request; or gives everything back to the server, as
-    /// the returned error object tells it.
+    /// Answers what is unanswered, reports statistics and releases every request; or gives
+    /// everything back to the server, as the returned error object tells it.
     pub(crate) fn finish(self, result: Result<(), Error>) -> *mut abi::TRITONSERVER_Error {
         let is_untouched = self
             .slots
@@ -174,8 +177,9 @@ impl<'b> Batch<'b> {
                 }
             });
         }
-        // As upstream's backends do, an execution in which everything failed is not counted as one. Reported before the releases,
-        // so that a client that has its answer finds the execution counted.
+        // As upstream's backends do, an execution in which everything failed is not counted as one.
+        // Reported before the releases, so that a client that has its answer finds the execution
+        // counted.
         if has_success {
             report("batch statistics", || {
                 // SAFETY: the instance is live until Execute returns.
@@ -193,8 +197,8 @@ impl<'b> Batch<'b> {
         }
         for (&request, slot) in self.requests.iter().zip(self.slots) {
             let release = |flags| {
-                // SAFETY: owned by this execution, released once (a release that fails is none), and not used afterwards: `self` ends
-                // here.
+                // SAFETY: owned by this execution, released once (a release that fails is none),
+                // and not used afterwards: `self` ends here.
                 unsafe { Error::check(abi::TRITONBACKEND_RequestRelease(request.as_ptr(), flags)) }
             };
             if slot.outcome.get() == Outcome::Again {
@@ -266,8 +270,8 @@ struct Stamps {
 }
 
 impl Stamps {
-    /// Stamps never taken (0) collapse: without a start of computation all time before its end is computation, without an end
-    /// the computation lasted as long as the execution.
+    /// Stamps never taken (0) collapse: without a start of computation all time before its end is
+    /// computation, without an end the computation lasted as long as the execution.
     fn ordered(
         exec_start_ns: u64,
         compute_start_ns: u64,

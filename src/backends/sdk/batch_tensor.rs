@@ -1,7 +1,8 @@
 //! Tensors that describe a batch as a whole: `batch_input` and `batch_output` of a configuration.
 //!
-//! A model whose ragged inputs are joined element after element learns from a batch input where each request's elements end, and a batch output
-//! is cut apart by the shapes of the requests' inputs.
+//! A model whose ragged inputs are joined element after element learns from a batch input where
+//! each request's elements end, and a batch output is cut apart by the shapes of the requests'
+//! inputs.
 
 use std::ffi::CString;
 
@@ -29,7 +30,8 @@ pub enum BatchInputKind {
     AccumulatedElementCount,
     /// The same behind a zero: `[requests + 1]`.
     AccumulatedElementCountWithZero,
-    /// A tensor as long as the largest request has elements. Its contents mean nothing: they are zero.
+    /// A tensor as long as the largest request has elements. Its contents mean nothing: they are
+    /// zero.
     MaxElementCountAsShape,
     /// The shape of each row, without the batch dimension: `[rows, dimensions]`.
     ItemShape,
@@ -61,7 +63,8 @@ impl BatchInput {
     /// Its shape and numbers for a batch.
     ///
     /// # Errors
-    /// `InvalidArgument` if a request lacks the source input, or a number is too large for the data type; whatever the server reports.
+    /// `InvalidArgument` if a request lacks the source input, or a number is too large for the data
+    /// type; whatever the server reports.
     pub(crate) fn make(&self, batch: &Batch<'_>) -> Result<(Vec<i64>, Vec<i64>), Error> {
         let mut made = Made::new(self.kind);
         for request in batch.requests() {
@@ -152,8 +155,8 @@ impl Made {
     }
 }
 
-/// An output that is cut apart by the shapes of the requests' inputs (BATCH_SCATTER_WITH_INPUT_SHAPE), one request's elements after the
-/// other's.
+/// An output that is cut apart by the shapes of the requests' inputs
+/// (BATCH_SCATTER_WITH_INPUT_SHAPE), one request's elements after the other's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchOutput {
     pub target: CString,
@@ -167,7 +170,8 @@ impl BatchOutput {
     /// Each request's bytes of an output, and their shape.
     ///
     /// # Errors
-    /// `Internal` if the output has fewer bytes than the requests' shapes ask for, or elements without a size; whatever the server reports.
+    /// `Internal` if the output has fewer bytes than the requests' shapes ask for, or elements
+    /// without a size; whatever the server reports.
     pub fn shares(
         &self,
         batch: &Batch<'_>,

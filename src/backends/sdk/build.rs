@@ -1,7 +1,9 @@
-//! Makes a stub `libtritonserver.so`: empty functions of the 281 exported names under the real library's SONAME, for plug-ins to
-//! link against. A plug-in so linked carries `NEEDED libtritonserver.so` and finds the real functions in whatever server loads it.
+//! Makes a stub `libtritonserver.so`: empty functions of the 281 exported names under the real
+//! library's SONAME, for plug-ins to link against. A plug-in so linked carries `NEEDED
+//! libtritonserver.so` and finds the real functions in whatever server loads it.
 //!
-//! Dependents read the stub's folder from `DEP_TRITONSERVER_STUB_DIRECTORY` in their own build script.
+//! Dependents read the stub's folder from `DEP_TRITONSERVER_STUB_DIRECTORY` in their own build
+//! script.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

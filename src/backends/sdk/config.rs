@@ -33,7 +33,8 @@ impl TensorConfig {
         text(&self.name)
     }
 
-    /// The tensor with this name, which must have this data type: for backends whose models all have the same tensors.
+    /// The tensor with this name, which must have this data type: for backends whose models all
+    /// have the same tensors.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not there or has another type.
@@ -68,7 +69,8 @@ impl TensorConfig {
     }
 }
 
-/// An implicit state of a sequence model: the output that carries it on and the input that brings it back.
+/// An implicit state of a sequence model: the output that carries it on and the input that brings
+/// it back.
 #[derive(Clone, Debug)]
 pub struct StateConfig {
     pub input: CString,
@@ -132,7 +134,8 @@ impl ModelConfig {
     }
 
     /// # Errors
-    /// `InvalidArgument` if a tensor has no name, or a data type or dimension that no tensor can have.
+    /// `InvalidArgument` if a tensor has no name, or a data type or dimension that no tensor can
+    /// have.
     pub fn inputs(&self) -> Result<Vec<TensorConfig>, Error> {
         self.tensors("input")
     }
@@ -204,7 +207,8 @@ impl ModelConfig {
             .collect()
     }
 
-    /// Outputs that are cut apart by the shapes of inputs. Their dimensions are those of the outputs that they are shown as.
+    /// Outputs that are cut apart by the shapes of inputs. Their dimensions are those of the
+    /// outputs that they are shown as.
     ///
     /// # Errors
     /// `InvalidArgument` if one has no source, or names an output that there is not.

@@ -121,7 +121,8 @@ impl DataType {
     }
 }
 
-/// Elements in a tensor of this shape: 1 for no dimensions. `None` if a dimension is negative or the product overflows.
+/// Elements in a tensor of this shape: 1 for no dimensions. `None` if a dimension is negative or
+/// the product overflows.
 pub fn element_count(shape: &[i64]) -> Option<usize> {
     shape.iter().try_fold(1usize, |count, &dimension| {
         count.checked_mul(usize::try_from(dimension).ok()?)

@@ -1,9 +1,10 @@
-//! The entry points that a server looks up in a plug-in, as generic functions; [`export_backend!`](crate::export_backend) gives
-//! them their C names.
+//! The entry points that a server looks up in a plug-in, as generic functions;
+//! [`export_backend!`](crate::export_backend) gives them their C names.
 //!
-//! Every one catches panics: they must not unwind into the server. Who frees what: the state pointer of a backend, model and instance
-//! is a `Box` made by its Initialize and taken back by its Finalize; the server finalises instances before their model and models
-//! before their backend, so the references between the boxes hold.
+//! Every one catches panics: they must not unwind into the server. Who frees what: the state
+//! pointer of a backend, model and instance is a `Box` made by its Initialize and taken back by its
+//! Finalize; the server finalises instances before their model and models before their backend, so
+//! the references between the boxes hold.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -20,7 +21,8 @@ use crate::clock::monotonic_ns;
 use crate::factory::Factories;
 use crate::{Code, Error};
 
-/// The oldest minor version of the backend API that has every function the SDK calls. Servers older than Triton 2.40 lack some.
+/// The oldest minor version of the backend API that has every function the SDK calls. Servers older
+/// than Triton 2.40 lack some.
 const API_VERSION_MINOR_MIN: u32 = 16;
 
 type RawError = *mut abi::TRITONSERVER_Error;
@@ -69,7 +71,8 @@ pub unsafe fn initialize<B: Backend>(raw: *mut abi::TRITONBACKEND_Backend) -> Ra
 pub unsafe fn finalize<B: Backend>(raw: *mut abi::TRITONBACKEND_Backend) -> RawError {
     guard(|| {
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: the backend is live; its state is the box of `initialize`, and nobody uses it any more.
+        // SAFETY: the backend is live; its state is the box of `initialize`, and nobody uses it any
+        // more.
         unsafe {
             Error::check(abi::TRITONBACKEND_BackendState(raw, &raw mut state))?;
             drop_box::<B>(state);
@@ -86,7 +89,8 @@ pub unsafe fn attributes<B: Backend>(
 ) -> RawError {
     guard(|| {
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: the backend is live and initialised, so its state is the box of `initialize`; the attributes are live.
+        // SAFETY: the backend is live and initialised, so its state is the box of `initialize`; the
+        // attributes are live.
         unsafe {
             Error::check(abi::TRITONBACKEND_BackendState(raw, &raw mut state))?;
             let backend = shared::<B>(state, "backend")?;
@@ -101,8 +105,8 @@ pub unsafe fn model_initialize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> 
     guard(|| {
         let mut backend = ptr::null_mut();
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: model and backend are live; the backend's state is the box of `initialize`, shared by models, which may start
-        // at the same time (`Backend` is `Sync`).
+        // SAFETY: model and backend are live; the backend's state is the box of `initialize`,
+        // shared by models, which may start at the same time (`Backend` is `Sync`).
         let backend = unsafe {
             Error::check(abi::TRITONBACKEND_ModelBackend(raw, &raw mut backend))?;
             Error::check(abi::TRITONBACKEND_BackendState(backend, &raw mut state))?;
@@ -134,7 +138,8 @@ pub unsafe fn model_initialize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> 
 pub unsafe fn model_finalize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> RawError {
     guard(|| {
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: the model is live; its state is the box of `model_initialize`, and its instances are gone.
+        // SAFETY: the model is live; its state is the box of `model_initialize`, and its instances
+        // are gone.
         unsafe {
             Error::check(abi::TRITONBACKEND_ModelState(raw, &raw mut state))?;
             crate::info!("TRITONBACKEND_ModelFinalize: delete model state");
@@ -145,14 +150,16 @@ pub unsafe fn model_finalize<M: Model>(raw: *mut abi::TRITONBACKEND_Model) -> Ra
 }
 
 /// # Safety
-/// As for `TRITONBACKEND_ModelInstanceInitialize`: the instance is live and used by this thread alone.
+/// As for `TRITONBACKEND_ModelInstanceInitialize`: the instance is live and used by this thread
+/// alone.
 pub unsafe fn instance_initialize<I: Instance>(
     raw: *mut abi::TRITONBACKEND_ModelInstance,
 ) -> RawError {
     guard(|| {
         let mut model = ptr::null_mut();
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`, which outlives its instances.
+        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`,
+        // which outlives its instances.
         let model: &ModelCell<I::Model> = unsafe {
             Error::check(abi::TRITONBACKEND_ModelInstanceModel(raw, &raw mut model))?;
             Error::check(abi::TRITONBACKEND_ModelState(model, &raw mut state))?;
@@ -188,7 +195,8 @@ pub unsafe fn instance_finalize<I: Instance>(
 ) -> RawError {
     guard(|| {
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: the instance is live; its state is the box of `instance_initialize`, and it executes nothing any more.
+        // SAFETY: the instance is live; its state is the box of `instance_initialize`, and it
+        // executes nothing any more.
         unsafe {
             Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state))?;
             let Some(cell) = NonNull::new(state.cast::<InstanceCell<I>>()) else {
@@ -205,8 +213,8 @@ pub unsafe fn instance_finalize<I: Instance>(
 }
 
 /// # Safety
-/// As for `TRITONBACKEND_ModelInstanceExecute`: the instance is live and executes nothing else; `requests` points at
-/// `request_count` requests, which this call owns if it returns success.
+/// As for `TRITONBACKEND_ModelInstanceExecute`: the instance is live and executes nothing else;
+/// `requests` points at `request_count` requests, which this call owns if it returns success.
 pub unsafe fn instance_execute<I: Instance>(
     raw: *mut abi::TRITONBACKEND_ModelInstance,
     requests: *mut *mut abi::TRITONBACKEND_Request,
@@ -214,7 +222,8 @@ pub unsafe fn instance_execute<I: Instance>(
 ) -> RawError {
     let exec_start_ns = monotonic_ns();
     let mut state: *mut c_void = ptr::null_mut();
-    // SAFETY: the instance is live; its state is the box of `instance_initialize`, used by one execution at a time.
+    // SAFETY: the instance is live; its state is the box of `instance_initialize`, used by one
+    // execution at a time.
     let cell = unsafe {
         let found = Error::check(abi::TRITONBACKEND_ModelInstanceState(raw, &raw mut state));
         match (found, state.cast::<InstanceCell<I>>().as_mut()) {
@@ -245,7 +254,8 @@ pub unsafe fn instance_execute<I: Instance>(
 
     cell.slots.clear();
     cell.slots.resize_with(requests.len(), Slot::default);
-    // SAFETY: instance and requests are live and this thread's until Execute returns; there is one fresh slot per request.
+    // SAFETY: instance and requests are live and this thread's until Execute returns; there is one
+    // fresh slot per request.
     let batch = unsafe {
         Batch::new(
             raw,
@@ -260,7 +270,8 @@ pub unsafe fn instance_execute<I: Instance>(
     let instance = &mut cell.instance;
     let result = catch_unwind(AssertUnwindSafe(|| instance.execute(&model.model, &batch)))
         .unwrap_or_else(|panic| {
-            // Some of the requests may have their answers, so that the server does not learn that the others failed together.
+            // Some of the requests may have their answers, so that the server does not learn that
+            // the others failed together.
             let error = panic_error(&*panic);
             crate::log!(crate::log::Level::Error, "{}", error.message());
             Err(error)
@@ -269,13 +280,15 @@ pub unsafe fn instance_execute<I: Instance>(
 }
 
 /// # Safety
-/// As for `TRITONBACKEND_ModelInstanceReady`: the instance is live; it may be executing on another thread.
+/// As for `TRITONBACKEND_ModelInstanceReady`: the instance is live; it may be executing on another
+/// thread.
 pub unsafe fn instance_ready<M: Ready>(raw: *mut abi::TRITONBACKEND_ModelInstance) -> RawError {
     guard(|| {
         let mut model = ptr::null_mut();
         let mut state: *mut c_void = ptr::null_mut();
-        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`, which outlives its instances and is
-        // only ever shared (`Model` is `Sync`). The instance's own box is left alone: an execution may be using it.
+        // SAFETY: instance and model are live; the model's state is the box of `model_initialize`,
+        // which outlives its instances and is only ever shared (`Model` is `Sync`). The instance's
+        // own box is left alone: an execution may be using it.
         let model: &ModelCell<M> = unsafe {
             Error::check(abi::TRITONBACKEND_ModelInstanceModel(raw, &raw mut model))?;
             Error::check(abi::TRITONBACKEND_ModelState(model, &raw mut state))?;
@@ -285,7 +298,8 @@ pub unsafe fn instance_ready<M: Ready>(raw: *mut abi::TRITONBACKEND_ModelInstanc
     })
 }
 
-/// The server must have the same major version and at least the functions that the SDK calls; a newer or older minor is no matter.
+/// The server must have the same major version and at least the functions that the SDK calls; a
+/// newer or older minor is no matter.
 fn check_version() -> Result<(), Error> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both results are writable.
@@ -342,9 +356,11 @@ unsafe fn drop_box<T>(state: *mut c_void) {
     }
 }
 
-/// Exports the entry points of a plug-in for a [`Backend`] type. Once per `cdylib`, named `libtriton_<backend>.so`.
+/// Exports the entry points of a plug-in for a [`Backend`] type. Once per `cdylib`, named
+/// `libtriton_<backend>.so`.
 ///
-/// `export_backend!(Type, ready)` also exports the readiness hook, for which the backend's model implements [`Ready`].
+/// `export_backend!(Type, ready)` also exports the readiness hook, for which the backend's model
+/// implements [`Ready`].
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty, ready) => {

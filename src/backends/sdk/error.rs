@@ -105,7 +105,8 @@ impl Error {
         if raw.is_null() {
             return Ok(());
         }
-        // SAFETY: live until deleted below; the message is NUL-terminated and lives as long as the error.
+        // SAFETY: live until deleted below; the message is NUL-terminated and lives as long as the
+        // error.
         let error = unsafe {
             let message = abi::TRITONSERVER_ErrorMessage(raw);
             let message = if message.is_null() {

@@ -10,10 +10,12 @@ use conch_abi as abi;
 use crate::response::Outgoing;
 use crate::{Code, Error};
 
-/// The right to answer one request, from any thread and for as long as it takes: any number of responses, in any order, then the end.
+/// The right to answer one request, from any thread and for as long as it takes: any number of
+/// responses, in any order, then the end.
 ///
-/// The server finalises an instance only when all its factories are gone: threads that hold one must come to their end by themselves, or
-/// be told to when the [`Instance`](crate::Instance) is dropped. Dropped before [`finish`](Self::finish) (by a panic, for example), a factory ends its
+/// The server finalises an instance only when all its factories are gone: threads that hold one
+/// must come to their end by themselves, or be told to when the [`Instance`](crate::Instance) is
+/// dropped. Dropped before [`finish`](Self::finish) (by a panic, for example), a factory ends its
 /// request with an error.
 pub struct ResponseFactory {
     raw: NonNull<abi::TRITONBACKEND_ResponseFactory>,
@@ -23,8 +25,8 @@ pub struct ResponseFactory {
 
 // SAFETY: the server lets any thread use a factory.
 unsafe impl Send for ResponseFactory {}
-// SAFETY: making a response and asking for cancellation, all that a shared factory can do, only read it; the server counts
-// responses atomically.
+// SAFETY: making a response and asking for cancellation, all that a shared factory can do, only
+// read it; the server counts responses atomically.
 unsafe impl Sync for ResponseFactory {}
 
 impl ResponseFactory {
@@ -55,7 +57,8 @@ impl ResponseFactory {
     /// Whatever the server reports.
     pub fn respond(&self) -> Result<FactoryResponse<'_>, Error> {
         let mut response = ptr::null_mut();
-        // SAFETY: the factory is live, the result writable; the new response is owned by the wrapper.
+        // SAFETY: the factory is live, the result writable; the new response is owned by the
+        // wrapper.
         let outgoing = unsafe {
             Error::check(abi::TRITONBACKEND_ResponseNewFromFactory(
                 &raw mut response,
@@ -100,7 +103,8 @@ impl ResponseFactory {
         }
     }
 
-    /// Ends the request's answers with a last response, made by `make`. If that fails, its error is the last response.
+    /// Ends the request's answers with a last response, made by `make`. If that fails, its error is
+    /// the last response.
     ///
     /// # Errors
     /// What `make` returned, else whatever the server reports.
@@ -126,14 +130,16 @@ impl ResponseFactory {
         self.end_with(error);
     }
 
-    /// Counts one response, or what would have been one, in the model's statistics, under the number of reports made before it.
+    /// Counts one response, or what would have been one, in the model's statistics, under the
+    /// number of reports made before it.
     ///
     /// # Errors
     /// Whatever the server reports, such as `InvalidArgument` for times that are not in order.
     pub fn report(&self, times: &ResponseTimes, error: Option<&Error>) -> Result<(), Error> {
         let statistics = Statistics::new()?;
         let raw = statistics.0.as_ptr();
-        // SAFETY: statistics and factory are live; so is the instance, as its Finalize waits for this factory.
+        // SAFETY: statistics and factory are live; so is the instance, as its Finalize waits for
+        // this factory.
         unsafe {
             Error::check(
                 abi::TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(
@@ -166,7 +172,8 @@ impl ResponseFactory {
             )?;
         }
         let error = error.map_or(ptr::null_mut(), |error| error.clone().into_raw());
-        // SAFETY: the statistics are live, and so is the error, which stays ours, until it is deleted.
+        // SAFETY: the statistics are live, and so is the error, which stays ours, until it is
+        // deleted.
         unsafe {
             let mut reported = Error::check(
                 abi::TRITONBACKEND_ModelInstanceResponseStatisticsSetError(raw, error),
@@ -210,8 +217,8 @@ impl Drop for ResponseFactory {
     }
 }
 
-/// A response made by a factory; there may be more to come after it. Dropped unsent, it is thrown away. Its outputs and parameters are those
-/// of [`Outgoing`].
+/// A response made by a factory; there may be more to come after it. Dropped unsent, it is thrown
+/// away. Its outputs and parameters are those of [`Outgoing`].
 pub struct FactoryResponse<'f> {
     outgoing: Outgoing,
     factory: PhantomData<&'f ResponseFactory>,
@@ -246,7 +253,8 @@ impl DerefMut for FactoryResponse<'_> {
     }
 }
 
-/// When the work for a response happened, in ns of [`clock::monotonic_ns`](crate::clock::monotonic_ns).
+/// When the work for a response happened, in ns of
+/// [`clock::monotonic_ns`](crate::clock::monotonic_ns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseTimes {
     pub start_ns: u64,
@@ -262,7 +270,8 @@ pub(crate) struct Factories {
     is_none: Condvar,
 }
 
-// SAFETY: the instance is only passed to functions that any thread may call while it is live, by the contract of `new`.
+// SAFETY: the instance is only passed to functions that any thread may call while it is live, by
+// the contract of `new`.
 unsafe impl Send for Factories {}
 // SAFETY: as above.
 unsafe impl Sync for Factories {}

@@ -1,4 +1,5 @@
-//! Tensors of a batch: inputs of all requests joined along the first dimension, outputs cut apart again.
+//! Tensors of a batch: inputs of all requests joined along the first dimension, outputs cut apart
+//! again.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -32,18 +33,20 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Joins the input `name` of all requests. A single request's input is not copied if it lies in one piece, aligned to its elements.
-    /// `None` if no request has the input.
+    /// Joins the input `name` of all requests. A single request's input is not copied if it lies in
+    /// one piece, aligned to its elements. `None` if no request has the input.
     ///
     /// # Errors
-    /// `InvalidArgument` if only some requests have it or their types or shapes differ; otherwise whatever the server reports.
+    /// `InvalidArgument` if only some requests have it or their types or shapes differ; otherwise
+    /// whatever the server reports.
     pub fn collect<'a>(
         &'a mut self,
         batch: &'a Batch<'_>,
         name: &CStr,
         join: Join,
     ) -> Result<Option<Gathered<'a>>, Error> {
-        // A request without the input is told from a failure by looking at its names, which is off the usual path.
+        // A request without the input is told from a failure by looking at its names, which is off
+        // the usual path.
         let mut requests = batch.requests();
         let Some(first_request) = requests.next() else {
             return Ok(None);
@@ -117,7 +120,8 @@ impl Gather {
     /// A tensor that describes the batch.
     ///
     /// # Errors
-    /// `InvalidArgument` if a request lacks the input that it is made from, or a number is too large for its type.
+    /// `InvalidArgument` if a request lacks the input that it is made from, or a number is too
+    /// large for its type.
     pub fn describe<'a>(
         &'a mut self,
         batch: &Batch<'_>,
@@ -156,11 +160,12 @@ pub struct Scatter<'a> {
 }
 
 impl Scatter<'_> {
-    /// Writes each request's rows into its response, if it wants this output. A request whose share cannot be written is answered
-    /// with that error, and its response is gone afterwards.
+    /// Writes each request's rows into its response, if it wants this output. A request whose share
+    /// cannot be written is answered with that error, and its response is gone afterwards.
     ///
     /// # Errors
-    /// `Internal` if the output does not have as many rows as the batch, or not as many bytes as its shape says.
+    /// `Internal` if the output does not have as many rows as the batch, or not as many bytes as
+    /// its shape says.
     pub fn write(
         &self,
         batch: &Batch<'_>,
@@ -374,7 +379,8 @@ fn has_input(request: Request<'_>, name: &CStr) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Room for bytes that starts on a cache line, which suits every element type and vector instruction.
+/// Room for bytes that starts on a cache line, which suits every element type and vector
+/// instruction.
 #[derive(Default)]
 struct Aligned {
     lines: Vec<Line>,
@@ -405,7 +411,8 @@ impl Aligned {
                 .resize(line_count, Line([MaybeUninit::uninit(); 64]));
         }
         let base = self.lines.as_mut_ptr().cast::<MaybeUninit<u8>>();
-        // SAFETY: the vector owns at least that many bytes, of a type that asks nothing of them, borrowed through `self`.
+        // SAFETY: the vector owns at least that many bytes, of a type that asks nothing of them,
+        // borrowed through `self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, byte_count) };
         let mut target = Target { bytes, filled: 0 };
         fill(&mut target)?;

@@ -1,9 +1,10 @@
 //! For authors of backends and repository agents: Triton's C plug-in ABIs as safe Rust.
 //!
-//! Implement [`Backend`], [`Model`] and [`Instance`], name the backend type in [`export_backend!`], build a `cdylib` called
-//! `libtriton_<name>.so`, and have its build script link the stub server library (see `build.rs` of the identity backend). The
-//! result loads into any server with the ABI. `unsafe` stays in this crate; it installs no global allocator, since a plug-in is a
-//! guest in its process. For repository agents see [`agent`].
+//! Implement [`Backend`], [`Model`] and [`Instance`], name the backend type in [`export_backend!`],
+//! build a `cdylib` called `libtriton_<name>.so`, and have its build script link the stub server
+//! library (see `build.rs` of the identity backend). The result loads into any server with the ABI.
+//! `unsafe` stays in this crate; it installs no global allocator, since a plug-in is a guest in its
+//! process. For repository agents see [`agent`].
 
 pub mod agenda;
 pub mod agent;

@@ -9,16 +9,17 @@ use conch_abi as abi;
 use crate::Error;
 use crate::error::c_string;
 
-/// A family of counters: one name in the server's metrics, one value per set of labels. Clones are the same family, which leaves
-/// the server with the last of them and of their counters. Any thread may use it; nothing blocks for long.
+/// A family of counters: one name in the server's metrics, one value per set of labels. Clones are
+/// the same family, which leaves the server with the last of them and of their counters. Any thread
+/// may use it; nothing blocks for long.
 #[derive(Clone)]
 pub struct CounterFamily {
     raw: Arc<FamilyHandle>,
 }
 
 impl CounterFamily {
-    /// `name` as in Prometheus' text format; `description` is its help text. Where the process already has a counter family of this
-    /// name, it is shared.
+    /// `name` as in Prometheus' text format; `description` is its help text. Where the process
+    /// already has a counter family of this name, it is shared.
     ///
     /// # Errors
     /// Whatever the server reports: for one, that the name belongs to a family of another kind.
@@ -40,7 +41,8 @@ impl CounterFamily {
         })
     }
 
-    /// The counter with these labels, each a name and a value; it begins at 0. Counters of equal labels share their value.
+    /// The counter with these labels, each a name and a value; it begins at 0. Counters of equal
+    /// labels share their value.
     ///
     /// # Errors
     /// Whatever the server reports: for one, that a label's name is none.
@@ -54,7 +56,8 @@ impl CounterFamily {
             .map(|label| label.0.as_ptr().cast_const())
             .collect();
         let mut raw = ptr::null_mut();
-        // SAFETY: the family lives as long as `self`; the labels live until the end of this function and are copied.
+        // SAFETY: the family lives as long as `self`; the labels live until the end of this
+        // function and are copied.
         unsafe {
             Error::check(abi::TRITONSERVER_MetricNew(
                 &raw mut raw,

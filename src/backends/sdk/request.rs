@@ -13,7 +13,8 @@ use crate::factory::{Factories, ResponseFactory};
 use crate::response::Response;
 use crate::{DataType, Error, State, TensorBytes};
 
-/// One request of the batch being executed. It can be used until Execute returns; the SDK releases it then.
+/// One request of the batch being executed. It can be used until Execute returns; the SDK releases
+/// it then.
 #[derive(Clone, Copy)]
 pub struct Request<'b> {
     raw: NonNull<abi::TRITONBACKEND_Request>,
@@ -46,14 +47,16 @@ impl<'b> Request<'b> {
     /// Whatever the server reports.
     pub fn id(self) -> Result<&'b CStr, Error> {
         let mut id: *const c_char = ptr::null();
-        // SAFETY: the request is live; the returned text is NUL-terminated and lives as long as the request.
+        // SAFETY: the request is live; the returned text is NUL-terminated and lives as long as the
+        // request.
         unsafe {
             Error::check(abi::TRITONBACKEND_RequestId(self.raw(), &raw mut id))?;
             Ok(borrow(id))
         }
     }
 
-    /// Whether the client gave up. Work for such a request may stop and be answered with a CANCELLED error.
+    /// Whether the client gave up. Work for such a request may stop and be answered with a
+    /// CANCELLED error.
     ///
     /// # Errors
     /// Whatever the server reports.
@@ -113,7 +116,8 @@ impl<'b> Request<'b> {
     /// Name and value of a custom parameter, by index.
     ///
     /// # Errors
-    /// Whatever the server reports, or `Unsupported` for a kind of value that this SDK does not know.
+    /// Whatever the server reports, or `Unsupported` for a kind of value that this SDK does not
+    /// know.
     pub fn parameter(self, index: u32) -> Result<(&'b CStr, Parameter<'b>), Error> {
         let mut key: *const c_char = ptr::null();
         let mut kind = 0;
@@ -131,8 +135,8 @@ impl<'b> Request<'b> {
         if value.is_null() {
             return Err(Error::internal("request parameter without a value"));
         }
-        // SAFETY: non-null by the check; the server points at a value of the kind it names (a string parameter is the text itself),
-        // which lives as long as the request.
+        // SAFETY: non-null by the check; the server points at a value of the kind it names (a
+        // string parameter is the text itself), which lives as long as the request.
         unsafe {
             let value = match kind {
                 abi::TRITONSERVER_PARAMETER_STRING => Parameter::Text(CStr::from_ptr(value.cast())),
@@ -258,7 +262,8 @@ impl<'b> Request<'b> {
         Ok(!self.trace()?.is_null())
     }
 
-    /// Adds an activity of the backend's own to the request's trace, as of now. Nothing happens if it is not traced.
+    /// Adds an activity of the backend's own to the request's trace, as of now. Nothing happens if
+    /// it is not traced.
     ///
     /// # Errors
     /// Whatever the server reports.
@@ -297,14 +302,15 @@ impl<'b> Request<'b> {
         Ok(false)
     }
 
-    /// Begins a response. A one-to-one model makes exactly one; dropping it unsent leaves the request unanswered, and the SDK then
-    /// answers with an error.
+    /// Begins a response. A one-to-one model makes exactly one; dropping it unsent leaves the
+    /// request unanswered, and the SDK then answers with an error.
     ///
     /// # Errors
     /// Whatever the server reports.
     pub fn respond(self) -> Result<Response<'b>, Error> {
         let mut response = ptr::null_mut();
-        // SAFETY: the request is live, the result writable; the new response is owned by the wrapper.
+        // SAFETY: the request is live, the result writable; the new response is owned by the
+        // wrapper.
         unsafe {
             Error::check(abi::TRITONBACKEND_ResponseNew(
                 &raw mut response,
@@ -314,11 +320,13 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Leaves the answers to a factory, which may send them from any thread, also after [`Instance::execute`](crate::Instance::execute)
-    /// returned and the request is released: copy what is needed of its inputs. The SDK answers nothing for this request any more.
+    /// Leaves the answers to a factory, which may send them from any thread, also after
+    /// [`Instance::execute`](crate::Instance::execute) returned and the request is released: copy
+    /// what is needed of its inputs. The SDK answers nothing for this request any more.
     ///
     /// # Errors
-    /// `Internal` if the request was answered or has a factory already; otherwise whatever the server reports.
+    /// `Internal` if the request was answered or has a factory already; otherwise whatever the
+    /// server reports.
     pub fn response_factory(self) -> Result<ResponseFactory, Error> {
         if self.slot.outcome.get() != Outcome::Open {
             return Err(Error::internal(
@@ -331,12 +339,13 @@ impl<'b> Request<'b> {
         Ok(factory)
     }
 
-    /// Has the request executed once more, when its execution is over: for models with iterative sequences. Responses with more to come may
-    /// be sent meanwhile by a decoupled model.
+    /// Has the request executed once more, when its execution is over: for models with iterative
+    /// sequences. Responses with more to come may be sent meanwhile by a decoupled model.
     ///
     /// # Errors
-    /// `Internal` if the request was answered or has a factory. That its model is not configured for this is found when the execution ends;
-    /// the request is then answered with the server's error.
+    /// `Internal` if the request was answered or has a factory. That its model is not configured
+    /// for this is found when the execution ends; the request is then answered with the server's
+    /// error.
     pub fn run_again(self) -> Result<(), Error> {
         if self.slot.outcome.get() != Outcome::Open {
             return Err(Error::internal(
@@ -355,7 +364,8 @@ impl<'b> Request<'b> {
         }
         match self.respond() {
             Ok(response) => response.fail(error),
-            // No response can be made at all; the client sees whatever the server does with a request released unanswered.
+            // No response can be made at all; the client sees whatever the server does with a
+            // request released unanswered.
             Err(refused) => {
                 self.slot.outcome.set(Outcome::Failed);
                 crate::error!("cannot answer a request with '{error}': {refused}");
@@ -428,7 +438,8 @@ impl<'b> Input<'b> {
         let shape = if dims_count == 0 || shape.is_null() {
             &[]
         } else {
-            // SAFETY: the server's array of that many dimensions, which lives as long as the request.
+            // SAFETY: the server's array of that many dimensions, which lives as long as the
+            // request.
             unsafe { std::slice::from_raw_parts(shape, dims_count as usize) }
         };
         Ok(Input {
@@ -498,7 +509,8 @@ impl<'b> Input<'b> {
         if byte_count == 0 || buffer.is_null() {
             return Ok(TensorBytes::default());
         }
-        // SAFETY: the server's buffer of that many bytes in main memory, readable while the request is live.
+        // SAFETY: the server's buffer of that many bytes in main memory, readable while the request
+        // is live.
         Ok(unsafe { TensorBytes::new(buffer.cast(), byte_count) })
     }
 

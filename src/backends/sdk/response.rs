@@ -13,8 +13,8 @@ use crate::batch::{Outcome, Slot};
 use crate::error::c_string;
 use crate::{DataType, Error, TensorBytes};
 
-/// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs and parameters are those of
-/// [`Outgoing`].
+/// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs
+/// and parameters are those of [`Outgoing`].
 pub struct Response<'b> {
     outgoing: Outgoing,
     slot: &'b Slot,
@@ -22,7 +22,8 @@ pub struct Response<'b> {
 
 impl<'b> Response<'b> {
     /// # Safety
-    /// `raw` is null or a fresh response, which the wrapper owns from now on, of the request that `slot` stands for.
+    /// `raw` is null or a fresh response, which the wrapper owns from now on, of the request that
+    /// `slot` stands for.
     pub(crate) unsafe fn new(
         raw: *mut abi::TRITONBACKEND_Response,
         slot: &'b Slot,
@@ -134,7 +135,8 @@ impl Outgoing {
         }
     }
 
-    /// As [`set_text`](Self::set_text); without effect in an older server, which has no such function.
+    /// As [`set_text`](Self::set_text); without effect in an older server, which has no such
+    /// function.
     ///
     /// # Errors
     /// Whatever the server reports.
@@ -144,9 +146,11 @@ impl Outgoing {
             *const c_char,
             f64,
         ) -> *mut abi::TRITONSERVER_Error;
-        // A reference by name would keep the whole backend from being loaded where the function is missing.
+        // A reference by name would keep the whole backend from being loaded where the function is
+        // missing.
         static SET: LazyLock<Option<Set>> = LazyLock::new(|| {
-            // SAFETY: the name is NUL-terminated; a function of this name has the type that Triton's header gives it.
+            // SAFETY: the name is NUL-terminated; a function of this name has the type that
+            // Triton's header gives it.
             unsafe {
                 let found = libc::dlsym(
                     libc::RTLD_DEFAULT,
@@ -160,8 +164,9 @@ impl Outgoing {
         unsafe { Error::check(set(self.raw.as_ptr(), name.as_ptr(), value)) }
     }
 
-    /// Adds an output and its buffer of `byte_count` bytes in main memory, to be filled before the response is sent. Every
-    /// call makes an output with memory of its own, so that the buffers of several may be held at the same time.
+    /// Adds an output and its buffer of `byte_count` bytes in main memory, to be filled before the
+    /// response is sent. Every call makes an output with memory of its own, so that the buffers of
+    /// several may be held at the same time.
     ///
     /// # Errors
     /// `Unsupported` if the server insists on GPU memory; otherwise whatever the server reports.
@@ -196,7 +201,8 @@ impl Outgoing {
                 &raw mut memory_type,
                 &raw mut memory_type_id,
             ))?;
-            // The buffer belongs to the response, which stays borrowed as long as the wrapper lives.
+            // The buffer belongs to the response, which stays borrowed as long as the wrapper
+            // lives.
             Buffer::new(buffer, byte_count, memory_type, name)
         }
     }
@@ -206,7 +212,8 @@ impl Outgoing {
         self.dispatch(flags(is_final), ptr::null_mut())
     }
 
-    /// Sends the error in its place. Nobody is left to be told of a failure to do so, except the log.
+    /// Sends the error in its place. Nobody is left to be told of a failure to do so, except the
+    /// log.
     pub(crate) fn fail(self, error: Error, is_final: bool) {
         let raw = error.into_raw();
         if let Err(refused) = self.dispatch(flags(is_final), raw) {
@@ -247,8 +254,8 @@ impl Drop for Outgoing {
 
 /// Memory of an output or a state, to be filled from front to back, or all at once by address.
 ///
-/// It may lie in memory that clients share, where it may overlap with other buffers and with inputs, and change at any time. So it is only
-/// written, never borrowed.
+/// It may lie in memory that clients share, where it may overlap with other buffers and with
+/// inputs, and change at any time. So it is only written, never borrowed.
 pub struct Buffer<'r> {
     base: NonNull<u8>,
     len: usize,
@@ -258,7 +265,8 @@ pub struct Buffer<'r> {
 
 impl Buffer<'_> {
     /// # Safety
-    /// `buffer` is writable for `byte_count` bytes during the wrapper's life, if `memory_type` is main memory.
+    /// `buffer` is writable for `byte_count` bytes during the wrapper's life, if `memory_type` is
+    /// main memory.
     unsafe fn new(
         buffer: *mut c_void,
         byte_count: usize,
@@ -381,7 +389,8 @@ impl State<'_> {
         let mut buffer: *mut c_void = ptr::null_mut();
         let mut memory_type = abi::TRITONSERVER_MEMORY_CPU;
         let mut memory_type_id = 0;
-        // SAFETY: the state is live until updated, the results are writable, and the wrapper stays borrowed as long as its buffer.
+        // SAFETY: the state is live until updated, the results are writable, and the wrapper stays
+        // borrowed as long as its buffer.
         unsafe {
             Error::check(abi::TRITONBACKEND_StateBuffer(
                 self.raw.as_ptr(),
@@ -413,7 +422,8 @@ mod tests {
         unsafe { Buffer::new(base.cast(), len, abi::TRITONSERVER_MEMORY_CPU, c"Y") }
     }
 
-    /// As two outputs of a client that placed them, and an input, in one region. Miri says whether a reference was in the way.
+    /// As two outputs of a client that placed them, and an input, in one region. Miri says whether
+    /// a reference was in the way.
     #[test]
     fn buffers_may_overlap_with_each_other_and_with_inputs() {
         let mut memory = *b"abcdefgh";

@@ -1,15 +1,17 @@
 //! Bytes of a tensor that may lie in memory shared with other processes.
 //!
-//! A client's shared memory changes whenever the client likes, and its regions may overlap, so an input may lie where an output is written. A
-//! Rust reference promises the opposite of both, and the C interface does not tell such memory from other memory. So inputs are shown
-//! as [`TensorBytes`], which are copied from, never borrowed.
+//! A client's shared memory changes whenever the client likes, and its regions may overlap, so an
+//! input may lie where an output is written. A Rust reference promises the opposite of both, and
+//! the C interface does not tell such memory from other memory. So inputs are shown as
+//! [`TensorBytes`], which are copied from, never borrowed.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
-/// Bytes of a tensor, readable during `'b`. Two reads of the same bytes may differ: check a copy, and use that copy.
+/// Bytes of a tensor, readable during `'b`. Two reads of the same bytes may differ: check a copy,
+/// and use that copy.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorBytes<'b> {
     base: NonNull<u8>,
@@ -17,7 +19,8 @@ pub struct TensorBytes<'b> {
     memory: PhantomData<&'b u8>,
 }
 
-// SAFETY: bytes are only copied out; that others write them meanwhile is provided for (see the module).
+// SAFETY: bytes are only copied out; that others write them meanwhile is provided for (see the
+// module).
 unsafe impl Send for TensorBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for TensorBytes<'_> {}
@@ -45,7 +48,8 @@ const _: () = assert!(cfg!(target_endian = "little"));
 
 impl<'b> TensorBytes<'b> {
     /// # Safety
-    /// `base..base + len` is readable during `'b`; it may be written by others at any time. `base` may be anything if `len` is 0.
+    /// `base..base + len` is readable during `'b`; it may be written by others at any time. `base`
+    /// may be anything if `len` is 0.
     pub(crate) unsafe fn new(base: *const u8, len: usize) -> Self {
         TensorBytes {
             base: NonNull::new(base.cast_mut()).unwrap_or(NonNull::dangling()),
@@ -90,7 +94,8 @@ impl<'b> TensorBytes<'b> {
     pub fn read<const N: usize>(&self, start: usize) -> Option<[u8; N]> {
         const { assert!(N > 0) };
         let part = self.get(start..start.checked_add(N)?)?;
-        // SAFETY: `N` bytes lie inside, and arrays of bytes have no alignment. Volatile, so that they are read once.
+        // SAFETY: `N` bytes lie inside, and arrays of bytes have no alignment. Volatile, so that
+        // they are read once.
         Some(unsafe { part.base.cast::<[u8; N]>().read_volatile() })
     }
 
@@ -99,7 +104,8 @@ impl<'b> TensorBytes<'b> {
         const { assert!(N > 0) };
         let base = self.base;
         (0..self.len / N).map(move |index| {
-            // SAFETY: the index is below the number of whole chunks, so that the chunk lies inside; otherwise as in `read`.
+            // SAFETY: the index is below the number of whole chunks, so that the chunk lies inside;
+            // otherwise as in `read`.
             unsafe { base.add(index * N).cast::<[u8; N]>().read_volatile() }
         })
     }
@@ -113,8 +119,8 @@ impl<'b> TensorBytes<'b> {
     pub fn to_elements<T: Element>(&self) -> Vec<T> {
         let count = self.len / size_of::<T>();
         let mut elements = Vec::<T>::with_capacity(count);
-        // SAFETY: the vector has room for that many elements, which that many bytes fill, and every bit pattern is one. The new memory is
-        // nobody else's.
+        // SAFETY: the vector has room for that many elements, which that many bytes fill, and every
+        // bit pattern is one. The new memory is nobody else's.
         unsafe {
             ptr::copy_nonoverlapping(
                 self.base.as_ptr(),
@@ -141,8 +147,8 @@ impl<'b> TensorBytes<'b> {
     /// # Safety
     /// `target` is writable for as many bytes. It may overlap with these.
     pub unsafe fn copy_to_address(&self, target: *mut u8) {
-        // SAFETY: readable by the contract of `new`, writable by this function's. What another process writes meanwhile leaves some
-        // mixture of bytes, of which nothing is assumed.
+        // SAFETY: readable by the contract of `new`, writable by this function's. What another
+        // process writes meanwhile leaves some mixture of bytes, of which nothing is assumed.
         unsafe { ptr::copy(self.base.as_ptr(), target, self.len) };
     }
 
@@ -208,13 +214,15 @@ mod tests {
         assert!(TensorBytes::default().to_vec().is_empty());
     }
 
-    /// What a client may do to the server: its regions overlap, so that an output lies over the input that it is made from, and the
-    /// bytes change between two reads. Miri says whether any reference was in the way.
+    /// What a client may do to the server: its regions overlap, so that an output lies over the
+    /// input that it is made from, and the bytes change between two reads. Miri says whether any
+    /// reference was in the way.
     #[test]
     fn bytes_may_change_and_be_written_over() {
         let memory = UnsafeCell::new(*b"abcdefgh");
         let base = memory.get().cast::<u8>();
-        // SAFETY: six bytes of the array, which outlives both; writes through the cell are what this is about.
+        // SAFETY: six bytes of the array, which outlives both; writes through the cell are what
+        // this is about.
         let (bytes, copy) = unsafe {
             let bytes = TensorBytes::new(base, 6);
             let copy = bytes.to_vec();

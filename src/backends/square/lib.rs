@@ -1,11 +1,14 @@
-//! The square backend: a decoupled model that answers a request with as many responses as the number in its input says, each of them
-//! that number. For testing how servers count responses.
+//! The square backend: a decoupled model that answers a request with as many responses as the
+//! number in its input says, each of them that number. For testing how servers count responses.
 //!
-//! Input `IN` (INT32) and output `OUT` (INT32) have shape `[1]`; the model may batch, but a request has one row. The end is flags without
-//! a response. Every response is reported to the model's statistics. `parameters` of the configuration, all of them text with a number:
+//! Input `IN` (INT32) and output `OUT` (INT32) have shape `[1]`; the model may batch, but a request
+//! has one row. The end is flags without a response. Every response is reported to the model's
+//! statistics. `parameters` of the configuration, all of them text with a number:
 //!
-//! - `CUSTOM_INFER_DELAY_NS`, `CUSTOM_OUTPUT_DELAY_NS`: how long a response is computed, and written;
-//! - `CUSTOM_FAIL_COUNT`, `CUSTOM_EMPTY_COUNT`: of the last responses, so many are not sent at all, and so many before them are errors;
+//! - `CUSTOM_INFER_DELAY_NS`, `CUSTOM_OUTPUT_DELAY_NS`: how long a response is computed, and
+//!   written;
+//! - `CUSTOM_FAIL_COUNT`, `CUSTOM_EMPTY_COUNT`: of the last responses, so many are not sent at all,
+//!   and so many before them are errors;
 //! - `CUSTOM_CANCEL_DELAY_NS`: how long it takes to end a request that was cancelled.
 //!
 //! All requests of an instance share one thread.

@@ -1,4 +1,5 @@
-//! The table of what ensembles must agree on with their models. Texts are those of Triton 2.51 or of the sources of 26.09's core.
+//! The table of what ensembles must agree on with their models. Texts are those of Triton 2.51 or
+//! of the sources of 26.09's core.
 
 use super::*;
 use crate::{normalize, parse_text, validate};
@@ -11,7 +12,8 @@ fn config(name: &str, text: &str) -> ModelConfig {
     config
 }
 
-/// Models by name: `<name>[:batch]` = inputs and outputs as `name type dims`, `?` before the name of an optional one.
+/// Models by name: `<name>[:batch]` = inputs and outputs as `name type dims`, `?` before the name
+/// of an optional one.
 fn model(name: &str) -> ModelConfig {
     let tensor = |kind: &str, name: &str, data_type: &str, dims: &str| {
         let optional = if name.starts_with('?') {
@@ -61,7 +63,8 @@ fn model(name: &str) -> ModelConfig {
     config(name, &text)
 }
 
-/// An ensemble from steps like `copy i=x o=y`; what is left of `=` and no output of the model is an input.
+/// An ensemble from steps like `copy i=x o=y`; what is left of `=` and no output of the model is an
+/// input.
 fn ensemble(head: &str, steps: &str) -> (ModelConfig, Vec<ModelConfig>) {
     let mut text = format!("platform: 'ensemble' {head}\nensemble_scheduling {{\n");
     let mut models = Vec::new();

@@ -1,7 +1,8 @@
 //! JSON as people write it by hand, made strict.
 //!
-//! libprotobuf reads more than JSON, and clients rely on it: names without quotes, strings in single quotes, a comma behind the last
-//! element, any character behind a backslash, control characters within strings, and whatever follows a NUL. Comments are taken, too.
+//! libprotobuf reads more than JSON, and clients rely on it: names without quotes, strings in
+//! single quotes, a comma behind the last element, any character behind a backslash, control
+//! characters within strings, and whatever follows a NUL. Comments are taken, too.
 
 /// `text` in strict JSON. What is no JSON in any reading stays as it is, for the parser to refuse.
 pub(super) fn strict_form(text: &str) -> String {
@@ -22,7 +23,8 @@ struct JsonForm<'t> {
     text: &'t [u8],
     at: usize,
     out: Vec<u8>,
-    /// The last token, by a byte of it; 0 at the start, [`VALUE`] for all that can stand in front of a comma.
+    /// The last token, by a byte of it; 0 at the start, [`VALUE`] for all that can stand in front
+    /// of a comma.
     last: u8,
     /// The token in front of the last comma, and where that is in `out`.
     before_comma: u8,

@@ -1,4 +1,5 @@
-//! The JSON form of a configuration: what the config endpoint and backends get, and what load overrides and backends' proposals give.
+//! The JSON form of a configuration: what the config endpoint and backends get, and what load
+//! overrides and backends' proposals give.
 
 mod lenient;
 mod number;

@@ -1,4 +1,5 @@
-//! Floating-point numbers as upstream prints them: libprotobuf's shortest `%g` that survives, read and printed again by RapidJSON.
+//! Floating-point numbers as upstream prints them: libprotobuf's shortest `%g` that survives, read
+//! and printed again by RapidJSON.
 
 use std::fmt::Write;
 
@@ -42,12 +43,14 @@ fn write(value: f64, digits: usize, out: &mut String) {
         .and_then(|(_, exponent)| exponent.parse().ok())
         .unwrap_or(usize::MAX);
     let rounded: f64 = text.parse().unwrap_or(value);
-    // `%g` prints a whole number that fits into its digits without a point, and RapidJSON then takes it for an integer.
+    // `%g` prints a whole number that fits into its digits without a point, and RapidJSON then
+    // takes it for an integer.
     if (rounded == 0.0 || exponent < digits) && rounded.fract() == 0.0 {
         write!(out, "{rounded:.0}").expect("strings take everything");
         return;
     }
-    // RapidJSON's own form: plain up to 21 digits before the point and 6 zeros behind it, else with an exponent.
+    // RapidJSON's own form: plain up to 21 digits before the point and 6 zeros behind it, else with
+    // an exponent.
     let shortest = format!("{:e}", rounded.abs());
     let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

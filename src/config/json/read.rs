@@ -1,6 +1,7 @@
-//! Reads the JSON form by the rules of protobuf's JSON mapping: names as in the schema or in camel case, `null` as absent, numbers also
-//! as strings, enumerators by name (in any case) or number, and one element alone where a list is meant. Text that is not quite JSON is
-//! read as libprotobuf does, see [`lenient`]. Unknown and repeated names are refused.
+//! Reads the JSON form by the rules of protobuf's JSON mapping: names as in the schema or in camel
+//! case, `null` as absent, numbers also as strings, enumerators by name (in any case) or number,
+//! and one element alone where a list is meant. Text that is not quite JSON is read as libprotobuf
+//! does, see [`lenient`]. Unknown and repeated names are refused.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -187,8 +188,8 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 }
 
-/// Appends what it is given to a list: a list's elements, or one element alone. Lists in lists count as if they were one, and `null` as if
-/// it were not there.
+/// Appends what it is given to a list: a list's elements, or one element alone. Lists in lists
+/// count as if they were one, and `null` as if it were not there.
 struct ListVisitor<'v> {
     kind: &'v Kind,
     path: &'v FieldPath,

@@ -1,5 +1,6 @@
-//! Writes the JSON form exactly as upstream does (core, `ModelConfigToJson`): names as in the schema, every plain field with its value
-//! even if it is the default, lists and maps even if empty, messages where they are set, enumerators by name, 64-bit integers as numbers.
+//! Writes the JSON form exactly as upstream does (core, `ModelConfigToJson`): names as in the
+//! schema, every plain field with its value even if it is the default, lists and maps even if
+//! empty, messages where they are set, enumerators by name, 64-bit integers as numbers.
 
 use conch_proto::inference::ModelConfig;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, ReflectMessage, Value};
@@ -140,8 +141,8 @@ fn key_text(key: &MapKey) -> String {
     }
 }
 
-/// Upstream turns 64-bit integers from protobuf's strings into numbers field by field, and overlooks these. Backends have come to read
-/// them as strings.
+/// Upstream turns 64-bit integers from protobuf's strings into numbers field by field, and
+/// overlooks these. Backends have come to read them as strings.
 fn is_text(field: &FieldDescriptor) -> bool {
     TEXT_FIELDS.contains(&field.full_name())
 }

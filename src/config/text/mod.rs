@@ -1,8 +1,9 @@
 //! Reads the protobuf text format: what a `config.pbtxt` is written in.
 //!
-//! Hand-written over the message's descriptors, because real files use all the freedom of libprotobuf's reader (`input [ {` without a
-//! colon, `< >`, separators, adjacent strings, octal numbers) and must be refused where it refuses: unknown and repeated fields,
-//! numbers out of range. Bounded work and recursion on any input.
+//! Hand-written over the message's descriptors, because real files use all the freedom of
+//! libprotobuf's reader (`input [ {` without a colon, `< >`, separators, adjacent strings, octal
+//! numbers) and must be refused where it refuses: unknown and repeated fields, numbers out of
+//! range. Bounded work and recursion on any input.
 
 mod parse;
 mod token;
@@ -15,11 +16,12 @@ use conch_proto::inference::ModelConfig;
 
 use crate::{ConfigError, expand, files, from_json, schema};
 
-/// Reads a configuration file: the text format, or JSON if that is the end of its name. With `expands` its `${NAME}` are the values of
-/// environment variables. Blocks.
+/// Reads a configuration file: the text format, or JSON if that is the end of its name. With
+/// `expands` its `${NAME}` are the values of environment variables. Blocks.
 ///
 /// # Errors
-/// `Internal` in upstream's words, with line, column and field behind them; `InvalidArg` for JSON and for variables that are not set.
+/// `Internal` in upstream's words, with line, column and field behind them; `InvalidArg` for JSON
+/// and for variables that are not set.
 pub fn load_file(path: &Path, expands: bool) -> Result<ModelConfig, ConfigError> {
     let unreadable = |error: std::io::Error| {
         ConfigError::internal(format!(
@@ -77,7 +79,8 @@ pub fn parse_text(file_name: &str, text: impl AsRef<[u8]>) -> Result<ModelConfig
     Ok(schema::to_typed(&message))
 }
 
-/// The largest file read: a hundred times the largest configurations seen, and still nothing beside a model.
+/// The largest file read: a hundred times the largest configurations seen, and still nothing beside
+/// a model.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]

@@ -307,8 +307,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A singular field, or a member of its oneof, must not be there yet. As upstream, a field without presence counts as there only when it
-/// differs from its default.
+/// A singular field, or a member of its oneof, must not be there yet. As upstream, a field without
+/// presence counts as there only when it differs from its default.
 fn check_single(message: &DynamicMessage, field: &FieldDescriptor) -> Result<(), String> {
     if field.cardinality() == Cardinality::Repeated {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Tables of texts: what is read as what, what is refused how. The refusals are those of Triton 2.51 for the same files; its places may lie
-//! one token later.
+//! Tables of texts: what is read as what, what is refused how. The refusals are those of Triton
+//! 2.51 for the same files; its places may lie one token later.
 
 use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
 use prost_reflect::prost_types::{

@@ -112,7 +112,8 @@ fn hex(text: &[u8], length_max: usize) -> (u32, usize) {
     })
 }
 
-/// The character of a unicode escape (after its letter) and the length of what was read; two `\u` may be a surrogate pair.
+/// The character of a unicode escape (after its letter) and the length of what was read; two `\u`
+/// may be a surrogate pair.
 fn unicode(letter: u8, text: &[u8]) -> Option<(char, usize)> {
     let digits = if letter == b'u' { 4 } else { 8 };
     let (code, length) = hex(text, digits);

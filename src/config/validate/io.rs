@@ -9,7 +9,8 @@ use conch_proto::inference::{batch_input, batch_output};
 use super::PLATFORM_TENSORRT;
 use crate::ConfigError;
 
-/// Checks inputs, outputs, batch inputs and batch outputs: what a backend may complete before this must hold.
+/// Checks inputs, outputs, batch inputs and batch outputs: what a backend may complete before this
+/// must hold.
 ///
 /// # Errors
 /// `InvalidArg`, naming tensor and model.
@@ -131,7 +132,8 @@ impl TensorView<'_> {
         if dims_count.is_some() {
             return Ok(());
         }
-        // Between variable dimensions the counts must agree one by one: [2,4,-1,6] may become [8,-1,1,6].
+        // Between variable dimensions the counts must agree one by one: [2,4,-1,6] may become
+        // [8,-1,1,6].
         let is_variable = |dim: &i64| *dim == -1;
         let mut before = self.dims.split(is_variable);
         let mut after = shape.split(is_variable);
@@ -180,7 +182,8 @@ fn is_dim(dim: &i64) -> bool {
     *dim >= 1 || *dim == -1
 }
 
-/// Elements of a shape of valid dims; none if one is variable. An empty shape counts 0, as upstream.
+/// Elements of a shape of valid dims; none if one is variable. An empty shape counts 0, as
+/// upstream.
 fn element_count(dims: &[i64], name: &str, role: &str) -> Result<Option<i64>, ConfigError> {
     if dims.is_empty() {
         return Ok(Some(0));

@@ -1,7 +1,7 @@
 //! Upstream's rules for a model configuration, in upstream's words (core, `model_config_utils.cc`).
 //!
-//! Two halves, as upstream has them: [`validate`] holds what must be true before a backend sees the model; [`validate_io`] holds what a
-//! backend may still complete.
+//! Two halves, as upstream has them: [`validate`] holds what must be true before a backend sees the
+//! model; [`validate_io`] holds what a backend may still complete.
 
 mod ensemble;
 mod io;
@@ -118,7 +118,8 @@ fn validate_platform(config: &ModelConfig) -> Result<(), ConfigError> {
         "tensorflow" => &["tensorflow_graphdef", "tensorflow_savedmodel"],
         "tensorrt" => &[PLATFORM_TENSORRT],
         "onnxruntime" => &["onnxruntime_onnx"],
-        // `torch_aoti` is the second platform of this backend. Upstream's own table forgets it and refuses every such model.
+        // `torch_aoti` is the second platform of this backend. Upstream's own table forgets it and
+        // refuses every such model.
         "pytorch" => &["pytorch_libtorch", "torch_aoti"],
         // Any platform goes with a backend that the server does not know.
         _ => return Ok(()),

@@ -36,7 +36,8 @@ pub(super) fn validate(
                 }
             }
         }
-        // Zero passes although the text says otherwise: it is the default and means "do not wait". NaN does not pass.
+        // Zero passes although the text says otherwise: it is the default and means "do not wait".
+        // NaN does not pass.
         Some(StrategyChoice::Direct(direct))
             if !(0.0..=1.0).contains(&direct.minimum_slot_utilization) =>
         {

@@ -1,5 +1,5 @@
-//! Configurations and what is wrong with them. The texts are those that Triton 2.51 gives in strict mode, and where 26.09 words it
-//! otherwise those of its core.
+//! Configurations and what is wrong with them. The texts are those that Triton 2.51 gives in strict
+//! mode, and where 26.09 words it otherwise those of its core.
 
 use super::*;
 use crate::{normalize, parse_text};

@@ -1,7 +1,9 @@
-//! The door into a model: a [`Draft`] that agrees with the model's configuration becomes a queued-to-be request.
+//! The door into a model: a [`Draft`] that agrees with the model's configuration becomes a
+//! queued-to-be request.
 //!
-//! Every check of "Request validation in core", in upstream's order and words (`core/src/infer_request.cc`, Normalize). Runs on
-//! whatever thread brings the request, blocks on nothing, and allocates the claim (and the id's text) only.
+//! Every check of "Request validation in core", in upstream's order and words
+//! (`core/src/infer_request.cc`, Normalize). Runs on whatever thread brings the request, blocks on
+//! nothing, and allocates the claim (and the id's text) only.
 
 mod plan;
 mod raw;
@@ -45,13 +47,15 @@ const NAMES_MAX: usize = 64;
 /// Dimensions that a message shows; upstream's own bound is far below.
 const DIMS_SHOWN_MAX: usize = 64;
 
-/// Checks `draft` against `model` and reserves its places; the handle is ready for [`ModelVersion::submit`].
+/// Checks `draft` against `model` and reserves its places; the handle is ready for
+/// [`ModelVersion::submit`].
 ///
-/// The answer goes to `completion` under `slot`, unless this or the submission fails. `timestamps.queue_start_ns` is set here.
+/// The answer goes to `completion` under `slot`, unless this or the submission fails.
+/// `timestamps.queue_start_ns` is set here.
 ///
 /// # Errors
-/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many live requests or its queue
-/// policy's bound is reached.
+/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many
+/// live requests or its queue policy's bound is reached.
 pub fn admit(
     model: &Arc<ModelVersion>,
     draft: Draft<'_>,
@@ -77,7 +81,8 @@ pub fn admit_reserved(
     enter(permit, draft, completion, slot, timestamps, None)
 }
 
-/// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is given back.
+/// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is
+/// given back.
 ///
 /// # Errors
 /// As [`admit`].
@@ -125,8 +130,9 @@ fn enter(
             .plan
             .signature(config, &indices, &inputs, batch_size > 0)?,
     };
-    // What the response cache answers needs no place in the queue. It must not keep answers of requests in shared memory: between the
-    // look at a key and the execution, or between the execution and the copy, the client could plant anything there for others.
+    // What the response cache answers needs no place in the queue. It must not keep answers of
+    // requests in shared memory: between the look at a key and the execution, or between the
+    // execution and the copy, the client could plant anything there for others.
     let member = model
         .cache
         .get()
@@ -309,7 +315,8 @@ pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: Rejected) -> Error {
     }
 }
 
-/// The refusal of request `id` for want of a place. Not counted as a failure, as upstream counts none that was never queued.
+/// The refusal of request `id` for want of a place. Not counted as a failure, as upstream counts
+/// none that was never queued.
 pub(crate) fn full(id: &str) -> Error {
     Error::unavailable(format!("{}Exceeds maximum queue size", RequestIdPrefix(id)))
 }
@@ -494,7 +501,8 @@ fn match_outputs<'a>(
     for name in &draft.requested_outputs {
         let is_new = match model.plan.output_index(config, name) {
             Some(index) => {
-                // A configuration has far fewer outputs than 65,536; one beyond is never reached by its name.
+                // A configuration has far fewer outputs than 65,536; one beyond is never reached by
+                // its name.
                 matched
                     .indices
                     .push(u16::try_from(index).unwrap_or(u16::MAX));

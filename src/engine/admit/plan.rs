@@ -54,8 +54,9 @@ impl AdmissionPlan {
         find(&self.outputs, &config.outputs, name)
     }
 
-    /// What must be equal in a batch, as numbers: per configured input whether it is there (if any is optional), and rank, dimensions
-    /// and content of the compared ones. Self-delimiting, so equal signatures mean equal facts.
+    /// What must be equal in a batch, as numbers: per configured input whether it is there (if any
+    /// is optional), and rank, dimensions and content of the compared ones. Self-delimiting, so
+    /// equal signatures mean equal facts.
     ///
     /// # Errors
     /// Without memory for the content, which is as large as the client likes.

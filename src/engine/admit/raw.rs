@@ -1,4 +1,5 @@
-//! Raw requests: the whole body is the one input, whose name, type and shape the model's configuration gives.
+//! Raw requests: the whole body is the one input, whose name, type and shape the model's
+//! configuration gives.
 
 use conch_config::{DataType, ResolvedConfig};
 use conch_memory::ByteView;
@@ -57,7 +58,8 @@ pub(super) fn deduce(
                     spec.name
                 )));
             }
-            // A body beyond 4 GiB has no length in this format; it then fails the check of its elements.
+            // A body beyond 4 GiB has no length in this format; it then fails the check of its
+            // elements.
             let length = u32::try_from(byte_count).unwrap_or(u32::MAX);
             input
                 .chunks

@@ -26,7 +26,8 @@ pub(super) fn check(
 ) -> Result<Input, Error> {
     let model = request.model;
     if is_content_checked(spec.data_type, spec.is_shape_tensor) {
-        // What is checked must be what the backend gets. Frontends copy in slices before; this is for what they left.
+        // What is checked must be what the backend gets. Frontends copy in slices before; this is
+        // for what they left.
         for chunk in input.chunks.iter_mut().filter(|chunk| chunk.is_shared()) {
             *chunk = chunk.try_to_private()?;
         }
@@ -50,7 +51,8 @@ pub(super) fn check(
     match &spec.reshape {
         None => shape.extend_from_slice(dims),
         Some(reshape) => {
-            // Validated with the model: as many variable dimensions on both sides, in the same order.
+            // Validated with the model: as many variable dimensions on both sides, in the same
+            // order.
             let mut variable = spec
                 .dims
                 .iter()
@@ -144,7 +146,8 @@ fn check_dims(
 /// How many elements `shape` has.
 ///
 /// # Errors
-/// INVALID_ARG for a negative dimension and for more than 63 bits hold; `invalid` and `excess` are upstream's words.
+/// INVALID_ARG for a negative dimension and for more than 63 bits hold; `invalid` and `excess` are
+/// upstream's words.
 fn element_count(label: &str, shape: &[i64], invalid: &str, excess: &str) -> Result<u64, Error> {
     let mut count = 1_u64;
     for dim in shape {
@@ -184,11 +187,12 @@ fn sum_bytes(chunks: &[ByteView]) -> u64 {
     chunks.iter().map(|chunk| chunk.len() as u64).sum()
 }
 
-/// Walks the elements of a BYTES tensor without copying: each a 4-byte length and so many bytes, as many as the shape says.
-/// Bytes on a GPU are the backend's to check.
+/// Walks the elements of a BYTES tensor without copying: each a 4-byte length and so many bytes, as
+/// many as the shape says. Bytes on a GPU are the backend's to check.
 ///
 /// # Errors
-/// INVALID_ARG as soon as there is one element too many, a length is cut off, or at the end one is missing.
+/// INVALID_ARG as soon as there is one element too many, a length is cut off, or at the end one is
+/// missing.
 fn check_elements(
     request: &ModelName<'_>,
     label: &str,
@@ -235,7 +239,8 @@ fn check_elements(
         }
     }
     if remaining > 0 {
-        // Upstream leaves this to the backend, in these words of its common code. Here nothing past the bytes is ever reached.
+        // Upstream leaves this to the backend, in these words of its common code. Here nothing past
+        // the bytes is ever reached.
         return Err(request.invalid(format_args!(
             "incomplete string data for inference input '{label}', expecting string of length {length} but only {} bytes available",
             length - remaining

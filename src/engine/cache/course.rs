@@ -1,6 +1,8 @@
-//! The course of a request through the cache: lookup before the queue, insertion before the delivery.
+//! The course of a request through the cache: lookup before the queue, insertion before the
+//! delivery.
 //!
-//! While nobody works on it, the request is claimable as in the queue: who cancels it, or its deadline, need not wait for a plug-in.
+//! While nobody works on it, the request is claimable as in the queue: who cancels it, or its
+//! deadline, need not wait for a plug-in.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +21,13 @@ use crate::{
     Response,
 };
 
-/// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a twentieth of what a turn of a shard
-/// may take.
+/// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a
+/// twentieth of what a turn of a shard may take.
 const HASHED_HERE_BYTES_MAX: usize = 256 << 10;
 
 impl ModelCache {
-    /// Answers the request from the cache or puts it into its model's queue, now or on a thread of the cache. Does not block.
+    /// Answers the request from the cache or puts it into its model's queue, now or on a thread of
+    /// the cache. Does not block.
     ///
     /// # Errors
     /// The queue's; a request that goes to a thread of the cache is answered with them instead.
@@ -87,7 +90,8 @@ impl ModelCache {
         enter(live)
     }
 
-    /// A completion that keeps the response of a request which the cache did not know, and then passes it on to `inner`.
+    /// A completion that keeps the response of a request which the cache did not know, and then
+    /// passes it on to `inner`.
     pub(crate) fn deposit(&self, inner: &Arc<dyn Completion>) -> Arc<CacheInsert> {
         Arc::new(CacheInsert {
             inner: Arc::clone(inner),
@@ -97,7 +101,8 @@ impl ModelCache {
     }
 }
 
-/// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an error to: it is the request's answer.
+/// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an error
+/// to: it is the request's answer.
 fn look(handle: &RequestHandle) {
     let Some(live) = handle.claim(ClaimReason::Execute, None) else {
         return;
@@ -146,7 +151,8 @@ fn enter(mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
     }
 }
 
-/// Lets go of the request, so that it may be withdrawn or executed. None if it was cancelled meanwhile: it has its answer.
+/// Lets go of the request, so that it may be withdrawn or executed. None if it was cancelled
+/// meanwhile: it has its answer.
 fn lay_down(live: OwnedRequest) -> Option<RequestHandle> {
     let handle = Arc::clone(live.handle());
     let Some(live) = live.put_back() else {
@@ -216,7 +222,8 @@ impl CacheLookup {
 pub(crate) struct CacheInsert {
     inner: Arc<dyn Completion>,
     caching: Arc<CacheService>,
-    /// The lookup that missed. A response of the cache, or of a request that was not looked up, passes through.
+    /// The lookup that missed. A response of the cache, or of a request that was not looked up,
+    /// passes through.
     lookup: OnceLock<CacheLookup>,
 }
 
@@ -231,7 +238,8 @@ impl Completion for CacheInsert {
             keep(&self.caching, lookup, &delivery);
             return self.inner.deliver(delivery);
         }
-        // A core must not wait for a plug-in. The client does: its next request shall find this response.
+        // A core must not wait for a plug-in. The client does: its next request shall find this
+        // response.
         let (inner, caching, lookup) =
             (Arc::clone(&self.inner), Arc::clone(&self.caching), *lookup);
         let delivery_guard = PendingDelivery {

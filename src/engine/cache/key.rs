@@ -1,7 +1,7 @@
 //! What makes two requests the same: 128 bits over all that a response may depend on.
 //!
-//! XXH3 reads some 10 GB/s on any x86-64 CPU. It does not withstand who looks for collisions and knows the seed, so caches inside the
-//! process get a random one.
+//! XXH3 reads some 10 GB/s on any x86-64 CPU. It does not withstand who looks for collisions and
+//! knows the seed, so caches inside the process get a random one.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -39,8 +39,8 @@ pub(super) fn start(seed: u64, namespace: &str, name: &str, version: i64, load: 
     digest.0
 }
 
-/// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see is there. Takes time in proportion to
-/// the inputs' bytes.
+/// The key of `request`; none if the CPU cannot read an input, or not all that a backend will see
+/// is there. Takes time in proportion to the inputs' bytes.
 pub(super) fn of(start: &Xxh3, request: &Request) -> Option<CacheKey> {
     if request
         .observer()
@@ -100,7 +100,8 @@ pub(super) fn byte_count(request: &Request) -> usize {
         .fold(0, |sum, chunk| sum.saturating_add(chunk.len()))
 }
 
-/// Raised when what goes into a key changes: caches outside of the process may hold keys of earlier releases.
+/// Raised when what goes into a key changes: caches outside of the process may hold keys of earlier
+/// releases.
 const FORMAT: u64 = 1;
 
 /// A hash of fields, each of fixed length or with its length in front.

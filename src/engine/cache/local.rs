@@ -1,8 +1,11 @@
-//! conch's own cache, `local`: responses in this process' memory, bounded in bytes, the least recently used leave first.
+//! conch's own cache, `local`: responses in this process' memory, bounded in bytes, the least
+//! recently used leave first.
 //!
-//! Entries lie in segments by their keys' high bits, each behind a lock that is held for some hundred nanoseconds. A shard never waits
-//! for one: where a lock is taken (its holder may have lost the CPU) it says so, and the lookup is done on a thread of the cache.
-//! Insertions, made by the threads that execute, come one after another, because each has to find the oldest entry of all segments.
+//! Entries lie in segments by their keys' high bits, each behind a lock that is held for some
+//! hundred nanoseconds. A shard never waits for one: where a lock is taken (its holder may have
+//! lost the CPU) it says so, and the lookup is done on a thread of the cache. Insertions, made by
+//! the threads that execute, come one after another, because each has to find the oldest entry of
+//! all segments.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -179,7 +182,8 @@ impl std::fmt::Debug for LocalCache {
 /// Twice the most shards that there usually are, so that two rarely meet.
 const SEGMENT_COUNT: usize = 16;
 
-/// A panic while a segment was changed is a bug that its own assertion reported; the worst left behind is an entry that is not found.
+/// A panic while a segment was changed is a bug that its own assertion reported; the worst left
+/// behind is an entry that is not found.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! The response cache: requests of a model that asks for it are answered from earlier responses to the same request.
+//! The response cache: requests of a model that asks for it are answered from earlier responses to
+//! the same request.
 //!
 //! ```text
 //!                    ┌─ hit ──► the kept response, at once: no place in the queue, no instance
@@ -6,9 +7,10 @@
 //!                    └─ miss ─► queue ─► execution ─► response ─► kept, then delivered
 //! ```
 //!
-//! A [`ResponseCache`] keeps the bytes: [`LocalCache`] in this process, or a plug-in behind the C ABI. What is instant is done on the
-//! thread that submits; a plug-in's calls, and the hashing of long inputs, are done on threads of the cache's own (`threads`).
-//! Nothing that goes wrong here fails a request: it executes as if there were no cache, and a line in the log says why.
+//! A [`ResponseCache`] keeps the bytes: [`LocalCache`] in this process, or a plug-in behind the C
+//! ABI. What is instant is done on the thread that submits; a plug-in's calls, and the hashing of
+//! long inputs, are done on threads of the cache's own (`threads`). Nothing that goes wrong here
+//! fails a request: it executes as if there were no cache, and a line in the log says why.
 
 mod course;
 mod key;
@@ -33,12 +35,14 @@ use threads::CacheThreads;
 
 /// Keeps responses. Called from many threads at once.
 pub trait ResponseCache: Send + Sync {
-    /// Whether insertions are done on the thread that has the response. Otherwise all calls come from the cache's threads.
+    /// Whether insertions are done on the thread that has the response. Otherwise all calls come
+    /// from the cache's threads.
     fn is_instant(&self) -> bool {
         false
     }
 
-    /// Looks `key` up if that takes no more than microseconds; none if it would have to wait, now or always.
+    /// Looks `key` up if that takes no more than microseconds; none if it would have to wait, now
+    /// or always.
     fn try_lookup(&self, _key: CacheKey) -> Option<Result<Option<Arc<CachedResponse>>, Error>> {
         None
     }
@@ -77,8 +81,9 @@ pub struct CachedResponse {
 }
 
 impl CachedResponse {
-    /// A copy of `response` in memory of its own. The copy keeps buffers out of the cache that belong to someone else, are charged to
-    /// the requests' budget, or are larger than what lies in them; it costs a miss one pass over its outputs.
+    /// A copy of `response` in memory of its own. The copy keeps buffers out of the cache that
+    /// belong to someone else, are charged to the requests' budget, or are larger than what lies in
+    /// them; it costs a miss one pass over its outputs.
     ///
     /// # Errors
     /// INVALID_ARG if the CPU cannot read an output; without memory for the copy.
@@ -122,8 +127,9 @@ impl CachedResponse {
     }
 }
 
-/// What an entry and each of its outputs cost beside their bytes: rows of tables that double as they grow, objects with their reference
-/// counts, the heads of allocations. Full caches of 128 MiB were seen to take up 109 to 134 MiB, with outputs of 8 to 500,000 bytes.
+/// What an entry and each of its outputs cost beside their bytes: rows of tables that double as
+/// they grow, objects with their reference counts, the heads of allocations. Full caches of 128 MiB
+/// were seen to take up 109 to 134 MiB, with outputs of 8 to 500,000 bytes.
 const OVERHEAD_BYTES: usize = 256;
 const OUTPUT_OVERHEAD_BYTES: usize = size_of::<Output>() + 160;
 
@@ -155,7 +161,8 @@ impl CacheService {
         placement: &Placement,
     ) -> Result<Arc<CacheService>, Error> {
         let seed = if cache.is_instant() {
-            // Keys stay in this process, so strangers shall not know how to make two requests of one key.
+            // Keys stay in this process, so strangers shall not know how to make two requests of
+            // one key.
             key::random_seed()
         } else {
             // Servers may share what is behind a plug-in.
@@ -170,7 +177,8 @@ impl CacheService {
         }))
     }
 
-    /// Lets a version use the cache, if its configuration wants that. Called once per load, before the version is published.
+    /// Lets a version use the cache, if its configuration wants that. Called once per load, before
+    /// the version is published.
     pub(crate) fn enroll(self: &Arc<Self>, version: &ModelVersion) {
         // A configuration that wants both is refused; this is where it would matter.
         let has_one_answer = !version.config.is_decoupled
@@ -191,7 +199,8 @@ impl CacheService {
             .unwrap_or_else(PoisonError::into_inner);
         let id = (Arc::clone(namespace), Arc::clone(name), version);
         let count = counts.entry(id).or_default();
-        // What a version answered before it was loaded anew may not be its answer any more. Upstream goes on giving it.
+        // What a version answered before it was loaded anew may not be its answer any more.
+        // Upstream goes on giving it.
         let start = key::start(self.seed, namespace, name, version, *count);
         *count += 1;
         ModelCache {

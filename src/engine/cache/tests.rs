@@ -1,4 +1,5 @@
-//! Requests of a model whose one instance waits at a gate, with the local cache and with one that is slow, fails or panics.
+//! Requests of a model whose one instance waits at a gate, with the local cache and with one that
+//! is slow, fails or panics.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -262,7 +263,8 @@ fn a_miss_costs_its_overhead_in_the_request_and_in_the_miss() {
     let figures = bed.figures();
     // A lookup and an insertion of 20 ms each.
     assert!(figures.cache_miss.duration_ns >= 40_000_000);
-    // The lookup was in the request's time before the backend reported, and the overhead is added: as upstream counts.
+    // The lookup was in the request's time before the backend reported, and the overhead is added:
+    // as upstream counts.
     assert!(figures.success.duration_ns >= 60_000_000);
 }
 
@@ -352,7 +354,8 @@ fn a_model_that_stops_answers_nothing_more() {
     assert_eq!(bed.version.live_count(), 0);
 }
 
-/// Remembers on which threads it was called; its lookups and insertions take 20 ms, or wait at a gate.
+/// Remembers on which threads it was called; its lookups and insertions take 20 ms, or wait at a
+/// gate.
 #[derive(Default)]
 struct Slow {
     kept: Mutex<HashMap<CacheKey, Arc<CachedResponse>>>,

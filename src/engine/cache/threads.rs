@@ -1,6 +1,8 @@
-//! The cache's own threads: they hash long inputs and call plug-ins, whatever time that takes, so that neither a shard nor a core does.
+//! The cache's own threads: they hash long inputs and call plug-ins, whatever time that takes, so
+//! that neither a shard nor a core does.
 //!
-//! They share one queue, which is bounded by what is in it: each job belongs to a live request of a model.
+//! They share one queue, which is bounded by what is in it: each job belongs to a live request of a
+//! model.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +24,8 @@ pub(super) struct CacheThreads {
 }
 
 impl CacheThreads {
-    /// Starts them where cores run, but without giving way: a hit shall not wait for somebody's execution.
+    /// Starts them where cores run, but without giving way: a hit shall not wait for somebody's
+    /// execution.
     ///
     /// # Errors
     /// INTERNAL if the system has no thread left.
@@ -109,5 +112,6 @@ impl CacheThreads {
     }
 }
 
-/// A plug-in that asks another host takes some 200 us per call: four threads make 20,000 calls per second. Four hash 40 GB/s.
+/// A plug-in that asks another host takes some 200 us per call: four threads make 20,000 calls per
+/// second. Four hash 40 GB/s.
 const THREAD_COUNT: usize = 4;

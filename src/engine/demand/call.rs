@@ -12,7 +12,8 @@ use crate::{Error, InFlightPermit};
 /// A lease, or none if the loaded model has no place for the request.
 pub(super) type LeaseOutcome = Result<Option<InFlightPermit>, Error>;
 
-/// Yields a lease of the model once it is loaded, or why it is not. Dropping it ends the waiting, not the load.
+/// Yields a lease of the model once it is loaded, or why it is not. Dropping it ends the waiting,
+/// not the load.
 pub struct LoadFuture {
     demand: Arc<OnDemand>,
     shared: Arc<LoadShared>,

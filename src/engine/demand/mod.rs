@@ -1,10 +1,14 @@
-//! Models that come when they are asked for, within a budget of memory: those that were used least lately go for them.
+//! Models that come when they are asked for, within a budget of memory: those that were used least
+//! lately go for them.
 //!
-//! Opt-in, in explicit mode. A request for a model that lies in a repository and is not loaded waits (its shard does not) while a control thread makes room and
-//! loads the model. Each request of such a server has a *lease* before it is looked at: a place among its model's live requests, so that the
-//! model stays from there to the answer. Only a model without live requests goes, by one compare-and-swap: nobody in flight is dropped.
+//! Opt-in, in explicit mode. A request for a model that lies in a repository and is not loaded
+//! waits (its shard does not) while a control thread makes room and loads the model. Each request
+//! of such a server has a *lease* before it is looked at: a place among its model's live requests,
+//! so that the model stays from there to the answer. Only a model without live requests goes, by
+//! one compare-and-swap: nobody in flight is dropped.
 //!
-//! What a model takes is what its backend reports, else the size of its files. What leaves counts until it is gone.
+//! What a model takes is what its backend reports, else the size of its files. What leaves counts
+//! until it is gone.
 
 mod call;
 mod choice;
@@ -59,7 +63,8 @@ struct OnDemandState {
 
 /// What becomes of a request for a model.
 pub enum LoadOutcome {
-    /// It is there; the reservation keeps it. None if the model has no place for the request, or not the version: admission says so.
+    /// It is there; the reservation keeps it. None if the model has no place for the request, or
+    /// not the version: admission says so.
     Here(Option<InFlightPermit>),
     /// It is on its way.
     Coming(LoadFuture),
@@ -102,7 +107,8 @@ impl OnDemand {
     /// Sees to it that the model is there, or comes. Does not block for longer than moments.
     ///
     /// # Errors
-    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago; UNAVAILABLE as the server stops.
+    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
+    /// UNAVAILABLE as the server stops.
     pub fn ensure_loaded(
         self: &Arc<Self>,
         server: &Arc<Server>,
@@ -167,7 +173,8 @@ impl OnDemand {
     }
 }
 
-/// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that version).
+/// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that
+/// version).
 fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
     let snapshot = server.registry().snapshot();
     match snapshot.find(name, version) {

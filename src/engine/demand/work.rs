@@ -1,4 +1,5 @@
-//! Bringing awaited models in, on control threads: room first, then the load, then a lease for everyone who waits.
+//! Bringing awaited models in, on control threads: room first, then the load, then a lease for
+//! everyone who waits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -9,7 +10,8 @@ use super::choice::{EvictionStep, next_step};
 use super::{OnDemand, OnDemandState, call, find};
 use crate::{Code, Error, Overrides, Server, log, truncated};
 
-/// How often a thread that waits for room looks whether a model has become idle; who leaves wakes it.
+/// How often a thread that waits for room looks whether a model has become idle; who leaves wakes
+/// it.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl OnDemand {
@@ -219,7 +221,8 @@ impl OnDemand {
         }
     }
 
-    /// Lets models go until the others fit: at the start, and after one that takes more than its files let expect.
+    /// Lets models go until the others fit: at the start, and after one that takes more than its
+    /// files let expect.
     pub(crate) fn trim(&self, server: &Server) {
         self.learn(server);
         let state = self.lock();

@@ -1,9 +1,10 @@
 //! The course of one request through an ensemble: which step may start, and what is answered.
 //!
-//! A step starts when all its tensors of one iteration are there. Iterations count the responses of a decoupled step; until the first such
-//! step there is iteration 0 alone. A step of a one-to-one model hands its iteration on, so what belongs together stays together however
-//! the runs of one step overtake each other; answers leave in the order of iterations. Nothing here knows a clock, a thread or a model:
-//! tensors are whatever the driver makes of them.
+//! A step starts when all its tensors of one iteration are there. Iterations count the responses of
+//! a decoupled step; until the first such step there is iteration 0 alone. A step of a one-to-one
+//! model hands its iteration on, so what belongs together stays together however the runs of one
+//! step overtake each other; answers leave in the order of iterations. Nothing here knows a clock,
+//! a thread or a model: tensors are whatever the driver makes of them.
 
 use std::collections::VecDeque;
 
@@ -97,7 +98,8 @@ impl<T: Clone> Dataflow<T> {
         self.advance(graph, fresh, 0)
     }
 
-    /// A run has answered: with a value for each of its step's outputs. The run is over only with [`Dataflow::end_run`].
+    /// A run has answered: with a value for each of its step's outputs. The run is over only with
+    /// [`Dataflow::end_run`].
     pub(crate) fn respond(
         &mut self,
         graph: &Graph,

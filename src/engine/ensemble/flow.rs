@@ -1,9 +1,11 @@
-//! How fast a decoupled step may answer: as fast as the steps behind it go on, and as the client reads.
+//! How fast a decoupled step may answer: as fast as the steps behind it go on, and as the client
+//! reads.
 //!
-//! Whoever sends a response of such a step waits, on the backend's thread, while too much of what it sent before is still on its way through
-//! the ensemble. The wait is bounded: the thread may be the very one that would go on with it (a model that comes twice in an ensemble,
-//! or two ensembles that use two models the other way round). So after some time without any progress the response is let through;
-//! what it costs is memory, which has a bound of its own.
+//! Whoever sends a response of such a step waits, on the backend's thread, while too much of what
+//! it sent before is still on its way through the ensemble. The wait is bounded: the thread may be
+//! the very one that would go on with it (a model that comes twice in an ensemble, or two ensembles
+//! that use two models the other way round). So after some time without any progress the response
+//! is let through; what it costs is memory, which has a bound of its own.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The shape of an ensemble: which steps make and read which tensors. Made once per load; steps and tensors go by their numbers.
+//! The shape of an ensemble: which steps make and read which tensors. Made once per load; steps and
+//! tensors go by their numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;

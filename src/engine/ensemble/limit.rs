@@ -1,6 +1,8 @@
-//! `max_inflight_requests`: how many requests a step may have in its model at a time, whichever requests of the ensemble they belong to.
+//! `max_inflight_requests`: how many requests a step may have in its model at a time, whichever
+//! requests of the ensemble they belong to.
 //!
-//! A step that finds no place waits in line, and holds no thread; whoever gives a place back hands it to the first in line.
+//! A step that finds no place waits in line, and holds no thread; whoever gives a place back hands
+//! it to the first in line.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +19,8 @@ pub(super) struct StepLimit<W = Arc<Execution>> {
 #[derive(Debug)]
 struct StepLimitState<W> {
     taken_count: u32,
-    /// Who waits, and its name for what waits there. As long as the requests in flight, which admission bounds.
+    /// Who waits, and its name for what waits there. As long as the requests in flight, which
+    /// admission bounds.
     line: VecDeque<(W, u64)>,
 }
 

@@ -1,9 +1,10 @@
 //! Ensembles: models that are made of other models.
 //!
-//! A version of an ensemble has no cores and no queue. Its requests run as a [`dataflow`] of steps, each an ordinary request to the step's
-//! model, which is admitted and submitted by the thread that completed the step before (the first ones by whoever submits). Outputs
-//! become the next steps' inputs as views, without a copy. [`run`] drives one request; what it decides is decided in `dataflow` and `graph`,
-//! which know neither models nor threads.
+//! A version of an ensemble has no cores and no queue. Its requests run as a [`dataflow`] of steps,
+//! each an ordinary request to the step's model, which is admitted and submitted by the thread that
+//! completed the step before (the first ones by whoever submits). Outputs become the next steps'
+//! inputs as views, without a copy. [`run`] drives one request; what it decides is decided in
+//! `dataflow` and `graph`, which know neither models nor threads.
 
 mod dataflow;
 mod flow;
@@ -58,7 +59,8 @@ struct StepModel {
 }
 
 impl Ensemble {
-    /// The ensemble that `config` describes, of which [`conch_config::compose`] has made sure that it fits its models.
+    /// The ensemble that `config` describes, of which [`conch_config::compose`] has made sure that
+    /// it fits its models.
     pub(crate) fn new(
         config: &ResolvedConfig,
         ensembling: &Ensembling,
@@ -104,7 +106,8 @@ impl Ensemble {
         Ok(())
     }
 
-    /// How many of a decoupled step's responses may be on their way through the steps behind it, in one request.
+    /// How many of a decoupled step's responses may be on their way through the steps behind it, in
+    /// one request.
     fn window(&self) -> u64 {
         match self.inflight_max {
             0 => WINDOW,
@@ -181,7 +184,8 @@ type Pins = Result<Box<[Pin]>, (Rejected, Arc<ModelVersion>)>;
 /// As many as a client may have on their way that reads none.
 const WINDOW: u64 = crate::credits::COUNT_MAX;
 const PATIENCE: Duration = crate::credits::HOLD_MAX;
-/// Where the configuration bounds what is in flight memory is dear, so it is worth some waiting. Upstream waits for 300 s.
+/// Where the configuration bounds what is in flight memory is dear, so it is worth some waiting.
+/// Upstream waits for 300 s.
 const PATIENCE_IF_BOUNDED: Duration = Duration::from_secs(10);
 
 /// A version is replaced once per reload, and a reload takes far longer than a look.

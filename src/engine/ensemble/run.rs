@@ -6,9 +6,11 @@
 //!            └──► the ensemble answers, and ends when nothing is in flight
 //! ```
 //!
-//! Events arrive from any thread and wait in an outbox; whichever thread finds nobody else at it takes them, one by one. The first error wins:
-//! nothing more starts, what still waits is withdrawn, and the request is answered when the last step is over. The request itself (its
-//! inputs, and what its observer is told) is given up when the ensemble has answered and no step's request is left that may refer to it.
+//! Events arrive from any thread and wait in an outbox; whichever thread finds nobody else at it
+//! takes them, one by one. The first error wins: nothing more starts, what still waits is
+//! withdrawn, and the request is answered when the last step is over. The request itself (its
+//! inputs, and what its observer is told) is given up when the ensemble has answered and no step's
+//! request is left that may refer to it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -95,7 +97,8 @@ pub(super) struct ExecutionState {
 /// A decoupled step and who sets its pace.
 pub(super) struct DecoupledStep {
     pub(super) step: usize,
-    /// The steps that wait for it; none if one of them runs the same model, as that must not wait for itself.
+    /// The steps that wait for it; none if one of them runs the same model, as that must not wait
+    /// for itself.
     pub(super) followers: Vec<usize>,
     pub(super) flow: Arc<FlowControl>,
 }
@@ -122,7 +125,8 @@ impl Execution {
             open_count: AtomicU32::new(1),
             spans_ns: Default::default(),
         });
-        // Before the claim, so that a canceller that comes too late to take the request out finds the run.
+        // Before the claim, so that a canceller that comes too late to take the request out finds
+        // the run.
         let origin = run.handle.shared();
         origin.run.get_or_init(|| Arc::downgrade(&run));
         let Some(mut live) = run.handle.claim(ClaimReason::Execute, None) else {
@@ -141,13 +145,15 @@ impl Execution {
         run_queue::attend(run);
     }
 
-    /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing executes.
+    /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing
+    /// executes.
     pub(crate) fn cancel(&self) {
         self.arrive(StepEvent::Cancel);
         self.wake();
     }
 
-    /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread is at it.
+    /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread
+    /// is at it.
     pub(super) fn attend(&self, left: &mut usize) {
         let mut outbox = self.outbox();
         if std::mem::replace(&mut outbox.is_attended, true) {
@@ -165,7 +171,8 @@ impl Execution {
         outbox.is_attended = false;
         let is_left = !outbox.arrivals.is_empty();
         drop(outbox);
-        // Neither many steps nor a model that answers faster than its answers are taken may keep this thread, which may be a shard.
+        // Neither many steps nor a model that answers faster than its answers are taken may keep
+        // this thread, which may be a shard.
         if is_left {
             let (own, timer_thread) = (self.own(), &self.ensemble.timer_thread);
             timer_thread.call_at(0, move |_| run_queue::attend(own));
@@ -479,8 +486,9 @@ impl Execution {
         })
     }
 
-    /// One reason less to keep the request. The last gives it up and counts it; returns whether this was the last. Its place is then to be
-    /// freed, although something may still refer to a step.
+    /// One reason less to keep the request. The last gives it up and counts it; returns whether
+    /// this was the last. Its place is then to be freed, although something may still refer to a
+    /// step.
     fn close_one(&self) -> bool {
         // AcqRel: who gives it up sees what the others noted.
         if self.open_count.fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -499,7 +507,8 @@ impl Execution {
             if error.code == Code::Cancelled && self.handle.was_cancelled() {
                 statistics.report_failure(FailureReason::Canceled, duration_ns);
             } else {
-                // Upstream counts the ensemble's request and once more its failed step, both for the ensemble (L0_model_queue).
+                // Upstream counts the ensemble's request and once more its failed step, both for
+                // the ensemble (L0_model_queue).
                 statistics.report_failure(FailureReason::Other, duration_ns);
                 statistics.report_failure(FailureReason::Other, duration_ns);
             }
@@ -548,7 +557,8 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
         .fold(start_ns, |sum, part| sum.saturating_add(*part))
 }
 
-/// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what pipelines are nested.
+/// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what
+/// pipelines are nested.
 pub(crate) const NESTING_MAX: u32 = 512;
 
 /// Takes a step's request out of its queue, or marks it if it executes.

@@ -1,8 +1,9 @@
 //! Runs that have something to do, one after another on the thread that noticed.
 //!
-//! What one run does may wake another: an ensemble that is a step of another one, or a run that waited for the first one's place. If each
-//! woke the next from within, a long chain of them would overflow the stack. So a thread that is at it only notes the next. When its turn is
-//! over, the timer thread's thread goes on with what is left, one turn each.
+//! What one run does may wake another: an ensemble that is a step of another one, or a run that
+//! waited for the first one's place. If each woke the next from within, a long chain of them would
+//! overflow the stack. So a thread that is at it only notes the next. When its turn is over, the
+//! timer thread's thread goes on with what is left, one turn each.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,12 +13,13 @@ use std::sync::Arc;
 use super::run::Execution;
 
 thread_local! {
-    /// None: this thread is not at it. A thread-local because the way from one run to the next leads through interfaces that know of
-    /// neither: queues, completions, caches.
+    /// None: this thread is not at it. A thread-local because the way from one run to the next
+    /// leads through interfaces that know of neither: queues, completions, caches.
     static RUN_QUEUE: RefCell<Option<VecDeque<Arc<Execution>>>> = const { RefCell::new(None) };
 }
 
-/// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is doing.
+/// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is
+/// doing.
 pub(super) fn attend(run: Arc<Execution>) {
     let first = RUN_QUEUE.with_borrow_mut(|run_queue| match run_queue {
         Some(run_queue) => {
@@ -50,5 +52,6 @@ pub(super) fn attend(run: Arc<Execution>) {
     }
 }
 
-/// What one thread takes at a time, of whichever runs: arrivals, or steps that these start. Some 100 us.
+/// What one thread takes at a time, of whichever runs: arrivals, or steps that these start. Some
+/// 100 us.
 pub(crate) const TURN_MAX: usize = 64;

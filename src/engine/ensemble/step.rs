@@ -227,7 +227,8 @@ impl Execution {
         })
     }
 
-    /// The sequence that a step's request is part of: that of the runs that made its inputs, else the ensemble's own.
+    /// The sequence that a step's request is part of: that of the runs that made its inputs, else
+    /// the ensemble's own.
     fn sequence_of(&self, values: &[TensorData], own: &StepSequence, model: &str) -> StepSequence {
         let mut told = values.iter().filter_map(|value| value.sequence.as_ref());
         let Some(first) = told.next() else {

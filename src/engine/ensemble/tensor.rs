@@ -1,4 +1,5 @@
-//! What travels between steps: tensors, as views that are never copied, and the sequence that they belong to.
+//! What travels between steps: tensors, as views that are never copied, and the sequence that they
+//! belong to.
 
 use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
 use conch_memory::{ByteView, OutOfMemory};
@@ -163,8 +164,9 @@ impl StepSequence {
 }
 
 impl StepTensor {
-    /// Its shape for a reader whose configured dimensions are `dims`, which has a batch dimension or not. Where only one side has one, a
-    /// batch of one is added or taken away, if the dimensions agree then.
+    /// Its shape for a reader whose configured dimensions are `dims`, which has a batch dimension
+    /// or not. Where only one side has one, a batch of one is added or taken away, if the
+    /// dimensions agree then.
     pub(crate) fn shape_for(&self, dims: &[i64], is_batching: bool) -> Shape {
         match (is_batching, self.batch_size) {
             (true, 0) if dims_agree(dims, &self.shape) => std::iter::once(1)
@@ -197,7 +199,8 @@ impl StepTensor {
     }
 }
 
-/// The shape that clients see of an output that is configured with another shape than it is made in.
+/// The shape that clients see of an output that is configured with another shape than it is made
+/// in.
 fn reshaped(shape: &Shape, made: &[i64], shown: &[i64], batch_dim_count: usize) -> Shape {
     let Some((batch, dims)) = shape.split_at_checked(batch_dim_count) else {
         return shape.clone();
@@ -239,7 +242,8 @@ mod tests {
 
     #[test]
     fn a_batch_of_one_comes_and_goes_where_the_rest_agrees() {
-        // Configured dimensions, whether the reader batches, the maker's batch size, the shape, the shape for the reader.
+        // Configured dimensions, whether the reader batches, the maker's batch size, the shape, the
+        // shape for the reader.
         let table = [
             (&[4][..], true, 2, &[2, 4][..], &[2, 4][..]),
             (&[4], false, 0, &[4], &[4]),

@@ -10,7 +10,8 @@ use crate::{
     ControlMode, EngineOptions, Error, Overrides, Server,
 };
 
-/// Agents that write down what they hear. What a parameter says, they do: `refuse` an action, `move` the model.
+/// Agents that write down what they hear. What a parameter says, they do: `refuse` an action,
+/// `move` the model.
 #[derive(Default)]
 struct Agents {
     heard: Arc<Mutex<Vec<String>>>,
@@ -169,7 +170,8 @@ fn a_life_goes_in_order_and_back() {
     bed.load("m").unwrap();
     assert!(bed.heard(0).is_empty(), "nothing changed");
     bed.server.unload_model("m", false).unwrap();
-    // Once for both versions, and the last word when both are gone; that the first refuses to unload changes nothing.
+    // Once for both versions, and the last word when both are gone; that the first refuses to
+    // unload changes nothing.
     let unloaded = [
         "first Unload",
         "second Unload",
@@ -272,7 +274,8 @@ fn an_agent_can_move_a_model() {
     });
     bed.load("m").unwrap();
     let heard = bed.heard(6);
-    // The next agent sees the place and the configuration there, the model keeps its own configuration.
+    // The next agent sees the place and the configuration there, the model keeps its own
+    // configuration.
     assert_eq!(
         heard[..4],
         [

@@ -1,7 +1,9 @@
-//! From a place in a repository to a directory that can be read: this one, or a copy of a remote one.
+//! From a place in a repository to a directory that can be read: this one, or a copy of a remote
+//! one.
 //!
-//! A copy is private, complete before anybody sees it, and there as long as anything was loaded from it. What is remote is looked at
-//! first (names, sizes, times and tags) and downloaded only if that says something new.
+//! A copy is private, complete before anybody sees it, and there as long as anything was loaded
+//! from it. What is remote is looked at first (names, sizes, times and tags) and downloaded only if
+//! that says something new.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,8 +101,9 @@ impl RemoteCopies {
 type MissingCopy<'m> = (usize, &'m (ModelId, PathBuf), RemoteListing, Fingerprint);
 
 impl Lifecycle {
-    /// Looks at models in their repositories and brings those here that are remote, several at a time. In the order of `models`; none
-    /// for one that is loaded and looks as it did then, unless `is_forced`.
+    /// Looks at models in their repositories and brings those here that are remote, several at a
+    /// time. In the order of `models`; none for one that is loaded and looks as it did then, unless
+    /// `is_forced`.
     ///
     /// # Errors
     /// Of each: it cannot be read, or not be brought here.
@@ -120,8 +123,8 @@ impl Lifecycle {
         outcomes
     }
 
-    /// As [`Lifecycle::arrive`], but what was downloaded goes to `on_download` with its index, at once and on the thread that downloaded
-    /// it; in what is returned it is none.
+    /// As [`Lifecycle::arrive`], but what was downloaded goes to `on_download` with its index, at
+    /// once and on the thread that downloaded it; in what is returned it is none.
     pub(super) fn arrive_each(
         &self,
         models: &[(ModelId, PathBuf)],

@@ -5,8 +5,8 @@
 //!   └─────model, or an agent, failed─────► LOAD_FAIL
 //! ```
 //!
-//! LOAD and UNLOAD go from the first agent to the last, what follows them from the last to the first, as upstream. Only an error of
-//! LOAD has a consequence; others are logged.
+//! LOAD and UNLOAD go from the first agent to the last, what follows them from the last to the
+//! first, as upstream. Only an error of LOAD has a consequence; others are logged.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,8 +23,8 @@ pub(super) struct AgentChain {
 }
 
 impl AgentChain {
-    /// Attaches the agents that `config` names and tells each to load; none if it names none. Each sees the location that its
-    /// predecessor left, and the configuration there.
+    /// Attaches the agents that `config` names and tells each to load; none if it names none. Each
+    /// sees the location that its predecessor left, and the configuration there.
     ///
     /// # Errors
     /// The first agent's that cannot be had or refuses; those before it hear LOAD_FAIL.

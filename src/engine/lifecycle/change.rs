@@ -22,11 +22,12 @@ const FAILURES_SHOWN_MAX: usize = 3;
 const HINTS_MAX: usize = 8;
 
 impl Lifecycle {
-    /// Loads the models that are to be there from the start. Returns the error that names those that failed, if any did. Blocks until
-    /// the last one is ready or has failed.
+    /// Loads the models that are to be there from the start. Returns the error that names those
+    /// that failed, if any did. Blocks until the last one is ready or has failed.
     ///
     /// # Errors
-    /// The server cannot serve: INVALID_ARG if the startup models are a contradiction, INTERNAL if a local repository does not exist.
+    /// The server cannot serve: INVALID_ARG if the startup models are a contradiction, INTERNAL if
+    /// a local repository does not exist.
     pub(crate) fn start(&self) -> Result<Option<Error>, Error> {
         let wanted = &self.options.startup_models;
         let has_all = wanted.iter().any(|name| name == EVERYTHING);
@@ -48,8 +49,8 @@ impl Lifecycle {
         Ok((!is_up).then(|| self.start_failure()))
     }
 
-    /// Tells the log of models that were put where nothing looks for them. A repository that serves nothing is looked at if
-    /// `all_models` were to be loaded.
+    /// Tells the log of models that were put where nothing looks for them. A repository that serves
+    /// nothing is looked at if `all_models` were to be loaded.
     fn log_misplaced(&self, all_models: bool) {
         let repositories = self.repositories().local();
         let mut hints = Vec::new();
@@ -83,7 +84,8 @@ impl Lifecycle {
         }
     }
 
-    /// Why the start failed: each model that is not up, with its reason, and at most [`FAILURES_SHOWN_MAX`] of them.
+    /// Why the start failed: each model that is not up, with its reason, and at most
+    /// [`FAILURES_SHOWN_MAX`] of them.
     fn start_failure(&self) -> Error {
         let summary = self.summary();
         let mut failures: Vec<String> = summary
@@ -140,7 +142,8 @@ impl Lifecycle {
                 }
                 Err(error) => {
                     log_poll_failure(name, &error);
-                    // What the client sent is not to blame, and it cannot look into the log: a full disk.
+                    // What the client sent is not to blame, and it cannot look into the log: a full
+                    // disk.
                     if error.code == Code::Internal {
                         cause = format!(": {}", error.message);
                     }
@@ -217,9 +220,10 @@ impl Lifecycle {
         self.repositories().unregister(path)
     }
 
-    /// Brings all models into line with what lies in the repositories: takes down what is gone, and loads what is new or changed. Of
-    /// what has to be downloaded, each is loaded as soon as it is here, but for ensembles and their models. Returns whether all could be
-    /// read. One that cannot be read stays as it is.
+    /// Brings all models into line with what lies in the repositories: takes down what is gone, and
+    /// loads what is new or changed. Of what has to be downloaded, each is loaded as soon as it is
+    /// here, but for ensembles and their models. Returns whether all could be read. One that cannot
+    /// be read stays as it is.
     fn synchronize(&self) -> bool {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
@@ -264,7 +268,8 @@ impl Lifecycle {
             let mut plans = plans.lock().unwrap_or_else(PoisonError::into_inner);
             plans.insert(plan.id.clone(), plan);
         };
-        // An ensemble is not to meet its models as they are now for as long as others are on their way.
+        // An ensemble is not to meet its models as they are now for as long as others are on their
+        // way.
         let stands_alone = |plan: &LoadPlan| {
             let name = BTreeSet::from([plan.id.name.to_string()]);
             plan.source.needs.is_empty() && self.dependents(&name).is_empty()
@@ -290,7 +295,8 @@ impl Lifecycle {
     fn gone(&self, scan: &RepositoryScan) -> Vec<ModelId> {
         let models = self.table.lock();
         let gone = models.iter().filter(|(id, entry)| {
-            // A repository that cannot be read now (a mount that is gone for a moment) does not lose its models.
+            // A repository that cannot be read now (a mount that is gone for a moment) does not
+            // lose its models.
             let is_hidden = |path: &Path| {
                 let mut unreadable = scan.unreadable.iter();
                 unreadable.any(|repository| path.starts_with(repository))
@@ -301,8 +307,8 @@ impl Lifecycle {
         gone.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Loads models by name, and first those that they need. Returns whether all that were asked for could be read; what failed to
-    /// load is added to `failures`.
+    /// Loads models by name, and first those that they need. Returns whether all that were asked
+    /// for could be read; what failed to load is added to `failures`.
     ///
     /// # Errors
     /// UNAVAILABLE if the server is stopping.
@@ -403,7 +409,8 @@ impl Lifecycle {
                         plans.insert(id.clone(), plan);
                         needs
                     }
-                    // It stays as it is, but is not any more there only for another's sake. What it needs may have changed.
+                    // It stays as it is, but is not any more there only for another's sake. What it
+                    // needs may have changed.
                     Ok(None) => {
                         self.note_explicit(id, is_asked);
                         self.needs_of(id)
@@ -424,7 +431,8 @@ impl Lifecycle {
         (plans, is_polled)
     }
 
-    /// Loads each model after those that it needs, and puts together anew what needs one of `changed`.
+    /// Loads each model after those that it needs, and puts together anew what needs one of
+    /// `changed`.
     fn bring_up_in_order(
         &self,
         plans: BTreeMap<ModelId, LoadPlan>,

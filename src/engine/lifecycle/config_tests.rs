@@ -1,4 +1,5 @@
-//! Where configurations come from beside `config.pbtxt`, and what the index says while a model loads.
+//! Where configurations come from beside `config.pbtxt`, and what the index says while a model
+//! loads.
 
 use super::control_tests::{explicit, plain, shown, wait_for};
 use super::fake::{Directory, fault};

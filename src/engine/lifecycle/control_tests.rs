@@ -364,7 +364,8 @@ fn requests_in_flight_hold_the_unloading_up_but_not_the_caller() {
     server.unload_model("slow", false).unwrap();
     assert_eq!(shown(&server), ["slow:1 UNLOADING"]);
     assert!(submit(&server, "slow", &count).is_err());
-    // A new one beside the old one that still drains: it turns UNLOADING into READY, and is not taken for the old one at its end.
+    // A new one beside the old one that still drains: it turns UNLOADING into READY, and is not
+    // taken for the old one at its end.
     plain(&server, "slow").unwrap();
     assert_eq!(shown(&server), ["slow:1 READY"]);
     assert_eq!(host.events.count("drop model"), 0);

@@ -14,7 +14,8 @@ use crate::registry::ModelId;
 use crate::{ModelVersion, remote};
 
 impl Lifecycle {
-    /// What the files of model `name` take; none if there is no such model in a repository. Reads directories, or asks the store that they lie in.
+    /// What the files of model `name` take; none if there is no such model in a repository. Reads
+    /// directories, or asks the store that they lie in.
     pub(crate) fn file_bytes(&self, name: &str) -> Option<u64> {
         let is_name =
             !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
@@ -50,7 +51,8 @@ impl Lifecycle {
         usage.fold(0, |sum, usage| sum.saturating_add(usage.bytes))
     }
 
-    /// All models that take memory. `size_of` says how much if it is known, `is_busy` whether one must stay for another reason.
+    /// All models that take memory. `size_of` says how much if it is known, `is_busy` whether one
+    /// must stay for another reason.
     pub(crate) fn residents(
         &self,
         size_of: &dyn Fn(&str) -> Option<u64>,
@@ -100,7 +102,8 @@ impl Lifecycle {
         residents
     }
 
-    /// Takes model `name` out of service if none of its versions has a live request; false if one has, or somebody changes the model now.
+    /// Takes model `name` out of service if none of its versions has a live request; false if one
+    /// has, or somebody changes the model now.
     pub(crate) fn evict_idle(&self, name: &str) -> bool {
         let Some(_turn) = self.locks.try_take(BTreeSet::from([name.to_owned()])) else {
             return false;

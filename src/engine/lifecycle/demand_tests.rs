@@ -1,4 +1,5 @@
-//! Models that come when they are asked for, on the fake backend: room, waiters, refusals, and many more models than fit while requests run.
+//! Models that come when they are asked for, on the fake backend: room, waiters, refusals, and many
+//! more models than fit while requests run.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -252,7 +253,8 @@ fn the_start_keeps_to_the_budget_and_wants_explicit_mode() {
     }
 }
 
-/// Many more models than fit turn over while requests run: none fails, none is dropped, and the models never take more than they may.
+/// Many more models than fit turn over while requests run: none fails, none is dropped, and the
+/// models never take more than they may.
 #[test]
 fn models_turn_over_and_no_request_fails() {
     const MODELS: usize = 12;

@@ -1,7 +1,9 @@
-//! Ensembles in the life of models: they come up when their models are there, go when one of those goes, and come back with it.
+//! Ensembles in the life of models: they come up when their models are there, go when one of those
+//! goes, and come back with it.
 //!
-//! An ensemble that was to be loaded is remembered by its plan (its *blueprint*), whether it serves or lies dormant. Whenever models
-//! changed, those that need them are put together anew, the inner ones first.
+//! An ensemble that was to be loaded is remembered by its plan (its *blueprint*), whether it serves
+//! or lies dormant. Whenever models changed, those that need them are put together anew, the inner
+//! ones first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,12 +26,13 @@ impl LoadPlan {
     }
 }
 
-/// Far beyond what pipelines run: a request of an ensemble whose ensembles each run the next one twice doubles with each of them.
+/// Far beyond what pipelines run: a request of an ensemble whose ensembles each run the next one
+/// twice doubles with each of them.
 const RUNS_MAX: u64 = 1 << 16;
 
 impl Lifecycle {
-    /// Completes the plans of ensembles by what their models are now. Those that do not fit are taken down; returned is what is left, and
-    /// what is wrong with the others.
+    /// Completes the plans of ensembles by what their models are now. Those that do not fit are
+    /// taken down; returned is what is left, and what is wrong with the others.
     pub(super) fn assemble(&self, plans: Vec<LoadPlan>) -> (Vec<LoadPlan>, Vec<(ModelId, Error)>) {
         let mut failures = Vec::new();
         let planned: BTreeMap<ModelId, ModelConfig> = plans
@@ -89,11 +92,13 @@ impl Lifecycle {
         (sound, failures)
     }
 
-    /// Notes what an ensemble is to be made of, unless it would need itself. Look and note are one step under the board's lock: of two
-    /// loads at a time that close a circle together, the second is refused.
+    /// Notes what an ensemble is to be made of, unless it would need itself. Look and note are one
+    /// step under the board's lock: of two loads at a time that close a circle together, the second
+    /// is refused.
     ///
     /// # Errors
-    /// INVALID_ARG in upstream's words for a circle, through whatever is planned, serves or lies dormant.
+    /// INVALID_ARG in upstream's words for a circle, through whatever is planned, serves or lies
+    /// dormant.
     fn claim_steps(
         &self,
         plan: &LoadPlan,
@@ -239,7 +244,8 @@ impl Lifecycle {
         }
     }
 
-    /// The plan of an ensemble that is to be loaded but lacks something, or did when it was last put together.
+    /// The plan of an ensemble that is to be loaded but lacks something, or did when it was last
+    /// put together.
     pub(super) fn dormant(&self, id: &ModelId) -> Option<LoadPlan> {
         let models = self.table.lock();
         let entry = models.get(id).filter(|entry| !entry.has_ready())?;
@@ -256,7 +262,8 @@ impl Lifecycle {
         source::dependents(&needs, changed)
     }
 
-    /// Puts the ensembles together anew that need one of `changed`, but for those that were `planned` themselves.
+    /// Puts the ensembles together anew that need one of `changed`, but for those that were
+    /// `planned` themselves.
     pub(super) fn follow_up(&self, changed: &BTreeSet<String>, planned: &BTreeSet<ModelId>) {
         let names = self.dependents(changed);
         let plans: BTreeMap<ModelId, LoadPlan> = {
@@ -275,7 +282,8 @@ impl Lifecycle {
     }
 }
 
-/// The version of a step's model whose configuration counts: the highest. The one that the step wants must be there, too.
+/// The version of a step's model whose configuration counts: the highest. The one that the step
+/// wants must be there, too.
 fn ready_version<'m>(
     models: &'m ModelEntries,
     ensemble: &ModelId,

@@ -1,5 +1,5 @@
-//! Ensembles in the life of models, on the fake backend: in which order they come and go, and what is said of those that cannot.
-//! Refusals are worded as Triton 2.51 words them.
+//! Ensembles in the life of models, on the fake backend: in which order they come and go, and what
+//! is said of those that cannot. Refusals are worded as Triton 2.51 words them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -541,7 +541,8 @@ fn two_loads_at_once_leave_no_circle() {
                 load.join().unwrap();
             }
         });
-        // A load may also have taken the other model back to what lies in the repository: then both succeed.
+        // A load may also have taken the other model back to what lies in the repository: then both
+        // succeed.
         let snapshot = server.registry().snapshot();
         let is_ensemble = |name: &str| {
             let config = &snapshot.find(name, None).unwrap().config.message;
@@ -561,7 +562,8 @@ fn namespaces_tell_models_of_a_circle_apart() {
     directory.model("r", "b", &["1"], "");
     directory.model("s", "leaf", &["1"], "");
     ensemble_in(&directory, "s", "b", &["leaf"], "INT32");
-    // In r: whole needs r's b, a plain model. In s: b, an ensemble, needs whole, which is only in r.
+    // In r: whole needs r's b, a plain model. In s: b, an ensemble, needs whole, which is only in
+    // r.
     ensemble_in(&directory, "r", "whole", &["b"], "INT32");
     let options = EngineOptions {
         namespacing: true,

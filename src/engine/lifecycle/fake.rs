@@ -1,4 +1,5 @@
-//! A backend that fails where a model's parameters say, and notes what happens to it; a temporary repository. For tests only.
+//! A backend that fails where a model's parameters say, and notes what happens to it; a temporary
+//! repository. For tests only.
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +43,8 @@ impl Directory {
         fs::write(path, contents).unwrap();
     }
 
-    /// A model of the fake backend in repository `repository`, with these versions and `extra` lines of configuration.
+    /// A model of the fake backend in repository `repository`, with these versions and `extra`
+    /// lines of configuration.
     pub(crate) fn model(&self, repository: &str, name: &str, versions: &[&str], extra: &str) {
         self.folder(&format!("{repository}/{name}"));
         for version in versions {
@@ -301,7 +303,8 @@ impl Instance for FakeInstance {
             total += count;
             live.report_execution(&origin.model, true, &span);
             if total == count {
-                // Counted with the first request, before any answer is seen; the batch's size is that of this test's only request.
+                // Counted with the first request, before any answer is seen; the batch's size is
+                // that of this test's only request.
                 origin.model.statistics.report_batch(count, &span);
             }
             if self.model.fault == "tell" {

@@ -1,4 +1,5 @@
-//! Files that came with a load instead of from a repository: a directory of their own for as long as the model is loaded.
+//! Files that came with a load instead of from a repository: a directory of their own for as long
+//! as the model is loaded.
 
 use std::fs;
 use std::io;
@@ -16,7 +17,8 @@ impl OverrideFiles {
     /// Writes `files` (path below the directory, contents) into a new directory.
     ///
     /// # Errors
-    /// INVALID_ARG for a path that leads out of the directory or through a file; INTERNAL if writing fails. Nothing is left then.
+    /// INVALID_ARG for a path that leads out of the directory or through a file; INTERNAL if
+    /// writing fails. Nothing is left then.
     pub(super) fn write(files: &[(String, Vec<u8>)]) -> Result<OverrideFiles, Error> {
         let written = OverrideFiles {
             directory: ScratchDirectory::new()?,
@@ -66,8 +68,8 @@ impl OverrideFiles {
     }
 }
 
-/// The path below the directory that `relative` names, without `.` and `..`; none if it leads out. The directory is ours and new, so
-/// no link is on the way.
+/// The path below the directory that `relative` names, without `.` and `..`; none if it leads out.
+/// The directory is ours and new, so no link is on the way.
 fn normalize(relative: &str) -> Option<PathBuf> {
     let mut inside = PathBuf::new();
     // Upstream joins texts: a leading slash makes no absolute path.

@@ -1,4 +1,5 @@
-//! What becomes of sequences that are under way in versions whose place is taken: they go on there, where the versions that come allow it.
+//! What becomes of sequences that are under way in versions whose place is taken: they go on there,
+//! where the versions that come allow it.
 
 use std::sync::Arc;
 
@@ -12,10 +13,12 @@ use crate::registry::ModelId;
 use crate::sequence::{DrainingVersion, DrainingVersions};
 
 impl Lifecycle {
-    /// Makes draining versions of the versions of model `id` that `changes` take the place of, for those that come. Call it before these are published.
+    /// Makes draining versions of the versions of model `id` that `changes` take the place of, for
+    /// those that come. Call it before these are published.
     ///
-    /// The successor of a version is the one of its number. Requests that name no version go to the highest: if the highest goes, the successor is
-    /// also what is the highest then, if that comes with `changes`.
+    /// The successor of a version is the one of its number. Requests that name no version go to the
+    /// highest: if the highest goes, the successor is also what is the highest then, if that comes
+    /// with `changes`.
     pub(super) fn hand_over(
         &self,
         id: &ModelId,
@@ -77,8 +80,8 @@ impl Lifecycle {
     }
 }
 
-/// Whether requests that go to `successor` may go on to `version` instead: who sent them has looked whether it has sequences, and whether it
-/// answers more than once.
+/// Whether requests that go to `successor` may go on to `version` instead: who sent them has looked
+/// whether it has sequences, and whether it answers more than once.
 fn continues(version: &ModelVersion, successor: &ModelVersion) -> bool {
     let is_sequential = |config: &conch_config::ResolvedConfig| {
         matches!(config.scheduling, Scheduling::Sequence(_))

@@ -25,7 +25,8 @@ const OLDEST: &str = "sequence_batching { max_sequence_idle_microseconds: 600000
 
 type Outcome = Result<Arc<ModelVersion>, Error>;
 
-/// What came back of requests: who executed each, or the refusal, by the order in which they were answered.
+/// What came back of requests: who executed each, or the refusal, by the order in which they were
+/// answered.
 #[derive(Default)]
 struct Heard {
     count: AtomicUsize,
@@ -215,7 +216,8 @@ fn a_sequence_that_idles_keeps_no_version() {
     stage.server.stop().unwrap();
 }
 
-/// A core that sleeps after a batch has said that it is done with it: else its sequences never idle for whoever keeps the time.
+/// A core that sleeps after a batch has said that it is done with it: else its sequences never idle
+/// for whoever keeps the time.
 #[test]
 fn sequences_idle_on_each_core_whoever_keeps_the_time() {
     let stage = Stage::new(
@@ -223,7 +225,8 @@ fn sequences_idle_on_each_core_whoever_keeps_the_time() {
     );
     let version = stage.version();
     let queue = version.queue.get().unwrap();
-    // A look wakes cores, which would hide it; so one look per round, far beyond the time. The machine may be slow in one of them.
+    // A look wakes cores, which would hide it; so one look per round, far beyond the time. The
+    // machine may be slow in one of them.
     let over_count = (0..6)
         .filter(|_| {
             for id in 1..=3 {
@@ -433,7 +436,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Nobody waits for an answer before the next request of a sequence: some are on their way, some wait, some execute when the version goes.
+/// Nobody waits for an answer before the next request of a sequence: some are on their way, some
+/// wait, some execute when the version goes.
 #[test]
 fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
     const CLIENTS: usize = 4;

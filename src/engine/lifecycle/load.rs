@@ -80,8 +80,9 @@ impl LoadPermits {
 }
 
 impl Lifecycle {
-    /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions is done: what was ready before serves
-    /// until then, and on if the load fails. Returns what failed, in upstream's words.
+    /// Loads models, several at a time. Each turns ready, or fails, when the last of its versions
+    /// is done: what was ready before serves until then, and on if the load fails. Returns what
+    /// failed, in upstream's words.
     pub(super) fn bring_up(&self, plans: Vec<LoadPlan>) -> Vec<(ModelId, Error)> {
         let (plans, failures) = self.assemble(plans);
         let failures = Mutex::new(failures);
@@ -171,8 +172,8 @@ impl Lifecycle {
         }
     }
 
-    /// Tells the versions that can stay from those that are to be loaded, and notes the latter as LOADING, except where a version serves
-    /// meanwhile. [`Lifecycle::publish_loading`] shows them.
+    /// Tells the versions that can stay from those that are to be loaded, and notes the latter as
+    /// LOADING, except where a version serves meanwhile. [`Lifecycle::publish_loading`] shows them.
     fn show_loading(
         &self,
         plan: &LoadPlan,
@@ -265,7 +266,8 @@ impl Lifecycle {
         attempt.unwrap_or_else(|_| Err(Error::internal("panic while the model was loaded")))
     }
 
-    /// Opens the backend, initialises the model and its instances. What was made until an error is dropped again.
+    /// Opens the backend, initialises the model and its instances. What was made until an error is
+    /// dropped again.
     fn load_version(
         &self,
         plan: &LoadPlan,
@@ -350,7 +352,8 @@ impl Lifecycle {
         Ok(Loaded::new(instances, entry, plan.resources.clone()))
     }
 
-    /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if it did.
+    /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if
+    /// it did.
     fn conclude(
         &self,
         loading: &Loading,
@@ -383,7 +386,8 @@ impl Lifecycle {
         Some(self.abandon(&loading.plan, outcomes))
     }
 
-    /// Puts the new versions and instances into service and takes the old ones out, but for those that are kept, in one step.
+    /// Puts the new versions and instances into service and takes the old ones out, but for those
+    /// that are kept, in one step.
     fn swap_in(&self, plan: &LoadPlan, kept: &[i64], changes: Vec<(i64, VersionChange)>) {
         let draining_versions = self.hand_over(&plan.id, kept, &changes);
         let mut unloading = Vec::new();
@@ -425,7 +429,8 @@ impl Lifecycle {
         self.copies.forget(&plan.id);
         self.table.unload_later(unloading);
         for gone in leaving {
-            // As upstream, a load ends when the instances that it takes away are finalised. Nothing is ever sent.
+            // As upstream, a load ends when the instances that it takes away are finalised. Nothing
+            // is ever sent.
             let _ = gone.recv();
         }
         if let Some(agents) = &plan.resources.agents {
@@ -514,7 +519,8 @@ fn push<T>(list: &Mutex<Vec<T>>, item: T) {
         .push(item);
 }
 
-/// Refuses a model file that is a FIFO, a socket or a device: the backend that opens it by its path could wait for ever.
+/// Refuses a model file that is a FIFO, a socket or a device: the backend that opens it by its path
+/// could wait for ever.
 fn check_model_files(
     id: &ModelId,
     path: &Path,

@@ -10,7 +10,8 @@ use crate::core::Cores;
 use crate::ensemble::Ensemble;
 use crate::{Backend, Model, ModelVersion, log};
 
-/// Its parts go in the order of the fields: instances on their threads, then the model in its backend, then what its files needed.
+/// Its parts go in the order of the fields: instances on their threads, then the model in its
+/// backend, then what its files needed.
 pub(super) struct Loaded {
     executor: Executor,
     version: Arc<ModelVersion>,
@@ -24,7 +25,8 @@ enum Executor {
     Ensemble(Arc<Ensemble>),
 }
 
-/// A version's instances, and what they were made from. Clones are for control threads, and gone when the version is.
+/// A version's instances, and what they were made from. Clones are for control threads, and gone
+/// when the version is.
 #[derive(Clone)]
 pub(super) struct Instances {
     pub(super) cores: Arc<Cores>,
@@ -95,7 +97,8 @@ impl Loaded {
         }
     }
 
-    /// Lets no more requests in and tells the agents. Call it once the registry shows another version, or none.
+    /// Lets no more requests in and tells the agents. Call it once the registry shows another
+    /// version, or none.
     pub(super) fn retire(&self) {
         self.version.retire();
         if let Some(agents) = &self.resources.agents {
@@ -103,7 +106,8 @@ impl Loaded {
         }
     }
 
-    /// Waits for the last request, drops the instances, then the model. Blocks as long as the backend does.
+    /// Waits for the last request, drops the instances, then the model. Blocks as long as the
+    /// backend does.
     pub(super) fn unload(self) {
         let Loaded {
             executor,

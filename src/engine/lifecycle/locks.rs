@@ -1,4 +1,5 @@
-//! Who may change which models: operations on the same model go one after the other, others at once.
+//! Who may change which models: operations on the same model go one after the other, others at
+//! once.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,7 +45,8 @@ impl ModelLocks {
         })
     }
 
-    /// [`ModelLocks::take`] without waiting; none if it would have to, or no operation may begin any more.
+    /// [`ModelLocks::take`] without waiting; none if it would have to, or no operation may begin
+    /// any more.
     pub(super) fn try_take(&self, names: BTreeSet<String>) -> Option<ModelLock<'_>> {
         let mut state = self.lock();
         if state.is_closed || state.is_exclusive || !state.busy.is_disjoint(&names) {
@@ -74,7 +76,8 @@ impl ModelLocks {
         Ok(lock)
     }
 
-    /// Lets no more operations begin, and waits for those that run until `deadline`. Returns whether all have ended.
+    /// Lets no more operations begin, and waits for those that run until `deadline`. Returns
+    /// whether all have ended.
     pub(super) fn close(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
         state.is_closed = true;

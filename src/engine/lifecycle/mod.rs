@@ -5,9 +5,10 @@
 //!                        └──────any failed──────► UNAVAILABLE (reason; `unloaded` for the ones that had come up)
 //! ```
 //!
-//! A version that is READY stays so while its successor loads beside it, and if that fails; the successor takes its place in one step.
-//! Control threads only: loading blocks for as long as backends do. The data plane sees the outcome through the registry, whose
-//! snapshots are published from [`table`].
+//! A version that is READY stays so while its successor loads beside it, and if that fails; the
+//! successor takes its place in one step. Control threads only: loading blocks for as long as
+//! backends do. The data plane sees the outcome through the registry, whose snapshots are published
+//! from [`table`].
 
 mod arrival;
 mod chain;
@@ -91,7 +92,8 @@ pub(crate) struct Lifecycle {
     limiter: Option<Arc<RateLimiter>>,
     /// Set before the first model is loaded, if there is a response cache.
     caching: OnceLock<Arc<CacheService>>,
-    /// Held while a backend is opened: opening is serial. Another takes its place when an opening is given up.
+    /// Held while a backend is opened: opening is serial. Another takes its place when an opening
+    /// is given up.
     opening: Mutex<Arc<Mutex<()>>>,
     /// Loads that were given up, and go on inside their backends.
     overdue: OverdueLoads,
@@ -171,8 +173,9 @@ impl Lifecycle {
         self.table.is_all_ready()
     }
 
-    /// The repository index, by name and version: the models that lie in the repositories now, loaded or not. Reads directories. As
-    /// upstream, it lacks models that are loaded but lie nowhere.
+    /// The repository index, by name and version: the models that lie in the repositories now,
+    /// loaded or not. Reads directories. As upstream, it lacks models that are loaded but lie
+    /// nowhere.
     pub(crate) fn index(&self) -> Vec<IndexRow> {
         let repositories = self.repositories().clone();
         let scan = repositories.scan();
@@ -215,7 +218,8 @@ impl Lifecycle {
         rows
     }
 
-    /// Name, version and status of every model for the log: unlike the index with the reason of those that have no version.
+    /// Name, version and status of every model for the log: unlike the index with the reason of
+    /// those that have no version.
     pub(crate) fn summary(&self) -> Vec<[String; 3]> {
         let mut rows = Vec::new();
         for (id, entry) in self.table.lock().iter() {

@@ -1,8 +1,9 @@
 //! Loads with a time limit (`--model-load-timeout-secs`).
 //!
-//! A call into a backend cannot be interrupted. An attempt with a limit runs on a thread of its own; when the time is up the load fails,
-//! and the thread stays behind until its backend returns, if ever. What it then brings is taken down again. A model version has one
-//! such thread at most: until that has ended, further loads of it fail at once.
+//! A call into a backend cannot be interrupted. An attempt with a limit runs on a thread of its
+//! own; when the time is up the load fails, and the thread stays behind until its backend returns,
+//! if ever. What it then brings is taken down again. A model version has one such thread at most:
+//! until that has ended, further loads of it fail at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -30,7 +31,8 @@ impl OverdueLoads {
     }
 }
 
-/// What became of an attempt. Whoever comes second, the attempt or the limit, finds what the first has left.
+/// What became of an attempt. Whoever comes second, the attempt or the limit, finds what the first
+/// has left.
 enum AttemptOutcome {
     UnderWay,
     GivenUp,
@@ -41,7 +43,8 @@ impl Lifecycle {
     /// One attempt of `timeout` at most.
     ///
     /// # Errors
-    /// Those of the attempt; UNAVAILABLE if the time is up, or an attempt that was given up still runs.
+    /// Those of the attempt; UNAVAILABLE if the time is up, or an attempt that was given up still
+    /// runs.
     pub(super) fn attempt_within(
         &self,
         timeout: Duration,

@@ -1,4 +1,5 @@
-//! From a model's name to what is to be loaded: reading its directory, or what came with the request.
+//! From a model's name to what is to be loaded: reading its directory, or what came with the
+//! request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ pub(super) struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// `message` with the model's name in place of the temporary directory that the model is in, if it is in one: where that is, and
-    /// which process made it, is nothing for clients.
+    /// `message` with the model's name in place of the temporary directory that the model is in, if
+    /// it is in one: where that is, and which process made it, is nothing for clients.
     pub(super) fn without_temporary_path(&self, message: &str) -> String {
         let resources = &self.resources;
         match resources.files.is_some() || resources.copy.is_some() {
@@ -146,7 +147,8 @@ impl Lifecycle {
             )?,
             None => None,
         };
-        // As upstream, an agent may move the model, but its configuration stays that of the first place.
+        // As upstream, an agent may move the model, but its configuration stays that of the first
+        // place.
         let location = agents.as_ref().and_then(AgentChain::location);
         let preparation = Preparation {
             name: &id.name,

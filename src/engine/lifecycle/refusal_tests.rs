@@ -1,4 +1,5 @@
-//! What is refused when models are loaded and the server is started, in the words that clients and logs show.
+//! What is refused when models are loaded and the server is started, in the words that clients and
+//! logs show.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Loads of what is loaded already, on the fake backend: what changes, what stays, and what becomes of requests and counts meanwhile.
+//! Loads of what is loaded already, on the fake backend: what changes, what stays, and what becomes
+//! of requests and counts meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Updates in place: a version of which only the instance groups (and the version policy) changed serves on with other instances. Its
-//! queue, its statistics and the model in its backend stay.
+//! Updates in place: a version of which only the instance groups (and the version policy) changed
+//! serves on with other instances. Its queue, its statistics and the model in its backend stay.
 
 use std::sync::{Arc, mpsc};
 
@@ -22,7 +22,8 @@ pub(super) struct InstanceRevision {
 }
 
 impl InstanceRevision {
-    /// Lets the new instances in and the others go. What it returns is disconnected when those are finalised.
+    /// Lets the new instances in and the others go. What it returns is disconnected when those are
+    /// finalised.
     pub(super) fn commit(self) -> Option<mpsc::Receiver<()>> {
         let InstanceRevision {
             revision,
@@ -43,8 +44,8 @@ impl InstanceRevision {
 }
 
 impl Lifecycle {
-    /// Makes the instances that `plan` wants for the version that serves; none if there is none, if more than its instances changed, or if
-    /// only a reload does it.
+    /// Makes the instances that `plan` wants for the version that serves; none if there is none, if
+    /// more than its instances changed, or if only a reload does it.
     ///
     /// # Errors
     /// As for a load. The version serves on as it is.

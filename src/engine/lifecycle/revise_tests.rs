@@ -279,7 +279,8 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     server.stop().unwrap();
 }
 
-/// Sequences that go on while their model's instances come and go: each asks for one request at a time.
+/// Sequences that go on while their model's instances come and go: each asks for one request at a
+/// time.
 #[test]
 fn sequences_go_on_while_instances_come_and_go() {
     const STRATEGIES: [&str; 2] = ["direct { }", "oldest { max_candidate_sequences: 2 }"];

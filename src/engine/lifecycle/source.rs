@@ -15,7 +15,8 @@ pub(super) struct ModelSource {
     pub(super) looks: Option<Fingerprint>,
     /// Nothing came with the request.
     pub(super) is_plain: bool,
-    /// The next load changes nothing unless the directory looks otherwise, though the configuration came with the request.
+    /// The next load changes nothing unless the directory looks otherwise, though the configuration
+    /// came with the request.
     pub(super) keeps_config: bool,
     /// As it was before the backend completed it.
     pub(super) config: ModelConfig,
@@ -39,14 +40,15 @@ impl ModelSource {
             && self.looks.as_ref() == Some(looks)
     }
 
-    /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the configurations differ at most in
-    /// which versions they want.
+    /// Whether a version can stay as it is when `next` is loaded: its files look the same, and the
+    /// configurations differ at most in which versions they want.
     pub(super) fn keeps(&self, next: &ModelSource, version: i64) -> bool {
         self.has_same_files(next, version)
             && wanting_any_version(&self.config) == wanting_any_version(&next.config)
     }
 
-    /// Whether a version needs only other instances for that: what [`ModelSource::keeps`] says, but for the instance groups.
+    /// Whether a version needs only other instances for that: what [`ModelSource::keeps`] says, but
+    /// for the instance groups.
     pub(super) fn keeps_model(&self, next: &ModelSource, version: i64) -> bool {
         let groupless = |config: &ModelConfig| ModelConfig {
             instance_group: Vec::new(),
@@ -78,8 +80,9 @@ fn wanting_any_version(config: &ModelConfig) -> ModelConfig {
     }
 }
 
-/// The names of all models that go when `name` is unloaded: itself and, on request, those that are there only for what goes. What needs
-/// them goes as well, but comes back with them: see [`dependents`].
+/// The names of all models that go when `name` is unloaded: itself and, on request, those that are
+/// there only for what goes. What needs them goes as well, but comes back with them: see
+/// [`dependents`].
 pub(super) fn unloaded(
     sources: &[(&str, &ModelSource)],
     name: &str,

@@ -10,7 +10,8 @@ use super::table::ModelEntries;
 use crate::registry::ModelId;
 
 impl Lifecycle {
-    /// The order in which models are loaded: each after those that it needs; what is needed in a circle comes last.
+    /// The order in which models are loaded: each after those that it needs; what is needed in a
+    /// circle comes last.
     pub(super) fn stages(&self, plans: BTreeMap<ModelId, LoadPlan>) -> Vec<Vec<LoadPlan>> {
         let needs: BTreeMap<ModelId, Vec<ModelId>> = {
             let models = self.table.lock();
@@ -119,8 +120,8 @@ impl<'m> StepGraph<'m> {
         None
     }
 
-    /// The planned ensembles by which a request of some ensemble, theirs or another, would run more than `count_max` steps, those of
-    /// the ensembles in it included. A circle counts once.
+    /// The planned ensembles by which a request of some ensemble, theirs or another, would run more
+    /// than `count_max` steps, those of the ensembles in it included. A circle counts once.
     pub(super) fn wider_than(&self, count_max: u64) -> BTreeSet<&'m ModelId> {
         let known = self.models.iter().filter(|(_, entry)| entry.is_known());
         let roots = known.map(|(id, _)| id).chain(self.planned.keys());
@@ -168,7 +169,8 @@ impl<'m> StepGraph<'m> {
         refused
     }
 
-    /// What `id` needs by its plan, or else by what it was last to be made of, or else by what serves.
+    /// What `id` needs by its plan, or else by what it was last to be made of, or else by what
+    /// serves.
     fn intended(&self, id: &ModelId) -> Vec<&'m ModelId> {
         let entry = self.models.get(id);
         let planned = self.planned.get(id);
@@ -188,7 +190,8 @@ impl<'m> StepGraph<'m> {
         })
     }
 
-    /// What `id` needs: by its plan, or else by what it was last to be made of; and by what serves, which goes on if a load fails.
+    /// What `id` needs: by its plan, or else by what it was last to be made of; and by what serves,
+    /// which goes on if a load fails.
     fn needs(&self, id: &ModelId) -> Vec<&'m ModelId> {
         let entry = self.models.get(id);
         let blueprint = entry.and_then(|entry| entry.blueprint.as_ref());
@@ -206,8 +209,8 @@ impl<'m> StepGraph<'m> {
     }
 }
 
-/// The model that a step means, among those that are loaded or were to be: in the namespace it names, or else in the ensemble's own,
-/// or else the only one of the name.
+/// The model that a step means, among those that are loaded or were to be: in the namespace it
+/// names, or else in the ensemble's own, or else the only one of the name.
 pub(super) fn locate<'m>(
     models: &'m ModelEntries,
     ensemble: &ModelId,

@@ -1,4 +1,5 @@
-//! The orderly end: no new requests, the last answers, then unloading. One budget of time for all of it.
+//! The orderly end: no new requests, the last answers, then unloading. One budget of time for all
+//! of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,10 +47,12 @@ impl Countdown {
 }
 
 impl Lifecycle {
-    /// Ends model control, stops all schedulers, waits for requests in flight, unloads all models. Blocks up to `budget`.
+    /// Ends model control, stops all schedulers, waits for requests in flight, unloads all models.
+    /// Blocks up to `budget`.
     ///
     /// # Errors
-    /// INTERNAL if the budget did not suffice; versions still unloading do so on threads that end with the process.
+    /// INTERNAL if the budget did not suffice; versions still unloading do so on threads that end
+    /// with the process.
     pub(crate) fn stop(&self, budget: Duration) -> Result<(), Error> {
         self.begin_end();
         log::info!("Waiting for in-flight requests to complete.");
@@ -66,8 +69,8 @@ impl Lifecycle {
         self.unload_all(&mut countdown)
     }
 
-    /// Closes the models that no running request of an ensemble may still need: ensembles first, the outer ones before the inner ones.
-    /// Returns whether all are closed.
+    /// Closes the models that no running request of an ensemble may still need: ensembles first,
+    /// the outer ones before the inner ones. Returns whether all are closed.
     fn close_schedulers(&self) -> bool {
         let models = self.table.lock();
         let unloading = self.table.unloading();

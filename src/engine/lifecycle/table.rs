@@ -1,6 +1,7 @@
 //! Where every model stands, and showing it to the data plane.
 //!
-//! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold the board, not the lifecycle.
+//! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold
+//! the board, not the lifecycle.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +55,8 @@ pub(super) struct VersionSlot {
     progress: Option<Arc<LoadProgress>>,
     /// Tells a slot that was filled anew from the one that an unloading thread left.
     serial: u64,
-    /// While UNLOADING: another version is there for its requests, and it only stays for its sequences.
+    /// While UNLOADING: another version is there for its requests, and it only stays for its
+    /// sequences.
     has_successor: bool,
 }
 
@@ -260,8 +262,8 @@ impl ModelTable {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Upstream's strict rule: every model whose configuration was good has versions, and all of them are ready or were unloaded on
-    /// purpose. Does not block.
+    /// Upstream's strict rule: every model whose configuration was good has versions, and all of
+    /// them are ready or were unloaded on purpose. Does not block.
     pub(super) fn is_all_ready(&self) -> bool {
         self.is_all_ready.load(Ordering::Acquire)
     }
@@ -323,8 +325,8 @@ impl ModelTable {
         }
     }
 
-    /// Drains and unloads versions that were taken out of the registry, each on a thread of its own, because a backend may take for
-    /// ever. Returns at once.
+    /// Drains and unloads versions that were taken out of the registry, each on a thread of its
+    /// own, because a backend may take for ever. Returns at once.
     pub(super) fn unload_later(self: &Arc<Self>, unloading: Vec<Unloading>) {
         for one in &unloading {
             one.loaded.retire();

@@ -608,7 +608,8 @@ fn the_log_has_the_lines_that_operators_look_for() {
     directory.model("r", "logged", &["1", "2"], "version_policy { all { } }");
     directory.model("r", "unlogged", &["2"], &fault("load-2"));
     let path = directory.path("log");
-    // Other tests write there as well meanwhile: only lines that name these models, or come in any case, are looked for.
+    // Other tests write there as well meanwhile: only lines that name these models, or come in any
+    // case, are looked for.
     crate::log::set_file(path.to_str().unwrap()).unwrap();
     let (_, server) = start(options(&directory, &["r"]));
     server.stop().unwrap();

@@ -11,8 +11,8 @@ use crate::ensemble::TURN_MAX;
 use crate::fixture::Recorder;
 use crate::{Code, Completion, Draft, Server, withdraw};
 
-/// An ensemble in which `count` steps of `model` read the input. Each of their outputs, of which the model has `made`, is one of the
-/// ensemble's.
+/// An ensemble in which `count` steps of `model` read the input. Each of their outputs, of which
+/// the model has `made`, is one of the ensemble's.
 fn wide(directory: &Directory, name: &str, (model, made): (&str, usize), count: usize) {
     let output = |number: usize| match number {
         0 => "OUT".to_owned(),
@@ -53,7 +53,8 @@ fn live_count(server: &Server, name: &str) -> u64 {
     snapshot.find(name, None).unwrap().live_count()
 }
 
-/// Submits a request to ensemble `name`, whose `step_count` steps are all of model `m` and may all start at once.
+/// Submits a request to ensemble `name`, whose `step_count` steps are all of model `m` and may all
+/// start at once.
 fn check(step_count: usize, make: impl FnOnce(&Directory)) {
     let directory = Directory::new();
     directory.model("r", "m", &["1"], &fault("hold"));

@@ -1,7 +1,8 @@
 //! Metric families that backends and embedders define at run time, through the C API.
 //!
-//! Process-wide, because the C API creates them without a server. Two families of one name and kind are the same family; two metrics
-//! of one family and the same labels are the same number. A number lives as long as any handle to it.
+//! Process-wide, because the C API creates them without a server. Two families of one name and kind
+//! are the same family; two metrics of one family and the same labels are the same number. A number
+//! lives as long as any handle to it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -123,10 +124,12 @@ impl Family {
         &self.shared.name
     }
 
-    /// The number with these labels; `bounds` are the upper bounds of a histogram's buckets, and only a histogram has them.
+    /// The number with these labels; `bounds` are the upper bounds of a histogram's buckets, and
+    /// only a histogram has them.
     ///
     /// # Errors
-    /// INVALID_ARG for labels that Prometheus does not take, or bounds that are missing, unwanted or not strictly increasing.
+    /// INVALID_ARG for labels that Prometheus does not take, or bounds that are missing, unwanted
+    /// or not strictly increasing.
     pub fn metric(
         &self,
         labels: &[(String, String)],

@@ -62,7 +62,8 @@ const DURATIONS: &[PerModel] = &[
     },
 ];
 
-/// Only of models that ask for a cache (whether there is one or not), and only with the durations, as upstream has it.
+/// Only of models that ask for a cache (whether there is one or not), and only with the durations,
+/// as upstream has it.
 const CACHE: &[PerModel] = &[
     PerModel {
         name: "nv_cache_num_hits_per_model",
@@ -97,7 +98,8 @@ const PENDING: PerModel = PerModel {
     value: |totals| totals.pending_count,
 };
 
-/// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its families agree.
+/// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its
+/// families agree.
 pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_durations: bool) {
     let rows: Vec<ModelRow> = models.iter().map(|model| ModelRow::of(model)).collect();
     render_rows(text, &rows, with_durations);
@@ -165,7 +167,8 @@ fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
 
 /// One model version's labels and numbers.
 struct ModelRow {
-    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`, `reason`, `version`.
+    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`,
+    /// `reason`, `version`.
     tags: Vec<(String, String)>,
     model: Arc<str>,
     /// Empty unless models have namespaces.
@@ -213,7 +216,8 @@ impl ModelRow {
     }
 }
 
-/// A tag's characters that a label may not have become `_`: a hostile configuration must not break the exposition for all others.
+/// A tag's characters that a label may not have become `_`: a hostile configuration must not break
+/// the exposition for all others.
 fn label_name(tag: &str) -> String {
     tag.chars()
         .map(|character| {

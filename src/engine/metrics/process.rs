@@ -1,5 +1,5 @@
-//! The machine as the server sees it: CPU time and memory, from `/proc` and the control group. Linux only; what cannot be read is
-//! left out of the metrics rather than reported as 0.
+//! The machine as the server sees it: CPU time and memory, from `/proc` and the control group.
+//! Linux only; what cannot be read is left out of the metrics rather than reported as 0.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -95,7 +95,8 @@ impl CpuTimes {
     }
 }
 
-/// Memory that this process may use: the control group's limit or the machine's, whichever is less. 16 GiB where neither is known.
+/// Memory that this process may use: the control group's limit or the machine's, whichever is less.
+/// 16 GiB where neither is known.
 pub fn memory_total_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
@@ -125,7 +126,8 @@ fn group_limits() -> Vec<u64> {
             }
             _ => continue,
         };
-        // In a container the path may be the host's and not be there; its root then is the group's own.
+        // In a container the path may be the host's and not be there; its root then is the group's
+        // own.
         for ancestor in std::path::Path::new(path).ancestors() {
             let relative = ancestor.strip_prefix("/").unwrap_or(ancestor);
             let limit = fs::read_to_string(std::path::Path::new(root).join(relative).join(file));
@@ -135,7 +137,8 @@ fn group_limits() -> Vec<u64> {
     limits
 }
 
-/// The pool of pinned host memory: the size that was asked for, as upstream. There is none without a GPU, so nothing of it is in use.
+/// The pool of pinned host memory: the size that was asked for, as upstream. There is none without
+/// a GPU, so nothing of it is in use.
 pub(super) fn render_pinned(text: &mut String, pool_bytes: u64) {
     push_gauge(
         text,
@@ -187,8 +190,8 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     Some((total, total.saturating_sub(field("MemAvailable:")?)))
 }
 
-/// What was given up so that the server goes on: lines that the log could not take, connections that held memory and did not move.
-/// Nothing as long as there are none.
+/// What was given up so that the server goes on: lines that the log could not take, connections
+/// that held memory and did not move. Nothing as long as there are none.
 pub(crate) fn render_dropped(text: &mut String, connection_count: u64) {
     let counters = [
         (

@@ -12,12 +12,12 @@ use crate::scheduler::{SchedulingParams, SequenceKey, rejection_ns};
 use crate::{Error, ModelVersion, RequestHandle};
 
 impl ModelVersion {
-    /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the response cache: its completion may be
-    /// called before this returns. Does not block.
+    /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the
+    /// response cache: its completion may be called before this returns. Does not block.
     ///
     /// # Errors
-    /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and its completion is not called. Only
-    /// the first is counted, as rejected.
+    /// UNAVAILABLE once the model is stopping, or when the queue is full: the request is gone, and
+    /// its completion is not called. Only the first is counted, as rejected.
     pub fn submit(&self, handle: RequestHandle) -> Result<(), Error> {
         let origin = handle.shared();
         request_log::note(&origin.id, RequestState::Initialized, RequestState::Pending);
@@ -102,7 +102,8 @@ impl ModelVersion {
         // It may go on in a version that this one took the place of.
         self.draining_versions.end(&key);
         queue.submit(handle)?;
-        // Pairs with the fence of a hand-over: that has seen the request, or we see the table of active sequences.
+        // Pairs with the fence of a hand-over: that has seen the request, or we see the table of
+        // active sequences.
         fence(Ordering::SeqCst);
         if let Some(active_sequences) = queue.active_sequences.get() {
             active_sequences.note(key);

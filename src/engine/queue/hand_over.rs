@@ -11,8 +11,8 @@ use crate::scheduler::{Scheduler, SequenceBatcher};
 use crate::sequence::ActiveSequences;
 
 impl ModelQueue {
-    /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until then, for `patience` at most: what is left is
-    /// ended.
+    /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until
+    /// then, for `patience` at most: what is left is ended.
     pub(crate) fn drain(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
         let deadline_ns =
             monotonic_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
@@ -58,11 +58,13 @@ impl ModelQueue {
         }
     }
 
-    /// Begins to write down which sequences are under way: whoever asks before requests go elsewhere misses none. None if the model has no
-    /// sequences, or if its cores leave no moment for a look. May block for so long.
+    /// Begins to write down which sequences are under way: whoever asks before requests go
+    /// elsewhere misses none. None if the model has no sequences, or if its cores leave no moment
+    /// for a look. May block for so long.
     pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<ActiveSequences>> {
         let active_sequences = self.active_sequences.get_or_init(Arc::default);
-        // Whoever submits a start either sees the table of active sequences afterwards, or its request is seen here.
+        // Whoever submits a start either sees the table of active sequences afterwards, or its
+        // request is seen here.
         fence(Ordering::SeqCst);
         for _ in 0..HAND_OVER_LOOKS {
             let listed = self.inspect(|scheduler, _| match scheduler {

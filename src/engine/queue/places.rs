@@ -18,7 +18,8 @@ pub(crate) struct LevelBounds {
     rest: Option<Box<SparseLevels>>,
 }
 
-/// Levels that are too many for a counter each: those that hold something are counted, behind a lock.
+/// Levels that are too many for a counter each: those that hold something are counted, behind a
+/// lock.
 #[derive(Debug)]
 struct SparseLevels {
     counts: Mutex<BTreeMap<u64, u32>>,
@@ -129,8 +130,8 @@ impl SparseLevels {
     }
 }
 
-/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed on drop, which is when the
-/// request joins a batch or whoever claimed it drops it.
+/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed
+/// on drop, which is when the request joins a batch or whoever claimed it drops it.
 pub struct PendingPermit {
     model: Arc<ModelVersion>,
     level: u64,
@@ -140,7 +141,8 @@ impl PendingPermit {
     /// A place for request `id` at `level`.
     ///
     /// # Errors
-    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was never queued.
+    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was
+    /// never queued.
     pub(crate) fn enter(
         model: &Arc<ModelVersion>,
         id: &str,

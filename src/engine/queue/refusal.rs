@@ -32,8 +32,8 @@ pub(super) fn reject(expired: &mut Vec<OwnedRequest>, pending: &mut PendingRespo
     pending.flush();
 }
 
-/// Answers requests that were cancelled while their model's batching strategy looked at them, of which whoever cancelled them has been told
-/// that they execute.
+/// Answers requests that were cancelled while their model's batching strategy looked at them, of
+/// which whoever cancelled them has been told that they execute.
 pub(super) fn cancel(cancelled: &mut Vec<OwnedRequest>, pending: &mut PendingResponses) {
     if cancelled.is_empty() {
         return;
@@ -95,8 +95,9 @@ pub(crate) fn mark_cancelled(handle: &RequestHandle) -> CancelOutcome {
     }
 }
 
-/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody else will answer it; it is counted
-/// as cancelled and its payload is gone. None: it is executing or answered; the executor sees the wish as `is_cancelled`.
+/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody
+/// else will answer it; it is counted as cancelled and its payload is gone. None: it is executing
+/// or answered; the executor sees the wish as `is_cancelled`.
 pub fn withdraw(handle: &RequestHandle) -> Option<Error> {
     let live = match mark_cancelled(handle) {
         CancelOutcome::Taken(live) => live,

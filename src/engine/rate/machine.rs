@@ -1,4 +1,5 @@
-//! Which instance may execute next: a passive state machine over the resources that instances hold while they execute.
+//! Which instance may execute next: a passive state machine over the resources that instances hold
+//! while they execute.
 //!
 //! ```text
 //!          wait                 granted (by any event)
@@ -7,37 +8,46 @@
 //!   └─────────────────┴───────────────────────────────────────┘ finish
 //! ```
 //!
-//! **Order.** Each instance has a *pass*, which its priority raises with every execution, so that of two that always have work the one
-//! of priority 2 gets half the turns of the one of priority 1: upstream's `execution count x priority`. The lowest pass goes first, and
-//! of equal ones the one that waits longer. A new instance has two executions behind it, as upstream's, which counts its initialisation
-//! and its warm-up. An instance that was idle, or is new, is at most one turn behind its competitors
-//! (those with a resource in common), one that had work all the time at most eight: it does not catch up with what it missed. Upstream
-//! lets an instance run alone until it has caught up with the life of all others.
+//! **Order.** Each instance has a *pass*, which its priority raises with every execution, so that
+//! of two that always have work the one of priority 2 gets half the turns of the one of priority 1:
+//! upstream's `execution count x priority`. The lowest pass goes first, and of equal ones the one
+//! that waits longer. A new instance has two executions behind it, as upstream's, which counts its
+//! initialisation and its warm-up. An instance that was idle, or is new, is at most one turn behind
+//! its competitors (those with a resource in common), one that had work all the time at most eight:
+//! it does not catch up with what it missed. Upstream lets an instance run alone until it has
+//! caught up with the life of all others.
 //!
-//! **Nobody stands in the way.** Whoever waits and finds its resources free is granted them, though one with a lower pass waits for
-//! others (upstream tries the first alone). That could keep the first waiting for ever, if it needs much and the others little; so it is
-//! passed over [`OVERTAKEN_MAX`] times at most by such as take of what it needs: then what it needs is kept for it.
+//! **Nobody stands in the way.** Whoever waits and finds its resources free is granted them, though
+//! one with a lower pass waits for others (upstream tries the first alone). That could keep the
+//! first waiting for ever, if it needs much and the others little; so it is passed over
+//! [`OVERTAKEN_MAX`] times at most by such as take of what it needs: then what it needs is kept for
+//! it.
 //!
-//! **Nobody starves.** A pass never falls, and stands still while its instance waits; every execution of another raises that one's by 1 at
-//! least, so those with lower passes get before it a bounded number of times; those with higher ones, [`OVERTAKEN_MAX`] times; and what
-//! then runs ends.
+//! **Nobody starves.** A pass never falls, and stands still while its instance waits; every
+//! execution of another raises that one's by 1 at least, so those with lower passes get before it a
+//! bounded number of times; those with higher ones, [`OVERTAKEN_MAX`] times; and what then runs
+//! ends.
 //!
-//! **Shares.** The other policy (start-time fair queueing): instances belong to *flows*, one per model, and all need one of the same few
-//! executions. A flow has a tag, which each of its executions raises by its cost divided by the flow's weight; an instance that begins to wait gets the
-//! tag of its flow for a pass, or the pass of who was granted last if that is higher: a flow that was idle has saved nothing, and one that is new owes nothing. When
-//! nobody waits or runs, all tags are history, and who comes next begins beyond them.
+//! **Shares.** The other policy (start-time fair queueing): instances belong to *flows*, one per
+//! model, and all need one of the same few executions. A flow has a tag, which each of its
+//! executions raises by its cost divided by the flow's weight; an instance that begins to wait gets
+//! the tag of its flow for a pass, or the pass of who was granted last if that is higher: a flow
+//! that was idle has saved nothing, and one that is new owes nothing. When nobody waits or runs,
+//! all tags are history, and who comes next begins beyond them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::resources::{Resource, ResourceCapacity, ResourceNeeds, UnmetNeeds, capacities};
 
-/// A few: enough that instances with small needs use what a large one waits to be complete, and still no more than that many executions.
+/// A few: enough that instances with small needs use what a large one waits to be complete, and
+/// still no more than that many executions.
 pub(crate) const OVERTAKEN_MAX: u32 = 8;
 
 /// Executions that a new instance has behind it: its initialisation and its warm-up.
 const BIRTH_TURNS: u128 = 2;
-/// How far an instance may be behind its competitors when it begins to wait: after it was idle, and if it never was.
+/// How far an instance may be behind its competitors when it begins to wait: after it was idle, and
+/// if it never was.
 const TURNS_OF_THE_IDLE: u128 = 1;
 const TURNS_OF_THE_BUSY: u128 = 8;
 
@@ -65,7 +75,8 @@ pub(crate) struct RateLimiterState {
 #[derive(Debug)]
 struct LimitedInstance {
     needs: ResourceNeeds,
-    /// What an execution adds to the pass: the priority, at least 1. Of a flow, what a unit of cost adds to its tag.
+    /// What an execution adds to the pass: the priority, at least 1. Of a flow, what a unit of cost
+    /// adds to its tag.
     stride: u128,
     flow: Option<Arc<str>>,
     pass: u128,
@@ -139,7 +150,8 @@ impl RateLimiterState {
         Ok((id, granted))
     }
 
-    /// One less, whatever it does; returns who is granted its turn for that. There may be less of its resources afterwards.
+    /// One less, whatever it does; returns who is granted its turn for that. There may be less of
+    /// its resources afterwards.
     pub(crate) fn remove(&mut self, id: InstanceId) -> Vec<InstanceId> {
         self.leave(id);
         let Some(instance) = self.instances.remove(&id) else {
@@ -180,9 +192,10 @@ impl RateLimiterState {
         self.finish_at_cost(id, has_executed, has_more, 1)
     }
 
-    /// A running instance is done. It may not have executed: another of its model may have taken the work; that costs nothing unless it
-    /// happens again. With `has_more` it waits again at once, and gets its next
-    /// turn in its order. `cost` is what a flow pays for. Returns who may run now.
+    /// A running instance is done. It may not have executed: another of its model may have taken
+    /// the work; that costs nothing unless it happens again. With `has_more` it waits again at
+    /// once, and gets its next turn in its order. `cost` is what a flow pays for. Returns who may
+    /// run now.
     pub(crate) fn finish_at_cost(
         &mut self,
         id: InstanceId,
@@ -220,7 +233,8 @@ impl RateLimiterState {
         granted
     }
 
-    /// A running instance has executed its warm-up, which is among its [`BIRTH_TURNS`]; only a flow pays for it. Returns who may run now.
+    /// A running instance has executed its warm-up, which is among its [`BIRTH_TURNS`]; only a flow
+    /// pays for it. Returns who may run now.
     pub(crate) fn finish_warm_up(&mut self, id: InstanceId, cost: u64) -> Vec<InstanceId> {
         let is_of_flow = |instance: &LimitedInstance| instance.flow.is_some();
         let is_charged = self.instances.get(&id).is_some_and(is_of_flow);
@@ -236,7 +250,8 @@ impl RateLimiterState {
         instance.is_some_and(|instance| instance.state == InstanceState::Running)
     }
 
-    /// How many turns those with a resource in common may get before `id`, which waits and is of no flow.
+    /// How many turns those with a resource in common may get before `id`, which waits and is of no
+    /// flow.
     #[cfg(test)]
     pub(crate) fn patience(&self, id: InstanceId) -> u128 {
         let own = &self.instances[&id];
@@ -253,7 +268,8 @@ impl RateLimiterState {
         2 * before + u128::from(OVERTAKEN_MAX)
     }
 
-    /// Raises the tag of `flow` for a turn that began at `pass`; its instances that wait get back in line by it.
+    /// Raises the tag of `flow` for a turn that began at `pass`; its instances that wait get back
+    /// in line by it.
     fn charge(&mut self, flow: &Arc<str>, pass: u128, price: u128) {
         let Some(tag) = self.flows.get_mut(flow) else {
             return;

@@ -1,10 +1,15 @@
-//! The rate limiter: instances execute only while they hold the resources that their group names (`--rate-limit=execution_count`).
+//! The rate limiter: instances execute only while they hold the resources that their group names
+//! (`--rate-limit=execution_count`).
 //!
-//! One [`RateLimiter`] per server, one [`ResourceHandle`] per instance that executes. A core that finds work for its instance takes the handle's resources
-//! before it forms a batch, so what arrives meanwhile joins it, and gives them back when the execution is over; who gets them is up to
-//! [`machine`]. A core that waits for resources is to its model's queue like one that executes: others look after the rest.
+//! One [`RateLimiter`] per server, one [`ResourceHandle`] per instance that executes. A core that
+//! finds work for its instance takes the handle's resources before it forms a batch, so what
+//! arrives meanwhile joins it, and gives them back when the execution is over; who gets them is up
+//! to [`machine`]. A core that waits for resources is to its model's queue like one that executes:
+//! others look after the rest.
 //!
-//! The same handles share a number of executions among models by weight (`--executions-max`): then each needs one of these and nothing else, and what an execution costs is how long it holds its handle.
+//! The same handles share a number of executions among models by weight (`--executions-max`): then
+//! each needs one of these and nothing else, and what an execution costs is how long it holds its
+//! handle.
 //!
 //! Without either flag there is no limiter, and instances have no handles.
 
@@ -96,7 +101,8 @@ impl RateLimiter {
     /// A handle for an instance on device `device` whose group says `limit`.
     ///
     /// # Errors
-    /// INVALID_ARG in upstream's words if the instance could never execute, or if a resource's name is both global and not.
+    /// INVALID_ARG in upstream's words if the instance could never execute, or if a resource's name
+    /// is both global and not.
     pub(crate) fn handle(
         self: &Arc<Self>,
         limit: &RateLimit,

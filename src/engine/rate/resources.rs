@@ -55,7 +55,8 @@ impl fmt::Display for UnmetNeeds {
     }
 }
 
-/// The capacities that `all` instances' needs make: those given, else of each resource as much as the neediest instance wants.
+/// The capacities that `all` instances' needs make: those given, else of each resource as much as
+/// the neediest instance wants.
 ///
 /// # Errors
 /// What cannot be met by `given`, or the first name that is both global and not.
@@ -98,8 +99,9 @@ pub fn capacities<'n>(
     Ok(capacities)
 }
 
-/// How much of `resource` was given. Of two words about the same the lower holds; of a device's own and every device's the higher, and
-/// for a global resource the highest of all, whatever device they name. As upstream.
+/// How much of `resource` was given. Of two words about the same the lower holds; of a device's own
+/// and every device's the higher, and for a global resource the highest of all, whatever device
+/// they name. As upstream.
 fn limit(resource: &Resource, given: &[ResourceCapacity]) -> u64 {
     let mut by_device: BTreeMap<Option<i32>, u64> = BTreeMap::new();
     let named = given.iter().filter(|given| *given.name == *resource.name);

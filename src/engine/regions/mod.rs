@@ -1,4 +1,5 @@
-//! Regions: memory that clients share with the server, registered by name, read and written in place.
+//! Regions: memory that clients share with the server, registered by name, read and written in
+//! place.
 //!
 //! ```text
 //! register ──► named ──────────────── unregister ──► gone: nobody may enter, the memory is unmapped
@@ -7,11 +8,12 @@
 //!              in use ── unregister ──► leaving ─────────┘
 //! ```
 //!
-//! A region that is leaving can still be found, and its name is taken, as upstream has it: with requests that never cease it never goes.
+//! A region that is leaving can still be found, and its name is taken, as upstream has it: with
+//! requests that never cease it never goes.
 //!
-//! Control calls (register, unregister, status) take a lock and may block; they run beside the shards. Requests find regions in a
-//! snapshot of the names, without a lock, and count themselves in and out. Unmapping may take long, so who leaves last hands the region to
-//! a thread for that.
+//! Control calls (register, unregister, status) take a lock and may block; they run beside the
+//! shards. Requests find regions in a snapshot of the names, without a lock, and count themselves
+//! in and out. Unmapping may take long, so who leaves last hands the region to a thread for that.
 
 mod region;
 #[cfg(test)]
@@ -33,9 +35,11 @@ use region::{Region, RegionFacts, RegionUse, enter};
 pub use usage::RequestRegions;
 pub(crate) use usage::ShmCompletion;
 
-/// Clients may register so many regions; the watch over their memory has room for twice as many, as those that leave take a while.
+/// Clients may register so many regions; the watch over their memory has room for twice as many, as
+/// those that leave take a while.
 const REGIONS_MAX: usize = 8 << 10;
-/// The longest name of a region. Upstream has no bound; with this one the names take up 32 MiB at most.
+/// The longest name of a region. Upstream has no bound; with this one the names take up 32 MiB at
+/// most.
 const NAME_BYTES_MAX: usize = 4 << 10;
 /// Keys that begin so (but for slashes) belong to the Python backend.
 const RESERVED_PREFIX: &str = "triton_python_backend_shm_region_";
@@ -97,7 +101,8 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// No regions yet. Unless enabled none can be registered, and neither a thread nor a signal handler is there for them.
+    /// No regions yet. Unless enabled none can be registered, and neither a thread nor a signal
+    /// handler is there for them.
     ///
     /// # Errors
     /// INTERNAL if the system refuses one of these.
@@ -153,8 +158,10 @@ impl Regions {
     /// Maps `byte_size` bytes from `offset` on of the shared memory object `key`. Blocks.
     ///
     /// # Errors
-    /// In upstream's words: UNSUPPORTED unless enabled, INVALID_ARG for keys and bounds that are no good, ALREADY_EXISTS for a name that is
-    /// taken, INTERNAL for an object that cannot be opened. Objects of users that are not allowed are INVALID_ARG, whose text names the option; the log has the user, too.
+    /// In upstream's words: UNSUPPORTED unless enabled, INVALID_ARG for keys and bounds that are no
+    /// good, ALREADY_EXISTS for a name that is taken, INTERNAL for an object that cannot be opened.
+    /// Objects of users that are not allowed are INVALID_ARG, whose text names the option; the log
+    /// has the user, too.
     pub fn register(
         &self,
         name: &str,
@@ -230,7 +237,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives the region called `name` up, now or when the last request that uses it is done. Unknown names are no error. Blocks.
+    /// Gives the region called `name` up, now or when the last request that uses it is done.
+    /// Unknown names are no error. Blocks.
     ///
     /// # Errors
     /// UNSUPPORTED unless enabled.
@@ -273,7 +281,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The region called `name`, or all of them by name for an empty one. Takes time in proportion to their number.
+    /// The region called `name`, or all of them by name for an empty one. Takes time in proportion
+    /// to their number.
     ///
     /// # Errors
     /// NOT_FOUND for a name that is not known.
@@ -315,11 +324,12 @@ impl Regions {
         }))
     }
 
-    /// The bytes `offset..offset + byte_size` of the region called `name`, which is in use for as long as the window, or a view of it,
-    /// lives. Does not block; allocates.
+    /// The bytes `offset..offset + byte_size` of the region called `name`, which is in use for as
+    /// long as the window, or a view of it, lives. Does not block; allocates.
     ///
     /// # Errors
-    /// NOT_FOUND for a name that is not known; INVALID_ARG for bytes outside of the region, and for a region whose memory is gone.
+    /// NOT_FOUND for a name that is not known; INVALID_ARG for bytes outside of the region, and for
+    /// a region whose memory is gone.
     pub fn window(&self, name: &str, offset: u64, byte_size: u64) -> Result<RegionWindow, Error> {
         let unknown = || {
             Error::not_found(format!(

@@ -12,7 +12,8 @@ use crate::{Error, log, truncated};
 /// Mapped memory with its name and its users' count.
 pub(crate) type Region = SharedMapping<RegionFacts>;
 
-/// Bit of the state: unregistered. Counts stay far below. With no user left the region is gone, and stays so.
+/// Bit of the state: unregistered. Counts stay far below. With no user left the region is gone, and
+/// stays so.
 const LEAVING: u64 = 1 << 63;
 
 pub(crate) struct RegionFacts {
@@ -45,7 +46,8 @@ impl RegionFacts {
 
     /// Unregisters; whether it is gone with that.
     pub(super) fn retire(&self) -> bool {
-        // Relaxed, here and below: the count guards no memory. The mapping goes with the last reference, which orders it.
+        // Relaxed, here and below: the count guards no memory. The mapping goes with the last
+        // reference, which orders it.
         self.state.fetch_or(LEAVING, Ordering::Relaxed) & !LEAVING == 0
     }
 
@@ -82,8 +84,8 @@ pub(super) fn check(region: &Region) -> Result<(), Error> {
     )))
 }
 
-/// One user of a region. Whoever else refers to the region from outside of the table lets go of it before, so that it is unmapped by the
-/// thread for that.
+/// One user of a region. Whoever else refers to the region from outside of the table lets go of it
+/// before, so that it is unmapped by the thread for that.
 #[derive(Debug)]
 pub(super) struct RegionUse {
     /// None only while it is dropped.

@@ -285,7 +285,8 @@ fn a_server_that_is_gone_leaves_its_users_their_memory() {
     eventually("it is unmapped", || mapping_count(&object) == 0);
 }
 
-/// T6 of the security requirements: threads that use, register and unregister one name at the same time.
+/// T6 of the security requirements: threads that use, register and unregister one name at the same
+/// time.
 #[test]
 fn t6_races_of_use_and_unregistration_leave_nothing_behind() {
     let (regions, object) = (enabled(), Object::new(8192));

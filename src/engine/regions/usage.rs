@@ -1,4 +1,5 @@
-//! What one request has to do with regions: where its outputs go, and whether the memory of all was there to the end.
+//! What one request has to do with regions: where its outputs go, and whether the memory of all was
+//! there to the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -50,8 +51,9 @@ impl RequestRegions {
         self.held.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for `bytes` of the output called `name`. None if it is not wanted in a region, or if its place there is not aligned to its
-    /// elements: it is then made elsewhere, and copied when it leaves.
+    /// Memory for `bytes` of the output called `name`. None if it is not wanted in a region, or if
+    /// its place there is not aligned to its elements: it is then made elsewhere, and copied when
+    /// it leaves.
     ///
     /// # Errors
     /// INTERNAL in upstream's words if there is not room enough.
@@ -78,10 +80,12 @@ impl RequestRegions {
         drop(held);
     }
 
-    /// Leaves the bytes of a response where they are wanted: what it says of outputs in regions has no data.
+    /// Leaves the bytes of a response where they are wanted: what it says of outputs in regions has
+    /// no data.
     ///
     /// # Errors
-    /// INVALID_ARG if the memory of a region is gone, which its inputs came from or its outputs went to.
+    /// INVALID_ARG if the memory of a region is gone, which its inputs came from or its outputs
+    /// went to.
     fn land(&self, response: &mut Response) -> Result<(), Error> {
         let held = self.lock();
         for output in &mut response.outputs {
@@ -105,7 +109,8 @@ impl RequestRegions {
             .try_for_each(|used| check(used.region()))
     }
 
-    // A lock on the data plane: nobody else has it, but for a backend that answers one request from several threads.
+    // A lock on the data plane: nobody else has it, but for a backend that answers one request from
+    // several threads.
     fn lock(&self) -> MutexGuard<'_, HeldRegion> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +122,8 @@ fn too_small(name: &str, have: usize, need: usize) -> Error {
     ))
 }
 
-/// In front of the receiver of a request that uses regions: it gets what is left to send, or the news that the memory was gone.
+/// In front of the receiver of a request that uses regions: it gets what is left to send, or the
+/// news that the memory was gone.
 #[derive(Debug)]
 pub(crate) struct ShmCompletion {
     inner: Arc<dyn Completion>,

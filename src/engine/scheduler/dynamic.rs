@@ -1,8 +1,10 @@
 //! The dynamic batcher.
 //!
-//! A batch forms when an instance is free to execute it, from the requests in order of priority and arrival. Preferred sizes cut it and bound it; the
-//! delay lets the oldest request wait for company; requests that do not fit together end it, and so does the model's own strategy. As upstream's
-//! `GetDynamicBatch`, except that a batch always starts empty: what upstream adds to one that waits for an instance is here still in the queue.
+//! A batch forms when an instance is free to execute it, from the requests in order of priority and
+//! arrival. Preferred sizes cut it and bound it; the delay lets the oldest request wait for
+//! company; requests that do not fit together end it, and so does the model's own strategy. As
+//! upstream's `GetDynamicBatch`, except that a batch always starts empty: what upstream adds to one
+//! that waits for an instance is here still in the queue.
 
 use conch_config::DynamicBatching;
 use conch_sync::{ClaimReason, NEVER_NS, PollState};
@@ -38,7 +40,8 @@ impl<T: Entry> DynamicBatcher<T> {
         batch_size_max: u32,
         strategy: Option<Box<dyn BatchPolicy<T> + Send>>,
     ) -> DynamicBatcher<T> {
-        // A model without a batch dimension executes one request at a time, under the queue policy all the same.
+        // A model without a batch dimension executes one request at a time, under the queue policy
+        // all the same.
         let batch_size_max = batch_size_max.max(1);
         let mut preferred_sizes = settings.preferred_batch_sizes.clone();
         preferred_sizes.retain(|size| (1..=batch_size_max).contains(size));
@@ -161,7 +164,8 @@ impl<T: Entry> DynamicBatcher<T> {
                     BatchDecision::Joins => {}
                     BatchDecision::Stays => {
                         is_full = true;
-                        // A request that joins no batch has one to itself: upstream would never execute it, nor any behind it.
+                        // A request that joins no batch has one to itself: upstream would never
+                        // execute it, nor any behind it.
                         if count > 0 {
                             break;
                         }
@@ -218,8 +222,9 @@ impl<T: Entry> DynamicBatcher<T> {
         }
     }
 
-    /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those that follow, as far as they fit; not
-    /// under a strategy, which has been asked about these alone.
+    /// Takes what `plan` says. Requests that somebody claimed meanwhile are made up for by those
+    /// that follow, as far as they fit; not under a strategy, which has been asked about these
+    /// alone.
     fn take(&mut self, plan: &BatchPlan, now_ns: u64, batch: &mut Vec<T::Owned>) {
         let mut size = 0_u32;
         let mut template = None;

@@ -1,4 +1,5 @@
-//! What the tests of schedulers share: requests that remember who claimed them, and a plain configuration.
+//! What the tests of schedulers share: requests that remember who claimed them, and a plain
+//! configuration.
 
 use std::cell::Cell;
 use std::rc::Rc;

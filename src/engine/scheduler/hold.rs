@@ -1,8 +1,10 @@
-//! Tests of batching want requests to lie side by side before the first batch forms: the environment may say how many.
+//! Tests of batching want requests to lie side by side before the first batch forms: the
+//! environment may say how many.
 
-/// What must wait in a scheduler before it forms its first batch; from then on it means nothing. As upstream's: the dynamic batcher, and the
-/// batcher of each instance under the oldest strategy, count what they hold; the direct strategy counts what waits in the slots of all
-/// instances, and what waits for a slot.
+/// What must wait in a scheduler before it forms its first batch; from then on it means nothing. As
+/// upstream's: the dynamic batcher, and the batcher of each instance under the oldest strategy,
+/// count what they hold; the direct strategy counts what waits in the slots of all instances, and
+/// what waits for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SchedulerDelay {
     pub(crate) request_count: usize,

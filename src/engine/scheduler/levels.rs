@@ -1,7 +1,9 @@
-//! The queues of the dynamic batcher: by priority level, and within a level the requests in time before the delayed ones.
+//! The queues of the dynamic batcher: by priority level, and within a level the requests in time
+//! before the delayed ones.
 //!
-//! Requests in time stand in order of arrival, or in order of deadline where the model wants that: whoever has to be executed first, be it
-//! that its client waits no longer or that its timeout acts, and behind these the ones that have all the time, as they came.
+//! Requests in time stand in order of arrival, or in order of deadline where the model wants that:
+//! whoever has to be executed first, be it that its client waits no longer or that its timeout
+//! acts, and behind these the ones that have all the time, as they came.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,14 +31,16 @@ struct PriorityLevel<T> {
 /// All waiting requests of a model, in the order in which they are to be batched.
 #[derive(Debug)]
 pub(super) struct PriorityLevels<T> {
-    /// By number. A level exists while it holds something; a few are kept beyond that for their memory.
+    /// By number. A level exists while it holds something; a few are kept beyond that for their
+    /// memory.
     levels: BTreeMap<u64, PriorityLevel<T>>,
     /// Requests in all of them, claimed ones included until they are found.
     count: usize,
     default_policy: QueuePolicy,
     policies: Vec<(u64, QueuePolicy)>,
     is_by_deadline: bool,
-    /// Timeouts that reject, earliest first, with an entry each to claim. The number tells equal times apart.
+    /// Timeouts that reject, earliest first, with an entry each to claim. The number tells equal
+    /// times apart.
     rejections: BTreeMap<(u64, u64), T>,
     arrivals: u64,
 }
@@ -122,8 +126,9 @@ impl<T: Entry> PriorityLevels<T> {
             .map_or(NEVER_NS, |((expires_ns, _), _)| *expires_ns)
     }
 
-    /// The next waiting request at or after `cursor`, which moves onto it. Claimed ones are dropped and late ones delayed on the way,
-    /// so that what lies before the cursor is exactly what was seen.
+    /// The next waiting request at or after `cursor`, which moves onto it. Claimed ones are dropped
+    /// and late ones delayed on the way, so that what lies before the cursor is exactly what was
+    /// seen.
     pub(super) fn look(
         &mut self,
         cursor: &mut LevelCursor,
@@ -243,8 +248,9 @@ pub(crate) fn policy_of(
         .map_or(default, |(_, policy)| *policy)
 }
 
-/// When `policy` is done waiting for a request; [`NEVER_NS`] for never. Where the policy allows it, a request may shorten its level's timeout,
-/// or set one where there is none (upstream ignores it there); it never lengthens one.
+/// When `policy` is done waiting for a request; [`NEVER_NS`] for never. Where the policy allows it,
+/// a request may shorten its level's timeout, or set one where there is none (upstream ignores it
+/// there); it never lengthens one.
 fn expires_ns(policy: &QueuePolicy, facts: &SchedulingParams) -> u64 {
     let own_us = if policy.allow_timeout_override {
         facts.timeout_us

@@ -1,7 +1,8 @@
 //! How batches form: passive state machines.
 //!
-//! Entries and the time go in, batches and the next deadline come out. Nothing here reads a clock, starts a thread or does I/O; `queue`
-//! drives a [`Scheduler`] under its model's lock, tests drive it on a virtual clock with entries of their own.
+//! Entries and the time go in, batches and the next deadline come out. Nothing here reads a clock,
+//! starts a thread or does I/O; `queue` drives a [`Scheduler`] under its model's lock, tests drive
+//! it on a virtual clock with entries of their own.
 
 mod dynamic;
 #[cfg(test)]
@@ -28,8 +29,9 @@ pub(crate) use levels::{policy_of, rejection_ns};
 pub(crate) use sequence::{SequenceBatcher, SequenceContext, SequenceKey};
 pub(crate) use strategy::{BatchDecision, BatchPolicy};
 
-/// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of shape tensors, and which inputs are
-/// there if any is optional. Empty for a model whose requests always fit together.
+/// What batches require to be equal: the shapes of the variable, non-ragged inputs, the contents of
+/// shape tensors, and which inputs are there if any is optional. Empty for a model whose requests
+/// always fit together.
 pub(crate) type Signature = SmallVec<[i64; 4]>;
 
 /// What a scheduler knows of a request.
@@ -43,7 +45,8 @@ pub(crate) struct SchedulingParams {
     pub queued_ns: u64,
     /// The client's own timeout; 0 for none.
     pub timeout_us: u64,
-    /// When the client stops waiting, where it said so: a wish that orders requests, and that others see to. [`NEVER_NS`] for none.
+    /// When the client stops waiting, where it said so: a wish that orders requests, and that
+    /// others see to. [`NEVER_NS`] for none.
     pub deadline_ns: u64,
     pub signature: Signature,
 }
@@ -73,7 +76,8 @@ pub(crate) trait Entry: Clone {
     /// Takes possession; none if somebody was faster.
     fn claim(&self, reason: ClaimReason) -> Option<Self::Owned>;
 
-    /// Its part in its sequence, on a model whose requests have one: then nobody but the scheduler claims it.
+    /// Its part in its sequence, on a model whose requests have one: then nobody but the scheduler
+    /// claims it.
     fn member(&self) -> Option<&SequenceContext>;
 
     /// Whether somebody asked to cancel it, as far as the scheduler is not told later.
@@ -145,7 +149,8 @@ pub(crate) struct SchedulerOutput<O> {
     pub refused: Vec<(O, Dismissal)>,
     /// The slots, in their instance, of a batch of sequences; as long as the batch.
     pub rows: Vec<usize>,
-    /// Rows of a direct batch: up to the highest slot that had a request ready, even one that does not fit the others.
+    /// Rows of a direct batch: up to the highest slot that had a request ready, even one that does
+    /// not fit the others.
     pub row_count: usize,
     /// Which of its core's instances has these slots.
     pub instance: usize,
@@ -190,8 +195,8 @@ pub(crate) enum Scheduler<T: Entry> {
 }
 
 impl<T: Entry> Scheduler<T> {
-    /// The scheduler that `config` asks for; none for an ensemble, which has none. Only the dynamic batcher asks `strategy`, and only that of
-    /// sequences minds how many instances each core has.
+    /// The scheduler that `config` asks for; none for an ensemble, which has none. Only the dynamic
+    /// batcher asks `strategy`, and only that of sequences minds how many instances each core has.
     pub(crate) fn new(
         config: &ResolvedConfig,
         instance_counts: &[usize],
@@ -230,7 +235,8 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
-    /// Forms one batch for `core`, if it is time for one at `now_ns`. The output's vectors are appended to.
+    /// Forms one batch for `core`, if it is time for one at `now_ns`. The output's vectors are
+    /// appended to.
     pub(crate) fn form(
         &mut self,
         core: usize,
@@ -244,7 +250,8 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
-    /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has timed out.
+    /// Whether a batch could be formed at `now_ns`, by who may not form it yet. Rejects what has
+    /// timed out.
     pub(crate) fn look(
         &mut self,
         now_ns: u64,
@@ -258,7 +265,8 @@ impl<T: Entry> Scheduler<T> {
         }
     }
 
-    /// Rejects what has timed out, without forming a batch: for the time while every instance executes.
+    /// Rejects what has timed out, without forming a batch: for the time while every instance
+    /// executes.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,

@@ -2,8 +2,9 @@
 
 use super::Entry;
 
-/// A model's own say in what is executed together, beyond sizes and signatures. One batch at a time, in the order of these methods; a look
-/// over the queue that ends in waiting ends its batch, too.
+/// A model's own say in what is executed together, beyond sizes and signatures. One batch at a
+/// time, in the order of these methods; a look over the queue that ends in waiting ends its batch,
+/// too.
 pub(crate) trait BatchPolicy<T: Entry> {
     /// A batch begins to form.
     fn begin(&mut self);

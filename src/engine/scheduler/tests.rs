@@ -1,4 +1,5 @@
-//! Schedulers on a virtual clock: the table is the specification, and a simple model checks random runs.
+//! Schedulers on a virtual clock: the table is the specification, and a simple model checks random
+//! runs.
 
 use std::rc::Rc;
 
@@ -250,7 +251,8 @@ fn policy(action: TimeoutAction, timeout_us: u64, allow_override: bool) -> Queue
     }
 }
 
-/// Action, override allowed, default timeout and the second request's own (us), now (us) -> batch, expired, deadline (us).
+/// Action, override allowed, default timeout and the second request's own (us), now (us) -> batch,
+/// expired, deadline (us).
 type TimeoutCase = (
     TimeoutAction,
     bool,

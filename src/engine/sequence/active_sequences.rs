@@ -1,7 +1,9 @@
-//! Which sequences are under way in a version whose place another takes: those go on where they are.
+//! Which sequences are under way in a version whose place another takes: those go on where they
+//! are.
 //!
-//! Begun when the version is about to be replaced. The scheduler lists what it has, and afterwards says what has ended; who submits the start
-//! of a sequence meanwhile adds that itself. Shards ask for every request of a sequence without a start, for as long as any is left.
+//! Begun when the version is about to be replaced. The scheduler lists what it has, and afterwards
+//! says what has ended; who submits the start of a sequence meanwhile adds that itself. Shards ask
+//! for every request of a sequence without a start, for as long as any is left.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +11,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::scheduler::SequenceKey;
 
-/// See the module. A name that stays although its sequence has ended does no harm: its requests are refused where they are sent, in the
-/// same words.
+/// See the module. A name that stays although its sequence has ended does no harm: its requests are
+/// refused where they are sent, in the same words.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveSequences {
     /// With each, whether it is still under way.
     listed: OnceLock<HashMap<SequenceKey, AtomicBool>>,
-    /// Those that began since. Locked for one look-up at a time, and by shards only if there are any: of requests that had their place in the
-    /// version when it was replaced.
+    /// Those that began since. Locked for one look-up at a time, and by shards only if there are
+    /// any: of requests that had their place in the version when it was replaced.
     late: Mutex<HashSet<SequenceKey>>,
     has_late: AtomicBool,
     /// Those that began anew elsewhere, which their scheduler does not know yet.

@@ -18,7 +18,8 @@ pub(crate) struct SequenceIds {
     made: AtomicU64,
 }
 
-/// The part of `draft` in its sequence, if `model` has sequences. A request of an iterative model without an id gets one.
+/// The part of `draft` in its sequence, if `model` has sequences. A request of an iterative model
+/// without an id gets one.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words: an id of the wrong type, or none; or a batch.

@@ -1,4 +1,5 @@
-//! What becomes of requests that a scheduler of sequences does not give out, or has given out before.
+//! What becomes of requests that a scheduler of sequences does not give out, or has given out
+//! before.
 
 use std::sync::Arc;
 

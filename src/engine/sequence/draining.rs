@@ -1,5 +1,6 @@
-//! Versions whose place was taken while sequences were under way in them. Those sequences go on where they are, with their slots and
-//! states, until they end, idle or begin anew; then the version goes.
+//! Versions whose place was taken while sequences were under way in them. Those sequences go on
+//! where they are, with their slots and states, until they end, idle or begin anew; then the
+//! version goes.
 //!
 //! ```text
 //! serves ──a successor takes its place──► draining version ──no sequence, no request left──► unloads
@@ -7,8 +8,9 @@
 //!                                                 or its successor goes without one ────┘
 //! ```
 //!
-//! Which version a request goes to is decided before it is admitted, as that is by the version's configuration. A pin keeps a draining version in
-//! service; the thread that will unload it sees it out.
+//! Which version a request goes to is decided before it is admitted, as that is by the version's
+//! configuration. A pin keeps a draining version in service; the thread that will unload it sees it
+//! out.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -46,14 +48,15 @@ pub(crate) struct DrainingVersions {
     list: ArcSwapOption<Vec<Arc<DrainingVersion>>>,
 }
 
-/// Each draining version holds the memory of a whole version, so a model that is loaded over and over keeps this many; then the oldest is given up.
+/// Each draining version holds the memory of a whole version, so a model that is loaded over and
+/// over keeps this many; then the oldest is given up.
 const DRAINING_MAX: usize = 3;
 /// How often it is looked whether a draining version is over.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl DrainingVersion {
-    /// Makes a draining version of a version that serves and is about to be replaced. None if its sequences are to end with it, or if it has none. May
-    /// block for a second.
+    /// Makes a draining version of a version that serves and is about to be replaced. None if its
+    /// sequences are to end with it, or if it has none. May block for a second.
     pub(crate) fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
         if !matches!(version.config.scheduling, Scheduling::Sequence(_)) {
             return None;
@@ -104,8 +107,8 @@ impl DrainingVersion {
         self.pin.load().as_ref().map(|pin| pin.reserve())
     }
 
-    /// Waits until no sequence is under way and no request is left of those that were let in before, then lets the version go. For the
-    /// thread that unloads it, once it is retired.
+    /// Waits until no sequence is under way and no request is left of those that were let in
+    /// before, then lets the version go. For the thread that unloads it, once it is retired.
     pub(crate) fn see_out(&self) {
         let started = Instant::now();
         let (name, version) = (&self.name, self.version);
@@ -149,7 +152,8 @@ impl DrainingVersion {
 }
 
 impl DrainingVersions {
-    /// Makes `draining`, which `version` became, and its own draining versions those of `successor`, which does not serve yet.
+    /// Makes `draining`, which `version` became, and its own draining versions those of
+    /// `successor`, which does not serve yet.
     pub(crate) fn inherit(
         successor: &Arc<ModelVersion>,
         version: &ModelVersion,
@@ -205,7 +209,8 @@ impl DrainingVersions {
         }
     }
 
-    /// A place for a request in the draining version where its sequence is under way; none if it is not. `version` is what was asked for.
+    /// A place for a request in the draining version where its sequence is under way; none if it is
+    /// not. `version` is what was asked for.
     fn place(
         &self,
         version: Option<i64>,
@@ -242,8 +247,8 @@ impl DrainingVersions {
 }
 
 impl InFlightPermit {
-    /// A place for a request with this id and these flags: where its sequence is under way, if that is a version whose place `model` took.
-    /// `version` is what was asked for.
+    /// A place for a request with this id and these flags: where its sequence is under way, if that
+    /// is a version whose place `model` took. `version` is what was asked for.
     ///
     /// # Errors
     /// As [`InFlightPermit::new`].

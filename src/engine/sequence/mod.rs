@@ -1,5 +1,6 @@
-//! What a model with sequence batching has beside its scheduler: the checks of its requests, the tensors that tell it about its sequences,
-//! the way back of requests that its scheduler waits for, and the sequences that go on in a version whose place was taken.
+//! What a model with sequence batching has beside its scheduler: the checks of its requests, the
+//! tensors that tell it about its sequences, the way back of requests that its scheduler waits for,
+//! and the sequences that go on in a version whose place was taken.
 
 mod active_sequences;
 mod admission;

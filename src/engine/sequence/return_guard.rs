@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::clock::monotonic_ns;
 use crate::{OwnedRequest, RequestHandle};
 
-/// Held by a request that executes. Dropped with it, it tells the scheduler of its model; the request then goes on to wait at the core that
-/// executed it, as no other can use the slot.
+/// Held by a request that executes. Dropped with it, it tells the scheduler of its model; the
+/// request then goes on to wait at the core that executed it, as no other can use the slot.
 pub(crate) struct ReturnGuard {
     /// A cycle for as long as the request executes: whoever has it drops it, and with it this.
     handle: Option<RequestHandle>,
@@ -29,8 +29,9 @@ impl ReturnGuard {
     }
 }
 
-/// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither starts nor ends its sequence then. False for
-/// one that no scheduler gave out, as it warms an instance up or fills a row: it is over, and its end is still to be told.
+/// Gives a request of an iterative sequence back to its scheduler, to be run again. It neither
+/// starts nor ends its sequence then. False for one that no scheduler gave out, as it warms an
+/// instance up or fills a row: it is over, and its end is still to be told.
 #[must_use]
 pub fn reschedule(mut live: OwnedRequest) -> bool {
     let Some(return_guard) = live.return_guard.take() else {

@@ -1,5 +1,6 @@
-//! Prepares the batches of one core: gives each request of a sequence its controls and its sequence's states, and fills the rows that have
-//! no request. On the core's own thread, outside the lock: what it keeps belongs to the slots of its instances, which nobody else executes.
+//! Prepares the batches of one core: gives each request of a sequence its controls and its
+//! sequence's states, and fills the rows that have no request. On the core's own thread, outside
+//! the lock: what it keeps belongs to the slots of its instances, which nobody else executes.
 
 use std::sync::{Arc, Mutex};
 

@@ -14,7 +14,8 @@ use crate::order::OrderedCompletion;
 use crate::scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 
 impl Simulation {
-    /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now or a little later.
+    /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now
+    /// or a little later.
     pub(super) fn arrive(&mut self) {
         self.event_count += 1;
         let number = self.requests.len();

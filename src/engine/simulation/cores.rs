@@ -1,4 +1,5 @@
-//! What cores and the timer thread do with a scheduler: they look, form batches, wait for their turn to execute, and answer.
+//! What cores and the timer thread do with a scheduler: they look, form batches, wait for their
+//! turn to execute, and answer.
 
 use std::sync::Arc;
 
@@ -101,8 +102,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// A core looks at the scheduler. It executes the batch that it finds; where executions are limited, it asks for its turn first, and
-    /// forms the batch when that comes.
+    /// A core looks at the scheduler. It executes the batch that it finds; where executions are
+    /// limited, it asks for its turn first, and forms the batch when that comes.
     pub(super) fn look(&mut self, index: usize, core: usize) -> RuleResult {
         let version = &mut self.versions[index];
         version.cores[core].is_rung = false;
@@ -357,7 +358,8 @@ impl Simulation {
         }
         let version = &self.versions[index];
         let instances = version.instances.get(core).map_or(0, Vec::len);
-        // One that has a single instance asks for its next turn at once if it has work, as otherwise others would get ahead of it.
+        // One that has a single instance asks for its next turn at once if it has work, as
+        // otherwise others would get ahead of it.
         let has_more = instances == 1 && !is_sequence && version.is_due(self.now_ns);
         self.give_turn_back(index, core, true, has_more)?;
         let version = &mut self.versions[index];
@@ -369,7 +371,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// A request of a sequence comes back to the core that executed it, unless it lies in the inbox: then the scheduler finds it there.
+    /// A request of a sequence comes back to the core that executed it, unless it lies in the
+    /// inbox: then the scheduler finds it there.
     pub(super) fn bring_back(&mut self, index: usize, core: usize, number: usize) {
         let handle = &self.requests[number].known;
         if let Some(member) = &handle.shared().member {

@@ -1,5 +1,6 @@
-//! Ensembles: real requests of random ensembles run through real queues, which are looked after by hand: what is executed, in which order
-//! it ends, what fails, who gives up and which model is replaced is up to the seed.
+//! Ensembles: real requests of random ensembles run through real queues, which are looked after by
+//! hand: what is executed, in which order it ends, what fails, who gives up and which model is
+//! replaced is up to the seed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -328,7 +329,8 @@ impl EnsembleSimulation {
         Ok(())
     }
 
-    /// Answers come before the end, the end comes once, and what is answered is what the steps make.
+    /// Answers come before the end, the end comes once, and what is answered is what the steps
+    /// make.
     fn note(&mut self, delivery: Delivery) -> RuleResult {
         let number = usize::try_from(delivery.slot).unwrap();
         let request = &mut self.requests[number];

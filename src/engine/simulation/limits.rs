@@ -1,4 +1,5 @@
-//! What limits the executions of all versions: the real rate limiter's machine, and a plain account of who holds what beside it.
+//! What limits the executions of all versions: the real rate limiter's machine, and a plain account
+//! of who holds what beside it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,7 +95,8 @@ impl ReferenceLimits {
         matches!(self.policy, LimitPolicy::Free)
     }
 
-    /// Resource handles for the instances of each core of a new version, and whose turn it is now; none where nothing is limited.
+    /// Resource handles for the instances of each core of a new version, and whose turn it is now;
+    /// none where nothing is limited.
     pub(super) fn add(
         &mut self,
         version: usize,
@@ -197,8 +199,9 @@ impl ReferenceLimits {
         Ok(())
     }
 
-    /// The machine lets some run: who waits, and no more than there is room for. What may happen to those that `is_new` says is reckoned
-    /// anew first, as they begin to wait, or there are others than before.
+    /// The machine lets some run: who waits, and no more than there is room for. What may happen to
+    /// those that `is_new` says is reckoned anew first, as they begin to wait, or there are others
+    /// than before.
     fn note(
         &mut self,
         granted: &[InstanceId],
@@ -270,7 +273,8 @@ impl ReferenceLimits {
         }
     }
 
-    /// Nobody waits beside what it needs, but for such as was overtaken too often: what that needs is kept for it.
+    /// Nobody waits beside what it needs, but for such as was overtaken too often: what that needs
+    /// is kept for it.
     pub(super) fn check(&self) -> Result<(), RuleViolation> {
         for (id, instance) in &self.instances {
             let ReferenceState::Waiting { .. } = instance.state else {
@@ -294,7 +298,8 @@ impl ReferenceLimits {
         Ok(())
     }
 
-    /// Nobody has anything to do: all is given back, so that one who needs everything gets it at once.
+    /// Nobody has anything to do: all is given back, so that one who needs everything gets it at
+    /// once.
     pub(super) fn check_end(&mut self) -> Result<(), RuleViolation> {
         if self.is_free() {
             return Ok(());

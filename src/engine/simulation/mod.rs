@@ -1,11 +1,13 @@
-//! The deterministic simulator. Each seed is one story: random clients, cores, faults and reloads on a virtual clock, and after every event
-//! the rules are looked at.
+//! The deterministic simulator. Each seed is one story: random clients, cores, faults and reloads
+//! on a virtual clock, and after every event the rules are looked at.
 //!
-//! - [`world`]: schedulers (of sequences, too), claims, the order of responses and the limiter of executions. The scheduler is compared
-//!   with a plain model of it.
-//! - [`ensembles`]: requests of ensembles that run through real queues. Answers are compared with what the graph makes.
+//! - [`world`]: schedulers (of sequences, too), claims, the order of responses and the limiter of
+//!   executions. The scheduler is compared with a plain model of it.
+//! - [`ensembles`]: requests of ensembles that run through real queues. Answers are compared with
+//!   what the graph makes.
 //!
-//! `scripts/simulate` runs many seeds of each; the test suite a slice. A seed that breaks a rule is lived through again, and told.
+//! `scripts/simulate` runs many seeds of each; the test suite a slice. A seed that breaks a rule is
+//! lived through again, and told.
 
 pub(crate) mod plain;
 pub(crate) mod random;

@@ -51,7 +51,8 @@ enum StepTarget {
 }
 
 impl Models {
-    /// Two models of one input, two of two, one decoupled one of each, and two ensembles of them, the second of which may use the first.
+    /// Two models of one input, two of two, one decoupled one of each, and two ensembles of them,
+    /// the second of which may use the first.
     pub(super) fn random(random: &mut Random) -> Models {
         let timer_thread = Arc::new(TimerThread::default());
         let kinds = [

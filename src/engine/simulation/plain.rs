@@ -1,4 +1,5 @@
-//! What the dynamic batcher is to do, said plainly: one list, looked through anew for each batch. Slow, and short enough to be believed.
+//! What the dynamic batcher is to do, said plainly: one list, looked through anew for each batch.
+//! Slow, and short enough to be believed.
 
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_sync::NEVER_NS;
@@ -98,8 +99,8 @@ impl ReferenceBatcher {
         numbers
     }
 
-    /// The next request in order behind those in `seen`: by level, in time before delayed, then by deadline if the model wants
-    /// that, then as they came (delayed: as they were delayed).
+    /// The next request in order behind those in `seen`: by level, in time before delayed, then by
+    /// deadline if the model wants that, then as they came (delayed: as they were delayed).
     fn next(&self, seen: &[usize]) -> Option<usize> {
         let others = self.waiting.iter().enumerate();
         others

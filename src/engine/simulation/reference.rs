@@ -1,4 +1,5 @@
-//! What is known of sequences, and the rules for what may be executed of them: whose turn it is, and in which slot.
+//! What is known of sequences, and the rules for what may be executed of them: whose turn it is,
+//! and in which slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ impl ReferenceSequences {
         self.waiting.is_empty() && (!awaits || self.out.is_empty())
     }
 
-    /// An arrival; one that has arrived before tells of its cancellation, and may be how it comes back.
+    /// An arrival; one that has arrived before tells of its cancellation, and may be how it comes
+    /// back.
     pub(super) fn accept(&mut self, handle: &SimulatedHandle, now_ns: u64) {
         if !contains(&self.taken, handle) {
             self.taken.push(SimulatedHandle::clone(handle));
@@ -80,7 +82,8 @@ impl ReferenceSequences {
         }
     }
 
-    /// Nobody waits for a slot for longer than the timeout of one of its requests, and the oldest gets the next one.
+    /// Nobody waits for a slot for longer than the timeout of one of its requests, and the oldest
+    /// gets the next one.
     pub(super) fn check_backlog(
         &self,
         sequence: &SequenceBatcher<SimulatedHandle>,

@@ -19,7 +19,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whoever may execute does: with an idle core and nobody about to look there is no batch to be had, and nobody's timeout has passed.
+    /// Whoever may execute does: with an idle core and nobody about to look there is no batch to be
+    /// had, and nobody's timeout has passed.
     fn check_rest(&mut self, index: usize) -> RuleResult {
         let version = &self.versions[index];
         if version.model.is_empty() || !version.is_quiet() {
@@ -74,7 +75,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Responses reach the receiver before the last one, the last one once, and under preserve-ordering in the order of batching.
+    /// Responses reach the receiver before the last one, the last one once, and under
+    /// preserve-ordering in the order of batching.
     fn check_deliveries(&mut self) -> RuleResult {
         for (number, is_final) in self.receiver.take() {
             let record = &mut self.requests[number];

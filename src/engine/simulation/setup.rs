@@ -1,4 +1,5 @@
-//! What a seed makes of a model: its scheduler, its bounds, and how its clients and its backend behave.
+//! What a seed makes of a model: its scheduler, its bounds, and how its clients and its backend
+//! behave.
 
 use conch_config::{
     DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy, TimeoutAction,

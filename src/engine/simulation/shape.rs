@@ -1,8 +1,10 @@
-//! Random graphs of ensembles, and what their tensors are: computed step by step, without any order of events.
+//! Random graphs of ensembles, and what their tensors are: computed step by step, without any order
+//! of events.
 
 use super::random::Random;
 
-/// Steps in an order in which each reads what is there, with one decoupled step at most. The input is `x`, step `n` makes `t<n>`.
+/// Steps in an order in which each reads what is there, with one decoupled step at most. The input
+/// is `x`, step `n` makes `t<n>`.
 #[derive(Clone, Debug)]
 pub(crate) struct EnsembleShape {
     /// The tensors that each step reads: one or two.
@@ -102,7 +104,8 @@ impl EnsembleShape {
         }
     }
 
-    /// Whether some of `wanted` come from the decoupled step: then they come as often as that answers.
+    /// Whether some of `wanted` come from the decoupled step: then they come as often as that
+    /// answers.
     pub(crate) fn multiplies(&self, wanted: &[usize]) -> bool {
         let comes = |output: &usize| self.comes_from_decoupled(&self.outputs[*output]);
         wanted.iter().any(comes)

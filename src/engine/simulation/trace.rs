@@ -1,4 +1,5 @@
-//! What happened in a seed, told only when it is wanted: most seeds end well, and nobody reads them.
+//! What happened in a seed, told only when it is wanted: most seeds end well, and nobody reads
+//! them.
 
 use std::fmt;
 

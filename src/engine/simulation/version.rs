@@ -1,7 +1,9 @@
-//! One version of the simulated model: its scheduler, the cores that share it, and the plain model beside it.
+//! One version of the simulated model: its scheduler, the cores that share it, and the plain model
+//! beside it.
 //!
-//! What cores do between two looks is that of `sync::worker_pool`: whoever looks takes the whole inbox, forms one batch, and unparks one idle
-//! core if anything is left; one deadline at a time is watched, by an idle core or else by the timer thread.
+//! What cores do between two looks is that of `sync::worker_pool`: whoever looks takes the whole
+//! inbox, forms one batch, and unparks one idle core if anything is left; one deadline at a time is
+//! watched, by an idle core or else by the timer thread.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +24,8 @@ pub(super) struct SimulatedVersion {
     pub(super) model: ReferenceModel,
     pub(super) inbox: Vec<SimulatedHandle>,
     pub(super) cores: Vec<SimulatedCore>,
-    /// The resource handles of each core's instances; none where executions are not limited, nor once they are given back.
+    /// The resource handles of each core's instances; none where executions are not limited, nor
+    /// once they are given back.
     pub(super) instances: Vec<Vec<InstanceId>>,
     /// What the scheduler left behind when it was last driven.
     pub(super) poll_state: PollState,
@@ -38,8 +41,9 @@ pub(super) struct SimulatedVersion {
     pub(super) pending: BTreeMap<u64, u32>,
     /// By id of a sequence: whether its client believes that it has begun.
     pub(super) begun: HashMap<u64, bool>,
-    /// A request was cancelled since the last look. No core is unparked for that: a batch that it makes possible, as those behind it now fit a
-    /// preferred size, waits for the next look, at the end of its delay at the latest.
+    /// A request was cancelled since the last look. No core is unparked for that: a batch that it
+    /// makes possible, as those behind it now fit a preferred size, waits for the next look, at the
+    /// end of its delay at the latest.
     pub(super) is_disturbed: bool,
     pub(super) is_retired: bool,
 }

@@ -1,4 +1,5 @@
-//! One seed from its first event to its last: a clock, an agenda, and the models of a server that clients send requests to.
+//! One seed from its first event to its last: a clock, an agenda, and the models of a server that
+//! clients send requests to.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -156,7 +157,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// When every sequence is over, all slots are free: as many new ones as there are slots begin at once.
+    /// When every sequence is over, all slots are free: as many new ones as there are slots begin
+    /// at once.
     fn muster(&mut self, index: usize) -> RuleResult {
         let version = &self.versions[index];
         let setup = &version.setup;

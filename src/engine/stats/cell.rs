@@ -1,4 +1,5 @@
-//! One thread's share of the counters, and the sequence lock that keeps a reader from seeing half an update.
+//! One thread's share of the counters, and the sequence lock that keeps a reader from seeing half
+//! an update.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -33,7 +34,8 @@ const FIELD_COUNT: usize = CellField::CacheMissNs as usize + 1;
 pub(super) const BATCH_SIZES_MAX: usize = 256;
 /// Cells of one version; more cores than this share.
 pub(super) const CELLS_MAX: usize = 64;
-/// Reads of a busy sequence word before the thread gives way; an update takes tens of ns, unless its writer lost the CPU.
+/// Reads of a busy sequence word before the thread gives way; an update takes tens of ns, unless
+/// its writer lost the CPU.
 const SPINS_MAX: u32 = 64;
 
 /// One thread's share. Aligned so that two cells never share a (paired) cache line.

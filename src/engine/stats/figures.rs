@@ -1,4 +1,5 @@
-//! The figures themselves: what is counted, in the forms that reports, statistics and metrics exchange.
+//! The figures themselves: what is counted, in the forms that reports, statistics and metrics
+//! exchange.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,8 +36,9 @@ impl FailureReason {
     }
 }
 
-/// When one execution reached its stages, monotonic ns, as the backend reports it. Later stages may not precede earlier ones; where
-/// they do (a backend that leaves a stage 0), the stage counts as 0 ns long.
+/// When one execution reached its stages, monotonic ns, as the backend reports it. Later stages may
+/// not precede earlier ones; where they do (a backend that leaves a stage 0), the stage counts as 0
+/// ns long.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExecutionSpan {
     pub exec_start_ns: u64,

@@ -1,9 +1,10 @@
 //! What a model version counts: requests, inferences, executions, durations, batches, responses.
 //!
-//! Numbers live in cells, one per core: each thread writes its own, under a sequence lock, so writers share no cache line and a
-//! reader never sees half an update. A thread beyond the number of cells shares one; then the sequence word also keeps writers apart.
-//! Everything is counted before the reply is visible to the client; that is the duty of the callers, which are the core threads and
-//! backends' own threads. Readers (statistics, metrics) run on whatever thread asks.
+//! Numbers live in cells, one per core: each thread writes its own, under a sequence lock, so
+//! writers share no cache line and a reader never sees half an update. A thread beyond the number
+//! of cells shares one; then the sequence word also keeps writers apart. Everything is counted
+//! before the reply is visible to the client; that is the duty of the callers, which are the core
+//! threads and backends' own threads. Readers (statistics, metrics) run on whatever thread asks.
 
 mod cell;
 mod figures;
@@ -31,13 +32,14 @@ pub struct Statistics {
     cells: Box<[StatsCell]>,
     /// Batches larger than the cells' tables hold. Behind a lock because such sizes are rare.
     large_batches: Mutex<BTreeMap<u64, BatchStatistics>>,
-    /// Behind a lock because only decoupled models report them, and each response costs far more than the lock.
+    /// Behind a lock because only decoupled models report them, and each response costs far more
+    /// than the lock.
     responses: Mutex<BTreeMap<u64, ResponseStatistics>>,
     memory_usage: Mutex<BTreeMap<(MemoryOwner, u8, i64), u64>>,
 }
 
-/// Responses of a request with numbers of their own. A model may answer without end, and each index that was ever reached has a row for as
-/// long as the version is loaded: 8 MB of them at most.
+/// Responses of a request with numbers of their own. A model may answer without end, and each index
+/// that was ever reached has a row for as long as the version is loaded: 8 MB of them at most.
 const INDEX_MAX: u64 = (64 << 10) - 1;
 
 /// Who reported memory: the model (0) or one of its instances (1 and up).
@@ -60,7 +62,8 @@ impl Statistics {
         }
     }
 
-    /// Counts one request that executed. `batch_size` is the number of inferences in it, at least 1.
+    /// Counts one request that executed. `batch_size` is the number of inferences in it, at least
+    /// 1.
     pub fn report_request(
         &self,
         success: bool,
@@ -100,7 +103,8 @@ impl Statistics {
         });
     }
 
-    /// Counts one request answered from the response cache: it is neither an inference nor an execution.
+    /// Counts one request answered from the response cache: it is neither an inference nor an
+    /// execution.
     pub fn report_cache_hit(&self, timestamps: &Timestamps, lookup_start_ns: u64, lookup_ns: u64) {
         let request_ns = monotonic_ns().saturating_sub(timestamps.request_start_ns);
         self.cell().update(|fields| {
@@ -115,7 +119,8 @@ impl Statistics {
         });
     }
 
-    /// Counts the lookup and insertion time of a request that executed because the cache had no answer.
+    /// Counts the lookup and insertion time of a request that executed because the cache had no
+    /// answer.
     pub fn report_cache_miss(&self, overhead_ns: u64) {
         self.cell().update(|fields| {
             fields.add(CellField::SuccessNs, overhead_ns);
@@ -140,7 +145,8 @@ impl Statistics {
                 add(&row[3], span.output_ns());
             }),
             None => {
-                // Held over the cell's update too: a reader takes it first and so sees both or neither.
+                // Held over the cell's update too: a reader takes it first and so sees both or
+                // neither.
                 let mut large = lock(&self.large_batches);
                 let entry = large.entry(batch_size).or_default();
                 entry.batch_size = batch_size;
@@ -242,7 +248,8 @@ impl Statistics {
         add(&self.cell().pending_removed, count);
     }
 
-    /// All numbers at one moment. Waits for writers in the middle of an update, which take tens of ns.
+    /// All numbers at one moment. Waits for writers in the middle of an update, which take tens of
+    /// ns.
     pub fn totals(&self) -> Totals {
         let large = lock(&self.large_batches);
         let mut totals = Totals {
@@ -257,7 +264,8 @@ impl Statistics {
             .cells
             .iter()
             .fold((0_u64, 0_u64), |(removed, added), cell| {
-                // What was removed first: a request that comes and goes meanwhile cannot make the difference negative.
+                // What was removed first: a request that comes and goes meanwhile cannot make the
+                // difference negative.
                 let gone = cell.pending_removed.load(Ordering::Acquire);
                 (removed.wrapping_add(gone), added)
             });
@@ -306,7 +314,8 @@ impl std::fmt::Debug for Statistics {
 static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Which cell this thread writes, modulo their number: a lock-free way to "one per core" without passing a core through the C ABI.
+    /// Which cell this thread writes, modulo their number: a lock-free way to "one per core"
+    /// without passing a core through the C ABI.
     static LANE: ThreadCell<usize> = const { ThreadCell::new(usize::MAX) };
 }
 

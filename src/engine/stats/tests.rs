@@ -295,9 +295,10 @@ fn reads_are_never_torn() {
                     totals.inference_count >= last.inference_count
                         && totals.execution_count >= last.execution_count
                 );
-                // Of the last reading: what was removed is read before what was added, so the requests that came between the two are in
-                // the difference. All of them succeeded by now but for one per writer; of those that had succeeded before it, all but
-                // one per writer had been removed.
+                // Of the last reading: what was removed is read before what was added, so the
+                // requests that came between the two are in the difference. All of them succeeded
+                // by now but for one per writer; of those that had succeeded before it, all but one
+                // per writer had been removed.
                 let between = inference.success.count - last.inference.success.count;
                 assert!(
                     last.pending_count <= between + 2 * WRITERS as u64,

@@ -1,7 +1,8 @@
 //! One inference that an embedder asked for: where its responses go, and who learns of its end.
 //!
-//! It lives from `ServerInferAsync` until the last response is delivered and the request released. The request object of the embedder
-//! is not touched meanwhile: it may be gone, or used again, from the release callback on.
+//! It lives from `ServerInferAsync` until the last response is delivered and the request released.
+//! The request object of the embedder is not touched meanwhile: it may be gone, or used again, from
+//! the release callback on.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -33,7 +34,8 @@ pub(crate) struct EmbeddedRequest {
     pub(super) model: Arc<ModelVersion>,
     /// Until the request is released.
     pub(super) trace: Mutex<Option<Trace>>,
-    /// What inputs have for single host policies, and attributes beyond type and size: nearly always empty.
+    /// What inputs have for single host policies, and attributes beyond type and size: nearly
+    /// always empty.
     pub(super) extras: Vec<InputExtra>,
     pub(super) outbox: Mutex<DeliveryOutbox>,
     /// The request is the embedder's again.
@@ -57,7 +59,8 @@ pub(crate) struct InputExtra {
     pub(crate) attributes: Option<Box<[BufferAttributes]>>,
 }
 
-/// Deliveries on their way. They are handed over one after another by whichever thread finds no other doing it.
+/// Deliveries on their way. They are handed over one after another by whichever thread finds no
+/// other doing it.
 #[derive(Default)]
 pub(super) struct DeliveryOutbox {
     waiting: VecDeque<Delivery>,
@@ -107,7 +110,8 @@ impl EmbeddedRequest {
                 )))
             }
         };
-        // SAFETY: a response of this request or null, as the callback expects; it belongs to the callback now.
+        // SAFETY: a response of this request or null, as the callback expects; it belongs to the
+        // callback now.
         unsafe {
             self.respond
                 .call(response, flags, "a response callback failed");

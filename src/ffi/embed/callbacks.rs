@@ -1,4 +1,5 @@
-//! Calls into an embedder's functions, through the C++ trampolines of `callbacks.cc`: an exception becomes an error.
+//! Calls into an embedder's functions, through the C++ trampolines of `callbacks.cc`: an exception
+//! becomes an error.
 
 use std::ffi::{c_char, c_void};
 
@@ -120,7 +121,8 @@ impl<T> Clone for EmbedderCallback<T> {
 
 impl<T> Copy for EmbedderCallback<T> {}
 
-// SAFETY: the embedder's functions may be called from any thread; the pointer is passed back, never followed.
+// SAFETY: the embedder's functions may be called from any thread; the pointer is passed back, never
+// followed.
 unsafe impl<T> Send for EmbedderCallback<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for EmbedderCallback<T> {}
@@ -138,14 +140,16 @@ impl<T> EmbedderCallback<T> {
     /// # Safety
     /// `object` is null or what the function expects, and goes over to it.
     pub(crate) unsafe fn call(&self, object: *mut T, flags: u32, what: &str) {
-        // SAFETY: the types differ only in what the pointer points to, which the calling convention does not see.
+        // SAFETY: the types differ only in what the pointer points to, which the calling convention
+        // does not see.
         let function = unsafe {
             std::mem::transmute::<
                 unsafe extern "C" fn(*mut T, u32, *mut c_void),
                 unsafe extern "C" fn(*mut c_void, u32, *mut c_void),
             >(self.function)
         };
-        // SAFETY: by this function's contract and the embedder's, who gave function and pointer together.
+        // SAFETY: by this function's contract and the embedder's, who gave function and pointer
+        // together.
         unsafe {
             let error = conch_guard_complete(caught, function, object.cast(), flags, self.userp);
             log_failure(error, what);

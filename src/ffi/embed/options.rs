@@ -1,7 +1,7 @@
 //! Options of a server that an embedder makes: what `TRITONSERVER_ServerOptions*` points to.
 //!
-//! Each becomes the option of the executable that says the same. Those of devices that this version does not drive change nothing, as
-//! there.
+//! Each becomes the option of the executable that says the same. Those of devices that this version
+//! does not drive change nothing, as there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(crate) struct ServerOptions {
 impl ServerOptions {
     pub(crate) fn new() -> ServerOptions {
         let mut options = ServerOptions::default();
-        // The library's defaults, unlike the executable's: configurations are complete unless the embedder says otherwise, and
-        // repositories are looked at again when he asks.
+        // The library's defaults, unlike the executable's: configurations are complete unless the
+        // embedder says otherwise, and repositories are looked at again when he asks.
         options.server.auto_complete = false;
         options.server.model_control_mode = ControlMode::Poll;
         options

@@ -25,7 +25,8 @@ pub(crate) struct RequestAllocator {
     userp: *mut c_void,
 }
 
-// SAFETY: the embedder's functions may be called from any thread; both pointers are passed back, never followed.
+// SAFETY: the embedder's functions may be called from any thread; both pointers are passed back,
+// never followed.
 unsafe impl Send for RequestAllocator {}
 // SAFETY: as above.
 unsafe impl Sync for RequestAllocator {}
@@ -88,7 +89,8 @@ impl RequestAllocator {
     /// A buffer for an output; `wanted` is only a wish.
     ///
     /// # Errors
-    /// The allocator's; INTERNAL if it claims success without a buffer, or a memory type that there is not.
+    /// The allocator's; INTERNAL if it claims success without a buffer, or a memory type that there
+    /// is not.
     pub(crate) fn place(
         &self,
         name: &CStr,
@@ -156,7 +158,8 @@ impl RequestAllocator {
         Ok(Arc::new(placed))
     }
 
-    /// Moves outputs that were made elsewhere (a cached response's, say) into buffers of the allocator's.
+    /// Moves outputs that were made elsewhere (a cached response's, say) into buffers of the
+    /// allocator's.
     ///
     /// # Errors
     /// The allocator's; UNSUPPORTED if one of the two places cannot be reached by the CPU.
@@ -233,7 +236,8 @@ impl PlacedBuffer {
         // The allocator was asked for as many, so they fit.
         let length = usize::try_from(placed.place_of_buffer().byte_size).unwrap_or(0);
         let place = placed.place();
-        // SAFETY: the buffer stays valid until it is given back, which is when the last view is gone.
+        // SAFETY: the buffer stays valid until it is given back, which is when the last view is
+        // gone.
         unsafe { ByteView::foreign(base, length, place, Some(placed)) }
     }
 }

@@ -1,8 +1,8 @@
 //! A request in an embedder's hands: what `TRITONSERVER_InferenceRequest*` points to.
 //!
-//! Setters change what the next inference sends. They are called by one thread at a time and not during an inference; only
-//! [`InferenceRequest::cancel`] and [`InferenceRequest::is_cancelled`] may come from any thread. Data is not copied: it must stay
-//! until the release callback.
+//! Setters change what the next inference sends. They are called by one thread at a time and not
+//! during an inference; only [`InferenceRequest::cancel`] and [`InferenceRequest::is_cancelled`]
+//! may come from any thread. Data is not copied: it must stay until the release callback.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,15 +74,17 @@ struct RequestRun {
     is_cancelled: AtomicBool,
 }
 
-/// An inference that is ready. It is sent apart from its request: that may be released on another thread, and deleted, before the call returns,
-/// so no reference to it may be an argument of the call.
+/// An inference that is ready. It is sent apart from its request: that may be released on another
+/// thread, and deleted, before the call returns, so no reference to it may be an argument of the
+/// call.
 pub(crate) struct Submission {
     model: Arc<ModelVersion>,
     handle: RequestHandle,
 }
 
 impl Submission {
-    /// Sends the request to its model. After success it belongs to the server until its release callback, which may have come already.
+    /// Sends the request to its model. After success it belongs to the server until its release
+    /// callback, which may have come already.
     ///
     /// # Errors
     /// Why the model takes no request.
@@ -320,11 +322,12 @@ impl InferenceRequest {
     /// Makes the request ready to be sent to its model.
     ///
     /// # Errors
-    /// INTERNAL while it belongs to the server. What does not agree with the model (the trace stays the caller's then), or why the model
-    /// takes no request (the trace is released).
+    /// INTERNAL while it belongs to the server. What does not agree with the model (the trace stays
+    /// the caller's then), or why the model takes no request (the trace is released).
     ///
     /// # Safety
-    /// `address` is this request's handle; `trace` is null or live and nobody else's; data and callbacks are as the header demands.
+    /// `address` is this request's handle; `trace` is null or live and nobody else's; data and
+    /// callbacks are as the header demands.
     pub(crate) unsafe fn prepare(
         &self,
         address: *mut abi::TRITONSERVER_InferenceRequest,
@@ -391,7 +394,8 @@ impl InferenceRequest {
         Ok(Submission { model, handle })
     }
 
-    /// A place among the live requests of the model; if it was replaced since this request was made, of what is in its place.
+    /// A place among the live requests of the model; if it was replaced since this request was
+    /// made, of what is in its place.
     fn reserve(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
         let Some(admission) = server.admission() else {
             return self.reserve_place(server);
@@ -552,7 +556,8 @@ impl RequestRun {
 
 impl MemoryChunk {
     fn view(&self) -> ByteView {
-        // SAFETY: the embedder keeps the memory until the release callback, which comes after the last use of the view.
+        // SAFETY: the embedder keeps the memory until the release callback, which comes after the
+        // last use of the view.
         unsafe { ByteView::foreign(self.base.cast(), self.length, self.place, None) }
     }
 

@@ -1,4 +1,5 @@
-//! A response in an embedder's hands: what `TRITONSERVER_InferenceResponse*` points to. Used by one thread at a time.
+//! A response in an embedder's hands: what `TRITONSERVER_InferenceResponse*` points to. Used by one
+//! thread at a time.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;

@@ -7,8 +7,9 @@ use conch_remote::Cloud;
 
 use crate::host::{self, BackendLibraries};
 
-/// Starts a server with remote repositories and its plug-ins, and tells these which one it is. Blocks until all models are loaded or
-/// have failed. What both sides are to agree on is taken from `options`.
+/// Starts a server with remote repositories and its plug-ins, and tells these which one it is.
+/// Blocks until all models are loaded or have failed. What both sides are to agree on is taken from
+/// `options`.
 ///
 /// # Errors
 /// As [`Server::start`].

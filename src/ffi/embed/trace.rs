@@ -1,6 +1,7 @@
 //! Traces of the C API: what `TRITONSERVER_InferenceTrace*` points to.
 //!
-//! A trace belongs to whoever made it until `ServerInferAsync` takes it, and again from its release callback on.
+//! A trace belongs to whoever made it until `ServerInferAsync` takes it, and again from its release
+//! callback on.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_void};
@@ -46,13 +47,15 @@ pub(crate) struct TraceHandle {
     pub(crate) parent_id: u64,
     functions: TraceFunctions,
     subject: Mutex<EmbeddedTraceSubject>,
-    /// What it stands for, if the request is traced by the server itself: then `functions` are none.
+    /// What it stands for, if the request is traced by the server itself: then `functions` are
+    /// none.
     inner: OnceLock<Trace>,
     /// Whose child it is, until it is known what it is about.
     origin: Option<Trace>,
 }
 
-/// What the trace is about. Addresses of the texts are handed out: they hold until the text is set again.
+/// What the trace is about. Addresses of the texts are handed out: they hold until the text is set
+/// again.
 #[derive(Default)]
 pub(crate) struct EmbeddedTraceSubject {
     pub(crate) model_name: CString,
@@ -155,7 +158,8 @@ impl TraceHandle {
         }
     }
 
-    /// An activity with a name of its own, which joins the context: a JSON object of names by time, as upstream keeps them.
+    /// An activity with a name of its own, which joins the context: a JSON object of names by time,
+    /// as upstream keeps them.
     pub(crate) fn report_custom(&self, timestamp_ns: u64, name: &CStr) {
         if let Some(inner) = self.inner.get() {
             inner.sink().reported(&name.to_string_lossy(), timestamp_ns);
@@ -191,7 +195,8 @@ pub(super) struct CarriedTrace {
     is_returned: AtomicBool,
 }
 
-// SAFETY: the handle is only used through shared references, whose target is `Sync`, until it is given back once.
+// SAFETY: the handle is only used through shared references, whose target is `Sync`, until it is
+// given back once.
 unsafe impl Send for CarriedTrace {}
 // SAFETY: as above.
 unsafe impl Sync for CarriedTrace {}
@@ -240,7 +245,8 @@ impl Drop for CarriedTrace {
             return;
         }
         let functions = self.trace().functions;
-        // SAFETY: the maker's own function with its own pointer; the trace is the maker's again and not used here.
+        // SAFETY: the maker's own function with its own pointer; the trace is the maker's again and
+        // not used here.
         unsafe {
             let error = conch_guard_trace_release(
                 on_exception,
@@ -303,7 +309,8 @@ impl TraceSink for CarriedTrace {
         }
         let name = c_string(tensor.name);
         let attributes = BufferPlace::of_view(tensor.data);
-        // SAFETY: the maker's own function with its own pointer; name, shape and bytes outlive the call.
+        // SAFETY: the maker's own function with its own pointer; name, shape and bytes outlive the
+        // call.
         unsafe {
             let error = conch_guard_tensor_activity(
                 on_exception,

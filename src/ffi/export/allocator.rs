@@ -20,7 +20,8 @@ pub(crate) struct ResponseAllocator {
     pub(crate) functions: Arc<AllocatorFunctions>,
 }
 
-/// The functions of one allocator. Two of them may be set at any time, and hold for requests that know the allocator already, as upstream's.
+/// The functions of one allocator. Two of them may be set at any time, and hold for requests that
+/// know the allocator already, as upstream's.
 #[derive(Default)]
 pub(crate) struct AllocatorFunctions {
     pub(crate) allocate: abi::TRITONSERVER_ResponseAllocatorAllocFn_t,

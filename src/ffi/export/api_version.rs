@@ -1,4 +1,5 @@
-//! Versions of the four interfaces: plug-ins refuse a server with another major version, or an older minor one.
+//! Versions of the four interfaces: plug-ins refuse a server with another major version, or an
+//! older minor one.
 
 use conch_abi as abi;
 

@@ -14,7 +14,8 @@ use crate::objects::JsonMessage;
 /// The only version of the configuration's JSON form.
 const CONFIG_VERSION: u32 = 1;
 
-/// What embedders and repository agents hear of other versions; backends hear other words, as from upstream.
+/// What embedders and repository agents hear of other versions; backends hear other words, as from
+/// upstream.
 pub(super) fn check_document_version(version: u32) -> Result<(), Error> {
     if version == CONFIG_VERSION {
         return Ok(());

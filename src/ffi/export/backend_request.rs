@@ -153,7 +153,8 @@ export! {
                 Err(Error::unavailable(format!("{}Output properties are not available", prefix(request))))
             });
         }
-        // As upstream's frontends: all buffers lie in host memory, and the size that the backend has in mind stays as it is.
+        // As upstream's frontends: all buffers lie in host memory, and the size that the backend
+        // has in mind stays as it is.
         write(memory_type, abi::TRITONSERVER_MEMORY_CPU)?;
         write(memory_type_id, 0)
     }
@@ -169,7 +170,8 @@ export! {
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle such a flag.",
             ));
         }
-        // The backend's own reference, made when it got the handle; the first release alone gets here.
+        // The backend's own reference, made when it got the handle; the first release alone gets
+        // here.
         release(request);
         Ok(())
     }

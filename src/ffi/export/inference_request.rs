@@ -50,7 +50,8 @@ unsafe fn chunk(
     })
 }
 
-/// The model version asked for. One that comes when it is asked for begins to do so; this caller's thread, which may be an instance's, does not wait for it.
+/// The model version asked for. One that comes when it is asked for begins to do so; this caller's
+/// thread, which may be an instance's, does not wait for it.
 fn find(
     server: &Arc<Server>,
     name: &str,

@@ -14,7 +14,8 @@ export! {
         delete(inference_response)
     }
 
-    // A new object each time, that the caller deletes: what every known program does, whatever the header says of ownership.
+    // A new object each time, that the caller deletes: what every known program does, whatever the
+    // header says of ownership.
     fn TRITONSERVER_InferenceResponseError(inference_response: *mut abi::TRITONSERVER_InferenceResponse) {
         borrow(inference_response)?.error()
     }

@@ -1,4 +1,5 @@
-//! Inputs of a request. Their bytes are the same for every host policy, unless an embedder gave other ones for some.
+//! Inputs of a request. Their bytes are the same for every host policy, unless an embedder gave
+//! other ones for some.
 
 use std::ffi::{c_char, c_void};
 

@@ -10,14 +10,16 @@ use conch_log::{self as log, LogLevel};
 use super::export;
 use crate::boundary::lossy_text;
 
-/// Has the end of the process wait for the last lines of the log: an embedder may end without deleting its server.
+/// Has the end of the process wait for the last lines of the log: an embedder may end without
+/// deleting its server.
 pub(super) fn flush_log_at_exit() {
     extern "C" fn flush() {
         log::flush(log::EXIT_FLUSH);
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: takes a function that lives as long as this library, which runs its handlers before it goes.
+        // SAFETY: takes a function that lives as long as this library, which runs its handlers
+        // before it goes.
         unsafe { libc::atexit(flush) };
     });
 }

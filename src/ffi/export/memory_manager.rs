@@ -10,7 +10,8 @@ use super::export;
 use crate::boundary::{HandleTag, borrow, handles, write};
 use crate::objects::kind_of;
 
-/// The one memory manager: host memory comes from the C allocator, whose blocks know their size when they are freed.
+/// The one memory manager: host memory comes from the C allocator, whose blocks know their size
+/// when they are freed.
 #[repr(C)]
 pub(crate) struct MemoryManager {
     tag: HandleTag<abi::TRITONBACKEND_MemoryManager>,

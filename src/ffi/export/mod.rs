@@ -1,5 +1,5 @@
-//! The 281 functions that a process provides to plug-ins and embedders: `tritonserver.h`, `tritonbackend.h`, `tritoncache.h` and
-//! `tritonrepoagent.h`, one file per section of a header.
+//! The 281 functions that a process provides to plug-ins and embedders: `tritonserver.h`,
+//! `tritonbackend.h`, `tritoncache.h` and `tritonrepoagent.h`, one file per section of a header.
 //!
 //! They run on whatever thread calls. A null argument is an error, a panic becomes one.
 
@@ -67,16 +67,19 @@ fn count(count: usize) -> Result<u32, conch_engine::Error> {
     u32::try_from(count).map_err(|_| conch_engine::Error::internal("more than 2^32 parts"))
 }
 
-/// Defines exported functions that return an error object. The body is a `Result<(), Error>`, run under the panic guard.
+/// Defines exported functions that return an error object. The body is a `Result<(), Error>`, run
+/// under the panic guard.
 macro_rules! export {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
         /// # Safety
-        /// As in the header: handles are live and used as it allows, outputs are writable, strings end with NUL.
+        /// As in the header: handles are live and used as it allows, outputs are writable, strings
+        /// end with NUL.
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> *mut conch_abi::TRITONSERVER_Error {
             #[allow(unused_unsafe)]
-            // SAFETY: the calls inside pass on the caller's own promises about the arguments; null is refused there.
+            // SAFETY: the calls inside pass on the caller's own promises about the arguments; null
+            // is refused there.
             $crate::boundary::guard(|| unsafe { $body })
         }
     )*};
@@ -90,10 +93,12 @@ pub struct Export(#[allow(dead_code, reason = "read by the linker only")] *const
 // SAFETY: the address of code, never followed here.
 unsafe impl Sync for Export {}
 
-/// Lists all exports where the linker keeps them, and checks each definition against the header's declaration.
+/// Lists all exports where the linker keeps them, and checks each definition against the header's
+/// declaration.
 macro_rules! exports_table {
     ($($name:ident,)*) => {
-        /// Keeps every exported function in every artefact: without it, a build profile may drop those that no Rust code calls.
+        /// Keeps every exported function in every artefact: without it, a build profile may drop
+        /// those that no Rust code calls.
         #[used]
         pub static EXPORTS: [Export; conch_abi::EXPORT_COUNT] = [$(Export($name as *const ()),)*];
 

@@ -17,7 +17,8 @@ type ParameterTargets = (
     *mut *const c_void,
 );
 
-/// Hands out the parameter at `index`; `owner` is what has `parameters`. The addresses hold as long as they do.
+/// Hands out the parameter at `index`; `owner` is what has `parameters`. The addresses hold as long
+/// as they do.
 ///
 /// # Errors
 /// INVALID_ARG past the last, and for a target that is null.
@@ -52,7 +53,8 @@ pub(super) unsafe fn write_parameter(
 }
 
 /// # Safety
-/// `name` ends with NUL; `value` points to what `kind` says: characters that end with NUL, an `int64_t`, a `bool`, a `double`.
+/// `name` ends with NUL; `value` points to what `kind` says: characters that end with NUL, an
+/// `int64_t`, a `bool`, a `double`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TRITONSERVER_ParameterNew(
     name: *const c_char,

@@ -1,4 +1,5 @@
-//! What repository agents call: where their model lies, its configuration and parameters, and state of their own.
+//! What repository agents call: where their model lies, its configuration and parameters, and state
+//! of their own.
 //!
 //! The agent's handle is looked at only where its own state is meant, as upstream.
 

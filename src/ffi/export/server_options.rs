@@ -1,7 +1,7 @@
 //! Options of a server made by an embedder.
 //!
-//! The log is the process's: its setters work at once, with or without options. Settings of GPUs are taken and change nothing, as their
-//! flags do.
+//! The log is the process's: its setters work at once, with or without options. Settings of GPUs
+//! are taken and change nothing, as their flags do.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::PathBuf;

@@ -6,7 +6,8 @@
 //!            └──► Finalize ─► close: nothing is left, and it may be tried again
 //! ```
 //!
-//! One open library serves all models and servers of the process, as upstream; the last model that uses it takes it along.
+//! One open library serves all models and servers of the process, as upstream; the last model that
+//! uses it takes it along.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -32,8 +33,8 @@ handles! {
     TRITONREPOAGENT_Agent => LoadedAgent, "agent", tagged;
 }
 
-/// The agents of the process, by the files of their libraries. Locked while one is opened or closed, so that an agent's Finalize is
-/// over before its next Initialize.
+/// The agents of the process, by the files of their libraries. Locked while one is opened or
+/// closed, so that an agent's Finalize is over before its next Initialize.
 static OPEN: Mutex<BTreeMap<PathBuf, Weak<LoadedAgent>>> = Mutex::new(BTreeMap::new());
 
 /// How often one looks whether an agent that is being closed is gone.
@@ -62,7 +63,8 @@ struct AgentEntryPoints {
 }
 
 impl LoadedAgent {
-    /// The agent of this library, opened if no model uses it yet. Blocks as long as its Initialize does.
+    /// The agent of this library, opened if no model uses it yet. Blocks as long as its Initialize
+    /// does.
     ///
     /// # Errors
     /// NOT_FOUND if the file is no agent, else what Initialize returned.
@@ -109,7 +111,8 @@ impl LoadedAgent {
     /// Calls ModelInitialize.
     pub(super) fn begin_model(&self, model: &LoadedAgentModel) -> Result<(), Error> {
         match self.entry_points.model_initialize {
-            // SAFETY: the entry point of this library, with its agent's handle and that of a model of it.
+            // SAFETY: the entry point of this library, with its agent's handle and that of a model
+            // of it.
             Some(begin) => unsafe { guard::call2(begin, as_handle(self), as_handle(model)) },
             None => Ok(()),
         }
@@ -149,7 +152,8 @@ impl LoadedAgent {
         let Some(finalize) = self.entry_points.finalize else {
             return;
         };
-        // SAFETY: the entry point of this library, with its agent's handle. No model uses it any more.
+        // SAFETY: the entry point of this library, with its agent's handle. No model uses it any
+        // more.
         let result =
             unsafe { guard::call1(finalize, as_handle::<abi::TRITONREPOAGENT_Agent>(self)) };
         if let Err(error) = result {

@@ -33,7 +33,8 @@ pub(crate) struct LoadedAgentModel {
 struct AgentModelLocation {
     last_action: Option<AgentAction>,
     artifact_type: abi::TRITONREPOAGENT_ArtifactType,
-    /// All locations so far, the current one last: the agent may still hold a pointer to an earlier one.
+    /// All locations so far, the current one last: the agent may still hold a pointer to an earlier
+    /// one.
     locations: Vec<Box<CStr>>,
     /// The directory that the agent asked for, and its path as the agent gets it.
     acquired: Option<(ScratchDirectory, CString)>,

@@ -1,5 +1,6 @@
-//! Responses and response factories: what `TRITONBACKEND_Response*`, `TRITONBACKEND_Output*` and `TRITONBACKEND_ResponseFactory*`
-//! point to. Owned by the backend until sent or deleted; used by one thread at a time.
+//! Responses and response factories: what `TRITONBACKEND_Response*`, `TRITONBACKEND_Output*` and
+//! `TRITONBACKEND_ResponseFactory*` point to. Owned by the backend until sent or deleted; used by
+//! one thread at a time.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub(crate) struct BackendResponse {
     tag: HandleTag<abi::TRITONBACKEND_Response>,
     /// None once it was sent.
     sender: Option<ResponseSender>,
-    /// Boxed: the backend holds their addresses. Those from `output_count` on are left over from an earlier response.
+    /// Boxed: the backend holds their addresses. Those from `output_count` on are left over from an
+    /// earlier response.
     #[allow(clippy::vec_box, reason = "the backend holds their addresses")]
     outputs: Vec<Box<BackendOutput>>,
     output_count: usize,
@@ -245,11 +247,13 @@ impl BackendOutput {
         &self.attributes
     }
 
-    /// Gives memory for the output's bytes: the client's own if it shares some, from the pool, or by the embedder's allocator (to which
-    /// `wanted` is a wish). The backend writes them before it sends.
+    /// Gives memory for the output's bytes: the client's own if it shares some, from the pool, or
+    /// by the embedder's allocator (to which `wanted` is a wish). The backend writes them before it
+    /// sends.
     ///
     /// # Errors
-    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room, INTERNAL if the client's memory has none; the allocator's own.
+    /// ALREADY_EXISTS the second time, UNAVAILABLE if the budget has no room, INTERNAL if the
+    /// client's memory has none; the allocator's own.
     pub(crate) fn allocate(
         &mut self,
         bytes: u64,

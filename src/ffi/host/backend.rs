@@ -6,7 +6,8 @@
 //!            └────────────────┴──────────────► Finalize ─► close: nothing is left, and it may be tried again
 //! ```
 //!
-//! Finalize follows a failed Initialize, too: backends free there what they made before they failed, as upstream has it.
+//! Finalize follows a failed Initialize, too: backends free there what they made before they
+//! failed, as upstream has it.
 
 use std::ffi::{CString, c_void};
 use std::mem::ManuallyDrop;
@@ -50,10 +51,12 @@ pub(crate) struct LoadedBackend {
     /// How many servers keep it open until they end.
     resources: AtomicUsize,
     entry_points: EntryPoints,
-    /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because threads may hold its thread-locals.
+    /// Closed only if the backend is unloaded; otherwise it stays until the process ends, because
+    /// threads may hold its thread-locals.
     library: ManuallyDrop<Library>,
     closes: AtomicBool,
-    /// Serialises Initialize and Finalize of one library file. Empty until initialised: whoever opens holds the lock meanwhile.
+    /// Serialises Initialize and Finalize of one library file. Empty until initialised: whoever
+    /// opens holds the lock meanwhile.
     life: OnceLock<Arc<LibraryLock>>,
 }
 
@@ -80,10 +83,12 @@ pub(crate) struct BackendSettings<'a> {
 }
 
 impl LoadedBackend {
-    /// Loads and initialises the library. The caller holds `opening.life`. Blocks as long as the backend does.
+    /// Loads and initialises the library. The caller holds `opening.life`. Blocks as long as the
+    /// backend does.
     ///
     /// # Errors
-    /// NOT_FOUND if the library is not usable, else what the backend returned. Nothing is left behind.
+    /// NOT_FOUND if the library is not usable, else what the backend returned. Nothing is left
+    /// behind.
     pub(crate) fn open(opening: BackendSettings<'_>) -> Result<Arc<LoadedBackend>, Error> {
         let (library, entry_points) = library::open(&opening.found.library)?;
         let backend = Arc::new(LoadedBackend {
@@ -202,7 +207,8 @@ impl Drop for LoadedBackend {
         let mut end = || {
             self.finalize();
             if self.closes.load(Ordering::Relaxed) {
-                // SAFETY: nobody uses the library after its last handle; this is the only drop of it.
+                // SAFETY: nobody uses the library after its last handle; this is the only drop of
+                // it.
                 unsafe { ManuallyDrop::drop(&mut self.library) };
             }
         };

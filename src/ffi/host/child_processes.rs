@@ -1,9 +1,11 @@
-//! The processes that an instance started: a readiness check for backends that have no hook of their own.
+//! The processes that an instance started: a readiness check for backends that have no hook of
+//! their own.
 //!
-//! Some backends run each instance in a process beside the server, as Triton's Python backend does. Releases of it without
-//! ModelInstanceReady go on failing every request when that process has died, and nobody else notices. So an instance whose
-//! initialisation left its thread with child processes is ready only while the thread has as many: a backend may start a new one in
-//! place of the lost.
+//! Some backends run each instance in a process beside the server, as Triton's Python backend does.
+//! Releases of it without ModelInstanceReady go on failing every request when that process has
+//! died, and nobody else notices. So an instance whose initialisation left its thread with child
+//! processes is ready only while the thread has as many: a backend may start a new one in place of
+//! the lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ pub(super) struct ChildProcesses {
 }
 
 impl ChildProcesses {
-    /// Of the calling thread, which is the instance's. None if it has no child process, or the kernel does not list them.
+    /// Of the calling thread, which is the instance's. None if it has no child process, or the
+    /// kernel does not list them.
     pub(super) fn of_this_thread(instance: &str) -> Option<ChildProcesses> {
         let thread = fs::read_link("/proc/thread-self").ok()?;
         let children = Path::new("/proc").join(thread).join("children");

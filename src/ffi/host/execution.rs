@@ -1,6 +1,7 @@
 //! Which batch this thread executes, so that answers released during Execute depart together.
 //!
-//! The one thread-local of this crate: RequestRelease has no parameter that leads to the running batch.
+//! The one thread-local of this crate: RequestRelease has no parameter that leads to the running
+//! batch.
 
 use std::cell::Cell;
 use std::ptr;
@@ -33,11 +34,13 @@ pub(crate) fn run<R>(instance: u64, pending: &mut PendingResponses, call: impl F
 
 /// Whether this thread executes a batch on `instance`.
 pub(crate) fn is_current(instance: u64) -> bool {
-    // SAFETY: non-null only while `run` is on this thread's stack, and nobody else refers to the value.
+    // SAFETY: non-null only while `run` is on this thread's stack, and nobody else refers to the
+    // value.
     unsafe { CURRENT.get().as_ref() }.is_some_and(|execution| execution.instance == instance)
 }
 
-/// Lets an answer depart with the batch that this thread executes on `instance`; gives it back if there is none.
+/// Lets an answer depart with the batch that this thread executes on `instance`; gives it back if
+/// there is none.
 pub(crate) fn depart(
     instance: u64,
     origin: &RequestContext,
@@ -47,7 +50,8 @@ pub(crate) fn depart(
     if !is_current(instance) {
         return Some(outcome);
     }
-    // SAFETY: as in `is_current`; `pending` is borrowed by `run` for as long, and used by no one else meanwhile.
+    // SAFETY: as in `is_current`; `pending` is borrowed by `run` for as long, and used by no one
+    // else meanwhile.
     let pending = unsafe { &mut *(*CURRENT.get()).pending };
     pending.push(origin, outcome, is_final);
     None

@@ -1,5 +1,5 @@
-//! What loans need to know of their model. Shared, and free of any tie to the plug-in, so that a request that outlives its model
-//! stays sound.
+//! What loans need to know of their model. Shared, and free of any tie to the plug-in, so that a
+//! request that outlives its model stays sound.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ pub(crate) struct ModelFacts {
     pub(crate) log_limiter: LogLimiter,
     inputs: TensorNames,
     outputs: TensorNames,
-    /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients see.
+    /// Places in `outputs`, by name: upstream's order for a request of all outputs, which clients
+    /// see.
     output_ranks: Vec<usize>,
     has_batch_dim: bool,
     reshapes: Vec<OutputReshape>,
@@ -100,7 +101,8 @@ impl ModelFacts {
         self.outputs.get(index).map(|(_, c_name)| c_name)
     }
 
-    /// The shape in which clients see the output that the backend makes in `shape`: another one only if the configuration reshapes it.
+    /// The shape in which clients see the output that the backend makes in `shape`: another one
+    /// only if the configuration reshapes it.
     pub(crate) fn output_shape(&self, name: &str, shape: &[i64]) -> Shape {
         let reshape = self.reshapes.iter().find(|known| &*known.name == name);
         reshape
@@ -119,7 +121,8 @@ impl ModelFacts {
 }
 
 impl OutputReshape {
-    /// `None` if `made` has not the configured rank: then there is nothing to go by, and it stays as it is.
+    /// `None` if `made` has not the configured rank: then there is nothing to go by, and it stays
+    /// as it is.
     fn apply(&self, made: &[i64], batch_dim_count: usize) -> Option<Shape> {
         let (batch, dims) = made.split_at_checked(batch_dim_count)?;
         if dims.len() != self.source.len() {
@@ -157,7 +160,8 @@ mod tests {
             source: source.to_vec(),
             target: target.to_vec(),
         };
-        // What the backend makes, what clients see, batch dimensions, a shape made, and the one seen.
+        // What the backend makes, what clients see, batch dimensions, a shape made, and the one
+        // seen.
         type Case<'a> = (&'a [i64], &'a [i64], usize, &'a [i64], Option<&'a [i64]>);
         let cases: [Case<'_>; 6] = [
             (

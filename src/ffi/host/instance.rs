@@ -1,4 +1,5 @@
-//! An instance of a model: what `TRITONBACKEND_ModelInstance*` points to, and the walk of a batch through it.
+//! An instance of a model: what `TRITONBACKEND_ModelInstance*` points to, and the walk of a batch
+//! through it.
 //!
 //! Created, executed and dropped on its core's thread.
 
@@ -37,7 +38,8 @@ pub(crate) struct LoadedInstance {
     host_policy: JsonMessage,
     state: AtomicPtr<c_void>,
     model: Arc<LoadedModel>,
-    /// Unique in the process, above 0: names it as the executor of a batch and as an owner of memory.
+    /// Unique in the process, above 0: names it as the executor of a batch and as an owner of
+    /// memory.
     number: u64,
 }
 
@@ -99,7 +101,8 @@ impl LoadedInstance {
         let Some(finalize) = self.model.backend().entry_points().instance_finalize else {
             return;
         };
-        // SAFETY: the entry point of this instance's backend, with its handle, which is not executing.
+        // SAFETY: the entry point of this instance's backend, with its handle, which is not
+        // executing.
         if let Err(error) = unsafe {
             guard::call1(
                 finalize,
@@ -120,7 +123,8 @@ pub(crate) struct InstanceHandle {
     hook_guard: Option<HookGuard>,
     /// Where the backend has no hook.
     child_processes: Option<Arc<ChildProcesses>>,
-    /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that moves promises that nobody else uses what is in it.
+    /// The backend holds its address. Counted and not boxed, though nobody shares it: a box that
+    /// moves promises that nobody else uses what is in it.
     loaded: Arc<LoadedInstance>,
     /// Shells of earlier loans, at most as many as the largest batch had.
     spare: Vec<Arc<BackendRequest>>,
@@ -235,7 +239,8 @@ impl Instance for InstanceHandle {
         // Batches are bounded by max_batch_size, which is an i32 in the configuration.
         let count = u32::try_from(handles.len()).unwrap_or(u32::MAX);
         let result = execution::run(self.loaded.number, pending, || {
-            // SAFETY: this instance's entry point and handle, executed by this thread alone; each handle is live and owns an `Arc`.
+            // SAFETY: this instance's entry point and handle, executed by this thread alone; each
+            // handle is live and owns an `Arc`.
             unsafe { guard::execute(function, instance, handles, count) }
         });
         if let Err(error) = result {
@@ -250,7 +255,8 @@ impl Instance for InstanceHandle {
             }
             for request in &self.source {
                 if request.recall(&error, pending) {
-                    // SAFETY: the backend's `Arc`, made in `lend`; ownership of the handle returned with the error, once.
+                    // SAFETY: the backend's `Arc`, made in `lend`; ownership of the handle returned
+                    // with the error, once.
                     unsafe { Arc::decrement_strong_count(Arc::as_ptr(request)) };
                 }
             }

@@ -47,7 +47,8 @@ pub(crate) fn open(path: &Path) -> Result<(Library, EntryPoints), Error> {
 /// # Errors
 /// NOT_FOUND if the file cannot be loaded.
 pub(super) fn open_file(path: &Path) -> Result<Library, Error> {
-    // SAFETY: loading runs the constructors of a file that the operator installed as a plug-in; what they do is theirs to answer for.
+    // SAFETY: loading runs the constructors of a file that the operator installed as a plug-in;
+    // what they do is theirs to answer for.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         Error::not_found(format!("unable to load shared library: {}", reason(&error)))
     })

@@ -1,7 +1,9 @@
-//! Calling backends: finding their libraries, and driving them through the life that `tritonbackend.h` describes.
+//! Calling backends: finding their libraries, and driving them through the life that
+//! `tritonbackend.h` describes.
 //!
-//! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `ReadinessCheck`. Loading threads call everything but
-//! `Instance::execute`, which runs on the instance's core, and `ReadinessCheck::ask`, which runs on the model's readiness prober.
+//! Implements the engine's `BackendHost`, `Backend`, `Model`, `Instance` and `ReadinessCheck`.
+//! Loading threads call everything but `Instance::execute`, which runs on the instance's core, and
+//! `ReadinessCheck::ask`, which runs on the model's readiness prober.
 
 mod agent;
 mod agent_model;
@@ -61,7 +63,8 @@ pub struct HostOptions {
     pub host_policies: HostPolicies,
     /// Holds one directory per response cache.
     pub cache_directory: PathBuf,
-    /// The response cache: its name and its configuration (JSON). Empty: none; more than one is refused at the start.
+    /// The response cache: its name and its configuration (JSON). Empty: none; more than one is
+    /// refused at the start.
     pub cache_config: Vec<(String, String)>,
     /// Holds one directory per repository agent.
     pub repoagent_directory: PathBuf,
@@ -139,7 +142,8 @@ impl BackendLibraries {
         &self.server
     }
 
-    /// The value of a setting for a backend; the backend's own goes before the one for all, the last one given wins.
+    /// The value of a setting for a backend; the backend's own goes before the one for all, the
+    /// last one given wins.
     fn setting(&self, backend: &str, setting: &str) -> Option<&str> {
         let find = |wanted: &str| {
             let mut settings = self.options.backend_config.iter().rev();
@@ -315,7 +319,8 @@ impl BackendLibraries {
             match shared::leave(backend) {
                 LibraryRemainder::Shared => {}
                 LibraryRemainder::Unused(backend) => drop(backend),
-                // They would be called after their backend's end; leaving the backend alone is the lesser evil.
+                // They would be called after their backend's end; leaving the backend alone is the
+                // lesser evil.
                 LibraryRemainder::Used => log::error!(
                     "a backend still has models at the end of the server: it is not finalized"
                 ),
@@ -330,7 +335,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 const DEFAULT_BATCH_SETTING: &str = "default-max-batch-size";
 
-/// `--backend-config=<backend>,unload-when-unused=true`: finalise and close a backend after its last model.
+/// `--backend-config=<backend>,unload-when-unused=true`: finalise and close a backend after its
+/// last model.
 const UNLOAD_SETTING: &str = "unload-when-unused";
 
 /// What Triton's own builds say; only backends for GPUs look at it.

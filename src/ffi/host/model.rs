@@ -1,6 +1,7 @@
 //! A model version inside its backend: what `TRITONBACKEND_Model*` points to.
 //!
-//! Lives from ModelInitialize (whose failure is followed by ModelFinalize, as upstream has it) until its last instance is gone.
+//! Lives from ModelInitialize (whose failure is followed by ModelFinalize, as upstream has it)
+//! until its last instance is gone.
 
 use std::ffi::{CString, c_void};
 use std::ptr;
@@ -131,7 +132,8 @@ impl LoadedModel {
     /// Takes over a configuration that the backend proposes.
     ///
     /// # Errors
-    /// INVALID_ARG outside ModelInitialize or if the result breaks a rule, INTERNAL if it would change the scheduling choice.
+    /// INVALID_ARG outside ModelInitialize or if the result breaks a rule, INTERNAL if it would
+    /// change the scheduling choice.
     pub(crate) fn propose_config(&self, json: &str) -> Result<(), Error> {
         if !self.is_initializing.load(Ordering::Acquire) {
             return Err(Error::invalid(
@@ -180,7 +182,8 @@ impl Drop for LoadedModel {
         let Some(finalize) = self.backend.entry_points().model_finalize else {
             return;
         };
-        // SAFETY: the entry point of this model's backend, with the model's handle; instances hold the model, so none is left.
+        // SAFETY: the entry point of this model's backend, with the model's handle; instances hold
+        // the model, so none is left.
         let result = unsafe { guard::call1(finalize, as_handle::<abi::TRITONBACKEND_Model>(self)) };
         if let Err(error) = result {
             log::error!(

@@ -1,7 +1,8 @@
 //! The readiness hook of an instance, as its model's readiness prober sees it.
 //!
-//! Called on the readiness prober's thread, while the instance executes on its core or not. The instance may be finalised by its core at any
-//! time; the gate keeps each from happening during the other.
+//! Called on the readiness prober's thread, while the instance executes on its core or not. The
+//! instance may be finalised by its core at any time; the gate keeps each from happening during the
+//! other.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,8 @@ use crate::guard;
 /// Asks one instance, as long as it is there.
 pub(super) struct ReadinessHook {
     ready: abi::TRITONBACKEND_ModelInstanceReadyFn,
-    /// The instance's handle until it goes. Atomic only because a plain pointer is not `Send`: the lock orders everything.
+    /// The instance's handle until it goes. Atomic only because a plain pointer is not `Send`: the
+    /// lock orders everything.
     admission: Mutex<Option<AtomicPtr<abi::TRITONBACKEND_ModelInstance>>>,
 }
 
@@ -24,7 +26,8 @@ pub(super) struct ReadinessHook {
 pub(super) struct HookGuard(Arc<ReadinessHook>);
 
 impl HookGuard {
-    /// None if the instance's backend has no such hook. The hook guard must be dropped before `instance` is.
+    /// None if the instance's backend has no such hook. The hook guard must be dropped before
+    /// `instance` is.
     pub(super) fn on(instance: &LoadedInstance) -> Option<HookGuard> {
         let ready = instance.model().backend().entry_points().ready?;
         let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);
@@ -60,8 +63,8 @@ impl ReadinessCheck for ReadinessHook {
         let Some(handle) = &*admission else {
             return Err(Error::unavailable("the instance is being unloaded"));
         };
-        // SAFETY: the entry point of this instance's backend, which stays open while its instances live; the handle is that of the
-        // instance, which lives while the gate holds it.
+        // SAFETY: the entry point of this instance's backend, which stays open while its instances
+        // live; the handle is that of the instance, which lives while the gate holds it.
         unsafe { guard::call1(self.ready, handle.load(Ordering::Relaxed)) }
     }
 }

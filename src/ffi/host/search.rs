@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use conch_engine::{BackendSpec, Error, log, truncated};
 
-/// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links: backends put them together with the
-/// backend directory, which they are told as it was given.
+/// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links:
+/// backends put them together with the backend directory, which they are told as it was given.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BackendLocation {
     /// The shared library to open.
     pub(crate) library: PathBuf,
     /// A backend that is a `model.py`, which the Python backend's library runs: that file.
     pub(crate) script: Option<PathBuf>,
-    /// What one open backend is known by, resolved, so that two ways to one file give one backend. Those written in Python share a
-    /// library, and are known by their files.
+    /// What one open backend is known by, resolved, so that two ways to one file give one backend.
+    /// Those written in Python share a library, and are known by their files.
     pub(crate) key: PathBuf,
 }
 
@@ -32,8 +32,9 @@ impl BackendLocation {
 /// A longer path names no file (`PATH_MAX`).
 const PATH_BYTES_MAX: usize = 4096;
 
-/// The library of the backend that `spec` names: in the model's version directory, in the model's directory, or in the backend's own
-/// directory, in this order. Where none has it, the backend's own directory may hold a `model.py` instead. Reads directories: blocks.
+/// The library of the backend that `spec` names: in the model's version directory, in the model's
+/// directory, or in the backend's own directory, in this order. Where none has it, the backend's
+/// own directory may hold a `model.py` instead. Reads directories: blocks.
 ///
 /// # Errors
 /// INVALID_ARG if there is none, or if `runtime` leads out of the directory in which it was found.

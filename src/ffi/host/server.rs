@@ -1,4 +1,5 @@
-//! What `TRITONSERVER_Server*` points to: for the embedder who made the server, and for the backends that it runs.
+//! What `TRITONSERVER_Server*` points to: for the embedder who made the server, and for the
+//! backends that it runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -14,7 +15,8 @@ handles! {
     TRITONSERVER_Server => ServerHandle, "server", tagged;
 }
 
-/// The way to a server. Backends are loaded while it starts, so it is bound late; until then only its identity is known.
+/// The way to a server. Backends are loaded while it starts, so it is bound late; until then only
+/// its identity is known.
 #[repr(C)]
 pub(crate) struct ServerHandle {
     tag: HandleTag<abi::TRITONSERVER_Server>,

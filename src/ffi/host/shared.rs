@@ -1,5 +1,6 @@
-//! Backends that several servers of one process share: each library file is opened and initialised once, as its globals are there once.
-//! The first server decides how: later ones get it as it is, settings included, as upstream has it.
+//! Backends that several servers of one process share: each library file is opened and initialised
+//! once, as its globals are there once. The first server decides how: later ones get it as it is,
+//! settings included, as upstream has it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -38,8 +39,8 @@ impl LibraryLock {
 }
 
 impl LibrarySlot {
-    /// The backend that is open, or a new one. Waits for others who open it, and for the end of one that nobody uses any more.
-    /// `keep` is told of it before its last user can go.
+    /// The backend that is open, or a new one. Waits for others who open it, and for the end of one
+    /// that nobody uses any more. `keep` is told of it before its last user can go.
     ///
     /// # Errors
     /// What `open` returns.
@@ -74,7 +75,8 @@ impl LibrarySlot {
     }
 }
 
-/// Held while one server gives a backend up and while another takes it, so that the former knows whether it was the last.
+/// Held while one server gives a backend up and while another takes it, so that the former knows
+/// whether it was the last.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// What becomes of a backend that a server gives up.
@@ -100,7 +102,8 @@ pub(super) fn leave(backend: Arc<LoadedBackend>) -> LibraryRemainder {
     LibraryRemainder::Unused(backend)
 }
 
-/// By [`super::search::BackendLocation`]'s `key`. As many as there are files; an empty slot is a few words.
+/// By [`super::search::BackendLocation`]'s `key`. As many as there are files; an empty slot is a
+/// few words.
 static SLOTS: LazyLock<Mutex<HashMap<PathBuf, Arc<LibrarySlot>>>> = LazyLock::new(Mutex::default);
 
 /// The slot of a file.

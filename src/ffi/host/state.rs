@@ -1,4 +1,5 @@
-//! The next value of an implicit state: what `TRITONBACKEND_State*` points to. Belongs to its request's loan; used by one thread at a time.
+//! The next value of an implicit state: what `TRITONBACKEND_State*` points to. Belongs to its
+//! request's loan; used by one thread at a time.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -63,7 +64,8 @@ impl BackendState {
     }
 }
 
-/// Uncontended: one request at a time has a sequence's states, and its backend uses them from one thread.
+/// Uncontended: one request at a time has a sequence's states, and its backend uses them from one
+/// thread.
 pub(super) fn lock(states: &Mutex<SequenceStates>) -> MutexGuard<'_, SequenceStates> {
     states.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
-//! A model's own batching library: where it lies, its five functions, and the walk of queued requests past it.
+//! A model's own batching library: where it lies, its five functions, and the walk of queued
+//! requests past it.
 //!
-//! Loaded with the model, after ModelInitialize, on the loading thread. The dynamic batcher asks it, on whichever core of the model forms a
-//! batch, one at a time; see `engine::BatchStrategy`. Finalised before the model. As upstream's `SetBatchingStrategy`.
+//! Loaded with the model, after ModelInitialize, on the loading thread. The dynamic batcher asks
+//! it, on whichever core of the model forms a batch, one at a time; see `engine::BatchStrategy`.
+//! Finalised before the model. As upstream's `SetBatchingStrategy`.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -30,8 +32,9 @@ pub(crate) struct CustomBatcher {
     _library: Library,
 }
 
-// SAFETY: the batcher is only passed back to its library, whose functions upstream calls from several threads, too: initialised by a loading
-// thread, used by whoever forms a batch, finalised by whoever unloads the model.
+// SAFETY: the batcher is only passed back to its library, whose functions upstream calls from
+// several threads, too: initialised by a loading thread, used by whoever forms a batch, finalised
+// by whoever unloads the model.
 unsafe impl Send for CustomBatcher {}
 // SAFETY: as above.
 unsafe impl Sync for CustomBatcher {}
@@ -51,7 +54,8 @@ type BatchInitializeFn = unsafe extern "C" fn(
 ) -> *mut abi::TRITONSERVER_Error;
 
 impl CustomBatcher {
-    /// The strategy of `model`, if it has a library that defines one. Blocks as long as the library does.
+    /// The strategy of `model`, if it has a library that defines one. Blocks as long as the library
+    /// does.
     ///
     /// # Errors
     /// The library cannot be used, in upstream's words, or what its BatcherInitialize returned.
@@ -113,7 +117,8 @@ impl CustomBatcher {
             }
         };
         let mut batcher = ptr::null_mut();
-        // SAFETY: the library's function; the batcher is writable, and the model is live and initialised.
+        // SAFETY: the library's function; the batcher is writable, and the model is live and
+        // initialised.
         let initialized = unsafe {
             guard::call2(
                 batcher_initialize,
@@ -145,10 +150,12 @@ impl Drop for CustomBatcher {
     }
 }
 
-/// The library that the configuration names, else the first `batchstrategy.so` in `directories`: the version's, the model's, the backend's.
+/// The library that the configuration names, else the first `batchstrategy.so` in `directories`:
+/// the version's, the model's, the backend's.
 ///
 /// # Errors
-/// INVALID_ARG if the named one is not in the model's directory or cannot be used by its scheduler, NOT_FOUND if it is not there.
+/// INVALID_ARG if the named one is not in the model's directory or cannot be used by its scheduler,
+/// NOT_FOUND if it is not there.
 fn find(config: &ModelConfig, directories: &[PathBuf; 3]) -> Result<Option<PathBuf>, Error> {
     let named = config.parameters.get(PATH_PARAMETER);
     if matches!(config.scheduling, Scheduling::Sequence(_)) {
@@ -207,7 +214,8 @@ fn resolved(path: &Path) -> PathBuf {
     absolute
 }
 
-/// A queue's way to its model's strategy. The model outlives its cores, which are the only ones to ask.
+/// A queue's way to its model's strategy. The model outlives its cores, which are the only ones to
+/// ask.
 pub(crate) struct QueueBatcher {
     model: Weak<LoadedModel>,
     /// What the library keeps about the batch that forms; its own.
@@ -265,7 +273,8 @@ impl BatchStrategy for QueueBatcher {
         };
         shell.show(request, facts);
         let mut joins = false;
-        // SAFETY: the library's own function and batch; the handle is live during the call, and the answer is writable.
+        // SAFETY: the library's own function and batch; the handle is live during the call, and the
+        // answer is writable.
         let asked = unsafe {
             guard::include(
                 strategy.functions.include,

@@ -1,7 +1,7 @@
 //! A cache plug-in that errs in every way that the C API lets it, driven through the host.
 //!
-//! It is compiled here (`cache/cache.cc`) and finds the C API in this test's own executable, by the same linker arguments as in the
-//! server.
+//! It is compiled here (`cache/cache.cc`) and finds the C API in this test's own executable, by the
+//! same linker arguments as in the server.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,8 @@ use conch_ffi::host::{BackendLibraries, HostOptions};
 use conch_memory::{Budget, ByteView};
 use libloading::os::unix::Library;
 
-/// A cache directory with the plug-in under a name of its own, so that tests at a time have journals of their own.
+/// A cache directory with the plug-in under a name of its own, so that tests at a time have
+/// journals of their own.
 fn directory_with(name: &str, definitions: &[&str]) -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cache");
     std::fs::create_dir_all(directory.join(name)).unwrap();
@@ -65,7 +66,8 @@ fn open(directory: &Path, name: &str, act: &str) -> Result<Bench, Error> {
 
 /// The plug-in's notes since the last look.
 fn journal(directory: &Path, name: &str) -> String {
-    // SAFETY: the library has no constructors; the function has this type in cache.cc, and its result stays until the next call.
+    // SAFETY: the library has no constructors; the function has this type in cache.cc, and its
+    // result stays until the next call.
     unsafe {
         let library = Library::new(library_of(directory, name)).unwrap();
         let journal = library

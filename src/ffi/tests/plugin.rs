@@ -1,7 +1,8 @@
 //! A backend that errs in every way that the C API lets it, driven through the host.
 //!
-//! The plug-in (`plugin.cc`) is compiled here and linked against a stub, as backends in the field are; it finds the C API in this test's
-//! own executable, by the same linker arguments as in the server.
+//! The plug-in (`plugin.cc`) is compiled here and linked against a stub, as backends in the field
+//! are; it finds the C API in this test's own executable, by the same linker arguments as in the
+//! server.
 
 #[path = "plugin/bench.rs"]
 mod bench;
@@ -269,8 +270,9 @@ fn no_export_minds_nulls() {
     bench.assert_nothing_held();
 }
 
-/// The calls of `plugin/nulls.cc` that are no errors, in the order of the exports: those that need nothing, those for which having
-/// no server and no trace is as good, and those that delete, as upstream has it.
+/// The calls of `plugin/nulls.cc` that are no errors, in the order of the exports: those that need
+/// nothing, those for which having no server and no trace is as good, and those that delete, as
+/// upstream has it.
 const SUCCEED_WITHOUT_HANDLES: &[&str] = &[
     "null TRITONSERVER_LogMessage",
     "null TRITONSERVER_ResponseAllocatorDelete",
@@ -479,7 +481,8 @@ fn a_backend_completes_the_configuration() {
 
 #[test]
 fn a_failed_initialize_is_finalized_and_closed() {
-    // The journal dies with the library, so what is left is that nothing is: the file is not mapped any more.
+    // The journal dies with the library, so what is left is that nothing is: the file is not mapped
+    // any more.
     bench::load_failure("fail_initialize", "model", "one");
     assert!(!bench::is_mapped("libtriton_fail_initialize.so"));
     let _bench = Bench::new("stays", "model", false);

@@ -1,5 +1,5 @@
-//! The backends `repeat` and `square` through the host: many responses to a request, after its execution and from a thread of the
-//! backend's own.
+//! The backends `repeat` and `square` through the host: many responses to a request, after its
+//! execution and from a thread of the backend's own.
 
 #[path = "sdk_backends/bench.rs"]
 mod bench;

@@ -1,4 +1,5 @@
-//! Implicit states through the host: a C backend sums up a sequence, whose states this test attaches to its requests as a scheduler would.
+//! Implicit states through the host: a C backend sums up a sequence, whose states this test
+//! attaches to its requests as a scheduler would.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

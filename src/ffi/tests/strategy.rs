@@ -1,4 +1,5 @@
-//! Batching libraries through the host: what they see of requests, and what they may not do with them.
+//! Batching libraries through the host: what they see of requests, and what they may not do with
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +23,8 @@ const MODEL: &str = r#"
     dynamic_batching { }
 "#;
 
-/// A model directory with the test's strategy in its version directory, one per test, since a library keeps one journal.
+/// A model directory with the test's strategy in its version directory, one per test, since a
+/// library keeps one journal.
 fn model_with_strategy(name: &str, definitions: &[&str]) -> PathBuf {
     let model = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join("strategy")
@@ -54,7 +56,8 @@ impl Journal {
 
     /// Those since the last look.
     fn take(&self) -> Vec<String> {
-        // SAFETY: the function has this type in strategy.c, and its result stays until the next call.
+        // SAFETY: the function has this type in strategy.c, and its result stays until the next
+        // call.
         let text = unsafe {
             let journal = self
                 .0

@@ -1,14 +1,16 @@
 //! The logging extension: the switches of the process' log, read and set at run time.
 //!
-//! They are atomics that every thread looks at for each line, so a change counts at once and everywhere. A request is checked as a whole
-//! before anything is set. The file cannot be changed over the network: that would let a client write where the server may.
+//! They are atomics that every thread looks at for each line, so a change counts at once and
+//! everywhere. A request is checked as a whole before anything is set. The file cannot be changed
+//! over the network: that would let a client write where the server may.
 
 use conch_engine::Error;
 use conch_engine::admit::RequestIdPrefix;
 use conch_log::LogSettings;
 use conch_log::{self as log, LogFormat};
 
-/// Says that an inference was refused, if the log shows as much. The id is empty where it is not known, or not known yet.
+/// Says that an inference was refused, if the log shows as much. The id is empty where it is not
+/// known, or not known yet.
 pub(crate) fn note_refusal(id: &str, message: &str) {
     log::verbose!(1, "{}Infer failed: {message}", RequestIdPrefix(id));
 }

@@ -53,7 +53,8 @@ pub(crate) fn too_large(bytes: usize) -> Error {
     ))
 }
 
-/// For requests that name and set things (index, unload, settings, registrations): thousands of names fit. Loads may bring files.
+/// For requests that name and set things (index, unload, settings, registrations): thousands of
+/// names fit. Loads may bring files.
 pub(crate) const CONTROL_BYTES_MAX: usize = 4 << 20;
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use crate::shard::{Shard, yield_now};
 
-/// Bytes of registered memory copied before the rest of the shard gets its turn: some 50 us, pages that must be found included.
+/// Bytes of registered memory copied before the rest of the shard gets its turn: some 50 us, pages
+/// that must be found included.
 const SLICE_BYTES: usize = 256 << 10;
 
 /// What is asked of the regions.
@@ -87,8 +88,8 @@ pub(crate) fn status(
     }
 }
 
-/// Whether an input in registered memory must be copied before it is used: admission looks at its bytes, which must not change afterwards,
-/// or it is not aligned to its elements.
+/// Whether an input in registered memory must be copied before it is used: admission looks at its
+/// bytes, which must not change afterwards, or it is not aligned to its elements.
 pub(crate) fn must_copy(
     model: &ModelVersion,
     name: &str,

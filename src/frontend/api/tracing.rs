@@ -6,7 +6,8 @@ use crate::leading::{self, ParseNumberError};
 use crate::shard::Shard;
 use crate::trace::{FieldChange, TraceLevels};
 
-/// Refuses settings of a model that is not there; an empty name stands for the server's own settings.
+/// Refuses settings of a model that is not there; an empty name stands for the server's own
+/// settings.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words, which differ from those of all other calls about a model.
@@ -25,7 +26,8 @@ pub(crate) fn trace_file_refusal() -> Error {
     Error::unsupported("trace file location can not be updated through network protocol")
 }
 
-/// Levels by name. Names that mean nothing are ignored, as upstream; with only such nothing changes.
+/// Levels by name. Names that mean nothing are ignored, as upstream; with only such nothing
+/// changes.
 ///
 /// # Errors
 /// INVALID_ARG for `OFF` beside others.
@@ -64,7 +66,8 @@ pub(crate) fn level_names(levels: TraceLevels) -> Vec<&'static str> {
         .collect()
 }
 
-/// A setting without a sign. It is read as one with a sign, as upstream does, so that a negative one is a large one.
+/// A setting without a sign. It is read as one with a sign, as upstream does, so that a negative
+/// one is a large one.
 ///
 /// # Errors
 /// INVALID_ARG in upstream's words.

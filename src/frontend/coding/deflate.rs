@@ -38,7 +38,8 @@ fn run(
     let is_last = matches!(flush, FlushCompress::Finish);
     while !input.is_empty() || is_last {
         if target.capacity() - target.len() < ROOM_BYTES_MIN {
-            // Half of what is to come, as tensors shrink by little: at least double, so that growing stays linear.
+            // Half of what is to come, as tensors shrink by little: at least double, so that
+            // growing stays linear.
             let room = (input.len() / 2).max(target.len()).max(ROOM_BYTES_MIN);
             try_reserve(target, room)?;
         }

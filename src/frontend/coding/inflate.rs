@@ -38,7 +38,8 @@ impl Inflater {
         Inflater { state, coding }
     }
 
-    /// For a stream that begins with `bytes`, whatever it is called: HTTP clients have mixed the names up, and zlib looks for itself.
+    /// For a stream that begins with `bytes`, whatever it is called: HTTP clients have mixed the
+    /// names up, and zlib looks for itself.
     pub(crate) fn detect(bytes: &[u8]) -> Inflater {
         Inflater::new(match bytes.first() {
             Some(&GZIP_MAGIC) => ContentCoding::Gzip,
@@ -46,7 +47,8 @@ impl Inflater {
         })
     }
 
-    /// Turns some of `input` into some of `output`. A step that does neither and has not ended wants more of one of them.
+    /// Turns some of `input` into some of `output`. A step that does neither and has not ended
+    /// wants more of one of them.
     pub(crate) fn step(
         &mut self,
         input: &[u8],

@@ -1,4 +1,5 @@
-//! The message of a call, as it arrives in DATA frames; and the message of the answer, as the peer's windows let it go.
+//! The message of a call, as it arrives in DATA frames; and the message of the answer, as the
+//! peer's windows let it go.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -60,7 +61,8 @@ pub(super) fn release(body: &mut RecvStream, length: usize) {
     let _ = body.flow_control().release_capacity(length);
 }
 
-/// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be compressed with.
+/// Receives the single message of a ModelInfer call, tensor by tensor. `coding` is what it may be
+/// compressed with.
 pub(super) async fn receive_tensors(
     shard: &Shard,
     budget: &Arc<Budget>,
@@ -116,7 +118,8 @@ pub(super) async fn receive_tensors(
     }
 }
 
-/// Receives the single message of any other call. Its length is bounded, also that of its inflated form.
+/// Receives the single message of any other call. Its length is bounded, also that of its inflated
+/// form.
 pub(super) async fn receive_message(
     budget: &Arc<Budget>,
     body: &mut RecvStream,
@@ -264,7 +267,8 @@ impl CompressedMessage {
         // What it becomes moves on as it is inflated.
         charge.settle();
         let coding = coding.expect("only compressed messages are unpacked");
-        // Its length is only a bound; what is too long is for the inflater to tell. The charge covers what has been inflated.
+        // Its length is only a bound; what is too long is for the inflater to tell. The charge
+        // covers what has been inflated.
         let reader = MessageReader::new(&shard.pool, &budget, MESSAGE_BYTES_MAX);
         let message_inflater = MessageInflater::new(pieces, coding, inflated, reader);
         let reader = message_inflater.finish_on(shard).await?;
@@ -272,7 +276,8 @@ impl CompressedMessage {
         Ok(reader.end()?)
     }
 
-    /// The message in one piece, inflated, and what it is charged with. Copies it: not for shards, as it may be large.
+    /// The message in one piece, inflated, and what it is charged with. Copies it: not for shards,
+    /// as it may be large.
     pub(super) fn join(self) -> Result<(Vec<u8>, Charge), GrpcStatus> {
         let CompressedMessage {
             pieces,
@@ -362,7 +367,8 @@ pub(super) async fn receive_pile(
     }
 }
 
-/// Smaller messages are not charged: streams bound their number, and a charge reserves 64 KiB at least.
+/// Smaller messages are not charged: streams bound their number, and a charge reserves 64 KiB at
+/// least.
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// Smaller frames are copied: one that is kept keeps the buffer alive that it was read into.
 const SHARED_BYTES_MIN: usize = 4 << 10;
@@ -389,8 +395,9 @@ pub(super) fn framed(message: &impl conch_proto::Message) -> Bytes {
     Bytes::from(out)
 }
 
-/// Hands `pieces` to the connection as fast as the peer takes them. What the peer gives no window for waits here, not in h2, and not
-/// for ever: after a failure the message is cut off, and it is for the caller to end the call.
+/// Hands `pieces` to the connection as fast as the peer takes them. What the peer gives no window
+/// for waits here, not in h2, and not for ever: after a failure the message is cut off, and it is
+/// for the caller to end the call.
 pub(super) async fn send_pieces(
     stream: &mut SendStream<Bytes>,
     budget: &Budget,

@@ -39,7 +39,8 @@ use crate::shard::{ConnectionShares, Shard, Timer};
 
 /// Answers one call. Ends early if the client withdraws it. A panic fails this call alone.
 ///
-/// The head is read before the call has a state to keep: what it says takes some bytes, it takes hundreds.
+/// The head is read before the call has a state to keep: what it says takes some bytes, it takes
+/// hundreds.
 pub(super) fn run(
     shard: Rc<Shard>,
     shares: &ConnectionShares,
@@ -322,7 +323,8 @@ async fn delay_answer(shard: &Shard) {
     }
 }
 
-/// Waits for one inference; withdraws it if the client does. No `async fn`: what it is given would take up room twice.
+/// Waits for one inference; withdraws it if the client does. No `async fn`: what it is given would
+/// take up room twice.
 fn outcome<'a>(
     shard: &'a Rc<Shard>,
     mut submitted: infer::SubmittedRequest,
@@ -395,7 +397,8 @@ async fn send(
     Ok(())
 }
 
-/// Streams the server's health: now, and at each change, until the client leaves or the server drains.
+/// Streams the server's health: now, and at each change, until the client leaves or the server
+/// drains.
 async fn watch(
     shard: &Rc<Shard>,
     budget: &Budget,

@@ -1,8 +1,9 @@
 //! The calls of one connection, and the one task that drives them all.
 //!
-//! A task per call would be polled inside the spawn and so answer each call with a system call of its own. Here all answers that are
-//! due are produced first, and then the connection sends them together. The waker of each call, and that of the connection itself,
-//! only notes who is due; the task is woken once. Wakers come from any thread.
+//! A task per call would be polled inside the spawn and so answer each call with a system call of
+//! its own. Here all answers that are due are produced first, and then the connection sends them
+//! together. The waker of each call, and that of the connection itself, only notes who is due; the
+//! task is woken once. Wakers come from any thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,7 +34,8 @@ struct DueCalls {
     task: Option<Waker>,
 }
 
-/// Shared with the wakers. The lock is taken for a push or a swap, nearly always by the shard's own thread: uncontended, some 20 ns.
+/// Shared with the wakers. The lock is taken for a push or a swap, nearly always by the shard's own
+/// thread: uncontended, some 20 ns.
 #[derive(Default)]
 struct ReadyList {
     due: Mutex<DueCalls>,
@@ -162,8 +164,8 @@ impl CallSet {
         self.ready_list.lock().is_connection_due = true;
     }
 
-    /// Drives the calls, and the connection by way of `poll_connection`, until nothing is due. That function may add calls; it is ready
-    /// when the connection is over.
+    /// Drives the calls, and the connection by way of `poll_connection`, until nothing is due. That
+    /// function may add calls; it is ready when the connection is over.
     pub(super) fn poll_turn(
         &mut self,
         context: &mut Context<'_>,

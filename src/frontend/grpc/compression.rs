@@ -55,7 +55,8 @@ impl CallCompression {
     }
 }
 
-/// The compressor for `level` among those that the client accepts, ranked as upstream's library does: gzip below deflate.
+/// The compressor for `level` among those that the client accepts, ranked as upstream's library
+/// does: gzip below deflate.
 fn choose(accepted: &[u8], level: CompressionLevel) -> Option<ContentCoding> {
     let is_accepted = |coding: &ContentCoding| {
         accepted
@@ -197,7 +198,8 @@ impl<S: InflateTarget> MessageInflater<S> {
         Ok(self.sink)
     }
 
-    /// Inflates until the end or until about `work_bytes` have gone in or come out; says whether that was the end.
+    /// Inflates until the end or until about `work_bytes` have gone in or come out; says whether
+    /// that was the end.
     fn run(&mut self, work_bytes: usize) -> Result<bool, GrpcStatus> {
         let mut place = [0; PLACE_BYTES];
         let mut done_bytes = 0;
@@ -264,8 +266,8 @@ fn rest(pieces: &[Bytes], index: usize, at: usize) -> &[u8] {
     piece.unwrap_or_default()
 }
 
-/// `pieces` as one compressed message if that is shorter, as upstream's library decides. What is large is compressed on the shard's
-/// offload thread.
+/// `pieces` as one compressed message if that is shorter, as upstream's library decides. What is
+/// large is compressed on the shard's offload thread.
 pub(super) async fn pack(shard: &Shard, pieces: Pieces, coding: ContentCoding) -> Pieces {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if length <= DEFLATE_IN_PLACE_BYTES {

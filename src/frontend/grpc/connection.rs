@@ -60,7 +60,8 @@ async fn serve_calls(mut connection: Box<GrpcConnection>, guard: &ConnectionGuar
     .await;
 }
 
-/// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in time.
+/// From the first byte to the end of the HTTP/2 preface; none if the peer does not get there in
+/// time.
 async fn shake_hands(
     shard: Rc<Shard>,
     stream: ShardStream,
@@ -115,10 +116,11 @@ struct GrpcConnection {
 
 /// How far the connection is on its way to its end, once the shard drains or it is old enough.
 ///
-/// None -> Announced -> Due -> Said. An announced GOAWAY still lets calls in that the peer sent before it learnt; the peer's answer to a
-/// ping shows that it has, and then h2 names the last call that is served and ends the connection behind it. Not every peer answers
-/// while it is idle, so after a while it is not waited for: calls that come too late lie behind the last one named, and the peer may
-/// repeat them elsewhere.
+/// None -> Announced -> Due -> Said. An announced GOAWAY still lets calls in that the peer sent
+/// before it learnt; the peer's answer to a ping shows that it has, and then h2 names the last call
+/// that is served and ends the connection behind it. Not every peer answers while it is idle, so
+/// after a while it is not waited for: calls that come too late lie behind the last one named, and
+/// the peer may repeat them elsewhere.
 enum GoawayState {
     None,
     Announced(Timer),
@@ -155,7 +157,8 @@ impl GrpcConnection {
         })
     }
 
-    /// Moves on towards the end, if the shard drains, or the connection is old enough or one too many.
+    /// Moves on towards the end, if the shard drains, or the connection is old enough or one too
+    /// many.
     fn poll_goaway(
         &mut self,
         calls: &mut CallSet,
@@ -181,7 +184,8 @@ impl GrpcConnection {
         }
     }
 
-    /// Moves bytes in both directions and accepts what calls have come. Ready when the connection is over.
+    /// Moves bytes in both directions and accepts what calls have come. Ready when the connection
+    /// is over.
     fn poll(&mut self, calls: &mut CallSet, context: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.http2.poll_accept(context) {
@@ -259,8 +263,8 @@ fn about(age: Duration) -> Duration {
     age.saturating_mul(permille) / 1000
 }
 
-/// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for long, or does not end the headers of a
-/// call, is left.
+/// The clock hands: a peer that sends nothing for long is pinged, and one that takes nothing for
+/// long, or does not end the headers of a call, is left.
 struct TimeoutSweep {
     transport_state: Rc<TransportState>,
     ping_pong: Option<PingPong>,

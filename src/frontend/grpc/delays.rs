@@ -1,4 +1,5 @@
-//! Delays that the environment asks for, by upstream's names: its tests make races visible with them. None is set in production.
+//! Delays that the environment asks for, by upstream's names: its tests make races visible with
+//! them. None is set in production.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,20 +1,25 @@
 //! Frames that cost a client nothing and carry no request, bounded per connection.
 //!
-//! Three token buckets: control frames, SETTINGS and RST_STREAM. A bucket is full at first, refills with time, and is refilled by what
-//! the connection sends: a client that gets answers may acknowledge them and may cancel other calls. An attacker empties a bucket within
-//! milliseconds; the connection then ends with GOAWAY ENHANCE_YOUR_CALM. h2 bounds some of these by itself (CONTINUATION per header
-//! block, resets before a call is accepted, small DATA frames); these bounds hold before h2 sees a frame.
+//! Three token buckets: control frames, SETTINGS and RST_STREAM. A bucket is full at first, refills
+//! with time, and is refilled by what the connection sends: a client that gets answers may
+//! acknowledge them and may cancel other calls. An attacker empties a bucket within milliseconds;
+//! the connection then ends with GOAWAY ENHANCE_YOUR_CALM. h2 bounds some of these by itself
+//! (CONTINUATION per header block, resets before a call is accepted, small DATA frames); these
+//! bounds hold before h2 sees a frame.
 
 use super::frames::{CONTINUATION, DATA, FrameHead, HEADERS, RST_STREAM, SETTINGS};
 
 /// Size updates of the HPACK table in front of one header block. The protocol needs two.
 const TABLE_UPDATES_MAX: u32 = 4;
-/// A response lets so many control frames pass, be it its HEADERS or a message of a stream: a window update of the call and one of the
-/// connection, twice. gRPC's C core sends both, and a ping, for each message of a stream.
+/// A response lets so many control frames pass, be it its HEADERS or a message of a stream: a
+/// window update of the call and one of the connection, twice. gRPC's C core sends both, and a
+/// ping, for each message of a stream.
 const TOKENS_PER_RESPONSE: u32 = 4;
-/// A DATA frame below this carries no message of a response: a window that is opened byte by byte earns nothing.
+/// A DATA frame below this carries no message of a response: a window that is opened byte by byte
+/// earns nothing.
 const MESSAGE_BYTES_MIN: usize = 32;
-/// One control frame more per so many bytes of DATA sent. Clients send a window update per several KiB.
+/// One control frame more per so many bytes of DATA sent. Clients send a window update per several
+/// KiB.
 const DATA_BYTES_PER_TOKEN: usize = 256;
 const EMPTY_PADDED_BYTES_MAX: usize = 256;
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -27,7 +32,8 @@ const SETTINGS_FRAMES: FrameLimit = FrameLimit {
     burst: 64,
     per_second: 4,
 };
-/// A client that gives up on every call after 2 ms stays below, and so does one that cancels every second call at any rate.
+/// A client that gives up on every call after 2 ms stays below, and so does one that cancels every
+/// second call at any rate.
 const RESETS: FrameLimit = FrameLimit {
     burst: 2000,
     per_second: 500,
@@ -115,7 +121,8 @@ impl FloodLimits {
         (!bucket.take(now_ns)).then_some(words)
     }
 
-    /// Whether a header block changes the size of its table too often. `update_count` is that of the block so far.
+    /// Whether a header block changes the size of its table too often. `update_count` is that of
+    /// the block so far.
     pub(super) fn has_too_many_updates(update_count: u32) -> bool {
         update_count > TABLE_UPDATES_MAX
     }

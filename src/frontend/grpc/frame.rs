@@ -27,11 +27,13 @@ impl MessagePrefix {
         self.packed
     }
 
-    /// Takes what it needs from the start of `bytes`; returns the message's length once it is known, and the rest. `coding` is what the
-    /// call's messages are compressed with if they say so.
+    /// Takes what it needs from the start of `bytes`; returns the message's length once it is
+    /// known, and the rest. `coding` is what the call's messages are compressed with if they say
+    /// so.
     ///
     /// # Errors
-    /// A message that says it is compressed where nothing was agreed on, or that is longer than `length_max`.
+    /// A message that says it is compressed where nothing was agreed on, or that is longer than
+    /// `length_max`.
     pub(super) fn take<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -75,7 +77,8 @@ impl MessagePrefix {
     }
 }
 
-/// Writes the prefix of a message of `length` bytes into the first bytes of `out`, which holds at least [`PREFIX_BYTES`].
+/// Writes the prefix of a message of `length` bytes into the first bytes of `out`, which holds at
+/// least [`PREFIX_BYTES`].
 pub(super) fn put_prefix(out: &mut [u8], length: usize) {
     let length = u32::try_from(length).expect("messages are bounded by an int32");
     let place = out.get_mut(1..PREFIX_BYTES).expect("room for the prefix");

@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn header_blocks_are_followed_to_their_end() {
-        // Frames (kind, flags, payload), whether the block is open after them, and its table updates.
+        // Frames (kind, flags, payload), whether the block is open after them, and its table
+        // updates.
         type Rows<'a> = &'a [(u8, u8, &'a [u8])];
         const FIELD: u8 = 0x82;
         let table: [(Rows<'_>, bool, u32); 9] = [

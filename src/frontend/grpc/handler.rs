@@ -1,4 +1,5 @@
-//! The life of an inference call in the log, in upstream's words: its handler, its state, and that its client left.
+//! The life of an inference call in the log, in upstream's words: its handler, its state, and that
+//! its client left.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,7 +56,8 @@ pub(super) async fn log(
     end
 }
 
-/// Logs that a handler is there for the next call, as upstream does at the start and whenever a call takes one; returns its number.
+/// Logs that a handler is there for the next call, as upstream does at the start and whenever a
+/// call takes one; returns its number.
 pub(super) fn announce(kind: HandlerKind) -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -57,7 +57,8 @@ fn read(settings: &ResolvedLogSettings) -> Result<LogChanges, GrpcStatus> {
     })
 }
 
-/// The value of a setting: none if it is not named, and none of any kind if it is named without one.
+/// The value of a setting: none if it is not named, and none of any kind if it is named without
+/// one.
 fn choice<'a>(settings: &'a ResolvedLogSettings, name: &str) -> Option<Option<&'a Given>> {
     let value = settings.get(name)?;
     Some(value.parameter_choice.as_ref())

@@ -1,8 +1,9 @@
 //! gRPC over HTTP/2; the only door to h2.
 //!
-//! A connection is one task on its shard ([`connection`]), which drives all its calls ([`calls`]): first every answer that is due, then
-//! the socket once. [`call`] takes one call from headers to trailers, [`control`] answers the questions about server and models, and
-//! [`infer`] reads tensors from DATA frames into aligned blocks and sends them from where they lie.
+//! A connection is one task on its shard ([`connection`]), which drives all its calls ([`calls`]):
+//! first every answer that is due, then the socket once. [`call`] takes one call from headers to
+//! trailers, [`control`] answers the questions about server and models, and [`infer`] reads tensors
+//! from DATA frames into aligned blocks and sends them from where they lie.
 
 mod body;
 mod call;
@@ -42,7 +43,8 @@ use crate::shard::{ConnectionGuard, Shard, ShardStream};
 
 pub use delays::ServerDelays;
 
-/// What upstream says of its handlers at the start: of the inferences two wait, and one of the streams.
+/// What upstream says of its handlers at the start: of the inferences two wait, and one of the
+/// streams.
 pub(crate) fn note_handlers() {
     handler::announce(handler::HandlerKind::Infer);
     handler::announce(handler::HandlerKind::Infer);
@@ -66,7 +68,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// 10,000 connections, and calls in flight, are that many of these; what is large but short-lived is boxed on its own.
+    /// 10,000 connections, and calls in flight, are that many of these; what is large but
+    /// short-lived is boxed on its own.
     #[test]
     fn states_are_small() {
         println!(

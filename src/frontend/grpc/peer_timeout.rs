@@ -1,4 +1,5 @@
-//! How long a call waits for its peer: until the client's own deadline, or until the peer has stalled for too long.
+//! How long a call waits for its peer: until the client's own deadline, or until the peer has
+//! stalled for too long.
 //!
 //! Costs nothing for a call that never waits: the timer is made at the first wait.
 

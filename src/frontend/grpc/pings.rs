@@ -1,8 +1,10 @@
 //! The client's pings: h2 answers pings and tells nobody.
 //!
-//! The rule is that of gRPC's C core. A ping that comes too soon after the one before is bad; what is sent to the client meanwhile
-//! (headers, data, window updates) makes up for all bad ones, since clients measure their bandwidth by pings. Without an open call pings may
-//! come every two hours, unless they are permitted without calls. Who sends more bad pings than are borne is told so and left.
+//! The rule is that of gRPC's C core. A ping that comes too soon after the one before is bad; what
+//! is sent to the client meanwhile (headers, data, window updates) makes up for all bad ones, since
+//! clients measure their bandwidth by pings. Without an open call pings may come every two hours,
+//! unless they are permitted without calls. Who sends more bad pings than are borne is told so and
+//! left.
 
 use std::time::Duration;
 

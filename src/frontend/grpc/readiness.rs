@@ -1,4 +1,5 @@
-//! The calls that ask whether the server or a model is ready: their answers may have to come from backends.
+//! The calls that ask whether the server or a model is ready: their answers may have to come from
+//! backends.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -18,7 +19,8 @@ use super::status::GrpcStatus;
 use crate::api;
 use crate::shard::{Shard, Timer};
 
-/// Answers `message` to one of these methods, framed for the wire. Ends early if the client withdraws the call or its deadline passes.
+/// Answers `message` to one of these methods, framed for the wire. Ends early if the client
+/// withdraws the call or its deadline passes.
 pub(super) async fn answer(
     shard: &Shard,
     method: GrpcMethod,
@@ -59,7 +61,8 @@ fn ask(shard: &Shard, method: GrpcMethod, message: &[u8]) -> Result<ReadinessAns
             let request: proto::ModelReadyRequest = decode(message)?;
             let version = api::parse_version(&request.version)?;
             shard.server.check_serving()?;
-            // Clients ask for models that may not be there yet, and take an error for a broken server.
+            // Clients ask for models that may not be there yet, and take an error for a broken
+            // server.
             let readiness = shard.server.model_readiness(&request.name, version);
             readiness.unwrap_or(ReadinessAnswer::Known(false))
         }

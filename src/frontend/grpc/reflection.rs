@@ -1,4 +1,5 @@
-//! Server reflection: what the server's `.proto` files define, for tools that know none of them. Upstream has none.
+//! Server reflection: what the server's `.proto` files define, for tools that know none of them.
+//! Upstream has none.
 //!
 //! Both versions of the service have the same messages, so one implementation serves them.
 
@@ -109,7 +110,8 @@ struct ReflectionRequests {
 }
 
 impl ReflectionRequests {
-    /// The next question; none when the client has asked its last. A client may take its time: it holds up nobody.
+    /// The next question; none when the client has asked its last. A client may take its time: it
+    /// holds up nobody.
     async fn next(&mut self) -> Result<Option<proto::ServerReflectionRequest>, CallFailure> {
         loop {
             if let Some(question) = self.cut()? {

@@ -1,4 +1,5 @@
-//! Model control: the repository index, loading and unloading. Done on threads of its own; the call waits.
+//! Model control: the repository index, loading and unloading. Done on threads of its own; the call
+//! waits.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,8 +23,8 @@ use crate::api;
 use crate::blocking::blocking;
 use crate::shard::{Shard, Timer};
 
-/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the call, or whose deadline comes, ends the
-/// waiting, not the work.
+/// Answers `message` to one of these methods, framed for the wire. A client that withdraws the
+/// call, or whose deadline comes, ends the waiting, not the work.
 pub(super) async fn answer(
     shard: &Shard,
     method: GrpcMethod,
@@ -131,8 +132,8 @@ fn index(rows: Vec<IndexRow>) -> proto::RepositoryIndexResponse {
     proto::RepositoryIndexResponse { models }
 }
 
-/// What is loaded instead of the repository's files. The map is ordered, so that with two bad parameters the answer is the same each
-/// time.
+/// What is loaded instead of the repository's files. The map is ordered, so that with two bad
+/// parameters the answer is the same each time.
 fn overrides(parameters: LoadParameters) -> Result<Overrides, GrpcStatus> {
     let mut overrides = Overrides::default();
     for (name, value) in parameters {

@@ -4,32 +4,37 @@ use std::time::Duration;
 
 use h2::server::Builder;
 
-/// Per stream. With windows of 64 KiB (the protocol's default) a large request would stall once per round trip.
+/// Per stream. With windows of 64 KiB (the protocol's default) a large request would stall once per
+/// round trip.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Sixteen streams at full speed. Bytes are consumed as they arrive, so a window is no memory that lies about.
+/// Sixteen streams at full speed. Bytes are consumed as they arrive, so a window is no memory that
+/// lies about.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// Fewer frames per tensor than the default of 16 KiB. h2 collects a whole frame before the byte budget sees it, so this times the
-/// connections is memory that nothing charges.
+/// Fewer frames per tensor than the default of 16 KiB. h2 collects a whole frame before the byte
+/// budget sees it, so this times the connections is memory that nothing charges.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
 const STREAMS_MAX: u32 = 1024;
-/// What h2 reads before it answers with HTTP's 431, which gRPC clients take for an unknown error. What is longer than a call may have but
-/// not as long gets a status of gRPC.
+/// What h2 reads before it answers with HTTP's 431, which gRPC clients take for an unknown error.
+/// What is longer than a call may have but not as long gets a status of gRPC.
 const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
 /// Metadata of a call, counted as HTTP/2 counts it; upstream's limit.
 pub(super) const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Streams reset by the peer before they were accepted: "rapid reset".
 const RESET_BEFORE_ACCEPT_MAX: usize = 200;
-/// Streams that we had to reset because of the peer's errors: "made you reset". Unbounded if left out.
+/// Streams that we had to reset because of the peer's errors: "made you reset". Unbounded if left
+/// out.
 const LOCAL_ERROR_RESETS_MAX: Option<usize> = Some(200);
 /// Reset streams remembered so that late frames are no connection error.
 const RESETS_REMEMBERED_MAX: usize = 100;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(1);
-/// Response bytes of one stream that wait in h2 for the socket. They are shared handles, not copies.
+/// Response bytes of one stream that wait in h2 for the socket. They are shared handles, not
+/// copies.
 const SEND_BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// From accepting the connection to the end of the HTTP/2 preface.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a draining connection waits for the peer to confirm that it opens no more calls. A few round trips round the globe.
+/// How long a draining connection waits for the peer to confirm that it opens no more calls. A few
+/// round trips round the globe.
 pub(super) const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest pause within a request's message, and while a peer takes no bytes of a response.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,7 +64,8 @@ pub(super) fn builder() -> Builder {
 mod tests {
     use super::*;
 
-    /// What the builder was told, as its debug output shows: a limit left at "none" would not be noticed otherwise.
+    /// What the builder was told, as its debug output shows: a limit left at "none" would not be
+    /// noticed otherwise.
     #[test]
     fn limits_against_resets_are_set() {
         let text = format!("{:?}", builder());

@@ -15,8 +15,8 @@ use crate::api::regions::{self, RegionAction, RegionLocation};
 use crate::shard::Shard;
 use crate::shard::offload::SYSTEM_CALLS_COST;
 
-/// Answers `message` to one of these methods, framed for the wire. Off the shard: the kernel maps and unmaps, others may be at it, and there
-/// may be many regions.
+/// Answers `message` to one of these methods, framed for the wire. Off the shard: the kernel maps
+/// and unmaps, others may be at it, and there may be many regions.
 pub(super) async fn answer(
     shard: &Shard,
     kind: RegionKind,

@@ -89,7 +89,8 @@ const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPTED_ENCODINGS: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");
 
-/// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8 or 16 KiB.
+/// A message longer than this is cut in the trailers: peers bound their header lists, commonly at 8
+/// or 16 KiB.
 const MESSAGE_BYTES_MAX: usize = 6 << 10;
 
 /// The head of a response that carries messages, compressed with `coding` where they say so.
@@ -139,7 +140,8 @@ fn put_status(headers: &mut HeaderMap, status: &GrpcStatus) {
     }
 }
 
-/// Encodes a message for `grpc-message`: printable ASCII except `%` stays, every other byte becomes `%XX`.
+/// Encodes a message for `grpc-message`: printable ASCII except `%` stays, every other byte becomes
+/// `%XX`.
 fn percent_encode(message: &str) -> HeaderValue {
     let mut encoded = String::with_capacity(message.len().min(MESSAGE_BYTES_MAX));
     for character in message.chars() {
@@ -151,7 +153,8 @@ fn percent_encode(message: &str) -> HeaderValue {
                 }
             }
         }
-        // The longest encoded character takes 12 bytes; whole characters only, so that what is left decodes.
+        // The longest encoded character takes 12 bytes; whole characters only, so that what is left
+        // decodes.
         if encoded.len() + 12 > MESSAGE_BYTES_MAX {
             break;
         }

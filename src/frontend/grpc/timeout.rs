@@ -1,7 +1,8 @@
 //! The `grpc-timeout` header: how long the client is willing to wait.
 
-/// Nanoseconds of a `grpc-timeout` value: one to eight digits and a unit (H, M, S, m, u or n). None if it is anything else.
-/// Values beyond 2^64 ns (the header can say 11,000 years) become `u64::MAX`.
+/// Nanoseconds of a `grpc-timeout` value: one to eight digits and a unit (H, M, S, m, u or n). None
+/// if it is anything else. Values beyond 2^64 ns (the header can say 11,000 years) become
+/// `u64::MAX`.
 pub(super) fn parse_ns(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 {

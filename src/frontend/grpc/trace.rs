@@ -95,7 +95,8 @@ fn field<T>(
     }
 }
 
-/// When the server began to wait for a request, and when that was there; nothing while tracing is off. Boxed: every call has room for it.
+/// When the server began to wait for a request, and when that was there; nothing while tracing is
+/// off. Boxed: every call has room for it.
 pub(super) struct RequestWait(Option<Box<(u64, u64)>>);
 
 impl RequestWait {
@@ -115,7 +116,8 @@ impl RequestWait {
     }
 }
 
-/// A traced request of a call. Its stations are reported when it is over, behind those of the engine, as upstream.
+/// A traced request of a call. Its stations are reported when it is over, behind those of the
+/// engine, as upstream.
 pub(super) struct CallTrace {
     traced: Arc<ActiveTrace>,
     reached: RefCell<SmallVec<[(&'static str, u64); 6]>>,

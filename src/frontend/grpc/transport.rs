@@ -1,9 +1,10 @@
 //! The connection's socket in the form that h2 wants.
 //!
-//! Reads take small requests through a buffer on the stack (the runtime wants initialised memory) and go straight into h2's
-//! memory as soon as more is there than fits. Both directions are followed frame by frame, for the sake of pings
-//! and other frames of which there may be too many. Writes note since when the peer takes nothing, so that a peer that never does can be
-//! shown the door. With TLS in between all of this is said of the plain bytes.
+//! Reads take small requests through a buffer on the stack (the runtime wants initialised memory)
+//! and go straight into h2's memory as soon as more is there than fits. Both directions are
+//! followed frame by frame, for the sake of pings and other frames of which there may be too many.
+//! Writes note since when the peer takes nothing, so that a peer that never does can be shown the
+//! door. With TLS in between all of this is said of the plain bytes.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};

@@ -1,7 +1,8 @@
 //! The messages of one connection that have arrived in part.
 //!
-//! Each holds memory, a place in tables and the peer's windows until it is whole. A peer that begins hundreds of them and finishes none
-//! is told so, call by call; those that it began before may go on.
+//! Each holds memory, a place in tables and the peer's windows until it is whole. A peer that
+//! begins hundreds of them and finishes none is told so, call by call; those that it began before
+//! may go on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,8 +11,9 @@ use conch_memory::is_scarce;
 
 use super::status::{GrpcCode, GrpcStatus};
 
-/// Messages of one connection that may be open at a time. Clients send those that fit into a stream's window of a megabyte one after the
-/// other, and larger ones fill the connection's window when sixteen are on their way.
+/// Messages of one connection that may be open at a time. Clients send those that fit into a
+/// stream's window of a megabyte one after the other, and larger ones fill the connection's window
+/// when sixteen are on their way.
 const OPEN_MAX: u32 = 256;
 
 /// How many are open.

@@ -1,6 +1,8 @@
-//! The protobuf wire format: reading fields from a slice, writing fields into a buffer. Pure; knows no message.
+//! The protobuf wire format: reading fields from a slice, writing fields into a buffer. Pure; knows
+//! no message.
 //!
-//! Only what the incremental reader and the response encoder of ModelInfer need; all other messages go through prost.
+//! Only what the incremental reader and the response encoder of ModelInfer need; all other messages
+//! go through prost.
 
 /// The bytes are no protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +19,8 @@ pub(super) const FIXED32: u8 = 5;
 /// Unknown groups may nest this deep, as in upstream's parser.
 pub(super) const GROUP_DEPTH_MAX: usize = 100;
 
-/// Reads a varint of at most ten bytes: the value and the bytes it took. `Ok(None)`: the slice ends inside it.
+/// Reads a varint of at most ten bytes: the value and the bytes it took. `Ok(None)`: the slice ends
+/// inside it.
 pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, MalformedMessage> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().enumerate() {
@@ -85,7 +88,8 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// The fields of a message that is read in one go: more than `count_max` are taken for malformed.
+    /// The fields of a message that is read in one go: more than `count_max` are taken for
+    /// malformed.
     pub(super) fn bounded(bytes: &'a [u8], count_max: usize) -> FieldReader<'a> {
         FieldReader {
             rest: bytes,

@@ -179,7 +179,8 @@ impl HttpResponse {
     }
 }
 
-/// What is exhausted is there again as soon as some request is over; the header knows whole seconds, and 0 would invite everyone at once.
+/// What is exhausted is there again as soon as some request is over; the header knows whole
+/// seconds, and 0 would invite everyone at once.
 const RETRY_AFTER_SECS: &[u8] = b"1";
 
 /// Upstream's mapping of codes.

@@ -1,6 +1,7 @@
 //! Chunked bodies.
 //!
-//! A byte-wise machine for everything but the data itself, so that a body costs time in proportion to its bytes wherever it is cut.
+//! A byte-wise machine for everything but the data itself, so that a body costs time in proportion
+//! to its bytes wherever it is cut.
 
 use super::head::HeadRefusal;
 
@@ -66,7 +67,8 @@ impl ChunkedDecoder {
     /// Takes the next piece of data off the front of `bytes`.
     ///
     /// # Errors
-    /// For anything but the strictest reading of the format; 413 as soon as a chunk's size says that the body will be too large.
+    /// For anything but the strictest reading of the format; 413 as soon as a chunk's size says
+    /// that the body will be too large.
     pub(crate) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<ChunkPiece<'a>, HeadRefusal> {
         loop {
             if self.state == ChunkState::Done {
@@ -192,7 +194,8 @@ mod tests {
 
     const BYTES_MAX: u64 = 1 << 20;
 
-    /// Feeds `text` in pieces of `step` bytes. Returns the data and the bytes left behind the body, or none if more is needed.
+    /// Feeds `text` in pieces of `step` bytes. Returns the data and the bytes left behind the body,
+    /// or none if more is needed.
     fn decode(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, usize)>, HeadRefusal> {
         let mut decoder = ChunkedDecoder::new(BYTES_MAX);
         let mut data = Vec::new();

@@ -14,8 +14,9 @@ use crate::coding::{
 use crate::shard::Shard;
 use crate::shard::offload::INFLATED_PER_PACKED;
 
-/// The compressed form that `accept_encoding` prefers; none for the plain one. As upstream reads it: the first of the highest weight among
-/// those that it knows, blanks only in front of a name, and what has no readable weight is passed over.
+/// The compressed form that `accept_encoding` prefers; none for the plain one. As upstream reads
+/// it: the first of the highest weight among those that it knows, blanks only in front of a name,
+/// and what has no readable weight is passed over.
 pub(super) fn preferred(accept_encoding: &str) -> Option<ContentCoding> {
     let mut preferred = None;
     let mut highest = 0.0;
@@ -52,7 +53,8 @@ fn leading_number(text: &str) -> Option<f64> {
 }
 
 impl HttpResponse {
-    /// The same answer in a compressed form, if there is memory for that. The length of its JSON stays that of the plain one, as upstream counts it.
+    /// The same answer in a compressed form, if there is memory for that. The length of its JSON
+    /// stays that of the plain one, as upstream counts it.
     pub(super) fn compressed(mut self, coding: ContentCoding) -> HttpResponse {
         let mut packed = Vec::new();
         let parts = self.parts.iter().map(AsRef::as_ref);
@@ -68,12 +70,13 @@ impl HttpResponse {
     }
 }
 
-/// Members of one gzip body. Writers that work in parallel make one per 64 KiB or more; without a bound a body of empty ones would be work
-/// without end.
+/// Members of one gzip body. Writers that work in parallel make one per 64 KiB or more; without a
+/// bound a body of empty ones would be work without end.
 const MEMBERS_MAX: usize = 64 << 10;
 /// What beginning a member is like, in inflated bytes.
 const MEMBER_BYTES: usize = 16 << 10;
-/// The inflated body gets at most so many times the compressed one's bytes at first; more as they come.
+/// The inflated body gets at most so many times the compressed one's bytes at first; more as they
+/// come.
 const FIRST_FACTOR: usize = 16;
 /// Between two looks at the budget.
 const SLICE_BYTES: usize = 64 << 10;
@@ -84,8 +87,8 @@ pub(super) fn too_large(input_bytes_max: u64) -> Error {
     ))
 }
 
-/// Inflates `body`, whose JSON is said to take `json_length` bytes. Small ones in place; what turns out larger continues on the shard's
-/// offload thread.
+/// Inflates `body`, whose JSON is said to take `json_length` bytes. Small ones in place; what turns
+/// out larger continues on the shard's offload thread.
 ///
 /// # Errors
 /// In upstream's words; UNAVAILABLE if the process has no memory left for it.
@@ -122,8 +125,8 @@ pub(super) async fn inflate(
         .await
 }
 
-/// Room for the inflated form of `packed`, as far as it can be told: gzip says at its end how much it is, which is only believed within
-/// reason. A byte more than needed spares a look for more.
+/// Room for the inflated form of `packed`, as far as it can be told: gzip says at its end how much
+/// it is, which is only believed within reason. A byte more than needed spares a look for more.
 fn first_bytes(packed: &[u8], input_bytes_max: u64) -> usize {
     let promised = match (packed.first(), packed.last_chunk::<4>()) {
         (Some(0x1f), Some(length)) => u32::from_le_bytes(*length) as usize,
@@ -174,7 +177,8 @@ impl BodyInflater {
         }
     }
 
-    /// Inflates until the end or until about `work_bytes` have come out; says whether that was the end.
+    /// Inflates until the end or until about `work_bytes` have come out; says whether that was the
+    /// end.
     fn run(&mut self, work_bytes: usize) -> Result<bool, Error> {
         let mut done_bytes = 0;
         while done_bytes < work_bytes {
@@ -202,7 +206,8 @@ impl BodyInflater {
         Ok(false)
     }
 
-    /// A gzip body may have several members. What else follows a stream is ignored, as upstream ignores it.
+    /// A gzip body may have several members. What else follows a stream is ignored, as upstream
+    /// ignores it.
     fn begin_member(&mut self) -> Result<bool, Error> {
         let rest = self.packed.as_ref().get(self.at..).unwrap_or(&[]);
         if self.inflater.coding != ContentCoding::Gzip || !rest.starts_with(&[0x1f, 0x8b]) {
@@ -218,7 +223,8 @@ impl BodyInflater {
         Ok(true)
     }
 
-    /// Makes room, and charges it before anything is written there. One byte more than is allowed shows that there is more.
+    /// Makes room, and charges it before anything is written there. One byte more than is allowed
+    /// shows that there is more.
     fn room(&mut self) -> Result<usize, Error> {
         let length = self.plain.len();
         let whole_bytes_max = self.start + self.plain_bytes_max + 1;

@@ -1,8 +1,10 @@
 //! One HTTP/1.1 connection: requests in, answers out, in order.
 //!
-//! Requests are served one after the other, as upstream does. Of requests that arrived together those are answered together that can be
-//! answered at once; an answer never waits for what may take long behind it. While a request is with the engine the connection still
-//! reads, so that a client that goes away cancels it (see [`half_closed`]). A connection between requests keeps no buffer.
+//! Requests are served one after the other, as upstream does. Of requests that arrived together
+//! those are answered together that can be answered at once; an answer never waits for what may
+//! take long behind it. While a request is with the engine the connection still reads, so that a
+//! client that goes away cancels it (see [`half_closed`]). A connection between requests keeps no
+//! buffer.
 
 mod half_closed;
 mod streaming;
@@ -34,18 +36,20 @@ use half_closed::SendAhead;
 pub(crate) use streaming::BodySource;
 use turn::{REQUEST_BYTES, WorkBudget};
 
-/// Answers up to this size are copied together and sent by one plain call; above, the parts are sent by reference. Measured in the
-/// design's runtime notes.
+/// Answers up to this size are copied together and sent by one plain call; above, the parts are
+/// sent by reference. Measured in the design's runtime notes.
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Collected answers to pipelined requests before they are sent.
 const COLLECTED_BYTES_MAX: usize = 64 << 10;
-/// Bodies up to here get all their memory at once (untouched pages cost nothing); larger ones grow with what really arrives.
+/// Bodies up to here get all their memory at once (untouched pages cost nothing); larger ones grow
+/// with what really arrives.
 const BODY_AT_ONCE_BYTES_MAX: usize = 16 << 20;
 /// Where larger bodies begin.
 const BODY_FIRST_BYTES: usize = 256 << 10;
 /// One receive: bounds what arrives before it is charged, and the length of a shard turn.
 const RECEIVE_BYTES_MAX: usize = 1 << 20;
-/// After a refusal the client may still be sending; if we closed at once, the reset could overtake the answer.
+/// After a refusal the client may still be sending; if we closed at once, the reset could overtake
+/// the answer.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 4 << 20;
 
@@ -77,7 +81,8 @@ pub(crate) trait HttpService {
         route: GrantedRoute<Self::Route<'_>>,
     ) -> Self::Plan;
 
-    /// The model, and its version, without which there is no plan for the request, where models come when they are asked for.
+    /// The model, and its version, without which there is no plan for the request, where models
+    /// come when they are asked for.
     fn wanted<'a>(
         &'a self,
         _head: &'a RequestHead<'_>,
@@ -98,7 +103,8 @@ pub(crate) trait HttpService {
     /// Where the body goes; none if it is of no interest.
     fn placement(&self, plan: &Self::Plan) -> Option<BodyPlacement>;
 
-    /// Answers. `body` is what `placement` asked for; `scratch` is an empty buffer for the answer's body.
+    /// Answers. `body` is what `placement` asked for; `scratch` is an empty buffer for the answer's
+    /// body.
     async fn answer(
         &self,
         plan: Self::Plan,
@@ -188,7 +194,8 @@ fn decide<S: HttpService>(service: &S, shard: &Rc<Shard>, head: &RequestHead<'_>
     }
 }
 
-/// Sees to it that the model is there that the request needs. Nobody brings one in who may not use it.
+/// Sees to it that the model is there that the request needs. Nobody brings one in who may not use
+/// it.
 fn ensure_loaded<S: HttpService>(
     service: &S,
     shard: &Rc<Shard>,
@@ -241,8 +248,8 @@ impl HttpConnection {
             if placement.is_none()
                 && (is_endless || meta.expects_continue && meta.framing != BodyFraming::Length(0))
             {
-                // A client that waits with its body is spared it, but whether it sends it all the same is not known. Of what nobody would
-                // take nothing is read.
+                // A client that waits with its body is spared it, but whether it sends it all the
+                // same is not known. Of what nobody would take nothing is read.
                 let answer = service.answer(plan, None, Vec::new(), self).await?;
                 self.send(&answer, &meta, true).await?;
                 return self.linger().await;
@@ -474,7 +481,8 @@ impl HttpConnection {
                 return Ok(Ok(ReceivedBody { block, start }));
             }
             if total > BODY_FIRST_BYTES {
-                // Thousands of clients may promise much and send little: what they do not need is not kept for them.
+                // Thousands of clients may promise much and send little: what they do not need is
+                // not kept for them.
                 self.input.release(&self.shard.spares);
             }
             if block.len() == block.capacity()
@@ -595,7 +603,8 @@ impl HttpConnection {
         &self.budget
     }
 
-    /// Waits for the engine, and for the client to go away: then the request is cancelled, as `reply` is dropped.
+    /// Waits for the engine, and for the client to go away: then the request is cancelled, as
+    /// `reply` is dropped.
     pub(crate) async fn await_reply<F: Future>(
         &mut self,
         reply: F,
@@ -609,8 +618,8 @@ impl HttpConnection {
                     return Poll::Ready(Ok(Some(outcome)));
                 }
                 loop {
-                    // As much as a head may have, and anew after a large body. A client that goes away behind more is noticed when it is
-                    // written to.
+                    // As much as a head may have, and anew after a large body. A client that goes
+                    // away behind more is noticed when it is written to.
                     let room = input.room_mut(shard.options.http_head_bytes_max, &shard.spares);
                     if room.is_empty() {
                         return Poll::Pending;
@@ -753,7 +762,8 @@ impl HttpConnection {
     }
 
     async fn send_bytes(&mut self, mut bytes: &[u8]) -> Result<(), ConnectionClosed> {
-        // The deadline costs a look at the clock: set it only when the socket does not take everything at once.
+        // The deadline costs a look at the clock: set it only when the socket does not take
+        // everything at once.
         let mut is_first = true;
         while !bytes.is_empty() {
             if !is_first {
@@ -791,8 +801,8 @@ impl HttpConnection {
         self.linger().await
     }
 
-    /// Sends what is collected, says that nothing more comes, and reads on for a while: closing on unread bytes would reset the
-    /// connection and could take the answer away from the client.
+    /// Sends what is collected, says that nothing more comes, and reads on for a while: closing on
+    /// unread bytes would reset the connection and could take the answer away from the client.
     async fn linger(&mut self) -> Result<(), ConnectionClosed> {
         self.flush().await?;
         conch_net::finish_sending(self.stream.socket());
@@ -802,7 +812,8 @@ impl HttpConnection {
             let unused_count = self.input.unused().len();
             self.input.consume(unused_count);
             self.guard.wait(WaitReason::Receiving, deadline_ns);
-            // Not what room is there: a large body has had it given back, and no room would look like the client's end.
+            // Not what room is there: a large body has had it given back, and no room would look
+            // like the client's end.
             let bytes_max = self.shard.options.http_head_bytes_max;
             let room = self.input.room_mut(bytes_max, &self.shard.spares);
             let count = self

@@ -1,6 +1,8 @@
-//! Cross-origin requests: which web pages may use the server from a browser (`--http-cors-origins`).
+//! Cross-origin requests: which web pages may use the server from a browser
+//! (`--http-cors-origins`).
 //!
-//! Without the option the server says nothing about origins, and browsers keep its answers from scripts of other sites, as with upstream.
+//! Without the option the server says nothing about origins, and browsers keep its answers from
+//! scripts of other sites, as with upstream.
 
 use std::sync::Arc;
 
@@ -95,8 +97,9 @@ pub(super) fn write_headers(target: &mut Vec<u8>, origin: &str) {
     target.extend_from_slice(b"\r\nVary: Origin\r\nAccess-Control-Expose-Headers: *");
 }
 
-/// The answer to a browser that asks whether a script may send what it is about to; none if that is not what `head` asks. Such a request
-/// carries none of the script's headers, so it stands in front of every restriction; it changes nothing and says nothing of any model.
+/// The answer to a browser that asks whether a script may send what it is about to; none if that is
+/// not what `head` asks. Such a request carries none of the script's headers, so it stands in front
+/// of every restriction; it changes nothing and says nothing of any model.
 pub(crate) fn preflight(head: &RequestHead<'_>) -> Option<HttpResponse> {
     if head.method != HttpMethod::Options || head.find("access-control-request-method").is_none() {
         return None;

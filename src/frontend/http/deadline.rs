@@ -75,7 +75,8 @@ pub(super) async fn within<T>(
     .await
 }
 
-/// The answer to `error`, which came of the response: it is the deadline's own if that is why the request was withdrawn.
+/// The answer to `error`, which came of the response: it is the deadline's own if that is why the
+/// request was withdrawn.
 pub(super) fn answer_of(error: &Error, deadline_ns: Option<u64>) -> HttpResponse {
     if error.code == Code::Cancelled && is_past(deadline_ns) {
         return exceeded();

@@ -1,4 +1,5 @@
-//! How listeners that serve inferences by HTTP differ: by where the length of the JSON in front of binary tensors stands.
+//! How listeners that serve inferences by HTTP differ: by where the length of the JSON in front of
+//! binary tensors stands.
 
 use std::borrow::Cow;
 
@@ -33,7 +34,8 @@ impl Dialect {
         }
     }
 
-    /// What `head` says about the JSON's length; to be read by [`Dialect::parse`]. None: all of the body is JSON.
+    /// What `head` says about the JSON's length; to be read by [`Dialect::parse`]. None: all of the
+    /// body is JSON.
     ///
     /// # Errors
     /// The media type stands in the wrong place, or is not text.

@@ -1,4 +1,5 @@
-//! The head of a request: request line and headers, checked strictly enough that nobody in front of us can read it differently.
+//! The head of a request: request line and headers, checked strictly enough that nobody in front of
+//! us can read it differently.
 
 use conch_engine::{Error, truncated};
 use conch_memory::OutOfMemory;
@@ -60,7 +61,8 @@ impl<'a> RequestHead<'a> {
         RequestHead { method, ..*self }
     }
 
-    /// The first header called `name`, whatever its case. Reads the headers again: for what few requests need.
+    /// The first header called `name`, whatever its case. Reads the headers again: for what few
+    /// requests need.
     pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
         let mut found = None;
         self.each_header(|header, value| {
@@ -81,9 +83,11 @@ impl<'a> RequestHead<'a> {
         })
     }
 
-    /// Every header, in order, with its value as sent: without the spaces in front of it, with the blanks behind it. Reads them again.
+    /// Every header, in order, with its value as sent: without the spaces in front of it, with the
+    /// blanks behind it. Reads them again.
     pub(crate) fn each_header(&self, mut see: impl FnMut(&'a str, &'a [u8])) {
-        // They have been parsed before: a line has one name and one colon behind it, and no line goes on in the next.
+        // They have been parsed before: a line has one name and one colon behind it, and no line
+        // goes on in the next.
         for line in self.lines.split(|byte| *byte == b'\n') {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let Some(colon) = line.iter().position(|byte| *byte == b':') else {
@@ -100,7 +104,8 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// A head that cannot be accepted. The connection is closed after the answer, since where the next request begins is not known.
+/// A head that cannot be accepted. The connection is closed after the answer, since where the next
+/// request begins is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeadRefusal {
     pub(crate) status: u16,
@@ -123,10 +128,12 @@ fn bad(message: impl Into<String>) -> HeadRefusal {
     }
 }
 
-/// Looks for the end of a head in `bytes`, of which the first `seen` were looked at before. Returns the head's length.
+/// Looks for the end of a head in `bytes`, of which the first `seen` were looked at before. Returns
+/// the head's length.
 ///
 /// # Errors
-/// For a line that ends without a carriage return: what one parser takes for one line another takes for two.
+/// For a line that ends without a carriage return: what one parser takes for one line another takes
+/// for two.
 pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, HeadRefusal> {
     // The end is four bytes long, and the line feed at `seen - 1` was already looked at.
     for (index, byte) in bytes.iter().enumerate().skip(seen) {
@@ -147,7 +154,8 @@ pub(crate) fn find_end(bytes: &[u8], seen: usize) -> Result<Option<usize>, HeadR
     Ok(None)
 }
 
-/// Makes version 1.1 of a later HTTP/1 in the request line of a complete head: who speaks HTTP/1.2 is told by the answer that we speak 1.1.
+/// Makes version 1.1 of a later HTTP/1 in the request line of a complete head: who speaks HTTP/1.2
+/// is told by the answer that we speak 1.1.
 pub(crate) fn settle_version(head: &mut [u8]) {
     let line_end = head.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let line = head.get_mut(..line_end).unwrap_or(&mut []);
@@ -273,8 +281,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<RequestHead<'_>, HeadRefusal> {
     }
     head.framing = match (length, is_chunked) {
         (Some(_), true) => {
-            // Some clients say both. The chunks count; whoever stood in front of us may have counted otherwise, so nothing is read
-            // behind them.
+            // Some clients say both. The chunks count; whoever stood in front of us may have
+            // counted otherwise, so nothing is read behind them.
             head.keeps_alive = false;
             BodyFraming::Chunked
         }
@@ -379,7 +387,8 @@ mod tests {
 
     type Parts<'a> = (HttpMethod, &'a str, BodyFraming, bool);
 
-    /// A refusal is its status and the end of its message. Requests of version 1.1 get the Host that they need.
+    /// A refusal is its status and the end of its message. Requests of version 1.1 get the Host
+    /// that they need.
     fn check(text: &str, expected: Result<Parts<'_>, (u16, &str)>) {
         let text = &text.replacen(" HTTP/1.1\r\n", " HTTP/1.1\r\nHost: x\r\n", 1);
         let whole = match find_end(text.as_bytes(), 0) {

@@ -15,7 +15,8 @@ pub(crate) struct InputBuffer {
 }
 
 impl InputBuffer {
-    /// Gives the memory back while nothing unused is in it; it comes again with [`InputBuffer::room_mut`].
+    /// Gives the memory back while nothing unused is in it; it comes again with
+    /// [`InputBuffer::room_mut`].
     pub(crate) fn release(&mut self, spares: &SpareBuffers) {
         if self.is_empty() {
             let bytes = std::mem::take(&mut self.bytes);
@@ -51,7 +52,8 @@ impl InputBuffer {
         self.bytes.get_mut(self.end..).unwrap_or(&mut [])
     }
 
-    /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that is reached. With 0 it does not grow.
+    /// Room to receive into, growing towards `bytes_max` unused bytes in all; empty only when that
+    /// is reached. With 0 it does not grow.
     pub(crate) fn room_mut(&mut self, bytes_max: usize, spares: &SpareBuffers) -> &mut [u8] {
         if self.is_empty() && self.bytes.len() != SMALL_BYTES {
             self.bytes = spares.take_input(SMALL_BYTES);

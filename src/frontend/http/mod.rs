@@ -1,8 +1,9 @@
 //! HTTP/1.1: the inference protocol, and what the metrics listener shares with it.
 //!
-//! `connection` moves bytes and keeps the rules of HTTP (`head`, `chunked`, `input`, `answer`); `service` decides what a request is
-//! answered with (`route`, `infer`, `generate`, `repository`, `shared_memory`, `logging`, `trace`); `json` reads and writes JSON. Runs on
-//! a shard; large JSON leaves it.
+//! `connection` moves bytes and keeps the rules of HTTP (`head`, `chunked`, `input`, `answer`);
+//! `service` decides what a request is answered with (`route`, `infer`, `generate`, `repository`,
+//! `shared_memory`, `logging`, `trace`); `json` reads and writes JSON. Runs on a shard; large JSON
+//! leaves it.
 
 pub(crate) mod answer;
 pub(crate) mod base64;

@@ -46,7 +46,8 @@ pub(super) async fn control(
             true => Overrides::default(),
             false => parse_json(shard, body, read_overrides).await?,
         };
-        // The text has gone; the files that were decoded from it stay charged until they are where they belong.
+        // The text has gone; the files that were decoded from it stay charged until they are where
+        // they belong.
         let files = overrides.files.iter().map(|(_, contents)| contents.len());
         let mut charge = Charge::empty(server.budget());
         charge.cover(files.sum::<usize>() as u64).map_err(|_| {
@@ -107,7 +108,8 @@ fn read_unload_dependents(root: JsonValue<'_>) -> Result<bool, Error> {
     Ok(wanted.is_some_and(|wanted| wanted.as_bool().unwrap_or(false)))
 }
 
-/// What `read` makes of the body's JSON; none if there is no body. For requests that name things, and bring none.
+/// What `read` makes of the body's JSON; none if there is no body. For requests that name things,
+/// and bring none.
 pub(crate) async fn with_json<T: Send + 'static>(
     shard: &Rc<Shard>,
     body: ByteView,

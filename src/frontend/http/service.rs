@@ -63,8 +63,8 @@ pub(crate) enum SettingsKind {
     Trace(Option<Box<str>>),
 }
 
-/// The beginning of the JSON that the client asks for in an answer about health, up to the value; none for upstream's answers, which
-/// have no body when all is well.
+/// The beginning of the JSON that the client asks for in an answer about health, up to the value;
+/// none for upstream's answers, which have no body when all is well.
 type HealthJson = Option<Box<str>>;
 
 /// Whose readiness is asked for.
@@ -95,7 +95,8 @@ pub(crate) struct InferCall {
 /// Where the JSON of the body ends.
 enum JsonLength {
     Known(usize),
-    /// The length of a chunked body, which is the default and the bound, is known at its end; that of a compressed one later still.
+    /// The length of a chunked body, which is the default and the bound, is known at its end; that
+    /// of a compressed one later still.
     Later(Option<Box<str>>),
 }
 
@@ -307,7 +308,8 @@ pub(crate) fn plan_route(
     }
 }
 
-/// What is wrong with a body that is JSON from end to end and too long: nobody need receive it to know.
+/// What is wrong with a body that is JSON from end to end and too long: nobody need receive it to
+/// know.
 fn json_refusal(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_>) -> Option<Error> {
     let is_json = matches!(
         route,
@@ -433,7 +435,8 @@ impl InferCall {
         scratch: Vec<u8>,
         connection: &mut HttpConnection,
     ) -> Result<Result<HttpResponse, (Error, ContentType)>, ConnectionClosed> {
-        // Upstream names a type for errors of the request; what comes of its response keeps the type of its library.
+        // Upstream names a type for errors of the request; what comes of its response keeps the
+        // type of its library.
         let of_request = |id: &str, error: Error| {
             api::note_refusal(id, &error.message);
             Ok(Err((error, ContentType::Json)))
@@ -557,7 +560,8 @@ impl InferCall {
 fn answer_at_once(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_>) -> HttpResponse {
     let is_get = head.method == HttpMethod::Get;
     let server = &shard.server;
-    // Upstream's handlers say what they answer before they look at the verb, except for health and inference.
+    // Upstream's handlers say what they answer before they look at the verb, except for health and
+    // inference.
     let type_of_errors = match route {
         HttpRoute::Live
         | HttpRoute::Ready

@@ -25,7 +25,8 @@ pub(crate) struct RegionRequest {
 /// Bytes of a `cudaIpcMemHandle_t`.
 const CUDA_HANDLE_BYTES: usize = 64;
 
-/// Answers off the shard: the kernel maps and unmaps, others may be at it, and there may be many regions.
+/// Answers off the shard: the kernel maps and unmaps, others may be at it, and there may be many
+/// regions.
 pub(super) async fn answer(
     shard: &Rc<Shard>,
     body: ByteView,

@@ -1,7 +1,8 @@
 //! The models of a multi-model endpoint, by the names that SageMaker gives them.
 //!
-//! One change of a name at a time: who wants to load or unload a model claims its name first, so that the list, the repositories and the
-//! loaded models agree whatever comes in which order. Shards read a snapshot.
+//! One change of a name at a time: who wants to load or unload a model claims its name first, so
+//! that the list, the repositories and the loaded models agree whatever comes in which order.
+//! Shards read a snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +37,8 @@ type CatalogModels = BTreeMap<Box<str>, CatalogEntry>;
 pub(crate) struct ModelCatalog {
     /// What is loaded, for readers.
     shown: ArcSwap<CatalogModels>,
-    /// Names that are being loaded or unloaded. Held while `shown` is replaced, never while a model loads.
+    /// Names that are being loaded or unloaded. Held while `shown` is replaced, never while a model
+    /// loads.
     claimed: Mutex<Vec<Box<str>>>,
 }
 

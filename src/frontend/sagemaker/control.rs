@@ -1,4 +1,5 @@
-//! Loading and unloading the models of a multi-model endpoint. Blocks as long as models take; runs on a thread of its own.
+//! Loading and unloading the models of a multi-model endpoint. Blocks as long as models take; runs
+//! on a thread of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -143,7 +144,8 @@ fn conflict_or(error: &Error, status: u16) -> u16 {
     }
 }
 
-/// SageMaker's name of a model is part of the paths by which it is asked for. What it is called in this server, loading checks.
+/// SageMaker's name of a model is part of the paths by which it is asked for. What it is called in
+/// this server, loading checks.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::invalid(

@@ -1,11 +1,13 @@
-//! Where the model is that a URL of a load request names: always below the directory that SageMaker keeps models in.
+//! Where the model is that a URL of a load request names: always below the directory that SageMaker
+//! keeps models in.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use conch_engine::Error;
 
-/// Entries of a model's directory that are looked at, and bytes of one configuration: an archive comes from outside.
+/// Entries of a model's directory that are looked at, and bytes of one configuration: an archive
+/// comes from outside.
 const ENTRIES_MAX: usize = 1024;
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
@@ -19,7 +21,8 @@ pub(super) struct ModelLocation {
 /// Finds the model behind `url`. Reads directories.
 ///
 /// # Errors
-/// INVALID_ARG if `url` is not of the form `<root>/<hash>/model[/<subdirectory>]`, however it is written, or leads elsewhere.
+/// INVALID_ARG if `url` is not of the form `<root>/<hash>/model[/<subdirectory>]`, however it is
+/// written, or leads elsewhere.
 pub(super) fn find(root: &Path, url: &str) -> Result<ModelLocation, Error> {
     let path = within(root, url).ok_or_else(|| refusal(root, url))?;
     // What the path says and where it leads are two things: an archive may hold links.
@@ -86,7 +89,8 @@ fn is_plain(name: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_'))
 }
 
-/// The directory of an ensemble, if there is one below `path`; else the first in the order of names.
+/// The directory of an ensemble, if there is one below `path`; else the first in the order of
+/// names.
 fn choose(path: &Path) -> Option<String> {
     let mut names: Vec<String> = std::fs::read_dir(path)
         .ok()?

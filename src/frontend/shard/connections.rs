@@ -1,8 +1,10 @@
 //! The open connections of a shard, and the clock hand that closes those that stall.
 //!
-//! A timer per read would cost more than the read. Instead each connection notes until when its peer may stay silent, and the shard
-//! looks at all of them a few times per second. It also sees which of them hold bytes and move none, and which are idle: under pressure
-//! those that hold most are dropped, and near the connections' limit those that have been idle for longest are asked to end.
+//! A timer per read would cost more than the read. Instead each connection notes until when its
+//! peer may stay silent, and the shard looks at all of them a few times per second. It also sees
+//! which of them hold bytes and move none, and which are idle: under pressure those that hold most
+//! are dropped, and near the connections' limit those that have been idle for longest are asked to
+//! end.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -208,7 +210,8 @@ impl ConnectionGuard {
         }
     }
 
-    /// Notes what the connection waits for from now on, and until when at most (monotonic ns, 0 for ever).
+    /// Notes what the connection waits for from now on, and until when at most (monotonic ns, 0 for
+    /// ever).
     pub fn wait(&self, waiting: WaitReason, deadline_ns: u64) {
         self.state.waiting.set(waiting);
         self.state.deadline_ns.set(deadline_ns);
@@ -225,7 +228,8 @@ impl ConnectionGuard {
         &self.state.shares
     }
 
-    /// Notes whether calls are open (gRPC), and who is to be woken when the connection is asked to end.
+    /// Notes whether calls are open (gRPC), and who is to be woken when the connection is asked to
+    /// end.
     pub fn note_calls(&self, has_calls: bool, waker: &Waker) {
         let waiting = match has_calls {
             true => WaitReason::Calls,

@@ -7,8 +7,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::slab::Slab;
 
-/// Whether a shard drains. Every open gRPC connection waits for that, most for as long as they live, and is polled for every request:
-/// a look costs the same however many wait, and who stops waiting leaves nothing behind.
+/// Whether a shard drains. Every open gRPC connection waits for that, most for as long as they
+/// live, and is polled for every request: a look costs the same however many wait, and who stops
+/// waiting leaves nothing behind.
 pub(super) struct DrainSignal {
     has_begun: Cell<bool>,
     waiting: RefCell<Slab<Waker>>,
@@ -69,7 +70,8 @@ impl Future for DrainFuture<'_> {
 impl Drop for DrainFuture<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            // Bound to a name, so that the waker, which may be the last to know its task, is dropped after the borrow.
+            // Bound to a name, so that the waker, which may be the last to know its task, is
+            // dropped after the borrow.
             let waker = self.drain.waiting.borrow_mut().remove(key);
             drop(waker);
         }

@@ -10,7 +10,8 @@ use conch_engine::{Error, InFlightPermit, clock};
 
 use super::{Shard, Timer};
 
-/// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers have none, and their requests carry it along.
+/// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers
+/// have none, and their requests carry it along.
 pub type ModelLease = Option<Box<InFlightPermit>>;
 
 /// A model that is there, or comes.
@@ -20,8 +21,8 @@ pub enum EnsuredModel {
 }
 
 impl Shard {
-    /// Sees to it that the model is there when it can be, where models come when they are asked for. What it yields says nothing about those
-    /// that cannot be had at all: the lookup does.
+    /// Sees to it that the model is there when it can be, where models come when they are asked
+    /// for. What it yields says nothing about those that cannot be had at all: the lookup does.
     ///
     /// # Errors
     /// Why the model does not come.

@@ -35,11 +35,13 @@ impl Protocol {
     }
 }
 
-/// What can be sent to a shard. The mailbox boxes each message, so the large kind costs the others nothing.
+/// What can be sent to a shard. The mailbox boxes each message, so the large kind costs the others
+/// nothing.
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum ShardMessage {
-    /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery each, and what comes before it is paid
-    /// with credits, but for the first response of a one-to-one model.
+    /// From a core. Bounded by the requests in flight, which admission bounds: one final delivery
+    /// each, and what comes before it is paid with credits, but for the first response of a
+    /// one-to-one model.
     Delivery(Delivery),
     /// From an acceptor. Bounded by the connections' limit.
     Connection(OwnedFd, Protocol),
@@ -140,9 +142,10 @@ impl ShardHandle {
 
     /// Pokes the shard, unless the last poke is still unanswered: then returns false.
     ///
-    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run has its door open, and the executor may
-    /// sleep on such a task (see `PREEMPT_AFTER`). A timer on the shard would not do either: its task could be the one that is slept on,
-    /// and arming it would cost two system calls per sleep.
+    /// Either way its executor is woken. Ringing would not do: a pump that was woken but not run
+    /// has its door open, and the executor may sleep on such a task (see `PREEMPT_AFTER`). A timer
+    /// on the shard would not do either: its task could be the one that is slept on, and arming it
+    /// would cost two system calls per sleep.
     pub(crate) fn poke(&self) -> bool {
         let sent_count = self.poke_count.load(Ordering::Relaxed);
         let is_answered = self.answer_count.load(Ordering::Relaxed) >= sent_count;
@@ -156,8 +159,8 @@ impl ShardHandle {
         is_answered
     }
 
-    /// Whether a poke would find nothing to do: the last one is answered, it told of no requests, and since the last call there was no
-    /// message and no connection.
+    /// Whether a poke would find nothing to do: the last one is answered, it told of no requests,
+    /// and since the last call there was no message and no connection.
     pub(crate) fn is_quiet(&self) -> bool {
         let was_stirred = self.is_stirred.swap(false, Ordering::Relaxed);
         let sent_count = self.poke_count.load(Ordering::Relaxed);
@@ -199,7 +202,8 @@ impl ShardHandle {
     }
 }
 
-/// A shard that is kept from its CPU gets a connection where another gets four: most go elsewhere, and the others do not drown.
+/// A shard that is kept from its CPU gets a connection where another gets four: most go elsewhere,
+/// and the others do not drown.
 const STARVING_WEIGHT: usize = 4;
 
 fn weight(connection_count: usize, is_starving: bool) -> usize {

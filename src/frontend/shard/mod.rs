@@ -1,9 +1,11 @@
-//! A shard: one thread, at home on a CPU, with one io_uring executor and the connections that the acceptors dealt to it.
+//! A shard: one thread, at home on a CPU, with one io_uring executor and the connections that the
+//! acceptors dealt to it.
 //!
-//! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task queue of the default kind (others
-//! lose wake-ups), no cancelled accepts (accepting is a thread's business), a long preempt timer, every task behind `catch_unwind`
-//! (a panic would end the executor), every task's handle kept (futures pending at the end are never dropped otherwise), and no borrow
-//! of shard state across a spawn, which polls the new task at once.
+//! The only module that names the runtime. Rules that it keeps, each learnt the hard way: one task
+//! queue of the default kind (others lose wake-ups), no cancelled accepts (accepting is a thread's
+//! business), a long preempt timer, every task behind `catch_unwind` (a panic would end the
+//! executor), every task's handle kept (futures pending at the end are never dropped otherwise),
+//! and no borrow of shard state across a spawn, which polls the new task at once.
 
 mod connections;
 mod drain;
@@ -61,27 +63,34 @@ pub use spares::SpareBuffers;
 pub use stream::ShardStream;
 pub use timer::Timer;
 
-/// Reloads of one model that a request follows. A reload takes longer than all steps of admission together.
+/// Reloads of one model that a request follows. A reload takes longer than all steps of admission
+/// together.
 const SUCCESSORS_MAX: usize = 8;
 /// Messages handled before other tasks get their turn: about 50 us.
 const LETTERS_PER_TURN: usize = 256;
-/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see [`yield_now`]), so it is a backstop.
+/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
+/// [`yield_now`]), so it is a backstop.
 ///
-/// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the first task, and if so goes to
-/// sleep with tasks ready to run, as if there were none (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that
-/// happens whenever the thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100 ms the thread
-/// would have to be off its CPU for as long, and the watchdog's pokes bound what is left.
+/// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the
+/// first task, and if so goes to sleep with tasks ready to run, as if there were none
+/// (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that happens whenever the
+/// thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100
+/// ms the thread would have to be off its CPU for as long, and the watchdog's pokes bound what is
+/// left.
 const PREEMPT_AFTER: Duration = Duration::from_millis(100);
 /// How long an idle shard looks for work before it sleeps, where it may spin at all.
 const SPIN: Duration = Duration::from_micros(20);
-/// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime takes.
+/// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime
+/// takes.
 const IO_MEMORY_BYTES: usize = 64 << 10;
 
-/// Completions after which the executor ends a turn, as if its preempt timer had fired, with the same danger (see [`PREEMPT_AFTER`]): more
-/// than the connections of a busy shard bring at once. Costs 100 KiB of kernel memory per ring.
+/// Completions after which the executor ends a turn, as if its preempt timer had fired, with the
+/// same danger (see [`PREEMPT_AFTER`]): more than the connections of a busy shard bring at once.
+/// Costs 100 KiB of kernel memory per ring.
 const RING_DEPTH: usize = 1024;
 
-/// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at once, and is done sooner than this.
+/// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at
+/// once, and is done sooner than this.
 const TURN_NS: u64 = 100_000;
 
 /// State shared by everything that runs on one shard.
@@ -138,7 +147,8 @@ impl ShardThread {
             (Arc::clone(&link), Arc::clone(options), Arc::clone(server));
         let (own_tracing, own_orders) = (Arc::clone(tracing), Arc::clone(orders));
         let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
-        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's node.
+        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's
+        // node.
         let placement = match options.shard_affinity {
             ShardAffinity::Auto | ShardAffinity::Pinned => {
                 // The runtime looks the CPU up there, and panics without it.
@@ -222,8 +232,8 @@ impl Shard {
         let mut pause = None;
         std::future::poll_fn(|context| shard.pump(&mut receiver, &mut taken, &mut pause, context))
             .await;
-        // Futures that are still pending when the executor ends are never dropped: end them here, so that sockets close and requests
-        // are withdrawn. One may spawn another while it ends.
+        // Futures that are still pending when the executor ends are never dropped: end them here,
+        // so that sockets close and requests are withdrawn. One may spawn another while it ends.
         loop {
             let tasks: Vec<Task<()>> = shard
                 .tasks
@@ -276,7 +286,8 @@ impl Shard {
                 }
                 handled_count += 1;
                 if handled_count >= LETTERS_PER_TURN {
-                    // Not by waking ourselves: the executor has been seen to sleep on a task that did.
+                    // Not by waking ourselves: the executor has been seen to sleep on a task that
+                    // did.
                     *pause = Some(Timer::after(Duration::from_micros(1)));
                     break;
                 }
@@ -344,7 +355,8 @@ impl Shard {
         self.drain.wait()
     }
 
-    /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not block.
+    /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not
+    /// block.
     pub fn find(&self, name: &str, version: Option<i64>) -> Result<Arc<ModelVersion>, Error> {
         self.reader
             .borrow_mut()
@@ -355,11 +367,13 @@ impl Shard {
 
     /// Checks `draft` against the model and puts it into the model's queue. Does not block.
     ///
-    /// `version` is what was asked for when `model` was found: if that has been taken out of service meanwhile, the request goes to its
-    /// successor. `deadline_ns` (monotonic) is the client's own: past it the request is withdrawn and the reply is CANCELLED.
+    /// `version` is what was asked for when `model` was found: if that has been taken out of
+    /// service meanwhile, the request goes to its successor. `deadline_ns` (monotonic) is the
+    /// client's own: past it the request is withdrawn and the reply is CANCELLED.
     ///
     /// # Errors
-    /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the model's queue is full.
+    /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the
+    /// model's queue is full.
     pub fn infer(
         self: &Rc<Self>,
         model: &Arc<ModelVersion>,
@@ -376,7 +390,8 @@ impl Shard {
         ))
     }
 
-    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `responses`, and the caller sees to its deadline.
+    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `responses`, and
+    /// the caller sees to its deadline.
     ///
     /// # Errors
     /// As [`Shard::infer`].
@@ -482,19 +497,21 @@ impl Shard {
         Ok(permit)
     }
 
-    /// Who sends a request, by the header that says so; none where nobody wants to know. `find` finds a header's value.
+    /// Who sends a request, by the header that says so; none where nobody wants to know. `find`
+    /// finds a header's value.
     pub fn tenant<'a>(&self, find: impl FnOnce(&str) -> Option<&'a [u8]>) -> Option<Tenant> {
         let admission = self.server.admission()?;
         let header = self.options.tenant_header.as_deref()?;
         admission.tenant(find(header).unwrap_or_default())
     }
 
-    /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time before this returns: hold no
-    /// borrow of anything that it uses.
+    /// Runs `future` on this shard. A panic ends only that future. It is polled for the first time
+    /// before this returns: hold no borrow of anything that it uses.
     pub fn spawn(self: &Rc<Self>, future: impl Future<Output = ()> + 'static) {
         let key = self.tasks.borrow_mut().insert(None);
         let shard = Rc::clone(self);
-        // Boxed, because an async block has room for what it captures and once more for what it awaits.
+        // Boxed, because an async block has room for what it captures and once more for what it
+        // awaits.
         let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = glommio::spawn_local(async move {
             let polled = |context: &mut Context<'_>| {
@@ -520,8 +537,9 @@ impl Shard {
         }
     }
 
-    /// Runs `work` on a thread where it may take long, off the shard. Connections share fairly: `cost_bytes` says how much work it is, in
-    /// bytes of JSON that take as long. A panic of it is one of the caller; dropping the future withdraws work that was not begun.
+    /// Runs `work` on a thread where it may take long, off the shard. Connections share fairly:
+    /// `cost_bytes` says how much work it is, in bytes of JSON that take as long. A panic of it is
+    /// one of the caller; dropping the future withdraws work that was not begun.
     pub async fn offload<T: Send + 'static>(
         &self,
         cost_bytes: u64,
@@ -530,7 +548,8 @@ impl Shard {
         self.offload.run(self.current.get(), cost_bytes, work).await
     }
 
-    /// Runs a step of a TLS handshake with `peer`, apart from [`Shard::offload`]. Peers share fairly; the first steps come last.
+    /// Runs a step of a TLS handshake with `peer`, apart from [`Shard::offload`]. Peers share
+    /// fairly; the first steps come last.
     pub(crate) async fn offload_handshake<T: Send + 'static>(
         &self,
         peer: IpAddr,
@@ -541,11 +560,11 @@ impl Shard {
     }
 }
 
-/// Ends the task's turn by way of a timer that is due at once, so that the whole shard looks at its sockets, wake-ups and timers. For work
-/// that comes in slices.
+/// Ends the task's turn by way of a timer that is due at once, so that the whole shard looks at its
+/// sockets, wake-ups and timers. For work that comes in slices.
 ///
-/// A task that wakes itself instead (as `yield_now` does) is run again in the same turn of the executor, before it looks at anything
-/// else.
+/// A task that wakes itself instead (as `yield_now` does) is run again in the same turn of the
+/// executor, before it looks at anything else.
 pub async fn yield_now() {
     Timer::after(Duration::from_micros(1)).await;
 }

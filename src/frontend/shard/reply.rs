@@ -62,7 +62,8 @@ impl InFlight {
         self.table.remove(slot);
     }
 
-    /// Books a delivery. Returns the waker of whoever waits for it, to be woken when no borrow is held.
+    /// Books a delivery. Returns the waker of whoever waits for it, to be woken when no borrow is
+    /// held.
     pub(crate) fn book(&mut self, delivery: Delivery) -> Option<Waker> {
         let entry = self.table.get_mut(delivery.slot)?;
         if let Some(responses) = entry.responses.clone() {
@@ -152,7 +153,8 @@ impl ResponseQueue {
     }
 }
 
-/// A request in flight whose deliveries go to a [`ResponseQueue`]. Dropping it before the final one cancels the request.
+/// A request in flight whose deliveries go to a [`ResponseQueue`]. Dropping it before the final one
+/// cancels the request.
 pub struct StreamRequest {
     shard: Rc<Shard>,
     slot: u64,
@@ -228,8 +230,8 @@ impl ResponseFuture {
         }
     }
 
-    /// Withdraws the request: at once if it still waits, else the executor sees the wish and the answer is thrown away. The error is
-    /// what the request is answered with.
+    /// Withdraws the request: at once if it still waits, else the executor sees the wish and the
+    /// answer is thrown away. The error is what the request is answered with.
     fn withdraw(&self) -> Error {
         self.is_done.set(true);
         match conch_engine::withdraw(&self.handle) {

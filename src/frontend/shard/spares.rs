@@ -1,11 +1,12 @@
 //! Buffers of a shard that no connection uses now.
 //!
-//! A connection between requests keeps none: what arrives next is received into one from here. So an idle connection costs no buffer,
-//! and a busy one no allocation.
+//! A connection between requests keeps none: what arrives next is received into one from here. So
+//! an idle connection costs no buffer, and a busy one no allocation.
 
 use std::cell::RefCell;
 
-/// Buffers that are kept; more are given back to the allocator. Each as large as its owner lets it grow, 64 KiB at most.
+/// Buffers that are kept; more are given back to the allocator. Each as large as its owner lets it
+/// grow, 64 KiB at most.
 const COUNT_MAX: usize = 32;
 
 /// Spare buffers.

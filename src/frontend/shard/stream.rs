@@ -1,7 +1,7 @@
 //! A client's connection on its shard.
 //!
-//! Reads and writes try the system call first and wait for readiness through the ring only when it would block. Vectored writes go
-//! round the runtime, which has none.
+//! Reads and writes try the system call first and wait for readiness through the ring only when it
+//! would block. Vectored writes go round the runtime, which has none.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -21,7 +21,8 @@ impl ShardStream {
     /// Takes a socket onto the current shard.
     pub(crate) fn adopt(socket: OwnedFd) -> ShardStream {
         let raw = socket.as_raw_fd();
-        // Without it small responses wait for the peer's acknowledgement. A socket that is gone already says so at the first read.
+        // Without it small responses wait for the peer's acknowledgement. A socket that is gone
+        // already says so at the first read.
         let _ = conch_net::set_nodelay(raw);
         ShardStream {
             inner: conch_net::adopt(socket),

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use conch_engine::clock;
 
-/// Completes at its time. Creating and dropping one costs a fraction of a microsecond; only the nearest of a shard is known to the
-/// kernel. May be late by the length of a shard turn, never early.
+/// Completes at its time. Creating and dropping one costs a fraction of a microsecond; only the
+/// nearest of a shard is known to the kernel. May be late by the length of a shard turn, never
+/// early.
 pub struct Timer {
     inner: glommio::timer::Timer,
 }

@@ -1,13 +1,15 @@
 //! Letting a core on the same CPU go first.
 //!
-//! A shard that has submitted requests and has nothing else to do would go to sleep, and the core's reply would wake it: some 30 us of
-//! CPU for the executor's way into sleep and out of it, more than a quick model needs. Where shards and cores share CPUs the shard
-//! offers its CPU (`sched_yield`) before it arms its door: the core runs, the replies lie in the mailbox when the shard goes on,
-//! and nobody slept or was woken.
+//! A shard that has submitted requests and has nothing else to do would go to sleep, and the core's
+//! reply would wake it: some 30 us of CPU for the executor's way into sleep and out of it, more
+//! than a quick model needs. Where shards and cores share CPUs the shard offers its CPU
+//! (`sched_yield`) before it arms its door: the core runs, the replies lie in the mailbox when the
+//! shard goes on, and nobody slept or was woken.
 //!
-//! That pays for quick models only, and where nobody else wants the CPU: a core that computes for long, or a stranger, would keep it
-//! for a scheduler's slice. So an offer that brought no reply in time makes the next ones rarer by four, one that did makes them more
-//! frequent by two: they go on where at least two of three bring something.
+//! That pays for quick models only, and where nobody else wants the CPU: a core that computes for
+//! long, or a stranger, would keep it for a scheduler's slice. So an offer that brought no reply in
+//! time makes the next ones rarer by four, one that did makes them more frequent by two: they go on
+//! where at least two of three bring something.
 
 use std::cell::Cell;
 
@@ -17,7 +19,8 @@ use conch_engine::clock;
 const PATIENCE_NS: u64 = 20_000;
 /// An offer that kept the CPU away for longer than this did not pay even if it brought a reply.
 const ABSENCE_NS_MAX: u64 = 200_000;
-/// Requests without an offer after failures, at most: a slice of 3 ms lost per 4,096 requests is under 1 us for each.
+/// Requests without an offer after failures, at most: a slice of 3 ms lost per 4,096 requests is
+/// under 1 us for each.
 const PENALTY_MAX: u32 = 1 << 12;
 
 /// When to offer the CPU. One per shard.
@@ -84,7 +87,8 @@ impl YieldPolicy {
 mod tests {
     use super::*;
 
-    /// In which of the next turns, of one request each, the CPU was offered, all with the same outcome.
+    /// In which of the next turns, of one request each, the CPU was offered, all with the same
+    /// outcome.
     fn offers(yield_policy: &YieldPolicy, turn_count: u32, finds: bool) -> Vec<u32> {
         (0..turn_count)
             .filter(|_| {

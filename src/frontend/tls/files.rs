@@ -32,10 +32,12 @@ pub struct TlsFiles {
 }
 
 impl TlsConfig {
-    /// Reads `files`. With `verifies_clients` only clients are served whose certificate the roots vouch for.
+    /// Reads `files`. With `verifies_clients` only clients are served whose certificate the roots
+    /// vouch for.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a file that is missing, unreadable or of no use, with its path and flag.
+    /// INVALID_ARGUMENT for a file that is missing, unreadable or of no use, with its path and
+    /// flag.
     pub fn load(files: &TlsFiles, verifies_clients: bool) -> Result<TlsConfig, Error> {
         let provider = Arc::new(ring::default_provider());
         let own = own_certificate(files, &provider)?;
@@ -93,7 +95,8 @@ fn own_certificate(files: &TlsFiles, provider: &CryptoProvider) -> Result<Certif
         Err(rustls::Error::InvalidCertificate(cause @ CertificateError::BadEncoding)) => {
             Err(useless(&files.certificate, CERTIFICATE, &cause.to_string()))
         }
-        // Certificates of version 1, among others, are beyond this check; whether they will do is for clients to say.
+        // Certificates of version 1, among others, are beyond this check; whether they will do is
+        // for clients to say.
         Ok(()) | Err(_) => Ok(own),
     }
 }

@@ -15,8 +15,9 @@ use super::handshakes::Handshake;
 use super::session::TlsSession;
 use crate::shard::{Shard, ShardStream};
 
-/// None for a peer that does not get there, whatever the reason; it has been told if TLS has a word for that, but for those that are
-/// displaced because too many handshakes are under way: their connection is closed.
+/// None for a peer that does not get there, whatever the reason; it has been told if TLS has a word
+/// for that, but for those that are displaced because too many handshakes are under way: their
+/// connection is closed.
 pub(crate) async fn accept(
     shard: &Shard,
     stream: &mut ShardStream,
@@ -33,7 +34,8 @@ pub(crate) async fn accept(
     handshake.unless_displaced(session).await
 }
 
-/// Keys are at work here for a millisecond, so each step is done on the shard's thread for handshakes. The caller keeps the time.
+/// Keys are at work here for a millisecond, so each step is done on the shard's thread for
+/// handshakes. The caller keeps the time.
 async fn complete(
     shard: &Shard,
     stream: &mut ShardStream,

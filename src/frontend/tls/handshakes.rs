@@ -1,8 +1,9 @@
 //! The handshakes of a shard that are under way, and their bound.
 //!
-//! Beyond the bound one is closed. It is one of the peer address with the most of them: the one that has waited longest for its peer's bytes, if
-//! that is longer than a peer needs to answer, else the last to have come. So a flood from one address displaces itself, peers that
-//! connect and say nothing go first, and those that have begun are completed.
+//! Beyond the bound one is closed. It is one of the peer address with the most of them: the one
+//! that has waited longest for its peer's bytes, if that is longer than a peer needs to answer,
+//! else the last to have come. So a flood from one address displaces itself, peers that connect and
+//! say nothing go first, and those that have begun are completed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -52,7 +53,8 @@ impl Handshakes {
         }
     }
 
-    /// Lets a handshake with `peer` begin. Displaces one, which may be this one, if they are too many; then says so as the second value.
+    /// Lets a handshake with `peer` begin. Displaces one, which may be this one, if they are too
+    /// many; then says so as the second value.
     pub(super) fn begin(&self, peer: IpAddr, now_ns: u64) -> (Handshake<'_>, bool) {
         let entry = Rc::new(HandshakeEntry {
             peer: network_of(peer),
@@ -165,7 +167,8 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// Handshakes begin as `come` says: peers, and for how long each has waited for its peer (0: we are at work). Who is displaced by the last?
+    /// Handshakes begin as `come` says: peers, and for how long each has waited for its peer (0: we
+    /// are at work). Who is displaced by the last?
     fn displaced_by_last(count_max: usize, come: &[(u8, u64)]) -> Option<usize> {
         let handshakes = Handshakes::new(count_max);
         let now_ns = 3_600_000 * MS;

@@ -1,7 +1,8 @@
 //! One connection's records, both ways.
 //!
-//! What is received is decrypted record by record, into memory that holds one record and is small between them. What is sent is
-//! encrypted [`SEND_BYTES_MAX`] at a time, and more only once the socket has taken all of it.
+//! What is received is decrypted record by record, into memory that holds one record and is small
+//! between them. What is sent is encrypted [`SEND_BYTES_MAX`] at a time, and more only once the
+//! socket has taken all of it.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::os::fd::RawFd;
@@ -14,7 +15,8 @@ use crate::shard::ShardStream;
 
 /// Two records.
 const SEND_BYTES_MAX: usize = 32 << 10;
-/// Received at a stretch without a byte of plain text. One record has up to 18 KB; more than two are records of nothing, without end.
+/// Received at a stretch without a byte of plain text. One record has up to 18 KB; more than two
+/// are records of nothing, without end.
 const FRUITLESS_BYTES_MAX: usize = 48 << 10;
 
 pub(crate) struct TlsSession {
@@ -79,7 +81,8 @@ impl TlsSession {
             }
             fruitless_bytes += ready!(self.poll_fill(stream, context))?;
             let outcome = self.process();
-            // An alert, or the answer to a change of keys; what the socket does not take goes with the next bytes.
+            // An alert, or the answer to a change of keys; what the socket does not take goes with
+            // the next bytes.
             if self.has_unsent()
                 && let Poll::Ready(Err(error)) = self.poll_flush(stream, context)
             {
@@ -94,7 +97,8 @@ impl TlsSession {
         let mut reader = self.connection.reader();
         let plain = match reader.fill_buf() {
             Ok(plain) => plain,
-            // HTTP/2 knows by itself whether anything is missing, and many a client leaves without a word.
+            // HTTP/2 knows by itself whether anything is missing, and many a client leaves without
+            // a word.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
             Err(error) => return Err(error),
         };
@@ -104,7 +108,8 @@ impl TlsSession {
         Ok(count)
     }
 
-    /// Encrypts some bytes of `pieces`, and sends what the socket takes. What it does not take is sent by [`TlsSession::poll_flush`].
+    /// Encrypts some bytes of `pieces`, and sends what the socket takes. What it does not take is
+    /// sent by [`TlsSession::poll_flush`].
     pub(crate) fn poll_send_vectored(
         &mut self,
         stream: &mut ShardStream,

@@ -1,7 +1,8 @@
 //! Client certificates of X.509 version 1, which rustls and webpki refuse and upstream accepts.
 //!
-//! Such a certificate has no extensions, so nothing keeps its holder from signing others. It is taken from a client only if one of the configured
-//! roots signed it directly; it never vouches for another certificate. Everything else is left to webpki.
+//! Such a certificate has no extensions, so nothing keeps its holder from signing others. It is
+//! taken from a client only if one of the configured roots signed it directly; it never vouches for
+//! another certificate. Everything else is left to webpki.
 
 use std::sync::Arc;
 
@@ -91,7 +92,8 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// What counts in a certificate of version 1 (RFC 5280, 4.1). Contents come without tag and length unless they are called whole.
+/// What counts in a certificate of version 1 (RFC 5280, 4.1). Contents come without tag and length
+/// unless they are called whole.
 #[derive(Debug)]
 struct CertificateV1<'c> {
     whole_signed: &'c [u8],
@@ -105,7 +107,8 @@ struct CertificateV1<'c> {
 }
 
 impl<'c> CertificateV1<'c> {
-    /// None for anything but a well-formed certificate of version 1. It is told by what is absent: later versions begin with their number.
+    /// None for anything but a well-formed certificate of version 1. It is told by what is absent:
+    /// later versions begin with their number.
     fn read(certificate: &'c [u8]) -> Option<CertificateV1<'c>> {
         let mut outer = DerReader(DerReader(certificate).only(SEQUENCE)?);
         let (whole_signed, signed) = outer.next(SEQUENCE)?;
@@ -200,7 +203,8 @@ fn bits(contents: &[u8]) -> Option<&[u8]> {
 struct DerReader<'d>(&'d [u8]);
 
 impl<'d> DerReader<'d> {
-    /// The next value, which has this tag: with tag and length, and without. Longer than 64 KiB none can be in a handshake.
+    /// The next value, which has this tag: with tag and length, and without. Longer than 64 KiB
+    /// none can be in a handshake.
     fn next(&mut self, tag: u8) -> Option<(&'d [u8], &'d [u8])> {
         let (length, head) = match *self.0 {
             [first, length, ..] if first == tag && length < 0x80 => (usize::from(length), 2),

@@ -1,7 +1,8 @@
 //! Traces of requests, into files: upstream's `triton` mode.
 //!
-//! Which requests are traced is decided where they come in ([`Tracing::sample`]: one load while tracing is off). A traced request carries
-//! a [`ActiveTrace`], which the front end and the engine report to; when all have let go of it, it is handed to the thread that writes.
+//! Which requests are traced is decided where they come in ([`Tracing::sample`]: one load while
+//! tracing is off). A traced request carries a [`ActiveTrace`], which the front end and the engine
+//! report to; when all have let go of it, it is handed to the thread that writes.
 
 mod queue;
 mod record;
@@ -54,7 +55,8 @@ impl Default for TraceOptions {
 pub(crate) struct Tracing {
     /// Whether anything may be traced at all.
     is_on: AtomicBool,
-    /// Read by shards for a few instructions per request while tracing is on; written when a setting changes.
+    /// Read by shards for a few instructions per request while tracing is on; written when a
+    /// setting changes.
     settings: RwLock<TraceSettings>,
     /// Of the start.
     defaults: SettingValues,
@@ -127,7 +129,8 @@ impl Tracing {
         self.queue.file()
     }
 
-    /// Changes the settings of `model`; with an empty name those of the server, and with them what models have not set themselves.
+    /// Changes the settings of `model`; with an empty name those of the server, and with them what
+    /// models have not set themselves.
     ///
     /// # Errors
     /// INVALID_ARG, in upstream's words, for settings that cannot trace but are not off either.

@@ -1,6 +1,7 @@
 //! From the threads that end traces to the one that writes them.
 //!
-//! Bounded in traces and in bytes of tensors. What does not fit is left out and counted: a trace is worth less than a request.
+//! Bounded in traces and in bytes of tensors. What does not fit is left out and counted: a trace is
+//! worth less than a request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use super::record::TraceRecord;
 
 /// Traces that wait to be written.
 const TRACES_MAX: usize = 16_384;
-/// Bytes of tensors in traces that are not written yet. Their text may take several times as much, one trace after the other.
+/// Bytes of tensors in traces that are not written yet. Their text may take several times as much,
+/// one trace after the other.
 const TENSOR_BYTES_MAX: u64 = 32 << 20;
 
 pub(super) enum TraceMessage {
@@ -59,7 +61,8 @@ impl TraceQueue {
         !self.file.is_empty()
     }
 
-    /// Takes a message in; a trace beyond the bound is lost. Does not block but for the time that others take to do the same.
+    /// Takes a message in; a trace beyond the bound is lost. Does not block but for the time that
+    /// others take to do the same.
     pub(super) fn push(&self, message: TraceMessage) {
         if !self.has_file() {
             return;

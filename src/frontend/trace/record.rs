@@ -58,8 +58,8 @@ pub(crate) struct ActiveTrace {
     setting: Arc<TraceSetting>,
     subject: OnceLock<TraceSubject>,
     entries: Mutex<Vec<TraceEntry>>,
-    /// Of the ensemble, if this is one of its steps, or of the request on whose behalf a backend asks: what it lets go of becomes part
-    /// of that.
+    /// Of the ensemble, if this is one of its steps, or of the request on whose behalf a backend
+    /// asks: what it lets go of becomes part of that.
     parent: Option<Arc<ActiveTrace>>,
     children: Mutex<Vec<TraceRecord>>,
 }

@@ -1,7 +1,8 @@
 //! What is traced: the settings of the server, and what models have of their own.
 //!
-//! A field that nobody set for a model follows the server's; one that nobody set for the server is as at the start. A change makes new
-//! [`TraceSetting`]s: a trace keeps to the one under which it was sampled, and counts begin anew, as upstream.
+//! A field that nobody set for a model follows the server's; one that nobody set for the server is
+//! as at the start. A change makes new [`TraceSetting`]s: a trace keeps to the one under which it
+//! was sampled, and counts begin anew, as upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -122,7 +123,8 @@ impl TraceSetting {
         }
     }
 
-    /// Why no request can be traced under it, in upstream's words; empty if one can, or could but for the count.
+    /// Why no request can be traced under it, in upstream's words; empty if one can, or could but
+    /// for the count.
     pub(super) fn failure(&self) -> &'static str {
         if self.values.levels.is_off() {
             "tracing is disabled"
@@ -182,7 +184,8 @@ impl TraceSetting {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// The count is used up, and `collected` traces were all requests that counted: none will follow.
+    /// The count is used up, and `collected` traces were all requests that counted: none will
+    /// follow.
     pub(super) fn is_complete(&self, collected: u64) -> bool {
         self.left() == 0 && self.seen.load(Ordering::Relaxed) == collected
     }

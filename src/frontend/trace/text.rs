@@ -146,7 +146,8 @@ fn put_strings(text: &mut Vec<u8>, mut data: &[u8]) {
             text.push(b',');
         }
         text.extend_from_slice(b"\\\"");
-        // Other than upstream, which writes bytes as they are: the file is to be JSON whatever clients send.
+        // Other than upstream, which writes bytes as they are: the file is to be JSON whatever
+        // clients send.
         let lossy = String::from_utf8_lossy(element);
         let before = text.len();
         write::string(text, lossy.as_bytes());

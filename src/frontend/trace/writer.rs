@@ -1,9 +1,10 @@
 //! The thread that writes traces into files.
 //!
-//! Traces are collected per setting, as upstream: with a log frequency they go to `<file>.<index>`, a new one whenever so many are
-//! there; else to `<file>`, at the end. A count that is used up while every request was traced fills an indexed file, too. What upstream
-//! keeps in memory until then is written on the way once it is large, to the same file; only which file that is may then have been
-//! decided too early, where a count was not used up in the end.
+//! Traces are collected per setting, as upstream: with a log frequency they go to `<file>.<index>`,
+//! a new one whenever so many are there; else to `<file>`, at the end. A count that is used up
+//! while every request was traced fills an indexed file, too. What upstream keeps in memory until
+//! then is written on the way once it is large, to the same file; only which file that is may then
+//! have been decided too early, where a count was not used up in the end.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -11,7 +11,8 @@ use conch_engine::{
 };
 use conch_memory::ByteView;
 
-/// Opens one backend, whose models answer each output with the input of the same place, or with counted FP32 values.
+/// Opens one backend, whose models answer each output with the input of the same place, or with
+/// counted FP32 values.
 pub(super) struct FakeHost;
 struct FakeBackend;
 struct FakeModel(Arc<ModelConfig>);

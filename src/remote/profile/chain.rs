@@ -1,4 +1,5 @@
-//! Where a profile's credentials come from: a base, and the roles that are assumed with them one after the other.
+//! Where a profile's credentials come from: a base, and the roles that are assumed with them one
+//! after the other.
 
 use super::file::{ProfileFiles, ProfileSettings};
 

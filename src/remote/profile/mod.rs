@@ -1,7 +1,9 @@
-//! What `~/.aws/credentials` and `~/.aws/config` say of a profile: keys and region, or where its keys come from.
+//! What `~/.aws/credentials` and `~/.aws/config` say of a profile: keys and region, or where its
+//! keys come from.
 //!
-//! A profile without keys may lead to a role, to single sign-on or to a program. Those are followed when the first request needs
-//! credentials, and again before what they gave ends; the files are read anew each time.
+//! A profile without keys may lead to a role, to single sign-on or to a program. Those are followed
+//! when the first request needs credentials, and again before what they gave ends; the files are
+//! read anew each time.
 
 mod chain;
 mod file;
@@ -34,8 +36,9 @@ use sso::SignOn;
 use sts::Sts;
 use temporary::{CredentialCache, TemporaryCredential};
 
-/// Completes `credential` by its profile, or by the default one; what is there already stays. Returns the name of the profile if it
-/// has no keys and leads to some elsewhere: a [`ProfileProvider`] gets those.
+/// Completes `credential` by its profile, or by the default one; what is there already stays.
+/// Returns the name of the profile if it has no keys and leads to some elsewhere: a
+/// [`ProfileProvider`] gets those.
 ///
 /// # Errors
 /// INVALID_ARG if a profile was asked for by name that is nowhere, or that leads nowhere.
@@ -105,7 +108,8 @@ impl From<NoCredentials> for StoreError {
     }
 }
 
-/// The credentials of a profile that leads elsewhere. Used by the operations of one store, on their runtimes.
+/// The credentials of a profile that leads elsewhere. Used by the operations of one store, on their
+/// runtimes.
 pub(crate) struct ProfileProvider {
     profile: String,
     /// Of the token service.
@@ -301,7 +305,8 @@ mod tests {
         .unwrap();
         let home = folder.display().to_string();
         let environment = move |name: &str| (name == "HOME").then(|| home.clone());
-        // Profile and region that are asked for; key, token and region that come out, and the profile that is to be followed.
+        // Profile and region that are asked for; key, token and region that come out, and the
+        // profile that is to be followed.
         type Row<'t> = (&'t str, &'t str, Result<[&'t str; 4], &'t str>);
         let table: [Row<'_>; 7] = [
             ("", "", Ok(["D", "", "r1", ""])),

@@ -156,7 +156,8 @@ fn read_output(output: &[u8]) -> Result<TemporaryCredential, String> {
     .map_err(|why| format!("writes no good credentials: {why}"))
 }
 
-/// A program that asks a service in another country takes two seconds, one that starts Java first five.
+/// A program that asks a service in another country takes two seconds, one that starts Java first
+/// five.
 const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// As of an answer of a service.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;

@@ -1,4 +1,5 @@
-//! Requests to the services that hand out credentials: where they are, and how an answer is waited for.
+//! Requests to the services that hand out credentials: where they are, and how an answer is waited
+//! for.
 
 use std::error::Error as _;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! Single sign-on (IAM Identity Center): credentials for the token that `aws sso login` left in `~/.aws/sso/cache`.
+//! Single sign-on (IAM Identity Center): credentials for the token that `aws sso login` left in
+//! `~/.aws/sso/cache`.
 //!
-//! A token of a session that carries what renewing it takes is renewed, and left in the file as the command line tool would leave it.
+//! A token of a session that carries what renewing it takes is renewed, and left in the file as the
+//! command line tool would leave it.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -71,7 +73,8 @@ pub(super) struct SignOn<'a> {
 }
 
 impl SignOn<'_> {
-    /// Credentials of the role. `renewed` is the last token that was renewed, for the case that its file cannot be written.
+    /// Credentials of the role. `renewed` is the last token that was renewed, for the case that its
+    /// file cannot be written.
     ///
     /// # Errors
     /// Why there are none.
@@ -192,7 +195,8 @@ fn file_name(cache_key: &str) -> String {
     name + ".json"
 }
 
-/// Puts a token in the place of the one that is there, whole or not at all; only its owner may read it.
+/// Puts a token in the place of the one that is there, whole or not at all; only its owner may read
+/// it.
 fn write(path: &Path, token: &SsoToken) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! The Security Token Service: roles that one assumes, with credentials or with a token of an identity provider.
+//! The Security Token Service: roles that one assumes, with credentials or with a token of an
+//! identity provider.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Credentials that end: how they are checked, and how long they are used before others are asked for.
+//! Credentials that end: how they are checked, and how long they are used before others are asked
+//! for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -125,8 +126,8 @@ impl CredentialCache {
     /// After a failure to get others: those in use as long as they are valid.
     ///
     /// # Errors
-    /// The failure, which then also answers all who ask within as much time as it took: a service that does not answer must not
-    /// hold up each of a thousand requests.
+    /// The failure, which then also answers all who ask within as much time as it took: a service
+    /// that does not answer must not hold up each of a thousand requests.
     pub(super) fn fall_back(
         &mut self,
         failure: NoCredentials,
@@ -145,7 +146,8 @@ impl CredentialCache {
     }
 }
 
-/// Longer than a request may take with all its attempts, and than clocks differ; of an hour, the usual lifetime, a twelfth.
+/// Longer than a request may take with all its attempts, and than clocks differ; of an hour, the
+/// usual lifetime, a twelfth.
 const RENEWAL: Duration = Duration::from_secs(300);
 /// Ten attempts within that time.
 const RETRY: Duration = Duration::from_secs(30);

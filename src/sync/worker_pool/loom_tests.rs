@@ -12,7 +12,8 @@ use crate::mpsc_queue::Node;
 
 const DELAY_NS: u64 = 5;
 
-/// Time that passes only while a thread waits for it. Not one of loom's atomics: no thread reads an earlier time than another.
+/// Time that passes only while a thread waits for it. Not one of loom's atomics: no thread reads an
+/// earlier time than another.
 #[derive(Clone)]
 struct Jumping(Arc<Untracked>);
 
@@ -28,7 +29,8 @@ impl Clock for Jumping {
 
 type Item = Box<Node<()>>;
 
-/// Batches of two, or of one when the oldest has waited `DELAY_NS`: the smallest scheduler with ready work and a deadline.
+/// Batches of two, or of one when the oldest has waited `DELAY_NS`: the smallest scheduler with
+/// ready work and a deadline.
 #[derive(Default)]
 struct Pairs {
     queue: VecDeque<Item>,
@@ -68,11 +70,13 @@ impl Pairs {
     }
 }
 
-/// Two workers, one producer of `count` requests, one deadline. Ends when all requests were executed and both workers returned; a lost
-/// wake-up leaves all threads parked, which loom reports. With `is_dismissing` the first worker is dismissed after the first request,
-/// and the other executes the rest. Only the requests and the dismissal unpark.
+/// Two workers, one producer of `count` requests, one deadline. Ends when all requests were
+/// executed and both workers returned; a lost wake-up leaves all threads parked, which loom
+/// reports. With `is_dismissing` the first worker is dismissed after the first request, and the
+/// other executes the rest. Only the requests and the dismissal unpark.
 ///
-/// One preemption is explored to the end; with two, which takes many minutes, for `SECONDS_MAX`, unless the model is to fail.
+/// One preemption is explored to the end; with two, which takes many minutes, for `SECONDS_MAX`,
+/// unless the model is to fail.
 fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
     count: u64,
     preemption_bound: usize,
@@ -97,7 +101,8 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
                 thread::spawn(move || {
                     let mut worker = pool.worker(core, Spin::OFF);
                     while let Some(turn) = pool.next(&mut worker, &clock, Pairs::drive) {
-                        // The last request closes the pool: if the producer did, its unpark would hide a lost one.
+                        // The last request closes the pool: if the producer did, its unpark would
+                        // hide a lost one.
                         if executed.fetch_add(turn.batch, Ordering::Relaxed) + turn.batch == count {
                             pool.close();
                         }
@@ -122,8 +127,8 @@ fn live<const LOOKS_AGAIN: bool, const DISMISSAL_UNPARKS: bool>(
 #[derive(Default)]
 struct Named([VecDeque<()>; 2]);
 
-/// Two workers whose work is for one of them each, `targets` in order, from one producer; after `targets` items another thread
-/// notifies worker 1 of work beside the inbox.
+/// Two workers whose work is for one of them each, `targets` in order, from one producer; after
+/// `targets` items another thread notifies worker 1 of work beside the inbox.
 ///
 /// Without `is_notifying` no worker is notified of what arrives.
 fn named(targets: &'static [usize], is_notified_from_outside: bool, is_notifying: bool) {

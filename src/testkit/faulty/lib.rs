@@ -1,9 +1,11 @@
-//! A backend that panics where it is told to, for tests of what becomes of the panic: in the server, and of everybody else's requests.
+//! A backend that panics where it is told to, for tests of what becomes of the panic: in the
+//! server, and of everybody else's requests.
 //!
-//! Where is said by the backend setting `panic` (`initialize`, `attributes`, `finalize`) or the model parameter `panic`
-//! (`model_initialize`, `model_finalize`, `instance_initialize`, `instance_finalize`, `ready`, `execute`). Executions answer with INPUT0
-//! as OUTPUT0; those that are to panic do so after they answered the first request of a batch, and only if the last one's INPUT0 begins
-//! with a byte that is not 0.
+//! Where is said by the backend setting `panic` (`initialize`, `attributes`, `finalize`) or the
+//! model parameter `panic` (`model_initialize`, `model_finalize`, `instance_initialize`,
+//! `instance_finalize`, `ready`, `execute`). Executions answer with INPUT0 as OUTPUT0; those that
+//! are to panic do so after they answered the first request of a batch, and only if the last one's
+//! INPUT0 begins with a byte that is not 0.
 //!
 //! Model parameter `half`: only the first half of each output is written.
 

@@ -1,7 +1,7 @@
 //! Holds executions back until a test lets them go.
 //!
-//! The file says how many executions of the model may go on, from its first: `3`. Numbers behind that one may go on out of turn: `0 2` lets
-//! the third go, and neither the first nor the second.
+//! The file says how many executions of the model may go on, from its first: `3`. Numbers behind
+//! that one may go on out of turn: `0 2` lets the third go, and neither the first nor the second.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,8 @@ impl Gate {
     }
 }
 
-/// Whether `text` lets the execution go that has so many before it. One that is half written lets none go.
+/// Whether `text` lets the execution go that has so many before it. One that is half written lets
+/// none go.
 fn lets_go(text: &str, before: u64) -> bool {
     let mut numbers = text.split_whitespace().map(str::parse::<u64>);
     let is_in_turn = matches!(numbers.next(), Some(Ok(count)) if count > before);

@@ -1,18 +1,22 @@
-//! A backend that writes down when and on which thread a server calls it, for tests of the contract between them. It asserts nothing
-//! itself; `tests/peers/test_contract.py` reads its record and does.
+//! A backend that writes down when and on which thread a server calls it, for tests of the contract
+//! between them. It asserts nothing itself; `tests/peers/test_contract.py` reads its record and
+//! does.
 //!
-//! The record is a file named by the backend setting `record` or the environment variable `CONCH_PROBE_RECORD`. Backend setting
-//! `parallel-instances`: whether instances of a model may start at the same time. Backend setting `prefer`: instance groups that the backend
-//! prefers, as `<kind>:<count>[:<device>]`, with `;` between them. Model parameters `initialize_ms` and `execute_ms` stretch
-//! the calls, so that overlaps show. A request whose INPUT0 begins with a negative number makes its execution fail as a whole; any
-//! other gets INPUT0 back as OUTPUT0.
+//! The record is a file named by the backend setting `record` or the environment variable
+//! `CONCH_PROBE_RECORD`. Backend setting `parallel-instances`: whether instances of a model may
+//! start at the same time. Backend setting `prefer`: instance groups that the backend prefers, as
+//! `<kind>:<count>[:<device>]`, with `;` between them. Model parameters `initialize_ms` and
+//! `execute_ms` stretch the calls, so that overlaps show. A request whose INPUT0 begins with a
+//! negative number makes its execution fail as a whole; any other gets INPUT0 back as OUTPUT0.
 //!
-//! Parameters for sequences: `rows` writes down what each request of an execution says (see [`rows`]), `gate` names a file that holds back
-//! executions: the number in it is how many of the model may go on. An input STATE_IN is added to INPUT0, and the sum is STATE_OUT and
-//! OUTPUT0; with `iterates`, STATE_IN counts rounds instead, and INPUT0 says how many there are to be.
+//! Parameters for sequences: `rows` writes down what each request of an execution says (see
+//! [`rows`]), `gate` names a file that holds back executions: the number in it is how many of the
+//! model may go on. An input STATE_IN is added to INPUT0, and the sum is STATE_OUT and OUTPUT0;
+//! with `iterates`, STATE_IN counts rounds instead, and INPUT0 says how many there are to be.
 //!
-//! Two more parameters of a model: `readiness` names a file that orders what the readiness hook does (see [`readiness`]);
-//! `await_cancel_ms` makes an execution wait that long for one of its requests to be cancelled, which is written down and answered.
+//! Two more parameters of a model: `readiness` names a file that orders what the readiness hook
+//! does (see [`readiness`]); `await_cancel_ms` makes an execution wait that long for one of its
+//! requests to be cancelled, which is written down and answered.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! What a test orders the readiness hook to do, while the server runs: the text of a file.
 //!
-//! No file: ready. `delay <milliseconds>`: ready, after that time. Anything else: not ready, for that reason.
+//! No file: ready. `delay <milliseconds>`: ready, after that time. Anything else: not ready, for
+//! that reason.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! The record of calls: one line when a call begins and one when it ends, in the order in which that happened.
+//! The record of calls: one line when a call begins and one when it ends, in the order in which
+//! that happened.
 //!
-//! A line is `<number> <time ns> <thread> <begin|end|fail> <call> <object> <detail>`, separated by tabs.
+//! A line is `<number> <time ns> <thread> <begin|end|fail> <call> <object> <detail>`, separated by
+//! tabs.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -82,7 +84,8 @@ impl Record {
         let line = format!("{number}\t{now_ns}\t{thread}\t{edge}\t{call}\t{object}\t{detail}\n");
         *number += 1;
         if let Err(error) = file.write_all(line.as_bytes()) {
-            // Not by the server's log: this file's tests run without a server, whose functions they would have to link.
+            // Not by the server's log: this file's tests run without a server, whose functions they
+            // would have to link.
             eprintln!("probe: cannot write the record: {error}");
         }
     }

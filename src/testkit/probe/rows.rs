@@ -52,8 +52,8 @@ fn integers(input: &Input<'_>) -> Result<Vec<i32>, Error> {
     Ok(bytes.chunks(4).map(integer).collect())
 }
 
-/// Adds the input to the state and answers with the sum; or counts a round and asks for the next until there were as many as the input
-/// says.
+/// Adds the input to the state and answers with the sum; or counts a round and asks for the next
+/// until there were as many as the input says.
 pub fn advance(request: Request<'_>, is_decoupled: bool, iterates: bool) -> Result<(), Error> {
     let (input, state) = (request.input(c"INPUT0")?, request.input(c"STATE_IN")?);
     let (numbers, before) = (integers(&input)?, integers(&state)?);

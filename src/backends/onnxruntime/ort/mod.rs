@@ -1,8 +1,9 @@
-//! ONNX Runtime itself: its C function table, and safe wrappers of what the backend needs of it. The only place of this crate with
-//! `unsafe`.
+//! ONNX Runtime itself: its C function table, and safe wrappers of what the backend needs of it.
+//! The only place of this crate with `unsafe`.
 //!
-//! The library is opened at run time, so nothing here is needed to build. Version floor: 1.17 ([`API_VERSION`]), the oldest table
-//! that has every function used; newer libraries keep old tables.
+//! The library is opened at run time, so nothing here is needed to build. Version floor: 1.17
+//! ([`API_VERSION`]), the oldest table that has every function used; newer libraries keep old
+//! tables.
 
 mod runtime;
 mod session;

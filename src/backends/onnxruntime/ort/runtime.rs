@@ -22,15 +22,16 @@ const SEVERITY_ERROR: c_int = 3;
 const DEVICE_ALLOCATOR: c_int = 0;
 const MEMORY_TYPE_DEFAULT: c_int = 0;
 
-/// Threads that all sessions of a runtime share, instead of a pool each. 0 lets ONNX Runtime choose.
+/// Threads that all sessions of a runtime share, instead of a pool each. 0 lets ONNX Runtime
+/// choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalThreads {
     pub intra_op: i32,
     pub inter_op: i32,
 }
 
-/// An ONNX Runtime library and its environment. Sessions and values keep it alive. The library itself stays loaded when this is
-/// dropped: its threads and thread-locals outlive its environment.
+/// An ONNX Runtime library and its environment. Sessions and values keep it alive. The library
+/// itself stays loaded when this is dropped: its threads and thread-locals outlive its environment.
 pub struct Runtime {
     pub(super) table: Table,
     pub(super) env: NonNull<OrtEnv>,
@@ -43,7 +44,8 @@ pub struct Runtime {
     _library: ManuallyDrop<libloading::Library>,
 }
 
-// SAFETY: environment, default allocator and memory description may be used from any thread at once, by the C API's documentation.
+// SAFETY: environment, default allocator and memory description may be used from any thread at
+// once, by the C API's documentation.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
@@ -63,12 +65,14 @@ impl Runtime {
     /// Opens the library at `path` and makes an environment that logs into the server's log.
     ///
     /// # Errors
-    /// `Unavailable` if the file is no such library or too old; `Internal` for what it reports itself.
+    /// `Unavailable` if the file is no such library or too old; `Internal` for what it reports
+    /// itself.
     pub fn open(path: &Path, threads: Option<GlobalThreads>) -> Result<Self, Error> {
         let unavailable = |what: String| {
             Error::unavailable(format!("ONNX Runtime library {}: {what}", path.display()))
         };
-        // SAFETY: the operator names this library to be run in the process; its initialisers are ONNX Runtime's.
+        // SAFETY: the operator names this library to be run in the process; its initialisers are
+        // ONNX Runtime's.
         let library = unsafe { libloading::Library::new(path) }
             .map_err(|error| unavailable(format!("cannot be loaded: {error}")))?;
         // SAFETY: this symbol has this type in every release of ONNX Runtime.
@@ -141,7 +145,8 @@ impl Drop for Runtime {
 }
 
 fn create_env(table: &Table, threads: Option<GlobalThreads>) -> Result<NonNull<OrtEnv>, Error> {
-    // ONNX Runtime is talkative below warnings, so its smaller talk is only asked for where the server's log is verbose.
+    // ONNX Runtime is talkative below warnings, so its smaller talk is only asked for where the
+    // server's log is verbose.
     let severity = if sdk::log::is_enabled(Level::Verbose) {
         SEVERITY_INFO
     } else {

@@ -68,7 +68,8 @@ unsafe impl Send for Session {}
 
 impl Session {
     /// # Errors
-    /// `Internal` with ONNX Runtime's own words; `Unsupported` if an input or output is no tensor that Triton knows.
+    /// `Internal` with ONNX Runtime's own words; `Unsupported` if an input or output is no tensor
+    /// that Triton knows.
     pub fn load(
         runtime: &Arc<Runtime>,
         model: &Path,
@@ -79,7 +80,8 @@ impl Session {
         let path = c_path(model)?;
         let mut session = ptr::null_mut();
         let mut run_options = ptr::null_mut();
-        // SAFETY: environment and options are live, the path is NUL-terminated, the result writable.
+        // SAFETY: environment and options are live, the path is NUL-terminated, the result
+        // writable.
         unsafe {
             table.check((table.create_session)(
                 runtime.env.as_ptr(),
@@ -122,10 +124,12 @@ impl Session {
         &self.signature
     }
 
-    /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` where a target had memory of its own.
+    /// Runs the model on `feeds` and returns the outputs of `targets`, in their order: `None` where
+    /// a target had memory of its own.
     ///
     /// # Errors
-    /// `Internal` with ONNX Runtime's own words; `InvalidArgument` if a string tensor's bytes do not fit its shape.
+    /// `Internal` with ONNX Runtime's own words; `InvalidArgument` if a string tensor's bytes do
+    /// not fit its shape.
     pub fn run(
         &mut self,
         feeds: &[Feed<'_>],
@@ -165,8 +169,9 @@ impl Session {
             .iter()
             .map(|value| value.as_ref().map_or(ptr::null_mut(), Value::as_ptr))
             .collect();
-        // SAFETY: session, options and values are live; the arrays have the lengths given; input values borrow memory that `feeds`
-        // keeps, output values memory that `targets` keep, until after this call.
+        // SAFETY: session, options and values are live; the arrays have the lengths given; input
+        // values borrow memory that `feeds` keeps, output values memory that `targets` keep, until
+        // after this call.
         let status = unsafe {
             (table.run)(
                 self.raw.as_ptr(),
@@ -237,8 +242,9 @@ impl Session {
             .map(|index| {
                 let mut name = ptr::null_mut();
                 let mut type_info = ptr::null_mut();
-                // SAFETY: the session is live, the index in range, the results writable; the name is allocated for us, NUL-terminated,
-                // and freed after it was copied; the type information is owned by the wrapper.
+                // SAFETY: the session is live, the index in range, the results writable; the name
+                // is allocated for us, NUL-terminated, and freed after it was copied; the type
+                // information is owned by the wrapper.
                 unsafe {
                     table.check(name_of(
                         self.raw.as_ptr(),
@@ -305,7 +311,8 @@ impl TypeInfo<'_> {
         Ok(TensorInfo {
             name,
             data_type,
-            // Unknown dimensions come as -1; older libraries also say 0 for some symbolic ones, which no tensor of use has.
+            // Unknown dimensions come as -1; older libraries also say 0 for some symbolic ones,
+            // which no tensor of use has.
             dims: dims
                 .iter()
                 .map(|&dim| if dim > 0 { dim } else { -1 })
@@ -332,7 +339,8 @@ pub(super) unsafe fn shape_of(
     let table = &runtime.table;
     let mut element = 0;
     let mut count = 0;
-    // SAFETY: live by this function's contract; the results are writable, the array as long as said.
+    // SAFETY: live by this function's contract; the results are writable, the array as long as
+    // said.
     unsafe {
         table.check((table.element_type)(info, &raw mut element))?;
         table.check((table.dimension_count)(info, &raw mut count))?;

@@ -1,6 +1,7 @@
 //! The functions of ONNX Runtime's C API that are used, read from its table by index.
 //!
-//! The API is a struct of function pointers that only ever grows at its end. Indices are those of `OrtApi` in `onnxruntime_c_api.h`.
+//! The API is a struct of function pointers that only ever grows at its end. Indices are those of
+//! `OrtApi` in `onnxruntime_c_api.h`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -49,7 +50,8 @@ macro_rules! table {
 
         impl Table {
             /// # Safety
-            /// `api` is a table that the library returned for [`API_VERSION`](super::API_VERSION) or later.
+            /// `api` is a table that the library returned for [`API_VERSION`](super::API_VERSION)
+            /// or later.
             pub unsafe fn read(api: *const *const c_void) -> Option<Self> {
                 $(
                     // SAFETY: the table has at least as many entries as this version of the API.
@@ -144,7 +146,8 @@ impl Table {
         if status.is_null() {
             return Ok(());
         }
-        // SAFETY: live until released below; the message is NUL-terminated and lives as long as the status.
+        // SAFETY: live until released below; the message is NUL-terminated and lives as long as the
+        // status.
         unsafe {
             let code = (self.get_error_code)(status);
             let message = (self.get_error_message)(status);

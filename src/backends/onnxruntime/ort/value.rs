@@ -20,10 +20,12 @@ pub struct Value<'m> {
 }
 
 impl<'m> Value<'m> {
-    /// A tensor over a feed's bytes; strings are copied, since ONNX Runtime keeps them as C++ strings.
+    /// A tensor over a feed's bytes; strings are copied, since ONNX Runtime keeps them as C++
+    /// strings.
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes do not fit the shape; `Internal` with ONNX Runtime's own words.
+    /// `InvalidArgument` if the bytes do not fit the shape; `Internal` with ONNX Runtime's own
+    /// words.
     pub(super) fn borrow(runtime: &Arc<Runtime>, feed: &Feed<'m>) -> Result<Self, Error> {
         if feed.data_type == DataType::Bytes {
             return Self::strings(runtime, feed);
@@ -77,7 +79,8 @@ impl<'m> Value<'m> {
     pub fn shape(&self) -> Result<(DataType, Vec<i64>), Error> {
         let table = &self.runtime.table;
         let mut info = ptr::null_mut();
-        // SAFETY: the value is live, the result writable; the information is ours and released after it was read.
+        // SAFETY: the value is live, the result writable; the information is ours and released
+        // after it was read.
         let (element, shape) = unsafe {
             table.check((table.tensor_info)(self.as_ptr(), &raw mut info))?;
             let read = shape_of(&self.runtime, info);
@@ -106,7 +109,8 @@ impl<'m> Value<'m> {
         }
         let table = &self.runtime.table;
         let mut data = ptr::null_mut();
-        // SAFETY: the value is live and holds no strings; its memory has as many bytes as type and shape say, and lives as long as it.
+        // SAFETY: the value is live and holds no strings; its memory has as many bytes as type and
+        // shape say, and lives as long as it.
         unsafe {
             table.check((table.tensor_data)(self.as_ptr(), &raw mut data))?;
             if data.is_null() {
@@ -184,7 +188,8 @@ impl<'m> Value<'m> {
         }
         let table = &runtime.table;
         let mut raw = ptr::null_mut();
-        // SAFETY: the size fits type and shape by the check; the shape is copied; the result is writable.
+        // SAFETY: the size fits type and shape by the check; the shape is copied; the result is
+        // writable.
         unsafe {
             table.check((table.create_tensor_with_data)(
                 runtime.memory_info.as_ptr(),
@@ -224,7 +229,8 @@ impl<'m> Value<'m> {
                 ))
             })?;
             let mut buffer: *mut c_char = ptr::null_mut();
-            // SAFETY: the value is a string tensor with that element; the buffer has as many bytes as asked for, written at once.
+            // SAFETY: the value is a string tensor with that element; the buffer has as many bytes
+            // as asked for, written at once.
             unsafe {
                 table.check((table.resized_string_element)(
                     value.as_ptr(),
@@ -279,7 +285,8 @@ pub(crate) fn data_type_from_onnx(element: c_int) -> Option<DataType> {
         .find(|&data_type| data_type_to_onnx(data_type) == element)
 }
 
-/// Triton's data type to `ONNXTensorElementDataType`, whose numbers are also those of `TensorProto.DataType` in model files.
+/// Triton's data type to `ONNXTensorElementDataType`, whose numbers are also those of
+/// `TensorProto.DataType` in model files.
 pub(crate) fn data_type_to_onnx(data_type: DataType) -> c_int {
     match data_type {
         DataType::Fp32 => 1,

@@ -33,7 +33,8 @@ fn graph(inputs: &str, steps: &[&str], outputs: &str) -> Graph {
     )
 }
 
-/// A course with its graph; says what follows in one line: `2@0(x,y)` for a start, `=x,y` for an answer.
+/// A course with its graph; says what follows in one line: `2@0(x,y)` for a start, `=x,y` for an
+/// answer.
 struct Told(Graph, Dataflow<String>);
 
 impl Told {
@@ -95,7 +96,8 @@ fn a_chain_runs_step_by_step() {
 
 #[test]
 fn branches_run_at_once_and_are_joined() {
-    // The worked example of upstream's architecture page: preprocessing, then classification and segmentation.
+    // The worked example of upstream's architecture page: preprocessing, then classification and
+    // segmentation.
     let steps = ["raw > image", "image > classes", "image > mask"];
     let mut told = Told::new(graph("raw", &steps, "classes mask"), &[0, 1]);
     assert_eq!(told.begin("r"), "0@0(r)");
@@ -210,7 +212,8 @@ fn who_waits_for_whom() {
     assert_eq!(shape.followers(3), [0_usize; 0]);
 }
 
-/// Random graphs with at most one decoupled step, whose runs end in any order, answer as one that computes step by step does.
+/// Random graphs with at most one decoupled step, whose runs end in any order, answer as one that
+/// computes step by step does.
 #[test]
 fn whatever_the_order_the_answers_are_the_same() {
     for seed in 0..2_000 {

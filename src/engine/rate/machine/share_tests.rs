@@ -1,4 +1,5 @@
-//! Shares: flows that always have work get time by their weights, whatever a turn costs; who was idle has saved nothing; random lives.
+//! Shares: flows that always have work get time by their weights, whatever a turn costs; who was
+//! idle has saved nothing; random lives.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,8 @@ fn machine(executions_max: u64) -> RateLimiterState {
     }])
 }
 
-/// Flows that always have work, on a virtual clock: which instance runs until when, and how long each flow has run.
+/// Flows that always have work, on a virtual clock: which instance runs until when, and how long
+/// each flow has run.
 struct Busy {
     machine: RateLimiterState,
     flow_of: BTreeMap<InstanceId, usize>,
@@ -68,7 +70,8 @@ impl Busy {
     }
 }
 
-/// Executions at a time, flows as (weight, instances), what a turn of each costs, the shares of time in percent.
+/// Executions at a time, flows as (weight, instances), what a turn of each costs, the shares of
+/// time in percent.
 type Case = (u64, &'static [(u32, usize)], &'static [u64], &'static [u64]);
 
 #[test]
@@ -123,7 +126,8 @@ fn who_was_idle_or_is_new_has_saved_nothing() {
         (busy.used[0] - before[0], busy.used[1] - before[1]),
         (500, 500)
     );
-    // Nobody has anything to do, then the third comes before the others: they do not wait until it has caught up.
+    // Nobody has anything to do, then the third comes before the others: they do not wait until it
+    // has caught up.
     while !busy.ends.is_empty() {
         busy.step(|_| false, |_| 10);
     }
@@ -140,7 +144,9 @@ fn who_was_idle_or_is_new_has_saved_nothing() {
     );
 }
 
-/// Random flows that come, idle, and go: never more run than may, nobody waits beside a free execution, and flows that wait all the time get time by their weights, up to what their instances run at once.
+/// Random flows that come, idle, and go: never more run than may, nobody waits beside a free
+/// execution, and flows that wait all the time get time by their weights, up to what their
+/// instances run at once.
 #[test]
 fn random_lives_are_fair() {
     for seed in 0..2_000 {

@@ -53,8 +53,8 @@ fn turns_follow_priorities() {
     }
 }
 
-/// Upstream's test of two models on one resource: 8 requests of each in flight, until the first has sent 80. It wants more than 1.8 times
-/// as many of the first, which 80 to 45 is not.
+/// Upstream's test of two models on one resource: 8 requests of each in flight, until the first has
+/// sent 80. It wants more than 1.8 times as many of the first, which 80 to 45 is not.
 #[test]
 fn two_models_share_as_upstream() {
     let mut machine = RateLimiterState::default();
@@ -79,7 +79,8 @@ fn two_models_share_as_upstream() {
     assert_eq!(done[&second], 35, "80 to 44, with the 8 and one in flight");
 }
 
-/// As [`two_models_share_as_upstream`], but the second one's first request comes before the first one's.
+/// As [`two_models_share_as_upstream`], but the second one's first request comes before the first
+/// one's.
 #[test]
 fn a_late_beginner_has_missed_no_more_than_one_turn() {
     let mut machine = RateLimiterState::default();
@@ -147,7 +148,8 @@ fn nobody_stands_in_the_way_of_who_has_its_resources() {
     assert_eq!(machine.wait(small[0]), [small[0]]);
     assert_eq!(machine.wait(large), NOBODY, "one of two is taken");
     assert_eq!(machine.wait(other), [other], "it needs nothing of that");
-    // The small ones take turns in which one always runs, and so keep the large one waiting, but not for ever.
+    // The small ones take turns in which one always runs, and so keep the large one waiting, but
+    // not for ever.
     let mut overtaken_count = 0;
     let mut running = small[0];
     let mut next = small[1];

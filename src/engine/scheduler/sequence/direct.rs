@@ -29,8 +29,9 @@ impl DirectStrategy {
 }
 
 impl<T: Entry> SequenceBatcher<T> {
-    /// Forms a batch of the requests that the slots of `instance` have ready. Rows without a request, or with one that does not fit the first,
-    /// stay empty; the batch reaches up to the highest slot with a request, as upstream's.
+    /// Forms a batch of the requests that the slots of `instance` have ready. Rows without a
+    /// request, or with one that does not fit the first, stay empty; the batch reaches up to the
+    /// highest slot with a request, as upstream's.
     pub(super) fn form_direct(
         &mut self,
         instance: usize,

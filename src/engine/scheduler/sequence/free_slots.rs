@@ -1,4 +1,5 @@
-//! Free slots. The lowest row comes first, so sequences spread over the instances; slots exist once they are used.
+//! Free slots. The lowest row comes first, so sequences spread over the instances; slots exist once
+//! they are used.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use super::member::SlotId;
 #[derive(Debug)]
 pub(super) struct FreeSlots {
     row_count: u32,
-    /// Of each instance the first slot that was never used, unless there is none; all behind it are free, too. And used ones that are free again.
+    /// Of each instance the first slot that was never used, unless there is none; all behind it are
+    /// free, too. And used ones that are free again.
     free: BTreeSet<SlotId>,
     /// By instance: the row of that first slot. None: the instance takes no sequences any more.
     fresh: Vec<Option<u32>>,

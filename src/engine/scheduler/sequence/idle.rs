@@ -1,4 +1,5 @@
-//! When to look whether a sequence still sends. One entry per sequence with a slot, which may lie before its time: it is then put off.
+//! When to look whether a sequence still sends. One entry per sequence with a slot, which may lie
+//! before its time: it is then put off.
 
 use std::collections::BTreeSet;
 

@@ -40,8 +40,8 @@ pub(crate) struct SequenceContext {
     pub(crate) key: SequenceKey,
     pub(crate) is_start: bool,
     pub(crate) is_end: bool,
-    /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only the scheduler reads and writes
-    /// them, under its lock.
+    /// The run that it belongs to, and the slot that it was last given out of; 0: none yet. Only
+    /// the scheduler reads and writes them, under its lock.
     run: AtomicU64,
     slot: AtomicU64,
     /// It was given out, and the scheduler has not learned that it is back. As `run`.
@@ -100,8 +100,9 @@ impl SequenceContext {
         self.is_back.store(false, Ordering::Relaxed);
     }
 
-    /// Says that it is done with, or to be run again, before it is pushed for the scheduler: a push that finds it linked, as somebody has just
-    /// pushed it to have it cancelled, leaves no other trace.
+    /// Says that it is done with, or to be run again, before it is pushed for the scheduler: a push
+    /// that finds it linked, as somebody has just pushed it to have it cancelled, leaves no other
+    /// trace.
     pub(crate) fn bring_back(&self) {
         self.is_back.store(true, Ordering::Relaxed);
         // Pairs with the fence of `is_back`.

@@ -1,4 +1,5 @@
-//! The sequence batcher: requests of one sequence go to one instance, one after the other, each in its slot.
+//! The sequence batcher: requests of one sequence go to one instance, one after the other, each in
+//! its slot.
 //!
 //! ```text
 //!                START, slot free                         its last request is given out
@@ -8,9 +9,11 @@
 //!       └─────────────────────────► backlog ──── timeout, cancelled ────► answered
 //! ```
 //!
-//! A slot belongs to an instance (its row there is the slot's number) and each instance to one core. What a core may execute is thus decided when a sequence starts;
-//! this scheduler calls that core by name. Cores may come later, and leave once their sequences have ended. As upstream's `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits
-//! or executes, and that a cancelled request ends its sequence at once, not when its turn comes.
+//! A slot belongs to an instance (its row there is the slot's number) and each instance to one
+//! core. What a core may execute is thus decided when a sequence starts; this scheduler calls that
+//! core by name. Cores may come later, and leave once their sequences have ended. As upstream's
+//! `SequenceBatchScheduler`, but that a sequence is not idle while something of it waits or
+//! executes, and that a cancelled request ends its sequence at once, not when its turn comes.
 
 mod direct;
 mod free_slots;
@@ -186,7 +189,8 @@ impl<T: Entry> SequenceBatcher<T> {
         false
     }
 
-    /// Whether requests that were given out are to be brought back by [`SequenceBatcher::release`] or [`SequenceBatcher::reschedule`].
+    /// Whether requests that were given out are to be brought back by [`SequenceBatcher::release`]
+    /// or [`SequenceBatcher::reschedule`].
     pub(crate) fn awaits(&self) -> bool {
         self.is_iterative || matches!(self.strategy, SlotStrategy::Oldest(_))
     }
@@ -202,12 +206,14 @@ impl<T: Entry> SequenceBatcher<T> {
         self.table.get(run).is_none_or(|run| run.slot.is_some())
     }
 
-    /// The names of the sequences that take requests. From now on each output tells which of them do not any more.
+    /// The names of the sequences that take requests. From now on each output tells which of them
+    /// do not any more.
     pub(crate) fn hand_over(&mut self) -> Vec<SequenceKey> {
         self.table.note_ends()
     }
 
-    /// Ends a sequence, if there is one of this name: what it has waiting is executed, and nothing joins it.
+    /// Ends a sequence, if there is one of this name: what it has waiting is executed, and nothing
+    /// joins it.
     pub(crate) fn end(&mut self, key: &SequenceKey, now_ns: u64) {
         let Some(id) = self.table.find(key) else {
             return;
@@ -280,7 +286,8 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// A request that was given out has come back, and is done with. It may come twice: where somebody wanted it cancelled just then.
+    /// A request that was given out has come back, and is done with. It may come twice: where
+    /// somebody wanted it cancelled just then.
     pub(crate) fn release(&mut self, entry: &T, now_ns: u64) {
         let Some(member) = entry.member().filter(|member| member.take_back()) else {
             return;
@@ -296,7 +303,8 @@ impl<T: Entry> SequenceBatcher<T> {
         self.settle(slot, now_ns);
     }
 
-    /// A request that was given out has come back to be run again, after what its sequence has waiting.
+    /// A request that was given out has come back to be run again, after what its sequence has
+    /// waiting.
     pub(crate) fn reschedule(
         &mut self,
         entry: T,
@@ -347,7 +355,8 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// Core `core` is to leave: no more sequences go to it. True once it has none and nothing of it is out.
+    /// Core `core` is to leave: no more sequences go to it. True once it has none and nothing of it
+    /// is out.
     pub(crate) fn drain(&mut self, core: usize) -> bool {
         let instances = self.cores.get(core).cloned().unwrap_or(0..0);
         for instance in instances.clone() {
@@ -359,7 +368,8 @@ impl<T: Entry> SequenceBatcher<T> {
         })
     }
 
-    /// Ends the sequences of `core`: what they have waiting is executed. Returns how many there were.
+    /// Ends the sequences of `core`: what they have waiting is executed. Returns how many there
+    /// were.
     pub(crate) fn end_all(&mut self, core: usize, now_ns: u64) -> usize {
         let mut count = 0;
         for instance in self.cores.get(core).cloned().unwrap_or(0..0) {
@@ -381,7 +391,8 @@ impl<T: Entry> SequenceBatcher<T> {
         count
     }
 
-    /// Forms a batch for `core`, if there is one at `now_ns`. Who asks for the first time has come, with one instance.
+    /// Forms a batch for `core`, if there is one at `now_ns`. Who asks for the first time has come,
+    /// with one instance.
     pub(crate) fn form(
         &mut self,
         core: usize,
@@ -431,7 +442,8 @@ impl<T: Entry> SequenceBatcher<T> {
         self.poll_state(output)
     }
 
-    /// Ends what has timed out, without forming a batch: for the time while every instance executes.
+    /// Ends what has timed out, without forming a batch: for the time while every instance
+    /// executes.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
@@ -495,11 +507,13 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// Somebody asked to cancel `entry`, which has arrived: it and all behind it in its sequence end, and with them the sequence.
+    /// Somebody asked to cancel `entry`, which has arrived: it and all behind it in its sequence
+    /// end, and with them the sequence.
     fn cancel(&mut self, entry: &T, now_ns: u64, output: &mut SchedulerOutput<T::Owned>) {
         let Some(member) = entry.member() else { return };
         if !entry.is_waiting() {
-            // It executes, and its backend sees the wish; or it was answered. Who brought it back may have found it on its way to here.
+            // It executes, and its backend sees the wish; or it was answered. Who brought it back
+            // may have found it on its way to here.
             if member.is_back() {
                 self.release(entry, now_ns);
             }
@@ -531,7 +545,8 @@ impl<T: Entry> SequenceBatcher<T> {
             Some((Some(position), Some(_))) => self.cut(id, position, now_ns, output),
             // Of a sequence that has not begun nothing is executed.
             Some((Some(_), None)) => self.cut(id, 0, now_ns, output),
-            // It was given out, and cancelled while it came back to be run again: this is how it comes back.
+            // It was given out, and cancelled while it came back to be run again: this is how it
+            // comes back.
             Some((None, _)) | None => {
                 output.refuse(entry, ClaimReason::Cancel, Dismissal::Cancelled);
                 self.release(entry, now_ns);
@@ -608,7 +623,8 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// An instance asks again: where requests are not brought back, what it was given has been executed.
+    /// An instance asks again: where requests are not brought back, what it was given has been
+    /// executed.
     fn rest(&mut self, instance: usize, now_ns: u64) {
         self.instances[instance].is_busy = false;
         if self.awaits() {
@@ -623,12 +639,14 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// Whether what waits in `slot` waits for its request that was given out, which may be run again.
+    /// Whether what waits in `slot` waits for its request that was given out, which may be run
+    /// again.
     fn is_held_back(&self, slot: &SequenceSlot<T>) -> bool {
         slot.is_out && self.is_iterative
     }
 
-    /// After anything that happened to `slot`: frees it if its sequence is over, else sees to what waits in it.
+    /// After anything that happened to `slot`: frees it if its sequence is over, else sees to what
+    /// waits in it.
     fn settle(&mut self, slot: SlotId, now_ns: u64) {
         loop {
             let state = &self.instances[slot.instance()].slots[slot.row()];
@@ -657,7 +675,8 @@ impl<T: Entry> SequenceBatcher<T> {
         }
     }
 
-    /// Ends the sequence of `slot`, which has nothing waiting. True if the slot has another one now.
+    /// Ends the sequence of `slot`, which has nothing waiting. True if the slot has another one
+    /// now.
     fn vacate(&mut self, slot: SlotId, now_ns: u64) -> bool {
         let state = &mut self.instances[slot.instance()].slots[slot.row()];
         if let Some(id) = state.run.take()

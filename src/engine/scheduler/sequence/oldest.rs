@@ -1,4 +1,5 @@
-//! The oldest strategy: each instance batches its sequences' next requests, one of each, as a dynamic batcher would.
+//! The oldest strategy: each instance batches its sequences' next requests, one of each, as a
+//! dynamic batcher would.
 
 use conch_config::DynamicBatching;
 use conch_sync::ClaimReason;

@@ -136,7 +136,8 @@ impl<T> SequenceTable<T> {
         }
     }
 
-    /// A request of a backlogged sequence is to be rejected at `expires_ns`, and the others with it.
+    /// A request of a backlogged sequence is to be rejected at `expires_ns`, and the others with
+    /// it.
     pub(super) fn bound(&mut self, id: SequenceNumber, expires_ns: u64) {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
@@ -155,7 +156,8 @@ impl<T> SequenceTable<T> {
         if run.slot.is_none() {
             self.backlog_count -= 1;
             self.timeouts.remove(&(run.expires_ns, id));
-            // Its number is found in the backlog later; one that comes to nothing shall not grow it.
+            // Its number is found in the backlog later; one that comes to nothing shall not grow
+            // it.
             if self.backlog_count == 0 {
                 self.backlog.clear();
             } else if self.backlog.len() > 2 * self.backlog_count + 64 {

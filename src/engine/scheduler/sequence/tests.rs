@@ -1,4 +1,5 @@
-//! Sequences on a virtual clock: stories whose every step is written down, and random runs that are held against the rules.
+//! Sequences on a virtual clock: stories whose every step is written down, and random runs that are
+//! held against the rules.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -605,7 +606,8 @@ fn a_batch_reaches_up_to_the_last_slot_that_is_ready() {
     for (id, shape) in [(1, 7), (2, 8), (3, 9), (4, 10)] {
         stage.send_with(id, START, shape, 0);
     }
-    // Upstream's null requests fill the rows of requests that do not fit as well: 4, not 1, 2, 3 and 4.
+    // Upstream's null requests fill the rows of requests that do not fit as well: 4, not 1, 2, 3
+    // and 4.
     for row in 0..4 {
         assert_eq!(stage.form(0), [(row, row)]);
         assert_eq!(stage.row_count, 4);
@@ -761,7 +763,8 @@ impl Random {
     }
 }
 
-/// Random sequences, cancels, pauses and executions; after each step the rules hold, and in the end everything is answered once.
+/// Random sequences, cancels, pauses and executions; after each step the rules hold, and in the end
+/// everything is answered once.
 #[test]
 fn random_runs_keep_the_rules() {
     for seed in 0..400 {

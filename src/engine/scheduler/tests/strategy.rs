@@ -6,8 +6,8 @@ use super::*;
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
-/// Fills batches up to a volume, and notes what it is asked. Who has volume -1 is claimed by somebody else, who has -2 is cancelled, while
-/// the strategy looks.
+/// Fills batches up to a volume, and notes what it is asked. Who has volume -1 is claimed by
+/// somebody else, who has -2 is cancelled, while the strategy looks.
 struct Volume {
     max: i64,
     left: i64,

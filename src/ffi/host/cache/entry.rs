@@ -1,8 +1,10 @@
-//! What a cache plug-in gets for one call: an entry, which is a list of buffers, and an allocator, which copies into or out of them.
+//! What a cache plug-in gets for one call: an entry, which is a list of buffers, and an allocator,
+//! which copies into or out of them.
 //!
-//! They live on the stack of the call and are used by its thread. Insertion: the entry says how many bytes are to be kept, the plug-in
-//! sets a buffer of its own, and the allocator writes the response there. Lookup: the plug-in adds the buffers that it has, and the
-//! allocator copies them out while the plug-in keeps them from changing.
+//! They live on the stack of the call and are used by its thread. Insertion: the entry says how
+//! many bytes are to be kept, the plug-in sets a buffer of its own, and the allocator writes the
+//! response there. Lookup: the plug-in adds the buffers that it has, and the allocator copies them
+//! out while the plug-in keeps them from changing.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,7 +144,8 @@ impl EntryCopier {
     /// `TRITONCACHE_Copy`.
     ///
     /// # Errors
-    /// INTERNAL if the entry does not have the one buffer that it should, UNAVAILABLE if the budget has no room.
+    /// INTERNAL if the entry does not have the one buffer that it should, UNAVAILABLE if the budget
+    /// has no room.
     ///
     /// # Safety
     /// The entry's buffer is as long as the plug-in says, and nobody else writes it meanwhile.
@@ -156,8 +159,9 @@ impl EntryCopier {
                         form.byte_size()
                     )));
                 }
-                // SAFETY: non-null by `only`, long enough and ours for the moment by this function's contract. The plug-in's memory may
-                // never have been written: bytes are only stored there.
+                // SAFETY: non-null by `only`, long enough and ours for the moment by this
+                // function's contract. The plug-in's memory may never have been written: bytes are
+                // only stored there.
                 let target =
                     unsafe { std::slice::from_raw_parts_mut(base.cast::<u8>(), byte_size) };
                 form.write_to(target);
@@ -169,7 +173,8 @@ impl EntryCopier {
                         "failed to allocate {byte_size} bytes for a cached response: over the memory limit"
                     ))
                 })?;
-                // SAFETY: non-null by `only`, long enough and unchanged by this function's contract.
+                // SAFETY: non-null by `only`, long enough and unchanged by this function's
+                // contract.
                 let bytes = unsafe { std::slice::from_raw_parts(base.cast::<u8>(), byte_size) };
                 // The one copy of a hit: the plug-in may free the entry as soon as it returns.
                 let mut block = Block::try_copy_of(bytes)?;

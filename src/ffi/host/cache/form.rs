@@ -7,8 +7,9 @@
 //! 16  total length, u64       ..  head length: zeros up to the next multiple of 64, then the outputs' data, each so aligned
 //! 24  XXH3 of all after it    ..  total length
 //! ```
-//! Text is its length as u32 and its bytes. What comes back from a cache is checked for all of this: a cache may be shared by servers
-//! of other releases, may lose bytes, and may take one key for another. Other forms are refused and never read as this one.
+//! Text is its length as u32 and its bytes. What comes back from a cache is checked for all of
+//! this: a cache may be shared by servers of other releases, may lose bytes, and may take one key
+//! for another. Other forms are refused and never read as this one.
 
 use conch_config::DataType;
 use conch_engine::cache::{CacheKey, CachedResponse};
@@ -27,7 +28,8 @@ pub(super) struct EncodedEntry {
 
 impl EncodedEntry {
     /// # Errors
-    /// INVALID_ARG if the CPU cannot read an output, INTERNAL if there is more of something than its field can say.
+    /// INVALID_ARG if the CPU cannot read an output, INTERNAL if there is more of something than
+    /// its field can say.
     pub(super) fn of(key: CacheKey, response: &Response) -> Result<EncodedEntry, Error> {
         let mut head = Vec::with_capacity(256);
         head.extend_from_slice(MAGIC);

@@ -1,4 +1,5 @@
-//! The response cache that `--cache-config` names: a plug-in of the cache directory, or conch's own under the name `local`.
+//! The response cache that `--cache-config` names: a plug-in of the cache directory, or conch's own
+//! under the name `local`.
 
 mod entry;
 mod form;
@@ -33,11 +34,12 @@ impl OpenedCache {
     }
 }
 
-/// Opens the cache that `options` ask for, if any. `budget` bounds what a plug-in's hits take up. Blocks as long as a plug-in does.
+/// Opens the cache that `options` ask for, if any. `budget` bounds what a plug-in's hits take up.
+/// Blocks as long as a plug-in does.
 ///
 /// # Errors
-/// INVALID_ARG for two caches, for one that does not exist, and for a configuration that is no good; NOT_FOUND for a library that is
-/// no cache; what CacheInitialize returned.
+/// INVALID_ARG for two caches, for one that does not exist, and for a configuration that is no
+/// good; NOT_FOUND for a library that is no cache; what CacheInitialize returned.
 pub(crate) fn open(
     options: &HostOptions,
     budget: &Arc<Budget>,
@@ -76,8 +78,8 @@ pub(crate) fn open(
     )))))
 }
 
-/// `--cache-config` in the form of [`HostOptions::cache_config`]: cache, setting and value become one document per cache, in which all
-/// values are text.
+/// `--cache-config` in the form of [`HostOptions::cache_config`]: cache, setting and value become
+/// one document per cache, in which all values are text.
 pub fn cache_config(settings: &[(String, String, String)]) -> Vec<(String, String)> {
     let mut documents: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for (name, setting, value) in settings {
@@ -111,7 +113,8 @@ fn local_size(configuration: &str) -> Result<u64, Error> {
                 "config didn't contain a valid 'size' field.",
             )));
         }
-        // What upstream says of text that is no number; unlike it, we read none up to the first letter.
+        // What upstream says of text that is no number; unlike it, we read none up to the first
+        // letter.
         Some(Value::String(text)) => text
             .parse()
             .map_err(|_| Error::internal(refuse("stoull")))?,

@@ -1,4 +1,5 @@
-//! A cache behind `tritoncache.h`: a library with four entry points, and the one cache that they make.
+//! A cache behind `tritoncache.h`: a library with four entry points, and the one cache that they
+//! make.
 //!
 //! ```text
 //! open ─► CacheInitialize ─► (CacheLookup, CacheInsert)* ─► CacheFinalize
@@ -6,8 +7,9 @@
 //!             └──► close: nothing is left
 //! ```
 //!
-//! The library stays open once it was initialised, as backends do. CacheInitialize runs on the thread that starts the server, the other
-//! calls on the threads of the cache, several at a time, and CacheFinalize after the last of them.
+//! The library stays open once it was initialised, as backends do. CacheInitialize runs on the
+//! thread that starts the server, the other calls on the threads of the cache, several at a time,
+//! and CacheFinalize after the last of them.
 
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
@@ -48,7 +50,8 @@ unsafe impl Send for PluginObject {}
 unsafe impl Sync for PluginObject {}
 
 impl PluginCache {
-    /// Loads the library and makes its cache with `configuration`. Blocks as long as the plug-in does.
+    /// Loads the library and makes its cache with `configuration`. Blocks as long as the plug-in
+    /// does.
     ///
     /// # Errors
     /// NOT_FOUND if the file is no cache, else what CacheInitialize returned.
@@ -71,7 +74,8 @@ impl PluginCache {
         };
         let mut state = ptr::null_mut();
         let configuration = c_string(configuration);
-        // SAFETY: the entry point of this library; the result is written and the text read during the call only.
+        // SAFETY: the entry point of this library; the result is written and the text read during
+        // the call only.
         unsafe { guard::cache_initialize(initialize, &raw mut state, configuration.as_ptr()) }?;
         let state = NonNull::new(state)
             .ok_or_else(|| Error::internal("Failed to initialize cache implementation"))?;
@@ -93,7 +97,8 @@ impl PluginCache {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(PluginObject(state)) = state {
-            // SAFETY: the entry point of this library with its cache, which nobody can reach any more.
+            // SAFETY: the entry point of this library with its cache, which nobody can reach any
+            // more.
             if let Err(error) = unsafe { guard::call1(self.finalize, state.as_ptr()) } {
                 log::error!("failed finalizing cache: {error}");
             }
@@ -113,7 +118,8 @@ impl PluginCache {
             return Err(Error::unavailable("the cache is finalized"));
         };
         let key: CString = c_string(&key.to_string());
-        // SAFETY: an entry point of this library with its cache, which the lock keeps; the rest lives as long as the call.
+        // SAFETY: an entry point of this library with its cache, which the lock keeps; the rest
+        // lives as long as the call.
         unsafe {
             guard::cache_call(
                 function,

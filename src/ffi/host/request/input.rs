@@ -27,7 +27,8 @@ pub(crate) struct BackendInput {
 }
 
 impl BackendInput {
-    /// `input` lies in the request, `name` and `extra` with the loan and whom it keeps: all outlive this value.
+    /// `input` lies in the request, `name` and `extra` with the loan and whom it keeps: all outlive
+    /// this value.
     pub(super) fn new(
         input: &Input,
         name: *const c_char,

@@ -1,17 +1,21 @@
 //! A request on loan to a backend: what `TRITONBACKEND_Request*` points to.
 //!
-//! A loan outlives the call that made it for as long as the backend, a response or a factory refers to it. Parties and what they hold:
+//! A loan outlives the call that made it for as long as the backend, a response or a factory refers
+//! to it. Parties and what they hold:
 //!
-//! - the backend, from Execute until RequestRelease: one `Arc` by way of the raw handle, and with it the request itself;
-//! - each response and each response factory: a [`ResponseSender`], with which answers leave even after the request was released;
-//! - the instance, while Execute runs: one `Arc`, so that a handle released meanwhile is never dangling. If it is the last one when
-//!   Execute returns, the loan is used again for the next request, so a steady state allocates nothing here.
+//! - the backend, from Execute until RequestRelease: one `Arc` by way of the raw handle, and with
+//!   it the request itself;
+//! - each response and each response factory: a [`ResponseSender`], with which answers leave even
+//!   after the request was released;
+//! - the instance, while Execute runs: one `Arc`, so that a handle released meanwhile is never
+//!   dangling. If it is the last one when Execute returns, the loan is used again for the next
+//!   request, so a steady state allocates nothing here.
 //!
 //! A handle that the backend never releases keeps its loan for good: a leak, nothing worse.
 //!
-//! When answers leave: a one-to-one model's is kept until the request is released (then it departs with its batch), unless a foreign
-//! thread sends it: then it leaves at once, as does every response of a decoupled model and every response to an embedder, who counts
-//! them himself.
+//! When answers leave: a one-to-one model's is kept until the request is released (then it departs
+//! with its batch), unless a foreign thread sends it: then it leaves at once, as does every
+//! response of a decoupled model and every response to an embedder, who counts them himself.
 
 mod input;
 mod sender;
@@ -55,7 +59,8 @@ handles! {
 #[repr(C)]
 pub(crate) struct BackendRequest {
     tag: HandleTag<abi::TRITONBACKEND_Request>,
-    /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both are kept apart by the C contract.
+    /// The request. Read by the backend's calls, taken by the release (or the failed Execute); both
+    /// are kept apart by the C contract.
     live: UnsafeCell<Option<OwnedRequest>>,
     source: Option<RequestSource>,
     inputs: Vec<BackendInput>,
@@ -64,7 +69,8 @@ pub(crate) struct BackendRequest {
     texts: CStrings,
     /// The states that the backend began, whose addresses it holds.
     states: Mutex<Vec<Arc<BackendState>>>,
-    /// Uncontended for one-to-one models, whose calls all come from the core: a few locks per request.
+    /// Uncontended for one-to-one models, whose calls all come from the core: a few locks per
+    /// request.
     reply: Mutex<ResponseState>,
     /// What the backend sees of a trace that is the server's own.
     trace: OnceLock<Box<TraceHandle>>,
@@ -72,8 +78,9 @@ pub(crate) struct BackendRequest {
     response_index: AtomicU64,
 }
 
-// SAFETY: `live` is reached under the C contract (see the field); the raw pointers in `inputs` point into the request, which lives in
-// its claim at a stable address until released, and to strings of this loan or the model's facts.
+// SAFETY: `live` is reached under the C contract (see the field); the raw pointers in `inputs`
+// point into the request, which lives in its claim at a stable address until released, and to
+// strings of this loan or the model's facts.
 unsafe impl Send for BackendRequest {}
 // SAFETY: as above.
 unsafe impl Sync for BackendRequest {}
@@ -119,7 +126,8 @@ impl BackendRequest {
             let name = match facts.input_name(&input.name) {
                 Some(name) => name.as_ptr(),
                 None => {
-                    // The address of the name at its place: moving it afterwards would be a claim that nobody else reads it.
+                    // The address of the name at its place: moving it afterwards would be a claim
+                    // that nobody else reads it.
                     self.other_names.push(c_string(&input.name));
                     self.other_names
                         .last()
@@ -138,7 +146,8 @@ impl BackendRequest {
         });
     }
 
-    /// Lets a batching strategy read `live` for the duration of one call; it may do nothing else with it.
+    /// Lets a batching strategy read `live` for the duration of one call; it may do nothing else
+    /// with it.
     pub(crate) fn show(&mut self, live: OwnedRequest, facts: &Arc<ModelFacts>) {
         self.lend(live, facts, SHOWN);
     }
@@ -210,7 +219,8 @@ impl BackendRequest {
         self.source.as_ref()?.observer.as_ref()?.trace()
     }
 
-    /// The trace of the request for its backend; null if it is not traced. It lives as long as the loan.
+    /// The trace of the request for its backend; null if it is not traced. It lives as long as the
+    /// loan.
     pub(crate) fn trace_handle(&self) -> *mut abi::TRITONSERVER_InferenceTrace {
         let Some(trace) = self.trace() else {
             return ptr::null_mut();
@@ -231,8 +241,8 @@ impl BackendRequest {
     /// # Safety
     /// Nobody releases the request during `'a`.
     pub(crate) unsafe fn request<'a>(&self) -> Result<&'a Request, Error> {
-        // SAFETY: only the release writes, which this function's contract excludes. The request lives in its claim, so `'a` does not
-        // depend on the loan.
+        // SAFETY: only the release writes, which this function's contract excludes. The request
+        // lives in its claim, so `'a` does not depend on the loan.
         let live = unsafe { &*self.live.get() };
         let request: *const Request = &**live.as_ref().ok_or_else(released)?;
         // SAFETY: valid until released, which does not happen during `'a`.
@@ -282,7 +292,8 @@ impl BackendRequest {
         Ok(self.texts.parameters.get_or_init(source))
     }
 
-    /// Begins the next value of a state of the request's sequence. The handle is the backend's to use until it releases the request.
+    /// Begins the next value of a state of the request's sequence. The handle is the backend's to
+    /// use until it releases the request.
     ///
     /// # Errors
     /// INVALID_ARG without such a state.
@@ -341,7 +352,8 @@ impl BackendRequest {
             self.complain("released a request twice");
             return Err(released());
         }
-        // SAFETY: the backend gave up its use of the request with this call, and only the first release gets here.
+        // SAFETY: the backend gave up its use of the request with this call, and only the first
+        // release gets here.
         let live = unsafe { (*self.live.get()).take() };
         let outcome = if reply.is_final {
             reply.stored.take()
@@ -354,7 +366,8 @@ impl BackendRequest {
         self.conclude(&reply);
         drop(reply);
         self.note_release(live.as_ref());
-        // First the place in the model's queue and the inputs, then the answer: a client that reacts to it finds them free.
+        // First the place in the model's queue and the inputs, then the answer: a client that
+        // reacts to it finds them free.
         drop(live);
         if let Some(outcome) = outcome {
             self.leave(Some(outcome), true)?;
@@ -362,8 +375,8 @@ impl BackendRequest {
         Ok(())
     }
 
-    /// The backend gives the request back to be run again. One that nobody sent is over instead: it warms an instance up, or fills a row. The
-    /// caller drops the backend's `Arc` afterwards.
+    /// The backend gives the request back to be run again. One that nobody sent is over instead: it
+    /// warms an instance up, or fills a row. The caller drops the backend's `Arc` afterwards.
     ///
     /// # Errors
     /// INVALID_ARG if it gave it back before, or sent its final response.
@@ -396,15 +409,18 @@ impl BackendRequest {
         self.leave(None, true)
     }
 
-    /// Answers with the error of a failed Execute, unless the backend gave the request back or answered it before it failed.
+    /// Answers with the error of a failed Execute, unless the backend gave the request back or
+    /// answered it before it failed.
     pub(crate) fn recall(&self, error: &Error, pending: &mut PendingResponses) -> bool {
         let mut reply = self.reply();
         if std::mem::replace(&mut reply.is_released, true) {
             return false;
         }
-        // SAFETY: ownership returned with the error, so the backend does not use the request any more.
+        // SAFETY: ownership returned with the error, so the backend does not use the request any
+        // more.
         let live = unsafe { (*self.live.get()).take() };
-        // An answer that a foreign thread sent is gone already; one that is only stored gives way to the error.
+        // An answer that a foreign thread sent is gone already; one that is only stored gives way
+        // to the error.
         let is_answered = reply.is_final && reply.stored.take().is_none();
         reply.is_final = true;
         let is_reported = std::mem::replace(&mut reply.is_reported, true);
@@ -472,8 +488,8 @@ impl BackendRequest {
         self.conclude(&reply);
         reply.response_count += u64::from(outcome.is_some());
         if leaves_at_once {
-            // Under the lock, so that responses of several threads arrive in the order in which they were counted. The wake is not: it may
-            // lead to code of the receiver's.
+            // Under the lock, so that responses of several threads arrive in the order in which
+            // they were counted. The wake is not: it may lead to code of the receiver's.
             let origin = source.handle.shared();
             origin.completion.deliver(Delivery {
                 slot: origin.slot,
@@ -519,8 +535,8 @@ impl BackendRequest {
         }
     }
 
-    /// Ends the request's count among the live ones of its model, if it is over. Otherwise the last reference would; but there are backends
-    /// that never delete a response factory.
+    /// Ends the request's count among the live ones of its model, if it is over. Otherwise the last
+    /// reference would; but there are backends that never delete a response factory.
     fn conclude(&self, reply: &ResponseState) {
         if reply.is_released
             && reply.is_final
@@ -588,7 +604,8 @@ fn cost_bytes(outcome: &Result<Response, Error>) -> u64 {
     outcome.as_ref().map_or(0, Response::byte_size)
 }
 
-/// Stands for the instance of a request that is shown and not executed; instances are numbered from 1.
+/// Stands for the instance of a request that is shown and not executed; instances are numbered from
+/// 1.
 const SHOWN: u64 = 0;
 
 fn released() -> Error {

@@ -28,7 +28,8 @@ impl ResponseSender {
         &self.request
     }
 
-    /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next response, or the loan's next request.
+    /// Sends a response, an error, or (none) flags alone. `spare` is kept for the request's next
+    /// response, or the loan's next request.
     ///
     /// # Errors
     /// INVALID_ARG after the final answer.

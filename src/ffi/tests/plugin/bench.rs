@@ -1,4 +1,5 @@
-//! What the tests of the plug-in share: the compiled plug-in, a loaded model, and a client that notes its answers.
+//! What the tests of the plug-in share: the compiled plug-in, a loaded model, and a client that
+//! notes its answers.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
 
@@ -30,12 +31,14 @@ const MODEL: &str = r#"
 
 pub const DECOUPLED: &str = "model_transaction_policy { decoupled: true }";
 
-/// The directory that holds the compiled plug-in, the stub, and the backends made of them. Made once per run of the tests.
+/// The directory that holds the compiled plug-in, the stub, and the backends made of them. Made
+/// once per run of the tests.
 fn workshop() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("plugin");
-        // What an earlier run left. Cargo runs the tests of one target directory one run after the other.
+        // What an earlier run left. Cargo runs the tests of one target directory one run after the
+        // other.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(directory.join("backends")).unwrap();
         let stub: String = conch_abi::export_names()
@@ -280,7 +283,8 @@ impl Journal {
     }
 
     pub fn take(&self) -> String {
-        // SAFETY: the function has this type in plugin.cc, and its result stays until the next call.
+        // SAFETY: the function has this type in plugin.cc, and its result stays until the next
+        // call.
         unsafe {
             let take = self
                 .library
@@ -497,8 +501,8 @@ impl Bench {
         self.answers()
     }
 
-    /// As [`Bench::execute`], for what comes back later. Each call's pieces are the model's first input: a row of bytes if it batches,
-    /// one string if not.
+    /// As [`Bench::execute`], for what comes back later. Each call's pieces are the model's first
+    /// input: a row of bytes if it batches, one string if not.
     pub fn begin(&self, instance: &mut dyn Instance, calls: &[Call]) -> Vec<RequestHandle> {
         let completion: Arc<dyn Completion> = self.client.clone();
         let config = &self.version.config;
@@ -592,7 +596,8 @@ impl Bench {
         self.host.open(&self.spec).unwrap()
     }
 
-    /// No answer and no loan is left: all bytes are given back, and the model is referred to by nobody else.
+    /// No answer and no loan is left: all bytes are given back, and the model is referred to by
+    /// nobody else.
     pub fn assert_nothing_held(&self) {
         assert_eq!(self.budget.used_bytes(), 0);
         assert_eq!(Arc::strong_count(&self.version), 1);

@@ -1,4 +1,5 @@
-//! The C++ example of the documentation as a decoupled model: responses from its own thread, after Execute returned.
+//! The C++ example of the documentation as a decoupled model: responses from its own thread, after
+//! Execute returned.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
 

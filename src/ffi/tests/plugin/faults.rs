@@ -1,5 +1,5 @@
-//! Faults at every entry point: each is an error of what was asked for, a line in the log where nobody is told otherwise, and nothing
-//! to anybody else.
+//! Faults at every entry point: each is an error of what was asked for, a line in the log where
+//! nobody is told otherwise, and nothing to anybody else.
 
 use super::bench::{self, Bench, Call};
 

@@ -1,5 +1,6 @@
-//! A backend in Rust without the SDK, whose entry points let their panics out (`C-unwind`): compiled by the test with plain `rustc`,
-//! with a standard library of its own. It panics where the names of model and instance say so, and in every execution.
+//! A backend in Rust without the SDK, whose entry points let their panics out (`C-unwind`):
+//! compiled by the test with plain `rustc`, with a standard library of its own. It panics where the
+//! names of model and instance say so, and in every execution.
 
 #![allow(non_snake_case)]
 
@@ -34,7 +35,8 @@ impl Drop for Passing {
     }
 }
 
-/// For the test: how many calls there were, and how many of their stacks were left in an orderly way.
+/// For the test: how many calls there were, and how many of their stacks were left in an orderly
+/// way.
 #[unsafe(no_mangle)]
 extern "C" fn plugin_journal() -> *const c_char {
     let (begun, ended) = (BEGUN.load(Ordering::Relaxed), ENDED.load(Ordering::Relaxed));
@@ -56,7 +58,8 @@ fn panic_if(name: &str, find: unsafe extern "C" fn(*mut c_void, *mut *const c_ch
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn TRITONBACKEND_ModelInitialize(model: *mut c_void) -> Error {
-    // Quiet: these panics are meant. Once, since a thread whose panic got out counts as panicking for good, and may set none.
+    // Quiet: these panics are meant. Once, since a thread whose panic got out counts as panicking
+    // for good, and may set none.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     panic_if("panic_model", TRITONBACKEND_ModelName, model)

@@ -1,4 +1,5 @@
-//! What the tests share: a model of a backend that cargo built, and a client that notes its answers and who brought them.
+//! What the tests share: a model of a backend that cargo built, and a client that notes its answers
+//! and who brought them.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
 #![allow(dead_code, reason = "each test uses a part")]
@@ -22,7 +23,8 @@ use conch_sync::ClaimReason;
 /// Inputs by name, with shapes and 4-byte elements.
 pub type Request = Vec<(&'static str, Vec<usize>, Vec<i32>)>;
 
-/// The backend directory. The libraries are built here, since a test cannot depend on a plug-in crate.
+/// The backend directory. The libraries are built here, since a test cannot depend on a plug-in
+/// crate.
 fn backends() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {

@@ -1,8 +1,8 @@
 //! The classification extension: an output's largest elements, as text, in place of its tensor.
 //!
-//! Both protocols ask for it per output (`classification`: how many classes). The response's output becomes a BYTES tensor of
-//! `value:index[:label]` elements before it is encoded, and the encoders know nothing of it. What takes long is to be done off the
-//! shard: see [`Classes::is_long`].
+//! Both protocols ask for it per output (`classification`: how many classes). The response's output
+//! becomes a BYTES tensor of `value:index[:label]` elements before it is encoded, and the encoders
+//! know nothing of it. What takes long is to be done off the shard: see [`Classes::is_long`].
 
 mod top;
 
@@ -69,8 +69,9 @@ impl Classes {
     /// Turns the wanted outputs of `response` into their classes.
     ///
     /// # Errors
-    /// INVALID_ARG, in upstream's words, for a type without an order and for an output that is too large; INTERNAL if an output's bytes
-    /// do not agree with its shape; UNAVAILABLE if there is no memory for the text.
+    /// INVALID_ARG, in upstream's words, for a type without an order and for an output that is too
+    /// large; INTERNAL if an output's bytes do not agree with its shape; UNAVAILABLE if there is no
+    /// memory for the text.
     pub(crate) fn apply(&self, response: &mut Response) -> Result<(), Error> {
         let Some(wanted) = &self.0 else { return Ok(()) };
         let model = Arc::clone(&response.model);
@@ -110,7 +111,8 @@ fn element_bytes(output: &Output) -> Option<u64> {
     output.data_type.element_bytes().map(|bytes| bytes as u64)
 }
 
-/// Makes `output` the `count` classes of each of its rows: of each entry of the batch, or of all of it.
+/// Makes `output` the `count` classes of each of its rows: of each entry of the batch, or of all of
+/// it.
 fn classify<'a>(
     output: &mut Output,
     count: u32,

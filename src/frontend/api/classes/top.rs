@@ -1,7 +1,8 @@
 //! The largest elements of one row, in order, as text.
 //!
-//! The order is total: larger first, NaN last, and of equals the one with the lower index first. Upstream's sort agrees for up to 16
-//! elements, and leaves the order of equals open beyond (NaN anywhere).
+//! The order is total: larger first, NaN last, and of equals the one with the lower index first.
+//! Upstream's sort agrees for up to 16 elements, and leaves the order of equals open beyond (NaN
+//! anywhere).
 
 use std::cmp::Ordering;
 use std::ffi::CStr;
@@ -12,7 +13,8 @@ use conch_engine::Error;
 
 use super::ClassText;
 
-/// Appends the `count` largest elements of `row` to `text`. Types without an order have no elements.
+/// Appends the `count` largest elements of `row` to `text`. Types without an order have no
+/// elements.
 pub(super) fn write<'a>(
     text: &mut ClassText,
     data_type: DataType,

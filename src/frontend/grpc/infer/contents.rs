@@ -1,7 +1,8 @@
 //! Typed tensor contents (`InferTensorContents`) into the tensor's wire layout.
 //!
-//! Two passes over the bytes: the first counts the elements of each kind and so finds every mistake, the second writes them into one
-//! block of the exact size. Both are sliced: a shard never spends more than a fraction of a millisecond on them in one turn.
+//! Two passes over the bytes: the first counts the elements of each kind and so finds every
+//! mistake, the second writes them into one block of the exact size. Both are sliced: a shard never
+//! spends more than a fraction of a millisecond on them in one turn.
 
 use std::sync::Arc;
 
@@ -55,7 +56,8 @@ impl ContentsField {
         }
     }
 
-    /// The data type that this kind stands for, given what the input declares: the narrow types share a kind.
+    /// The data type that this kind stands for, given what the input declares: the narrow types
+    /// share a kind.
     fn data_type(self, declared: Option<DataType>) -> DataType {
         match (self, declared) {
             (ContentsField::Int, Some(narrow @ (DataType::Int8 | DataType::Int16))) => narrow,
@@ -98,7 +100,8 @@ impl<P: AsyncFn()> YieldBudget<P> {
     }
 }
 
-/// The tensor that `pieces` (together one InferTensorContents) hold. `pause` lets the rest of the shard run between slices.
+/// The tensor that `pieces` (together one InferTensorContents) hold. `pause` lets the rest of the
+/// shard run between slices.
 pub(super) async fn read(
     pieces: &[&[u8]],
     subject: &ContentsInput<'_>,
@@ -209,7 +212,8 @@ fn judge(
     Ok(chosen)
 }
 
-/// How many elements one field holds: one, or many if it is packed. A field of another wire type counts none, as it is unknown.
+/// How many elements one field holds: one, or many if it is packed. A field of another wire type
+/// counts none, as it is unknown.
 async fn count_elements(
     kind: ContentsField,
     value: FieldValue<'_>,
@@ -259,7 +263,8 @@ async fn count_elements(
     }
 }
 
-/// The next varint of a slice; none at its end, or inside a varint that continues beyond it (`continues`).
+/// The next varint of a slice; none at its end, or inside a varint that continues beyond it
+/// (`continues`).
 fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, MalformedMessage> {
     match varint(slice)? {
         None if !slice.is_empty() && !continues => Err(MalformedMessage),
@@ -267,7 +272,8 @@ fn next_varint(slice: &[u8], continues: bool) -> Result<Option<(u64, usize)>, Ma
     }
 }
 
-/// Appends the elements of one field, which the first pass found sound. Returns whether they are as they were.
+/// Appends the elements of one field, which the first pass found sound. Returns whether they are as
+/// they were.
 async fn write_elements(
     kind: ContentsField,
     element_bytes: Option<usize>,
@@ -315,7 +321,8 @@ async fn write_elements(
     all_fit
 }
 
-/// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or 1. Returns whether it fits.
+/// Appends the low bytes of a varint element, which narrows as upstream does. Booleans become 0 or
+/// 1. Returns whether it fits.
 fn put_element(kind: ContentsField, element: u64, element_bytes: usize, block: &mut Block) -> bool {
     let element = if kind == ContentsField::Bool {
         u64::from(element != 0)

@@ -1,4 +1,5 @@
-//! From the message's fields to the engine's [`Draft`], with upstream's complaints about what only the wire can get wrong.
+//! From the message's fields to the engine's [`Draft`], with upstream's complaints about what only
+//! the wire can get wrong.
 //!
 //! What depends on the model (names, shapes, sizes) is checked later, by `admit`.
 
@@ -32,8 +33,9 @@ pub(super) fn invalid(message: String) -> GrpcStatus {
     GrpcStatus::new(GrpcCode::InvalidArgument, message)
 }
 
-/// Converts the typed contents of each input that has some (unless `has_raws`, which is an error told later), and copies what must not be
-/// read in registered memory, in order, up to the first that cannot be. Yields between slices.
+/// Converts the typed contents of each input that has some (unless `has_raws`, which is an error
+/// told later), and copies what must not be read in registered memory, in order, up to the first
+/// that cannot be. Yields between slices.
 pub(super) async fn convert(
     (shard, budget): (&Shard, &Arc<Budget>),
     model: &ModelVersion,
@@ -90,7 +92,8 @@ fn copied_from(
     Ok(must_copy.then_some((window, view)))
 }
 
-/// Builds the draft of `message` for `model`; `raws` are the raw contents in order, `typed` what [`convert`] made of the others.
+/// Builds the draft of `message` for `model`; `raws` are the raw contents in order, `typed` what
+/// [`convert`] made of the others.
 ///
 /// What comes with it are the outputs that are wanted as classes, and how many of them.
 pub(super) fn build<'a>(
@@ -284,7 +287,8 @@ fn check_output<'a>(output: &RequestedOutput<'a>) -> Result<OutputRequest<'a>, G
     }
 }
 
-/// Whether the client asks for an empty response where a decoupled model ends without one. Of the right kind, or the request is refused.
+/// Whether the client asks for an empty response where a decoupled model ends without one. Of the
+/// right kind, or the request is refused.
 pub(super) fn wants_empty_final(message: &InferHead<'_>) -> bool {
     let name = "triton_enable_empty_final_response";
     matches!(

@@ -1,8 +1,10 @@
-//! The head of a ModelInferRequest: everything but the raw contents, read from its protobuf fields without copying text.
+//! The head of a ModelInferRequest: everything but the raw contents, read from its protobuf fields
+//! without copying text.
 //!
-//! Singular fields take their last value and maps their last entry, as protobuf parsers do. What a client may repeat without bound
-//! (parameters, dimensions) is bounded here; inputs and outputs beyond the model's own number are refused by `admit`, so the caller
-//! says how many are worth reading.
+//! Singular fields take their last value and maps their last entry, as protobuf parsers do. What a
+//! client may repeat without bound (parameters, dimensions) is bounded here; inputs and outputs
+//! beyond the model's own number are refused by `admit`, so the caller says how many are worth
+//! reading.
 
 use smallvec::SmallVec;
 
@@ -38,7 +40,8 @@ pub(super) struct InputTensor<'a> {
     pub(super) data_type: &'a str,
     pub(super) shape: SmallVec<[i64; 6]>,
     pub(super) parameters: MessageParameters<'a>,
-    /// InferTensorContents as sent, in one or more pieces that protobuf merges; none if the field is absent.
+    /// InferTensorContents as sent, in one or more pieces that protobuf merges; none if the field
+    /// is absent.
     pub(super) contents: SmallVec<[&'a [u8]; 1]>,
 }
 

@@ -1,7 +1,8 @@
 //! ModelInfer: from the message's bytes to the engine and back.
 //!
-//! [`reader`] splits the message as it arrives, [`message`] reads its head, [`contents`] converts typed tensors, [`draft`] makes the
-//! engine's request of it all, [`response`] encodes the answer. ModelStreamInfer has the same messages, many of them.
+//! [`reader`] splits the message as it arrives, [`message`] reads its head, [`contents`] converts
+//! typed tensors, [`draft`] makes the engine's request of it all, [`response`] encodes the answer.
+//! ModelStreamInfer has the same messages, many of them.
 
 mod contents;
 mod draft;
@@ -69,13 +70,16 @@ pub(super) struct SubmittedRequest {
     _charge: Charge,
 }
 
-/// Tensors made of typed contents, or copied from registered memory, in order; the last may be the reason why there are no more.
+/// Tensors made of typed contents, or copied from registered memory, in order; the last may be the
+/// reason why there are no more.
 pub(super) type TypedTensors = Vec<Result<ByteView, GrpcStatus>>;
 
-/// Converts the inputs' typed contents and copies what must not be read in registered memory, if there is any. Yields between slices.
+/// Converts the inputs' typed contents and copies what must not be read in registered memory, if
+/// there is any. Yields between slices.
 ///
-/// A step of its own because only this one may have to wait: what is read from the head is large, and no call keeps it. What else is
-/// wrong with the message is for [`submit`] to tell, which reads it again.
+/// A step of its own because only this one may have to wait: what is read from the head is large,
+/// and no call keeps it. What else is wrong with the message is for [`submit`] to tell, which reads
+/// it again.
 pub(super) async fn convert(
     shard: &Rc<Shard>,
     budget: &Arc<Budget>,
@@ -101,7 +105,8 @@ pub(super) async fn convert(
     .await
 }
 
-/// Has the model brought in that a message names, where models come when they are asked for; the message keeps it, or why it does not come.
+/// Has the model brought in that a message names, where models come when they are asked for; the
+/// message keeps it, or why it does not come.
 pub(super) async fn ensure_loaded(shard: &Rc<Shard>, arrived: &mut CompleteMessage) {
     let Ok(target) = InferTarget::read(&arrived.head) else {
         return;
@@ -134,8 +139,8 @@ fn read<'a>(
     Ok((target, model, message))
 }
 
-/// Checks the request and hands it to the engine. `typed` comes from [`convert`]. The stations are those of the request, for who sends its
-/// response.
+/// Checks the request and hands it to the engine. `typed` comes from [`convert`]. The stations are
+/// those of the request, for who sends its response.
 pub(super) fn submit(
     shard: &Rc<Shard>,
     arrived: CompleteMessage,
@@ -201,7 +206,8 @@ fn try_submit(
     Ok((submitted, call_trace))
 }
 
-/// How much of the head lives on in texts: its id, parameters and names. Typed contents do as tensors, which are charged by themselves.
+/// How much of the head lives on in texts: its id, parameters and names. Typed contents do as
+/// tensors, which are charged by themselves.
 fn kept_bytes(head: &[u8], message: &InferHead<'_>) -> u64 {
     let bytes = head.len() - message.contents_bytes();
     if bytes > KEPT_UNCHARGED_BYTES {

@@ -1,11 +1,13 @@
 //! Reads a ModelInferRequest as its bytes arrive.
 //!
-//! The protobuf message is split on the fly: each `raw_input_contents` lands in a block of its own (aligned, from the pool), and
-//! everything else, which is small unless the client uses typed contents, is collected in the *head* for
-//! [`super::message`]. Each byte of a tensor is thus written once by the kernel and once here.
+//! The protobuf message is split on the fly: each `raw_input_contents` lands in a block of its own
+//! (aligned, from the pool), and everything else, which is small unless the client uses typed
+//! contents, is collected in the *head* for [`super::message`]. Each byte of a tensor is thus
+//! written once by the kernel and once here.
 //!
-//! Memory follows what has arrived, never what was declared: blocks grow as bytes come, and bytes are charged against the budget
-//! before they are kept. A connection that declares 1 GiB and sends 1 KiB costs a few KiB.
+//! Memory follows what has arrived, never what was declared: blocks grow as bytes come, and bytes
+//! are charged against the budget before they are kept. A connection that declares 1 GiB and sends
+//! 1 KiB costs a few KiB.
 
 use std::sync::Arc;
 
@@ -24,8 +26,8 @@ const RAW_INPUT_CONTENTS: u32 = 7;
 const FIELD_NUMBER_MAX: u32 = 7;
 /// A tag and a length or varint, ten bytes each at most.
 const FIELD_HEADER_BYTES_MAX: usize = 20;
-/// A head, and all tensors together of which none is larger, are not charged up to this size: they are bounded by the in-flight limit, and a
-/// charge reserves 64 KiB at least.
+/// A head, and all tensors together of which none is larger, are not charged up to this size: they
+/// are bounded by the in-flight limit, and a charge reserves 64 KiB at least.
 const UNCHARGED_BYTES: usize = 4 << 10;
 /// What a tensor costs beside its bytes.
 const RAW_BYTES: usize = 256;
@@ -33,11 +35,14 @@ const RAW_BYTES: usize = 256;
 const TRUSTED_FROM_BYTES: usize = UNCHARGED_BYTES;
 /// Until then it gets blocks from this size on that double.
 const FIRST_BLOCK_BYTES: usize = 512;
-/// The pool recycles blocks up to this size; larger ones start here and double, in place where there is room behind them.
+/// The pool recycles blocks up to this size; larger ones start here and double, in place where
+/// there is room behind them.
 const WHOLE_BLOCK_BYTES_MAX: usize = 16 << 20;
-/// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of inputs: no model has so many.
+/// Raw contents beyond this many are ignored, as upstream ignores those beyond the number of
+/// inputs: no model has so many.
 const RAWS_MAX: usize = 16 << 10;
-/// A request has a field per parameter, input, output and tensor; this many tiny ones still cost less than a millisecond.
+/// A request has a field per parameter, input, output and tensor; this many tiny ones still cost
+/// less than a millisecond.
 const FIELDS_MAX: usize = 64 << 10;
 
 /// Why a message cannot be read.
@@ -78,7 +83,8 @@ pub(in crate::grpc) struct CompleteMessage {
     pub(in crate::grpc) charge: Charge,
     /// Charged by themselves. Two fit here: each more would make every call larger, twice.
     pub(in crate::grpc) raws: SmallVec<[ByteView; 2]>,
-    /// What keeps its model, or why that is not there; nothing unless models come when they are asked for. Boxed, as above.
+    /// What keeps its model, or why that is not there; nothing unless models come when they are
+    /// asked for. Boxed, as above.
     pub(in crate::grpc) ensured: Option<Box<Result<ModelLease, GrpcStatus>>>,
 }
 
@@ -211,7 +217,8 @@ impl MessageReader {
         })
     }
 
-    /// Reads a field's tag and length, which may be split between two calls; returns the bytes used.
+    /// Reads a field's tag and length, which may be split between two calls; returns the bytes
+    /// used.
     fn field_header(&mut self, bytes: &[u8]) -> Result<usize, ReadFault> {
         if self.partial.is_empty() {
             // The common case: the header lies in this piece as a whole.
@@ -237,7 +244,8 @@ impl MessageReader {
         Ok(bytes.len())
     }
 
-    /// `fresh` bytes of the header came with this call and still count in `left`; `wire` starts with the header.
+    /// `fresh` bytes of the header came with this call and still count in `left`; `wire` starts
+    /// with the header.
     fn begin_field(
         &mut self,
         header: FieldHeader,

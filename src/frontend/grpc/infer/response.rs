@@ -1,7 +1,8 @@
-//! Encodes a ModelInferResponse: fields in the order in which protobuf writes them, tensors by reference.
+//! Encodes a ModelInferResponse: fields in the order in which protobuf writes them, tensors by
+//! reference.
 //!
-//! A small response becomes one buffer. In a larger one, tensors from [`BY_REFERENCE_FROM_BYTES`] on are not copied: the message is a
-//! list of pieces, each a shared handle on its bytes.
+//! A small response becomes one buffer. In a larger one, tensors from [`BY_REFERENCE_FROM_BYTES`]
+//! on are not copied: the message is a list of pieces, each a shared handle on its bytes.
 
 use bytes::Bytes;
 use conch_engine::{Output, Parameter, ParameterValue, Response};
@@ -21,7 +22,8 @@ const BY_REFERENCE_FROM_BYTES: usize = 4 << 10;
 /// Fields of ModelStreamInferResponse.
 const ERROR_MESSAGE: u32 = 1;
 const INFER_RESPONSE: u32 = 2;
-/// The tag of a response within the message of a stream, and its length: messages are bounded by an int32.
+/// The tag of a response within the message of a stream, and its length: messages are bounded by an
+/// int32.
 const WRAPPING_BYTES_MAX: usize = 6;
 /// What a parameter takes beside its texts, at most.
 const PARAMETER_BYTES: usize = 32;
@@ -31,10 +33,12 @@ const FINAL_RESPONSE: &str = "triton_final_response";
 /// A message as it goes to the wire, its gRPC prefix included.
 pub(in crate::grpc) type Pieces = SmallVec<[Bytes; 2]>;
 
-/// Encodes `response` to the request `id`, with `classes` in place of the outputs that are wanted so.
+/// Encodes `response` to the request `id`, with `classes` in place of the outputs that are wanted
+/// so.
 ///
 /// # Errors
-/// In upstream's words if it exceeds what a gRPC message may hold, or an output has no classes; INTERNAL if an output lies in GPU memory.
+/// In upstream's words if it exceeds what a gRPC message may hold, or an output has no classes;
+/// INTERNAL if an output lies in GPU memory.
 pub(in crate::grpc) fn encode(
     mut response: Response,
     id: &str,
@@ -58,8 +62,9 @@ pub(in crate::grpc) fn encode_streamed(
     encode_as(&response, id, Some(is_final))
 }
 
-/// A ModelStreamInferResponse without outputs: an error, or (no message) an empty response. `target` holds the model's name and version, as
-/// the client sent them, and whether it is the final one; none for a request that was not accepted.
+/// A ModelStreamInferResponse without outputs: an error, or (no message) an empty response.
+/// `target` holds the model's name and version, as the client sent them, and whether it is the
+/// final one; none for a request that was not accepted.
 pub(in crate::grpc) fn encode_failure(
     message: &str,
     id: &str,
@@ -162,8 +167,8 @@ fn encode_as(response: &Response, id: &str, is_final: Option<bool>) -> Result<Pi
     Ok(pieces)
 }
 
-/// Writes what stands before the fields of a message of `message_bytes`, right in front of them: they begin at `lead_bytes`. Returns how
-/// many bytes at the start are left unused.
+/// Writes what stands before the fields of a message of `message_bytes`, right in front of them:
+/// they begin at `lead_bytes`. Returns how many bytes at the start are left unused.
 fn put_lead(head: &mut [u8], lead_bytes: usize, message_bytes: usize) -> usize {
     let mut wrapping = Vec::new();
     if lead_bytes > PREFIX_BYTES {

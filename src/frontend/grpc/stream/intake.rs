@@ -49,7 +49,8 @@ pub(super) async fn take_in(
         }
         let wait = wait.end();
         if shard.server.demand().is_some() {
-            // Boxed: rare, and its state would make every stream larger. The requests behind it wait as well.
+            // Boxed: rare, and its state would make every stream larger. The requests behind it
+            // wait as well.
             Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
         }
         let typed = infer::convert(shard, &terms.sender.budget, &arrived).await;

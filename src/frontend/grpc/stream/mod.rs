@@ -1,7 +1,8 @@
 //! ModelStreamInfer: many requests and many responses on one call.
 //!
-//! Three things go on at once, all in the call's own future: requests are taken in ([`intake`]), deliveries are booked, and messages are
-//! given out as the peer takes them. [`scheduler`] knows who is in flight and whose turn it is.
+//! Three things go on at once, all in the call's own future: requests are taken in ([`intake`]),
+//! deliveries are booked, and messages are given out as the peer takes them. [`scheduler`] knows
+//! who is in flight and whose turn it is.
 
 mod intake;
 mod message;
@@ -43,8 +44,8 @@ pub(super) struct StreamSetup {
     pub(super) compression: CallCompression,
 }
 
-/// Serves one stream until the client has sent its last request and has all responses, or leaves. What is in flight when it ends is
-/// cancelled.
+/// Serves one stream until the client has sent its last request and has all responses, or leaves.
+/// What is in flight when it ends is cancelled.
 pub(super) async fn serve(
     shard: &Rc<Shard>,
     terms: StreamSetup,

@@ -1,9 +1,10 @@
 //! Who of a stream is in flight, and whose response is written next.
 //!
-//! Responses of one-to-one models leave in the order of their requests, whatever becomes ready first: they form one *line*. Each request
-//! of a decoupled model is a lane of its own, with its responses in the order in which the model sent them. Whoever has something to write
-//! takes turns, message by message, the line as one of them; and as another one all requests of decoupled models under preserve-ordering,
-//! whose responses leave in the order in which the engine delivers them.
+//! Responses of one-to-one models leave in the order of their requests, whatever becomes ready
+//! first: they form one *line*. Each request of a decoupled model is a lane of its own, with its
+//! responses in the order in which the model sent them. Whoever has something to write takes turns,
+//! message by message, the line as one of them; and as another one all requests of decoupled models
+//! under preserve-ordering, whose responses leave in the order in which the engine delivers them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -18,9 +19,11 @@ use crate::grpc::status::GrpcStatus;
 use crate::grpc::trace::CallTrace;
 use crate::shard::StreamRequest;
 
-/// Requests of one stream that are not answered to the end. More stay with the client, by way of its window.
+/// Requests of one stream that are not answered to the end. More stay with the client, by way of
+/// its window.
 const REQUESTS_MAX: usize = 512;
-/// Responses of one stream that wait for the client to read. Those that are to come add to it, within their requests' credits.
+/// Responses of one stream that wait for the client to read. Those that are to come add to it,
+/// within their requests' credits.
 const WAITING_MAX: usize = 1024;
 
 /// A request that the engine has; dropping it cancels it.
@@ -104,7 +107,8 @@ pub(super) struct StreamScheduler<F> {
     line: VecDeque<FlowKey>,
     /// The line is among the ready.
     is_line_ready: bool,
-    /// Of decoupled models under preserve-ordering: whose item is written when, one entry for each. Among the ready unless empty.
+    /// Of decoupled models under preserve-ordering: whose item is written when, one entry for each.
+    /// Among the ready unless empty.
     ordered: VecDeque<FlowKey>,
     ready: VecDeque<WriteTurn>,
     waiting_count: usize,
@@ -242,7 +246,8 @@ impl<F: EngineRequest> StreamScheduler<F> {
         }
     }
 
-    /// A one-to-one model has one response, which leaves when the request is complete. Of several the first is passed on, as upstream.
+    /// A one-to-one model has one response, which leaves when the request is complete. Of several
+    /// the first is passed on, as upstream.
     fn book_in_line(
         &mut self,
         key: FlowKey,

@@ -1,9 +1,11 @@
 //! A client that has ended its side while its request is being served.
 //!
-//! It may have gone, or only sent all that it has to send (`nc -N` does, and some proxies): the end of the input is the same in both cases, and
-//! the second kind waits for its answer. The two are told apart by what the client's kernel makes of a byte that we send: it takes it, or
-//! it answers with a reset. So as soon as the input ends, the first bytes of the answer are sent ahead, which are the same whatever the
-//! answer will be: its version, or a leading zero of the next chunk's size. After that the socket is looked at now and then.
+//! It may have gone, or only sent all that it has to send (`nc -N` does, and some proxies): the end
+//! of the input is the same in both cases, and the second kind waits for its answer. The two are
+//! told apart by what the client's kernel makes of a byte that we send: it takes it, or it answers
+//! with a reset. So as soon as the input ends, the first bytes of the answer are sent ahead, which
+//! are the same whatever the answer will be: its version, or a leading zero of the next chunk's
+//! size. After that the socket is looked at now and then.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

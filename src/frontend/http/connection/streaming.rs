@@ -1,4 +1,5 @@
-//! Answers whose body comes in pieces, as they become ready: one chunk each, or for HTTP/1.0 all that comes until the connection ends.
+//! Answers whose body comes in pieces, as they become ready: one chunk each, or for HTTP/1.0 all
+//! that comes until the connection ends.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -34,12 +35,14 @@ struct CollectedPieces {
 }
 
 impl HttpConnection {
-    /// Makes `source` the body of the answer that the service is about to return: of that only the head is sent.
+    /// Makes `source` the body of the answer that the service is about to return: of that only the
+    /// head is sent.
     pub(crate) fn stream_from(&mut self, source: impl BodySource + 'static) {
         self.source = Some(Box::new(source));
     }
 
-    /// Sends an answer's head and then what comes from `source`, until its end or until the client goes away.
+    /// Sends an answer's head and then what comes from `source`, until its end or until the client
+    /// goes away.
     pub(super) async fn send_stream(
         &mut self,
         answer: &HttpResponse,
@@ -164,7 +167,8 @@ mod tests {
         fn note_sent(&mut self) {}
     }
 
-    /// What is collected in turn: the text, the length of a large piece behind it, and how it stands then.
+    /// What is collected in turn: the text, the length of a large piece behind it, and how it
+    /// stands then.
     fn collected(pieces: &[Option<usize>], is_chunked: bool) -> Vec<(String, usize, &'static str)> {
         let mut source = Fake(pieces.iter().copied().collect());
         let mut context = Context::from_waker(Waker::noop());

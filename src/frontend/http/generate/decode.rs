@@ -1,8 +1,8 @@
 //! From a flat JSON object to a draft.
 //!
-//! A member that is called as one of the model's inputs is that input's tensor, whose shape is guessed from its length; any other is a
-//! parameter of the request. Members of the object `parameters` count as if they stood outside. Checks run in upstream's order, member
-//! by member.
+//! A member that is called as one of the model's inputs is that input's tensor, whose shape is
+//! guessed from its length; any other is a parameter of the request. Members of the object
+//! `parameters` count as if they stood outside. Checks run in upstream's order, member by member.
 
 use std::sync::Arc;
 
@@ -259,8 +259,8 @@ impl<'d> ElementSource<'d> {
     }
 }
 
-/// `dims` with `count` elements in place of what is variable: the innermost variable dimension takes what the fixed ones leave, the
-/// others are 1. None if that does not come out even.
+/// `dims` with `count` elements in place of what is variable: the innermost variable dimension
+/// takes what the fixed ones leave, the others are 1. None if that does not come out even.
 fn fit(dims: Shape, count: usize) -> Option<Shape> {
     let mut left = i64::try_from(count).ok()?;
     let mut shape = dims;

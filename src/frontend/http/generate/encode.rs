@@ -1,4 +1,5 @@
-//! From a response to a flat JSON object: members by name, an output of one element without brackets.
+//! From a response to a flat JSON object: members by name, an output of one element without
+//! brackets.
 
 use conch_engine::{Code, Error, Output, ParameterValue, Response};
 use conch_memory::try_reserve;
@@ -19,8 +20,8 @@ enum ObjectMember<'a> {
     Output(&'a Output),
 }
 
-/// Appends the object of `outcome`, which answers the request `id`: an error's if it is one, or if the response has no JSON form. Returns
-/// the error's code.
+/// Appends the object of `outcome`, which answers the request `id`: an error's if it is one, or if
+/// the response has no JSON form. Returns the error's code.
 pub(super) fn write_object(
     target: &mut Vec<u8>,
     outcome: &Result<Response, Error>,

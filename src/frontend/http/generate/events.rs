@@ -13,7 +13,8 @@ use crate::http::deadline;
 use crate::http::infer::encode::OFFLOAD_FROM_BYTES;
 use crate::shard::{ResponseQueue, Shard, StreamRequest, Timer};
 
-/// The tail of an answer: what has come after the first event, and what is still to come. Dropping it cancels the request.
+/// The tail of an answer: what has come after the first event, and what is still to come. Dropping
+/// it cancels the request.
 pub(super) struct EventStream {
     shard: Rc<Shard>,
     responses: Rc<ResponseQueue>,
@@ -60,11 +61,13 @@ impl EventStream {
         self
     }
 
-    /// Waits for the first event, and keeps it. Returns the code if it tells of an error; the request may also end without any.
+    /// Waits for the first event, and keeps it. Returns the code if it tells of an error; the
+    /// request may also end without any.
     pub(super) async fn begin(&mut self) -> Option<Code> {
         let mut event = Vec::new();
         let code = std::future::poll_fn(|context| {
-            // Nothing but a final delivery may come without a response, so what comes first is an event or the end.
+            // Nothing but a final delivery may come without a response, so what comes first is an
+            // event or the end.
             self.poll_event(context, &mut event)
         })
         .await;

@@ -1,4 +1,5 @@
-//! The response header `endpoint-load-metrics` (ORCA): how full a language model's cache of keys and values is, for load balancers.
+//! The response header `endpoint-load-metrics` (ORCA): how full a language model's cache of keys
+//! and values is, for load balancers.
 //!
 //! Read from the metrics that TensorRT-LLM's backend keeps; without those there is no header.
 

@@ -1,8 +1,9 @@
-//! The generate extension: a flat JSON object in, flat JSON objects out; one of them (`generate`), or any number as server-sent events
-//! (`generate_stream`).
+//! The generate extension: a flat JSON object in, flat JSON objects out; one of them (`generate`),
+//! or any number as server-sent events (`generate_stream`).
 //!
-//! [`decode`] makes a draft of the request, [`encode`] an object of a response, [`events`] the answer of a stream. What is wrong with the
-//! request is answered in plain JSON. After that the first response decides on the status, as it does upstream, for either kind.
+//! [`decode`] makes a draft of the request, [`encode`] an object of a response, [`events`] the
+//! answer of a stream. What is wrong with the request is answered in plain JSON. After that the
+//! first response decides on the status, as it does upstream, for either kind.
 
 mod decode;
 mod encode;

@@ -1,7 +1,8 @@
 //! From body to draft.
 //!
-//! Checks run in upstream's order (id, parameters, inputs, left-over bytes, outputs), so that a request with several faults gets the
-//! same answer. Everything is owned by [`InferRequest`]: decoding may happen on another thread than the shard.
+//! Checks run in upstream's order (id, parameters, inputs, left-over bytes, outputs), so that a
+//! request with several faults gets the same answer. Everything is owned by [`InferRequest`]:
+//! decoding may happen on another thread than the shard.
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ struct GivenInput {
     chunks: SmallVec<[ByteView; 1]>,
 }
 
-/// A decoded request. Boxed where it is made: it lives across waits, and would make every connection larger.
+/// A decoded request. Boxed where it is made: it lives across waits, and would make every
+/// connection larger.
 pub(crate) struct InferRequest {
     /// None for a raw request.
     document: Option<JsonDocument>,
@@ -95,7 +97,8 @@ const DIMS_SHOWN_MAX: usize = 64;
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
 
-/// Decodes `body`, whose first `json_length` bytes are JSON. 0 means a raw request: all of it is the model's one input.
+/// Decodes `body`, whose first `json_length` bytes are JSON. 0 means a raw request: all of it is
+/// the model's one input.
 ///
 /// # Errors
 /// In upstream's words and codes.
@@ -225,7 +228,8 @@ impl InferRequest {
             .map_or(self.default_form, |wanted| wanted.form)
     }
 
-    /// The outputs that are wanted as classes. To be asked once the request has been admitted: no output is named twice then.
+    /// The outputs that are wanted as classes. To be asked once the request has been admitted: no
+    /// output is named twice then.
     pub(crate) fn classes(&self, budget: &Arc<Budget>) -> Classes {
         let wanted = self.wanted.iter().filter(|wanted| wanted.class_count > 0);
         let counts = wanted.map(|wanted| (self.text(wanted.name).into(), wanted.class_count));
@@ -515,7 +519,8 @@ fn read_input(
         let dim = dim
             .as_unsigned()
             .map_err(within("Unable to parse 'shape'"))?;
-        // Beyond the signed range it wraps to a negative number, which is refused below as upstream does.
+        // Beyond the signed range it wraps to a negative number, which is refused below as upstream
+        // does.
         try_push(&mut shape, dim.cast_signed())?;
     }
     let data_type = DataType::from_name(type_name).ok_or_else(|| {
@@ -546,7 +551,8 @@ fn read_input(
     })
 }
 
-/// The next `size` bytes behind the JSON. Copied if they are not aligned to their elements: backends read them as arrays.
+/// The next `size` bytes behind the JSON. Copied if they are not aligned to their elements:
+/// backends read them as arrays.
 fn take_tail(
     tail: &ByteView,
     used: &mut usize,
@@ -610,7 +616,8 @@ fn read_json(
             name = truncated(&name)
         )));
     }
-    // A shape may promise far more than the text holds: each element takes two bytes of it, but for the last.
+    // A shape may promise far more than the text holds: each element takes two bytes of it, but for
+    // the last.
     if data_type.element_bytes().is_some() && count > (text.len() as u64).div_ceil(2) {
         return Err(match data_type {
             DataType::Fp16 | DataType::Bf16 => tensor::read(

@@ -10,7 +10,8 @@ use crate::api::Classes;
 use crate::http::answer::{ContentType, HttpResponse};
 use crate::http::json::write;
 
-/// From this many bytes of outputs in JSON on, encoding leaves the shard: about half a millisecond of work.
+/// From this many bytes of outputs in JSON on, encoding leaves the shard: about half a millisecond
+/// of work.
 pub(crate) const OFFLOAD_FROM_BYTES: usize = 32 << 10;
 
 /// Bytes of outputs that will be written as JSON.
@@ -24,22 +25,26 @@ pub(crate) fn json_work_bytes(response: &Response, request: &InferRequest) -> us
         .sum()
 }
 
-/// Text that a byte of an output becomes, at most: a flag `false,`, a control character in a string `\u0001`.
+/// Text that a byte of an output becomes, at most: a flag `false,`, a control character in a string
+/// `\u0001`.
 const TEXT_PER_BYTE: u64 = 6;
 
-/// The longest text of an element that is no string, with its comma: a double has at most 24 characters.
+/// The longest text of an element that is no string, with its comma: a double has at most 24
+/// characters.
 const ELEMENT_TEXT_BYTES_MAX: usize = 32;
 /// Elements for which room is made at once.
 const SLICE_ELEMENTS: usize = 256;
 
-/// Bytes of the answer that `response` becomes, of which `json_bytes` are written as JSON, at most; but for its names.
+/// Bytes of the answer that `response` becomes, of which `json_bytes` are written as JSON, at most;
+/// but for its names.
 pub(crate) fn answer_bytes_max(response: &Response, json_bytes: usize) -> u64 {
     (json_bytes as u64)
         .saturating_mul(TEXT_PER_BYTE)
         .saturating_add(response.byte_size())
 }
 
-/// The id and the response's parameters as JSON, at most: what of an answer's head a client or a backend sizes.
+/// The id and the response's parameters as JSON, at most: what of an answer's head a client or a
+/// backend sizes.
 pub(crate) fn text_bytes(id: &str, response: &Response) -> usize {
     let parameters = response.parameters.iter().map(|parameter| {
         let value = match &parameter.value {
@@ -55,7 +60,8 @@ pub(crate) fn text_bytes(id: &str, response: &Response) -> usize {
 /// Renders `response`; its JSON goes into `body`. Members stand in upstream's order.
 ///
 /// # Errors
-/// In upstream's words: an output has no JSON form, or no classes, or its bytes do not agree with its shape.
+/// In upstream's words: an output has no JSON form, or no classes, or its bytes do not agree with
+/// its shape.
 pub(crate) fn encode(
     mut response: Response,
     request: &InferRequest,

@@ -5,8 +5,8 @@ use conch_engine::{Error, Regions};
 
 use crate::http::json::{JsonValue, within};
 
-/// The part of a region that a tensor's parameters name, if any. Without a size it is empty, without a region the other two count for
-/// nothing, but must be numbers.
+/// The part of a region that a tensor's parameters name, if any. Without a size it is empty,
+/// without a region the other two count for nothing, but must be numbers.
 pub(super) fn read_window(
     parameters: JsonValue<'_>,
     regions: &Regions,

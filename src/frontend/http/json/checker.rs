@@ -1,6 +1,7 @@
 //! Checks a JSON text in one pass and notes where its values lie.
 //!
-//! A state machine without recursion, named after rapidjson's states, so that a refusal names what rapidjson would name.
+//! A state machine without recursion, named after rapidjson's states, so that a refusal names what
+//! rapidjson would name.
 
 use conch_memory::{OutOfMemory, try_push, try_reserve};
 use smallvec::SmallVec;
@@ -8,11 +9,13 @@ use smallvec::SmallVec;
 use super::document::{JsonNode, NodeKind};
 use super::lexer::{self, JsonFault, JsonRefused, JsonText};
 
-/// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like tensor data, at a bit per level.
+/// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like
+/// tensor data, at a bit per level.
 const DEPTH_MAX: usize = 128;
 /// What some editors put in front of text; rapidjson skips it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Values outside `data` arrays: far above any honest request, and it bounds what a hostile one makes us note (16 bytes each).
+/// Values outside `data` arrays: far above any honest request, and it bounds what a hostile one
+/// makes us note (16 bytes each).
 pub(super) const NODES_MAX: usize = 1 << 20;
 
 /// What the checker expects next; the names are rapidjson's states.
@@ -177,8 +180,8 @@ impl JsonChecker<'_> {
         Ok(())
     }
 
-    /// Skips `, number` again and again within tensor data, where nearly all bytes of a large request lie. Anything else, and
-    /// everything that is wrong, is left to the careful steps.
+    /// Skips `, number` again and again within tensor data, where nearly all bytes of a large
+    /// request lie. Anything else, and everything that is wrong, is left to the careful steps.
     #[inline]
     fn skim(&self, mut at: usize) -> usize {
         while self.text.get(at) == Some(&b',') {
@@ -207,7 +210,8 @@ impl JsonChecker<'_> {
             (ExpectedToken::Colon, b':') => Ok((ExpectedToken::MemberValue, at + 1)),
             (ExpectedToken::FirstName | ExpectedToken::Name, b'"') => {
                 let name = lexer::string(self.text, at)?;
-                // A later look decodes escapes; `data` is never written with any by a client that wants speed.
+                // A later look decodes escapes; `data` is never written with any by a client that
+                // wants speed.
                 self.is_data_next = self.text.get(name.start..name.end) == Some(b"data");
                 self.note_string(name)?;
                 Ok((ExpectedToken::Colon, name.behind()))

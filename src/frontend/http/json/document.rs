@@ -20,7 +20,8 @@ pub(super) enum NodeKind {
     Array,
     /// Names and values follow in turn until `next`.
     Object,
-    /// An array whose elements were checked but not noted, or what lies too deep for anybody to look at.
+    /// An array whose elements were checked but not noted, or what lies too deep for anybody to
+    /// look at.
     Lump,
 }
 
@@ -51,7 +52,8 @@ impl JsonDocument {
     /// Checks the first `length` bytes of `body` from `start`.
     ///
     /// # Errors
-    /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that); INVALID_ARG where it holds too many values.
+    /// INTERNAL with rapidjson's text where it is not JSON (upstream's status for that);
+    /// INVALID_ARG where it holds too many values.
     pub(crate) fn parse(text: ByteView) -> Result<JsonDocument, Error> {
         JsonDocument::parse_with(text, TensorArrays::Data)
     }
@@ -101,7 +103,8 @@ impl JsonDocument {
     }
 }
 
-/// What upstream says when a value is of another kind than wanted. Mistakes of clients, yet INTERNAL there.
+/// What upstream says when a value is of another kind than wanted. Mistakes of clients, yet
+/// INTERNAL there.
 fn mismatch(what: &str) -> Error {
     Error::internal(format!("attempt to access JSON {what}"))
 }
@@ -160,7 +163,8 @@ impl<'d> JsonValue<'d> {
         })
     }
 
-    /// [`JsonValue::members`], each with whether it is the first of its name. Where names must be unique it is the one that counts.
+    /// [`JsonValue::members`], each with whether it is the first of its name. Where names must be
+    /// unique it is the one that counts.
     pub(crate) fn members_marked(self) -> impl Iterator<Item = (&'d [u8], JsonValue<'d>, bool)> {
         /// Members of which each is compared with those in front of it.
         const COMPARED_MAX: usize = 16;
@@ -265,7 +269,8 @@ impl<'d> JsonValue<'d> {
             .map_err(|_| Error::invalid("a string in the request JSON is not valid UTF-8"))
     }
 
-    /// As [`JsonValue::as_str`], as an index for [`JsonDocument::string`]: it can outlive the borrow.
+    /// As [`JsonValue::as_str`], as an index for [`JsonDocument::string`]: it can outlive the
+    /// borrow.
     pub(crate) fn as_string_index(self) -> Result<usize, Error> {
         self.as_str().map(|_| self.index)
     }

@@ -66,12 +66,13 @@ pub(crate) fn literal(text: &[u8], at: usize, literal: &[u8]) -> Result<usize, J
     Ok(at + literal.len())
 }
 
-/// A number with no more digits than these in front of its point and in its exponent is below 10^(200 + 99), and a double reaches 10^308:
-/// whether it fits need not be looked at.
+/// A number with no more digits than these in front of its point and in its exponent is below
+/// 10^(200 + 99), and a double reaches 10^308: whether it fits need not be looked at.
 const INTEGER_DIGITS_SAFE: usize = 200;
 const EXPONENT_DIGITS_SAFE: usize = 2;
 
-/// Checks the number at `at` and returns the offset behind it. `NaN`, `Inf` and `Infinity` count as numbers.
+/// Checks the number at `at` and returns the offset behind it. `NaN`, `Inf` and `Infinity` count as
+/// numbers.
 #[inline]
 pub(crate) fn number(text: &[u8], start: usize) -> Result<usize, JsonRefused> {
     let mut at = start;

@@ -1,8 +1,9 @@
 //! JSON as requests carry it: checked once, taken apart only where somebody looks.
 //!
-//! [`JsonDocument`] validates a whole text in one pass without recursion and notes where its values lie. The content of `data` arrays is
-//! validated but not noted: [`tensor`] reads it straight into a tensor. Refusals carry rapidjson's words and offsets, which are what
-//! upstream's clients see. Pure functions, bounded in time by the text's length; callers move large texts off the shard.
+//! [`JsonDocument`] validates a whole text in one pass without recursion and notes where its values
+//! lie. The content of `data` arrays is validated but not noted: [`tensor`] reads it straight into
+//! a tensor. Refusals carry rapidjson's words and offsets, which are what upstream's clients see.
+//! Pure functions, bounded in time by the text's length; callers move large texts off the shard.
 
 mod checker;
 mod document;

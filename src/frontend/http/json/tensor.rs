@@ -1,7 +1,7 @@
 //! Tensor data in JSON: from the checked text of a `data` array straight into tensor bytes.
 //!
-//! Arrays may be nested or flat; only the number and kind of the elements count. Elements are read as upstream reads them: as 64-bit
-//! values that are then cut to the tensor's type.
+//! Arrays may be nested or flat; only the number and kind of the elements count. Elements are read
+//! as upstream reads them: as 64-bit values that are then cut to the tensor's type.
 
 use conch_config::DataType;
 use conch_engine::{Error, truncated};
@@ -39,8 +39,9 @@ pub(crate) fn double(token: &[u8]) -> Option<f64> {
     short_double(token).or_else(|| fast_float2::parse(token).ok())
 }
 
-/// The value of `[-]digits[.digits]` with at most 15 digits: then the digits as a whole number and the power of ten that divides them
-/// are both exact, and one division rounds once, which is correct rounding.
+/// The value of `[-]digits[.digits]` with at most 15 digits: then the digits as a whole number and
+/// the power of ten that divides them are both exact, and one division rounds once, which is
+/// correct rounding.
 #[inline]
 fn short_double(token: &[u8]) -> Option<f64> {
     const DIGITS_MAX: usize = 15;
@@ -182,11 +183,13 @@ fn mismatch(what: &str) -> Error {
     ))
 }
 
-/// Appends the elements of the checked array `text` to `target`, which has room for `count` elements of `data_type`.
+/// Appends the elements of the checked array `text` to `target`, which has room for `count`
+/// elements of `data_type`.
 ///
 /// # Errors
-/// In upstream's words and codes: too few or too many elements, elements of another kind, types that have no JSON form. With `is_strict`,
-/// INVALID_ARG for an integer that the type cannot hold; else it is cut to the type, as upstream.
+/// In upstream's words and codes: too few or too many elements, elements of another kind, types
+/// that have no JSON form. With `is_strict`, INVALID_ARG for an integer that the type cannot hold;
+/// else it is cut to the type, as upstream.
 pub(crate) fn read(
     text: &[u8],
     name: &str,

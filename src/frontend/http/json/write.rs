@@ -1,4 +1,5 @@
-//! JSON text as upstream's serialiser writes it: compact, doubles in the shortest form with at least one decimal.
+//! JSON text as upstream's serialiser writes it: compact, doubles in the shortest form with at
+//! least one decimal.
 
 /// Appends `text` in quotation marks.
 pub(crate) fn string(target: &mut Vec<u8>, text: &[u8]) {
@@ -53,7 +54,8 @@ pub(crate) fn signed(target: &mut Vec<u8>, value: i64) {
     unsigned(target, value.unsigned_abs());
 }
 
-/// Appends `value` in rapidjson's layout: plain notation from 1e-6 up to 21 digits, else an exponent; `NaN`, `Infinity` as such.
+/// Appends `value` in rapidjson's layout: plain notation from 1e-6 up to 21 digits, else an
+/// exponent; `NaN`, `Infinity` as such.
 pub(crate) fn double(target: &mut Vec<u8>, value: f64) {
     if value.is_nan() {
         target.extend_from_slice(b"NaN");
@@ -111,10 +113,12 @@ pub(crate) fn double(target: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// Appends a positive `value` if it is a multiple of 1/8 below 2^32, as labels, counts, and many scores and pixels are; says whether.
+/// Appends a positive `value` if it is a multiple of 1/8 below 2^32, as labels, counts, and many
+/// scores and pixels are; says whether.
 ///
-/// The exact expansion has at most three decimals. It is the shortest text that reads back as `value`: one with fewer digits would
-/// differ by 0.001 or more, and doubles of this size lie closer than a millionth.
+/// The exact expansion has at most three decimals. It is the shortest text that reads back as
+/// `value`: one with fewer digits would differ by 0.001 or more, and doubles of this size lie
+/// closer than a millionth.
 #[inline]
 fn eighths(target: &mut Vec<u8>, value: f64) -> bool {
     let scaled = value * 8.0;
@@ -133,7 +137,8 @@ fn eighths(target: &mut Vec<u8>, value: f64) -> bool {
     true
 }
 
-/// Significant digits (without leading and trailing zeros) and decimal exponent of a shortest representation such as `1.25e-7`.
+/// Significant digits (without leading and trailing zeros) and decimal exponent of a shortest
+/// representation such as `1.25e-7`.
 fn split(text: &[u8]) -> ([u8; 24], usize, i32) {
     let mut digits = [0; 24];
     let mut count = 0usize;

@@ -1,13 +1,15 @@
 //! Work that takes too long for a shard, on threads of its own.
 //!
-//! Each shard has one thread per lane: small jobs (JSON, compression, metrics), large ones, and TLS handshakes if it serves TLS. So a small job
-//! shares the CPU with a large one instead of waiting for its end, and a handshake waits for neither. Within a lane connections share fairly by
-//! bytes (see [`queue`]); handshakes share by the address of the peer, and the later steps of a handshake come before the first, so that
-//! those which have begun are completed under a flood of new ones.
+//! Each shard has one thread per lane: small jobs (JSON, compression, metrics), large ones, and TLS
+//! handshakes if it serves TLS. So a small job shares the CPU with a large one instead of waiting
+//! for its end, and a handshake waits for neither. Within a lane connections share fairly by bytes
+//! (see [`queue`]); handshakes share by the address of the peer, and the later steps of a handshake
+//! come before the first, so that those which have begun are completed under a flood of new ones.
 //!
-//! The queues belong to the shard alone: it hands a job to a lane's thread when that has room, and the thread returns the outcome through the
-//! shard's mailbox. Nothing is locked, and a job whose caller has left is withdrawn if it was not begun. Bound: each connection's call
-//! or request waits for at most one job, so there are no more jobs than requests and handshakes.
+//! The queues belong to the shard alone: it hands a job to a lane's thread when that has room, and
+//! the thread returns the outcome through the shard's mailbox. Nothing is locked, and a job whose
+//! caller has left is withdrawn if it was not begun. Bound: each connection's call or request waits
+//! for at most one job, so there are no more jobs than requests and handshakes.
 
 mod queue;
 
@@ -30,11 +32,13 @@ use queue::{FairQueue, VirtualTime};
 
 /// Jobs from this cost on are large: some 10 ms of JSON.
 const LARGE_FROM_BYTES: u64 = 1 << 20;
-/// What reading or mapping something through the kernel costs, in the bytes of JSON that take as long.
+/// What reading or mapping something through the kernel costs, in the bytes of JSON that take as
+/// long.
 pub(crate) const SYSTEM_CALLS_COST: u64 = 64 << 10;
 /// What the text of the metrics costs: some hundred models' worth.
 pub(crate) const METRICS_COST: u64 = 256 << 10;
-/// What a byte that is inflated costs at least: zlib writes more than it reads, which is not known before.
+/// What a byte that is inflated costs at least: zlib writes more than it reads, which is not known
+/// before.
 pub(crate) const INFLATED_PER_PACKED: u64 = 4;
 /// Of a step of a handshake. All are alike; large enough to be divided among owners.
 const HANDSHAKE_COST: u64 = 64 << 10;
@@ -66,7 +70,8 @@ impl OffloadLane {
         }
     }
 
-    /// Jobs that the thread has at a time. One more than it executes spares it the wait for its shard, where jobs are short.
+    /// Jobs that the thread has at a time. One more than it executes spares it the wait for its
+    /// shard, where jobs are short.
     const fn depth(self) -> usize {
         match self {
             OffloadLane::Small | OffloadLane::Handshakes => 2,
@@ -110,7 +115,8 @@ pub(crate) struct OffloadThreads {
 }
 
 impl OffloadThreads {
-    /// Starts the threads of shard `index`. They end when this, or the [`Offload`] made of it, is dropped, after the job that they execute.
+    /// Starts the threads of shard `index`. They end when this, or the [`Offload`] made of it, is
+    /// dropped, after the job that they execute.
     ///
     /// # Errors
     /// INTERNAL if the system gives no thread.
@@ -147,7 +153,8 @@ fn serve(lane: OffloadLane, jobs: &Receiver<OffloadJob>, link: &ShardHandle) {
         log::warning!("cannot shorten the turns of an offload thread: {cause}");
     }
     while let Ok(OffloadJob { key, work }) = jobs.recv() {
-        // A panic would end the thread: nothing would be done any more, and the callers would wait for ever.
+        // A panic would end the thread: nothing would be done any more, and the callers would wait
+        // for ever.
         let outcome = catch_unwind(AssertUnwindSafe(work));
         link.send(ShardMessage::Offloaded(JobDone { lane, key, outcome }));
     }
@@ -161,7 +168,8 @@ pub(crate) struct Offload {
 
 struct LaneQueue {
     sender: Option<Sender<OffloadJob>>,
-    /// Later steps of handshakes: served first. Each follows a step that was served in turn, so they are no more than those.
+    /// Later steps of handshakes: served first. Each follows a step that was served in turn, so
+    /// they are no more than those.
     urgent: RefCell<FairQueue<JobOwner, OffloadJob>>,
     usual: RefCell<FairQueue<JobOwner, OffloadJob>>,
     /// Handed to the thread and not returned.

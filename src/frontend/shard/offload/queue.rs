@@ -1,10 +1,12 @@
 //! Weighted fair queueing: the order in which one thread serves jobs of several owners.
 //!
-//! Each job has a cost in bytes. The queue keeps a virtual time, which advances by the cost of each job that was executed, divided by the number
-//! of owners that wait. A job starts at the later of the virtual time and the end of its owner's previous job, ends its cost later, and the job
-//! with the earliest end is taken next. So each owner that waits gets the same number of bytes, however many jobs it has and however large they
-//! are, and a small job is taken before the large ones that wait. A new owner starts at the present virtual time: a stream of new owners delays a
-//! large job, but only until they have been given as many bytes as it needs. Jobs of one owner stay in order.
+//! Each job has a cost in bytes. The queue keeps a virtual time, which advances by the cost of each
+//! job that was executed, divided by the number of owners that wait. A job starts at the later of
+//! the virtual time and the end of its owner's previous job, ends its cost later, and the job with
+//! the earliest end is taken next. So each owner that waits gets the same number of bytes, however
+//! many jobs it has and however large they are, and a small job is taken before the large ones that
+//! wait. A new owner starts at the present virtual time: a stream of new owners delays a large job,
+//! but only until they have been given as many bytes as it needs. Jobs of one owner stay in order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -13,7 +15,8 @@ use std::hash::Hash;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VirtualTime(u64, u64);
 
-/// Jobs of type `T` from owners of type `K`. Memory: the jobs that wait, and one entry per owner that has had more than its share.
+/// Jobs of type `T` from owners of type `K`. Memory: the jobs that wait, and one entry per owner
+/// that has had more than its share.
 #[derive(Debug)]
 pub(crate) struct FairQueue<K, T> {
     jobs: BTreeMap<VirtualTime, QueuedJob<K, T>>,
@@ -21,7 +24,8 @@ pub(crate) struct FairQueue<K, T> {
     waiting_owner_count: usize,
     /// In bytes per owner.
     virtual_time: u64,
-    /// Of the job that was taken last, whose share is not in the virtual time yet: owners that come while it is executed are its contemporaries.
+    /// Of the job that was taken last, whose share is not in the virtual time yet: owners that come
+    /// while it is executed are its contemporaries.
     taken_bytes: u64,
     pushed_count: u64,
 }
@@ -40,8 +44,8 @@ struct OwnerAccount {
     job_count: usize,
 }
 
-/// Owners without jobs are forgotten when there are more entries than this and twice the jobs that wait, so that each is looked at a constant
-/// number of times.
+/// Owners without jobs are forgotten when there are more entries than this and twice the jobs that
+/// wait, so that each is looked at a constant number of times.
 const ACCOUNTS_KEPT: usize = 64;
 
 impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
@@ -183,7 +187,8 @@ mod tests {
 
     #[test]
     fn one_at_a_time_counts_like_many_at_once() {
-        // Each has one job at a time, as a client of HTTP has: in the long run each gets the same bytes.
+        // Each has one job at a time, as a client of HTTP has: in the long run each gets the same
+        // bytes.
         let mut bench = Bench::new(&[('a', 10 * MB), ('b', MB)]);
         let (mut bytes_of_a, mut bytes_of_b) = (0_u64, 0_u64);
         for _ in 0..1_100 {
@@ -212,7 +217,8 @@ mod tests {
             queue.push(*owner, MB, *owner);
             queue.pop() == Some(0)
         });
-        // Two owners wait each time, so every small job moves virtual time by half a MiB: 28 for the large job, 1 for the last small one.
+        // Two owners wait each time, so every small job moves virtual time by half a MiB: 28 for
+        // the large job, 1 for the last small one.
         assert_eq!(taken, Some(56));
     }
 

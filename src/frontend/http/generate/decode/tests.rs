@@ -1,4 +1,5 @@
-//! What becomes of a member, and what is refused. Texts and codes are those that upstream answers with.
+//! What becomes of a member, and what is refused. Texts and codes are those that upstream answers
+//! with.
 
 use conch_config::{normalize, parse_text};
 use conch_engine::{Code, ParameterValue};
