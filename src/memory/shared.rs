@@ -2,8 +2,8 @@
 //!
 //! Its bytes may change at any moment, whatever anybody here does. Rust's references promise that
 //! this does not happen, so none is ever made into such memory: it is handed to backends by
-//! address, as C does, and code of ours copies out of it (or into it) by [`SharedMapping::read`]
-//! and [`SharedMapping::write`], and looks at the copy. A copy made while the other process writes
+//! address, as C does, and code of ours copies out of it (or into it) by `SharedMapping::read`
+//! and `SharedMapping::write`, and looks at the copy. A copy made while the other process writes
 //! may hold any mixture; whoever checks it uses the same copy afterwards.
 
 use std::any::Any;

@@ -50,7 +50,7 @@ pub(crate) struct SequenceContext {
     is_back: AtomicBool,
 }
 
-/// Number of a [`Run`](super::roll::ActiveSequence): never 0, and never used twice.
+/// Number of an [`ActiveSequence`](super::table::ActiveSequence): never 0, and never used twice.
 pub(super) type SequenceNumber = u64;
 
 /// A slot: its instance, and its row there.

@@ -89,7 +89,7 @@ unsafe impl Sync for BackendRequest {}
 struct RequestSource {
     handle: RequestHandle,
     facts: Arc<ModelFacts>,
-    /// Which instance executes it; see [`execution::CurrentBatch`].
+    /// Which instance executes it; see `host::execution`.
     instance: u64,
     /// Who asked, if not a shard.
     observer: Option<Arc<dyn RequestObserver>>,
