@@ -13,15 +13,15 @@ use conch_sync::{SPIN_MAX_NS, Spin};
 use crate::backend::{ExecutionPolicy, Instance, InstanceSpec, ReadinessCheck};
 use crate::progress::LoadProgress;
 use crate::queue::{ModelQueue, refuse};
-use crate::rate::{RateLimiter, ResourceHandle};
+use crate::rate_limiter::{RateLimiter, ResourceHandle};
 use crate::readiness::ReadinessProber;
 use crate::request_log::{self, RequestState};
-use crate::scheduler::SchedulerOutput;
 use crate::sequence::SequenceInputs;
 use crate::stats::FailureReason;
 use crate::topology::Placement;
 use crate::warm_up::WarmUp;
 use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses, backend};
+use conch_scheduler::SchedulerOutput;
 
 /// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.
 #[derive(Debug)]

@@ -37,7 +37,7 @@ mod observer;
 mod order;
 mod progress;
 mod queue;
-mod rate;
+mod rate_limiter;
 pub mod readiness;
 pub mod regions;
 pub mod registry;
@@ -48,7 +48,6 @@ mod request;
 pub mod request_log;
 mod response;
 mod revision;
-mod scheduler;
 mod scratch;
 mod sequence;
 pub mod server;
@@ -79,6 +78,9 @@ pub use backend::{
 };
 pub use observer::{RequestObserver, cancel};
 
+#[doc(hidden)]
+pub use conch_scheduler::Batcher;
+pub use conch_scheduler::rate_limit::ResourceCapacity;
 pub use control::{ControlMode, LOAD_FILES_MAX, Overrides};
 pub use credits::{Credits, StreamBacklog};
 pub use demand::OnDemand;
@@ -87,7 +89,6 @@ pub use host_policy::HostPolicies;
 pub use limits::Tenant;
 pub use model::{InFlightPermit, ModelVersion, Rejected};
 pub use queue::{PendingPermit, withdraw};
-pub use rate::ResourceCapacity;
 pub use regions::Regions;
 pub use registry::{Registry, RegistryReader, Snapshot};
 pub use remote::RemoteRepositories;
@@ -96,8 +97,6 @@ pub use request::{
     RequestContext, RequestHandle, Shape, Timestamps, WeakRequestHandle,
 };
 pub use response::{Completion, Delivery, Output, PendingResponses, Response};
-#[doc(hidden)]
-pub use scheduler::measure::Batcher;
 pub use scratch::ScratchDirectory;
 pub use sequence::reschedule;
 pub use server::{EngineOptions, Server};

@@ -13,15 +13,15 @@ use conch_sync::{Clock, Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Work
 
 use crate::backend::BatchStrategy;
 use crate::clock::monotonic_ns;
-use crate::rate::ResourceHandle;
-use crate::scheduler::{
-    EntryKind, Scheduler, SchedulerDelay, SchedulerOutput, SchedulingParams, SequenceContext,
-    SequenceKey,
-};
+use crate::rate_limiter::ResourceHandle;
 use crate::sequence::{ActiveSequences, returned, turn_away};
 use crate::shown::BatchStrategyAdapter;
 use crate::timer_thread::TimerThread;
 use crate::{Error, LogLimiter, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
+use conch_scheduler::{
+    BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
+    SchedulingParams, SequenceContext, SequenceKey,
+};
 use refusal::{cancel, has_refusals, reject};
 
 pub(crate) use places::LevelBounds;
@@ -37,6 +37,12 @@ impl EntryKind for RequestContext {
     fn member(&self) -> Option<&SequenceContext> {
         self.member.as_deref()
     }
+}
+
+/// The delay of the first batch that the environment of the process asks for, if any.
+fn delay_from_environment() -> Option<SchedulerDelay> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    SchedulerDelay::parse(&variable(REQUESTS_VARIABLE), &variable(BACKLOG_VARIABLE))
 }
 
 /// The clock of cores.
@@ -86,7 +92,7 @@ impl ModelQueue {
         let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
-        if let Some(hold) = SchedulerDelay::from_environment() {
+        if let Some(hold) = delay_from_environment() {
             crate::log::warning!(
                 "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
                 config.name,

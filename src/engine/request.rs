@@ -22,12 +22,12 @@ use crate::observer::{ReleaseGuard, RequestObserver};
 use crate::order::OrderedCompletion;
 use crate::queue::PendingPermit;
 use crate::regions::RequestRegions;
-use crate::scheduler::SchedulingParams;
-use crate::scheduler::SequenceContext;
 use crate::sequence::ReturnGuard;
 use crate::states::SequenceStates;
 use crate::stats::ExecutionSpan;
 use crate::{Completion, ModelVersion};
+use conch_scheduler::SchedulingParams;
+use conch_scheduler::{SequenceContext, SequenceKey};
 
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;
@@ -51,6 +51,18 @@ pub enum CorrelationId {
 impl Default for CorrelationId {
     fn default() -> CorrelationId {
         CorrelationId::Unsigned(0)
+    }
+}
+
+impl CorrelationId {
+    /// The sequence that a client means; none if it names none.
+    pub(crate) fn sequence_key(&self) -> Option<SequenceKey> {
+        match self {
+            CorrelationId::Unsigned(0) => None,
+            CorrelationId::Unsigned(number) => Some(SequenceKey::Unsigned(*number)),
+            CorrelationId::Text(text) if text.is_empty() => None,
+            CorrelationId::Text(text) => Some(SequenceKey::Text(text.clone())),
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use conch_sync::ClaimReason;
 
 use crate::backend::BatchStrategy;
-use crate::scheduler::{BatchDecision, BatchPolicy};
 use crate::{OwnedRequest, RequestHandle};
+use conch_scheduler::{BatchDecision, BatchPolicy};
 
 /// The scheduler's side of a [`BatchStrategy`].
 pub(crate) struct BatchStrategyAdapter(pub(crate) Box<dyn BatchStrategy>);

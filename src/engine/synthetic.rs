@@ -14,8 +14,8 @@ use crate::clock::monotonic_ns;
 use crate::model::InFlightPermit;
 use crate::observer::{ReleaseGuard, RequestObserver};
 use crate::request::{CorrelationId, Input, Request, RequestContext, Timestamps};
-use crate::scheduler::SchedulingParams;
 use crate::{Completion, Delivery, ModelVersion, OwnedRequest};
+use conch_scheduler::SchedulingParams;
 
 /// What there is to say of a request that nobody sent.
 pub(crate) struct NullRequest {

@@ -43,6 +43,17 @@ pub struct PollState {
     pub is_empty: bool,
 }
 
+impl PollState {
+    /// The state of a scheduler that waits for no time: ready unless it is empty.
+    pub fn without_deadline(is_empty: bool) -> PollState {
+        PollState {
+            is_ready: !is_empty,
+            deadline_ns: NEVER_NS,
+            is_empty,
+        }
+    }
+}
+
 /// The inbox of a model's workers, their scheduler `S`, and their idle set. `LOOKS_AGAIN` and
 /// `DISMISSAL_UNPARKS` are off in one test each, to show that the second look and the last unpark
 /// matter.

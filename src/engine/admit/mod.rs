@@ -29,9 +29,9 @@ use crate::regions::ShmCompletion;
 use crate::request::{
     CorrelationId, Draft, DraftInput, Input, Request, RequestContext, RequestHandle, Timestamps,
 };
-use crate::scheduler::SchedulingParams;
 use crate::trace::TraceActivity;
 use crate::{Completion, Error, ModelVersion, limits, request_log, sequence, truncated};
+use conch_scheduler::SchedulingParams;
 
 pub(crate) use plan::AdmissionPlan;
 pub(crate) use tensor::byte_count;

@@ -7,7 +7,7 @@ use conch_config::{ResolvedConfig, Scheduling, TensorSpec};
 use conch_memory::{ByteView, OutOfMemory, try_reserve};
 
 use crate::request::Input;
-use crate::scheduler::Signature;
+use conch_scheduler::Signature;
 
 /// Up to so many tensors a walk over their names beats hashing one.
 const LINEAR_MAX: usize = 12;

@@ -11,7 +11,6 @@
 //! until it is gone.
 
 mod call;
-mod choice;
 mod work;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -23,7 +22,7 @@ use crate::model::Rejected;
 use crate::{Code, ControlMode, Error, InFlightPermit, Server, truncated};
 
 pub use call::LoadFuture;
-pub(crate) use choice::ResidentModel;
+pub(crate) use conch_scheduler::eviction::ResidentModel;
 
 /// How models come and go. The defaults are those of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::choice::{EvictionStep, next_step};
 use super::{OnDemand, OnDemandState, call, find};
 use crate::{Code, Error, Overrides, Server, log, truncated};
+use conch_scheduler::eviction::{EvictionStep, next_step};
 
 /// How often a thread that waits for room looks whether a model has become idle; who leaves wakes
 /// it.

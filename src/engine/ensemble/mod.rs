@@ -1,14 +1,12 @@
 //! Ensembles: models that are made of other models.
 //!
-//! A version of an ensemble has no cores and no queue. Its requests run as a [`dataflow`] of steps,
+//! A version of an ensemble has no cores and no queue. Its requests run as a dataflow of steps,
 //! each an ordinary request to the step's model, which is admitted and submitted by the thread that
 //! completed the step before (the first ones by whoever submits). Outputs become the next steps'
-//! inputs as views, without a copy. [`run`] drives one request; what it decides is decided in
-//! `dataflow` and `graph`, which know neither models nor threads.
+//! inputs as views, without a copy. [`run`] drives one request;
+//! [`conch_scheduler::ensemble_graph`] decides, which knows neither models nor threads.
 
-mod dataflow;
 mod flow;
-mod graph;
 mod limit;
 mod run;
 mod run_queue;
@@ -26,8 +24,8 @@ use crate::queue::SubmitRefusal;
 use crate::registry::{Registry, Snapshot};
 use crate::timer_thread::TimerThread;
 use crate::{Error, ModelVersion, RequestHandle, admit};
+use conch_scheduler::ensemble_graph::Graph;
 pub(crate) use flow::FlowControl;
-use graph::Graph;
 use limit::StepLimit;
 #[cfg(test)]
 pub(crate) use run::NESTING_MAX;

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
-use super::dataflow::{Dataflow, DataflowProgress, StepStart};
 use super::tensor::{self, StepSequence, TensorData};
 use super::{Ensemble, FlowControl, run_queue};
 use crate::admit::RequestIdPrefix;
@@ -32,6 +31,7 @@ use crate::request_log::{self, RequestState};
 use crate::stats::{ExecutionSpan, FailureReason};
 use crate::trace::TraceActivity;
 use crate::{Code, Completion, Delivery, Error, PendingResponses, Response, log};
+use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 
 /// See the module.
 pub(crate) struct Execution {

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::dataflow::StepStart;
 use super::flow::FlowControl;
 use super::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun};
 use super::run_queue;
@@ -13,6 +12,7 @@ use crate::model::{InFlightPermit, Pin};
 use crate::request::{Draft, DraftInput, RequestHandle, Timestamps};
 use crate::trace::Trace;
 use crate::{Completion, Credits, Error, RequestObserver};
+use conch_scheduler::ensemble_graph::StepStart;
 
 impl Execution {
     /// Starts a step, or lets it wait for its place.

@@ -284,7 +284,7 @@ fn models_turn_over_and_no_request_fails() {
             .map(|sender| {
                 let (server, count, lock) = (&server, &count, &lock);
                 scope.spawn(move || {
-                    let mut random = crate::simulation::random::Random(sender as u64);
+                    let mut random = conch_scheduler::testing::Random(sender as u64);
                     for _ in 0..EACH {
                         lock.fetch_add(1, Ordering::Relaxed);
                         let name = format!("m{}", random.below(MODELS as u64));

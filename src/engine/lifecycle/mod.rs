@@ -61,7 +61,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_memory::{Budget, Pool};
 
 use crate::cache::{CacheService, ResponseCache};
-use crate::rate::RateLimiter;
+use crate::rate_limiter::RateLimiter;
 use crate::registry::{Registry, UNLOADED, VersionState};
 use crate::repositories::Repositories;
 use crate::server::{EngineOptions, IndexRow};

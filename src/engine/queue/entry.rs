@@ -8,8 +8,8 @@ use conch_sync::{NEVER_NS, Refused};
 
 use super::{ModelQueue, SubmitRefusal, stopping};
 use crate::request_log::{self, RequestState};
-use crate::scheduler::{SchedulingParams, SequenceKey, rejection_ns};
 use crate::{Error, ModelVersion, RequestHandle};
+use conch_scheduler::{SchedulingParams, SequenceKey, rejection_ns};
 
 impl ModelVersion {
     /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the

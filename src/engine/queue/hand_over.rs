@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::ModelQueue;
 use crate::RequestHandle;
 use crate::clock::monotonic_ns;
-use crate::scheduler::{Scheduler, SequenceBatcher};
 use crate::sequence::ActiveSequences;
+use conch_scheduler::{Scheduler, SequenceBatcher};
 
 impl ModelQueue {
     /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
 
-use crate::scheduler::policy_of;
 use crate::{Error, ModelVersion};
+use conch_scheduler::policy_of;
 
 /// How many requests wait per priority level, where the queue policy bounds them.
 #[derive(Debug, Default)]

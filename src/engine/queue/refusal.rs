@@ -7,9 +7,9 @@ use conch_sync::ClaimReason;
 use crate::clock::monotonic_ns;
 use crate::ensemble::Execution;
 use crate::request_log::{self, RequestState};
-use crate::scheduler::SchedulerOutput;
 use crate::stats::FailureReason;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
+use conch_scheduler::SchedulerOutput;
 
 /// Whether some are to be answered without being executed.
 pub(super) fn has_refusals(output: &SchedulerOutput<OwnedRequest>) -> bool {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::scheduler::SequenceKey;
+use conch_scheduler::SequenceKey;
 
 /// See the module. A name that stays although its sequence has ended does no harm: its requests are
 /// refused where they are sent, in the same words.

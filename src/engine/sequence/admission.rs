@@ -6,8 +6,8 @@ use conch_config::{DataType, ResolvedConfig, Scheduling, SequenceBatching};
 
 use crate::admit::RequestIdPrefix;
 use crate::request::{CorrelationId, Draft};
-use crate::scheduler::{SequenceContext, SequenceKey};
 use crate::{Error, ModelVersion};
+use conch_scheduler::{SequenceContext, SequenceKey};
 
 const START: u32 = 1;
 const END: u32 = 2;
@@ -38,7 +38,7 @@ pub(crate) fn check(
             model.name
         )));
     }
-    let key = match SequenceKey::of(&draft.correlation_id) {
+    let key = match draft.correlation_id.sequence_key() {
         Some(key) => key,
         None if settings.is_iterative => {
             // Relaxed: only uniqueness matters.

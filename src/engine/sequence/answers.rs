@@ -6,9 +6,9 @@ use std::sync::Arc;
 use conch_sync::Drained;
 
 use crate::queue::refuse;
-use crate::scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 use crate::stats::FailureReason;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
+use conch_scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 
 /// What a core executed has come back.
 pub(crate) fn returned(

@@ -24,8 +24,8 @@ use super::ActiveSequences;
 use crate::model::{InFlightPermit, Pin, Rejected};
 use crate::queue::ModelQueue;
 use crate::request::CorrelationId;
-use crate::scheduler::SequenceKey;
 use crate::{ModelVersion, log};
+use conch_scheduler::SequenceKey;
 
 /// A version that only its sequences keep.
 pub(crate) struct DrainingVersion {
@@ -220,7 +220,7 @@ impl DrainingVersions {
         if flags & START != 0 {
             return None;
         }
-        let key = SequenceKey::of(id)?;
+        let key = id.sequence_key()?;
         let list = self.list.load();
         let list = list.as_ref()?;
         list.iter()

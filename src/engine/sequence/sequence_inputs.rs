@@ -8,10 +8,10 @@ use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 
 use super::{ControlInputs, ReturnGuard};
-use crate::scheduler::SchedulerOutput;
 use crate::states::{InitialStates, SequenceStates};
 use crate::synthetic::null;
 use crate::{Batch, ModelVersion, OwnedRequest};
+use conch_scheduler::SchedulerOutput;
 
 const START: u32 = 1;
 const END: u32 = 2;

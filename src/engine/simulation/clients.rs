@@ -6,12 +6,12 @@ use std::sync::Arc;
 use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
 use super::RuleResult;
-use super::random::Random;
 use super::request::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
 use super::version::SimulatedVersion;
 use super::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
 use crate::order::OrderedCompletion;
-use crate::scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
+use conch_scheduler::testing::Random;
+use conch_scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 
 impl Simulation {
     /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now

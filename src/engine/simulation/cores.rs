@@ -12,8 +12,8 @@ use super::limits::GrantedCores;
 use super::request::{SimulatedHandle, SimulatedOwned};
 use super::version::{ReferenceModel, SimulatedVersion};
 use super::world::{ExpectedAnswer, SimulatedEvent, Simulation};
-use crate::rate::machine::InstanceId;
-use crate::scheduler::{Dismissal, Scheduler, SchedulerOutput};
+use conch_scheduler::rate_limit::InstanceId;
+use conch_scheduler::{Dismissal, Scheduler, SchedulerOutput};
 
 impl Simulation {
     /// Rings one idle core, if there is one.

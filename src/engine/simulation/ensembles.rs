@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use conch_config::DataType;
 
 use super::models::{Models, answer_of, inputs_of};
-use super::random::Random;
 use super::trace::SeedTrace;
 use super::{EVENT_COUNT_MIN, RuleResult};
 use crate::fixture::{draft, input};
@@ -16,6 +15,7 @@ use crate::{
     Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
     Timestamps, admit, withdraw,
 };
+use conch_scheduler::testing::Random;
 
 /// One seed.
 pub(super) struct EnsembleSimulation {

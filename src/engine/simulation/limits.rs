@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::RuleViolation;
-use super::random::Random;
 use super::setup::VersionSetup;
-use crate::rate::ResourceCapacity;
-use crate::rate::machine::{InstanceId, OVERTAKEN_MAX, RateLimiterState};
-use crate::rate::resources::{Resource, ResourceNeeds};
+use conch_scheduler::rate_limit::ResourceCapacity;
+use conch_scheduler::rate_limit::{InstanceId, OVERTAKEN_MAX, RateLimiterState};
+use conch_scheduler::rate_limit::{Resource, ResourceNeeds};
+use conch_scheduler::testing::Random;
 
 /// See the module.
 pub(super) struct ReferenceLimits {

@@ -10,8 +10,6 @@
 //! lived through again, and told.
 
 pub(crate) mod plain;
-pub(crate) mod random;
-pub(crate) mod shape;
 
 mod clients;
 mod cores;

@@ -4,7 +4,7 @@
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_sync::NEVER_NS;
 
-use crate::scheduler::SchedulingParams;
+use conch_scheduler::SchedulingParams;
 
 /// A request that waits.
 #[derive(Clone, Debug)]

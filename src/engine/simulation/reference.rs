@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_config::{SequenceBatching, SequenceStrategy};
 
 use super::request::{SimulatedHandle, SimulatedOwned};
-use crate::scheduler::{Dismissal, SequenceBatcher, SequenceContext};
+use conch_scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
 #[derive(Clone)]
 pub(super) struct ReferenceSequences {

@@ -6,7 +6,7 @@ use super::RuleResult;
 use super::request::SimulatedOwned;
 use super::version::ReferenceModel;
 use super::world::Simulation;
-use crate::scheduler::Scheduler;
+use conch_scheduler::Scheduler;
 
 impl Simulation {
     /// After every event.

@@ -5,7 +5,7 @@ use conch_config::{
     DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy, TimeoutAction,
 };
 
-use super::random::Random;
+use conch_scheduler::testing::Random;
 
 /// One version of the simulated model.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use super::reference::ReferenceSequences;
 use super::request::{SimulatedHandle, SimulatedOwned};
 use super::setup::{SchedulerKind, VersionSetup};
 use crate::order::ResponseOrder;
-use crate::rate::machine::InstanceId;
-use crate::scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
+use conch_scheduler::rate_limit::InstanceId;
+use conch_scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
 
 pub(super) struct SimulatedVersion {
     pub(super) setup: VersionSetup,
@@ -174,7 +174,7 @@ impl SimulatedVersion {
             return settings.queue_size_max;
         }
         self.setup.dynamic().map_or(0, |settings| {
-            crate::scheduler::policy_of(&settings.priority_policies, settings.default_policy, level)
+            conch_scheduler::policy_of(&settings.priority_policies, settings.default_policy, level)
                 .queue_size_max
         })
     }

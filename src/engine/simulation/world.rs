@@ -6,13 +6,13 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::limits::ReferenceLimits;
-use super::random::Random;
 use super::request::{RecordingCompletion, SimulatedHandle};
 use super::setup::VersionSetup;
 use super::trace::SeedTrace;
 use super::version::SimulatedVersion;
 use super::{EVENT_COUNT_MIN, RuleResult};
-use crate::scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
+use conch_scheduler::testing::Random;
+use conch_scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
 pub(super) struct Simulation {
     pub(super) random: Random,
