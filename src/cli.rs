@@ -4,13 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use conch_engine::{ControlMode, HostPolicies, ResourceCapacity};
+use conch_control::ControlMode;
+use conch_engine::{HostPolicies, ResourceCapacity};
 use conch_frontend::{AllowedOrigins, HeaderPattern, Restrictions, ShardAffinity, TraceOptions};
 use conch_memory::AllowedOwners;
 
-use crate::access_flags;
 use crate::cloud_flags::{self, CloudVariables};
-use crate::deprecated;
 use crate::flag_values::{
     check_unused, out_of_bound, parse_backend_config, parse_bool, parse_cache_config,
     parse_capacity, parse_count, parse_int, parse_port, parse_uids, set_host_policy,
@@ -19,6 +18,7 @@ use crate::flags::{self, Flag, FlagEffect, FlagValueKind, UnknownFlag};
 use crate::grpc_flags::GrpcFlags;
 use crate::limit_flags::LimitFlags;
 use crate::trace_flags::TraceFlags;
+use crate::{access_flags, deprecated};
 
 /// What the command line asks for. Fields hold defaults until a flag changes them; `None` means
 /// "decide from the machine".

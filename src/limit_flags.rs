@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use conch_engine::demand::OnDemandSettings;
+use conch_control::OnDemandSettings;
 use conch_engine::limits::{AdmissionBounds, TENANT_MAX_MAX};
 
 use crate::access_flags;

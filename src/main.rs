@@ -25,8 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use conch_engine::server::Server;
-use conch_engine::{ControlMode, Error};
+use conch_control::ControlMode;
+use conch_control::server::Server;
+use conch_engine::Error;
 use conch_frontend::{Frontend, TlsConfig};
 use conch_log as log;
 use conch_memory::{Reserve, SparseArray};
@@ -49,7 +50,7 @@ fn version() -> String {
     format!(
         "conch {} (interfaces of Triton {})",
         env!("CARGO_PKG_VERSION"),
-        conch_engine::server::VERSION
+        conch_control::server_metadata::VERSION
     )
 }
 
@@ -286,12 +287,9 @@ fn plugin_options(arguments: &Arguments) -> conch_ffi::host::HostOptions {
     }
 }
 
-fn server_options(
-    arguments: &Arguments,
-    machine: &MachineFacts,
-) -> conch_engine::server::EngineOptions {
-    let defaults = conch_engine::server::EngineOptions::default();
-    conch_engine::server::EngineOptions {
+fn server_options(arguments: &Arguments, machine: &MachineFacts) -> conch_control::EngineOptions {
+    let defaults = conch_control::EngineOptions::default();
+    conch_control::EngineOptions {
         server_id: arguments.server_id.clone(),
         model_repositories: arguments.model_repositories.clone(),
         model_config_name: arguments.model_config_name.clone(),

@@ -1,11 +1,10 @@
 //! Follows the repositories: asks the server to look at them, again and again.
 
-use std::io;
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
-use conch_engine::server::Server;
+use conch_control::server::Server;
 use conch_log as log;
 
 /// The thread that polls. Dropping it lets the thread end after the poll that it is at.

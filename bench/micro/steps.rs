@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::thread;
 
 use conch_bench::wire;
-use conch_engine::Batcher;
 use conch_frontend::measure::{grpc_message, http_body, http_head, http_json};
 use conch_memory::{Budget, ByteView, Pool};
+use conch_scheduler::Batcher;
 use conch_sync::Mailbox;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_lite::future::{block_on, poll_fn};

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use conch_config::{InstanceKind, PreferredGroup, RateLimit, ResolvedConfig as ModelConfig};
 use conch_memory::{Budget, Pool};
 
-use crate::agent::{AgentHost, NoAgents};
 use crate::cache::ResponseCache;
 use crate::model::ModelVersion;
 use crate::{Error, OwnedRequest, PendingResponses};
@@ -29,11 +28,6 @@ pub trait BackendHost: Send + Sync {
 
     /// Name, library path and configuration (JSON) of every open backend, for the start-up table.
     fn list(&self) -> Vec<(String, String, String)>;
-
-    /// Where repository agents come from.
-    fn agents(&self) -> &dyn AgentHost {
-        &NoAgents
-    }
 
     /// Opens the response cache that the server is to use, if it is to use one. Called once, before
     /// any model is loaded. What it copies for requests counts against `budget`.

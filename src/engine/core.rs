@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use conch_config::{InstanceKind, Scheduling};
+use conch_scheduler::SchedulerOutput;
 use conch_sync::{SPIN_MAX_NS, Spin};
 
 use crate::backend::{ExecutionPolicy, Instance, InstanceSpec, ReadinessCheck};
@@ -21,7 +22,6 @@ use crate::stats::FailureReason;
 use crate::topology::Placement;
 use crate::warm_up::WarmUp;
 use crate::{Batch, Error, ModelVersion, OwnedRequest, PendingResponses, backend};
-use conch_scheduler::SchedulerOutput;
 
 /// The running cores of one model version. [`Cores::stop`] ends them; so does dropping.
 #[derive(Debug)]
@@ -73,23 +73,23 @@ impl Core {
     pub(crate) fn join(self, model: &str) {
         drop(self.orders);
         if self.thread.join().is_err() {
-            crate::log::error!("a core of model '{model}' panicked outside its backend");
+            conch_log::error!("a core of model '{model}' panicked outside its backend");
         }
     }
 }
 
 /// The instances to be made, and how.
-pub(crate) struct InstancePlan {
-    pub(crate) specs: Vec<InstanceSpec>,
-    pub(crate) policy: ExecutionPolicy,
+pub struct InstancePlan {
+    pub specs: Vec<InstanceSpec>,
+    pub policy: ExecutionPolicy,
     /// Instances may be created at the same time.
-    pub(crate) is_parallel: bool,
+    pub is_parallel: bool,
     /// What each executes before it counts as created, unless it is passive.
-    pub(crate) warm_up: WarmUp,
+    pub warm_up: WarmUp,
     /// Where each takes a resource handle, unless it is passive.
-    pub(crate) limiter: Option<Arc<RateLimiter>>,
+    pub limiter: Option<Arc<RateLimiter>>,
     /// Where to say how many are there.
-    pub(crate) progress: Arc<LoadProgress>,
+    pub progress: Arc<LoadProgress>,
 }
 
 /// What one thread is to run.
@@ -108,7 +108,7 @@ pub(crate) struct WorkerSpec {
 /// # Errors
 /// The first failure to create an instance or to warm it up (the others are dropped again), or a
 /// configuration that cannot be honoured.
-pub(crate) fn start_cores(
+pub fn start_cores(
     version: &Arc<ModelVersion>,
     model: &Arc<dyn backend::Model>,
     instance_plan: InstancePlan,
@@ -131,7 +131,7 @@ pub(crate) fn start_cores(
         // There is no such thread, the cores batch; but these are the words by which people see
         // that a model batches.
         let name = &version.name;
-        crate::log::verbose!(
+        conch_log::verbose!(
             1,
             "Starting dynamic-batcher thread for {name} at default nice..."
         );
@@ -286,7 +286,7 @@ impl Cores {
         // The orders are dropped, so all end at the same time.
         for thread in threads.into_iter().chain(drain_threads) {
             if thread.join().is_err() {
-                crate::log::error!(
+                conch_log::error!(
                     "a core of model '{}' panicked outside its backend",
                     self.version.name
                 );
@@ -567,12 +567,12 @@ fn execute(instance: &mut dyn Instance, batch: &mut Batch, pending: &mut Pending
             Ok(()) => Error::internal("the instance left the request unanswered"),
             Err(panic) => panicked(&*panic),
         };
-        crate::log::error!("an execution failed: {}", error.message);
+        conch_log::error!("an execution failed: {}", error.message);
         for live in batch.drain(..) {
             refuse(live, FailureReason::Other, error.clone(), pending);
         }
     } else if let Err(panic) = executed {
-        crate::log::error!("an execution failed: {}", panicked(&*panic).message);
+        conch_log::error!("an execution failed: {}", panicked(&*panic).message);
     }
     pending.flush();
 }
@@ -581,7 +581,7 @@ fn execute(instance: &mut dyn Instance, batch: &mut Batch, pending: &mut Pending
 fn drop_instances(instances: Vec<Box<dyn Instance>>) {
     for instance in instances {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(instance))) {
-            crate::log::error!("an instance failed to end: {}", panicked(&*panic).message);
+            conch_log::error!("an instance failed to end: {}", panicked(&*panic).message);
         }
     }
 }

@@ -12,7 +12,7 @@ use conch_config::DataType;
 mod rate;
 
 use super::*;
-use crate::fixture::{Recorder, draft, input, model};
+use crate::testing::{Recorder, draft, input, model};
 use crate::timer_thread::TimerThread;
 use crate::topology::Topology;
 use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, admit, withdraw};

@@ -45,7 +45,7 @@ impl Labels {
     }
 
     /// Lends an output that has no labels of its own those of another model's output.
-    pub(crate) fn borrow(&mut self, output: &Arc<str>, from: &ModelVersion, their_output: &str) {
+    pub fn borrow(&mut self, output: &Arc<str>, from: &ModelVersion, their_output: &str) {
         if self.label(output, 0).is_some() {
             return;
         }
@@ -64,7 +64,7 @@ impl Labels {
 
 impl ModelVersion {
     /// Reads its labels, once, before anybody asks.
-    pub(crate) fn read_labels(&self, directory: &Path) -> Result<(), Error> {
+    pub fn read_labels(&self, directory: &Path) -> Result<(), Error> {
         let labels = Labels::read(&self.config, directory)?;
         self.labels.get_or_init(|| labels);
         Ok(())
@@ -72,7 +72,7 @@ impl ModelVersion {
 
     /// [`ModelVersion::read_labels`] for an ensemble, which `complete` may lend labels of other
     /// models.
-    pub(crate) fn read_labels_of_ensemble(
+    pub fn read_labels_of_ensemble(
         &self,
         directory: &Path,
         complete: impl FnOnce(&mut Labels),

@@ -59,7 +59,7 @@ pub struct Tenant(NonZeroU64);
 
 impl AdmissionLimits {
     /// None if no bound is set.
-    pub(crate) fn new(bounds: &AdmissionBounds) -> Option<Arc<AdmissionLimits>> {
+    pub fn new(bounds: &AdmissionBounds) -> Option<Arc<AdmissionLimits>> {
         if bounds.server_max.is_none() && bounds.tenant_max.is_none() {
             return None;
         }
@@ -159,7 +159,7 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{draft, model};
+    use crate::testing::{draft, model};
     use crate::{Code, InFlightPermit, Rejected};
 
     const CONFIG: &str = "";

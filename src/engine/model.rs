@@ -60,16 +60,16 @@ pub struct ModelVersion {
     /// Ids of its sequences that have none of their own.
     pub(crate) sequence_names: SequenceIds,
     /// Versions whose place it took, for the sequences that go on there.
-    pub(crate) draining_versions: DrainingVersions,
+    pub draining_versions: DrainingVersions,
     /// What its sequences' implicit states begin with, and where their buffers come from, if it has
     /// any; set before the cores are started.
-    pub(crate) states: OnceLock<(InitialStates, Arc<Pool>)>,
+    pub states: OnceLock<(InitialStates, Arc<Pool>)>,
     /// Present once the cores are started.
-    pub(crate) queue: OnceLock<Arc<ModelQueue>>,
+    pub queue: OnceLock<Arc<ModelQueue>>,
     /// Present once the cores are started, if the backend has a readiness hook.
-    pub(crate) inspection: OnceLock<Arc<ProbeQueue>>,
+    pub inspection: OnceLock<Arc<ProbeQueue>>,
     /// Present if it is an ensemble, which has no queue; set before it is published.
-    pub(crate) ensemble: OnceLock<Arc<Ensemble>>,
+    pub ensemble: OnceLock<Arc<Ensemble>>,
     /// Present if its responses are cached; set before it is published.
     pub(crate) cache: OnceLock<ModelCache>,
 }
@@ -122,12 +122,12 @@ impl ModelVersion {
         }
     }
 
-    pub(crate) fn in_namespace(self, namespace: Arc<str>) -> ModelVersion {
+    pub fn in_namespace(self, namespace: Arc<str>) -> ModelVersion {
         ModelVersion { namespace, ..self }
     }
 
     /// Bounds its live requests as all models' are, unless its configuration does.
-    pub(crate) fn with_requests_max(self, requests_max: Option<u64>) -> ModelVersion {
+    pub fn with_requests_max(self, requests_max: Option<u64>) -> ModelVersion {
         let Some(requests_max) = requests_max.filter(|_| self.config.own.requests_max.is_none())
         else {
             return self;
@@ -159,7 +159,7 @@ impl ModelVersion {
     }
 
     /// Shows another configuration, which agrees with `config` in all that requests depend on.
-    pub(crate) fn show_config(&self, config: Arc<conch_config::ResolvedConfig>) {
+    pub fn show_config(&self, config: Arc<conch_config::ResolvedConfig>) {
         self.shown.store(Some(config));
     }
 
@@ -189,7 +189,7 @@ impl ModelVersion {
         Duration::from_nanos(self.load_duration_ns.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_load_duration(&self, duration: Duration) {
+    pub fn set_load_duration(&self, duration: Duration) {
         self.load_duration_ns.store(
             u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
             Ordering::Relaxed,
@@ -215,21 +215,21 @@ impl ModelVersion {
 
     /// Lets no more requests in: whoever still holds this version looks for its successor. Does not
     /// block.
-    pub(crate) fn retire(&self) {
+    pub fn retire(&self) {
         // Either a request is counted before this, or it sees the mark.
         self.live.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
     /// [`ModelVersion::retire`] if no request is live and nobody pins it; false if one is, or if it
     /// is retired already.
-    pub(crate) fn retire_if_idle(&self) -> bool {
+    pub fn retire_if_idle(&self) -> bool {
         self.live
             .compare_exchange(0, RETIRED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     /// Takes [`ModelVersion::retire_if_idle`] back: it has not left the registry.
-    pub(crate) fn revive(&self) {
+    pub fn revive(&self) {
         self.live.fetch_and(!RETIRED, Ordering::AcqRel);
     }
 
@@ -240,7 +240,7 @@ impl ModelVersion {
     }
 
     /// When it was used last, or made, ms since the epoch.
-    pub(crate) fn last_used_ms(&self) -> u64 {
+    pub fn last_used_ms(&self) -> u64 {
         self.statistics
             .totals()
             .last_inference_ms
@@ -249,7 +249,7 @@ impl ModelVersion {
 
     /// Waits until no request of a retired version is live, and nobody pins it. One thread at most
     /// does so.
-    pub(crate) fn await_last_request(&self) {
+    pub fn await_last_request(&self) {
         let own = self.drain_waiter.get_or_init(thread::current);
         debug_assert_eq!(own.id(), thread::current().id());
         while self.live.load(Ordering::Acquire) & !RETIRED > 0 {
@@ -292,25 +292,25 @@ impl PriorTotals {
 
 impl ModelVersion {
     /// Counts on from `predecessor`, which is being replaced.
-    pub(crate) fn succeed(&self, predecessor: &Arc<ModelVersion>) {
+    pub fn succeed(&self, predecessor: &Arc<ModelVersion>) {
         let mut prior_totals = self.prior_totals();
         prior_totals.predecessors.push(Arc::clone(predecessor));
         prior_totals.settle();
     }
 
     /// It counts nothing any more: whoever took its place may take over its numbers.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         // Release: who sees it sees all that was counted.
         self.is_gone.store(true, Ordering::Release);
     }
 
     /// Of predecessors that are gone only the numbers are kept.
-    pub(crate) fn inherit(&self) {
+    pub fn inherit(&self) {
         self.prior_totals().settle();
     }
 
     /// What metrics show: own counts and those of all predecessors.
-    pub(crate) fn metric_totals(&self) -> Totals {
+    pub fn metric_totals(&self) -> Totals {
         let mut totals = self.statistics.totals();
         let mut prior_totals = self.prior_totals();
         prior_totals.settle();

@@ -128,7 +128,7 @@ fn resolved(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::fake::Directory;
+    use crate::testing::Directory;
 
     #[test]
     fn what_cannot_be_read_says_why() {

@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
     use crate::admit::admit;
-    use crate::fixture::{Recorder, draft, input, model};
+    use crate::testing::{Recorder, draft, input, model};
     use crate::trace::{TraceSink, TracedTensor};
     use crate::{Completion, Draft, ModelVersion, Timestamps};
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Written by who loads, read by who asks for the index; control threads both.
 #[derive(Debug, Default)]
-pub(crate) struct LoadProgress(Mutex<ProgressText>);
+pub struct LoadProgress(Mutex<ProgressText>);
 
 #[derive(Debug, Default)]
 struct ProgressText {
@@ -15,18 +15,18 @@ struct ProgressText {
 }
 
 impl LoadProgress {
-    pub(crate) fn reach(&self, stage: impl Display) {
+    pub fn reach(&self, stage: impl Display) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).stage = stage.to_string();
     }
 
     /// A further attempt begins.
-    pub(crate) fn begin_attempt(&self, attempt: u32, count: u32) {
+    pub fn begin_attempt(&self, attempt: u32, count: u32) {
         let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         words.attempt = format!("attempt {attempt} of {count}: ");
         words.stage.clear();
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         format!("{}{}", words.attempt, words.stage)
     }

@@ -9,6 +9,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use conch_log::LogLimiter;
+use conch_scheduler::{
+    BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
+    SchedulingParams, SequenceContext, SequenceKey,
+};
 use conch_sync::{Clock, Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Worker, WorkerPool};
 
 use crate::backend::BatchStrategy;
@@ -17,11 +22,7 @@ use crate::rate_limiter::ResourceHandle;
 use crate::sequence::{ActiveSequences, returned, turn_away};
 use crate::shown::BatchStrategyAdapter;
 use crate::timer_thread::TimerThread;
-use crate::{Error, LogLimiter, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
-use conch_scheduler::{
-    BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
-    SchedulingParams, SequenceContext, SequenceKey,
-};
+use crate::{Error, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 use refusal::{cancel, has_refusals, reject};
 
 pub(crate) use places::LevelBounds;
@@ -58,7 +59,7 @@ impl Clock for Monotonic {
 }
 
 /// See the module.
-pub(crate) struct ModelQueue {
+pub struct ModelQueue {
     pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
     /// By core: requests of sequences that it executed and that have come back. Empty where the
     /// scheduler does not ask for them.
@@ -93,7 +94,7 @@ impl ModelQueue {
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
         if let Some(hold) = delay_from_environment() {
-            crate::log::warning!(
+            conch_log::warning!(
                 "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
                 config.name,
                 hold.request_count,

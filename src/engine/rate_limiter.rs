@@ -18,18 +18,18 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_config::RateLimit;
-
-use crate::clock::monotonic_ns;
-use crate::{Error, InstanceSpec, ModelVersion};
 use conch_scheduler::rate_limit::{
     InstanceId, RateLimiterState, Resource, ResourceCapacity, ResourceNeeds, UnmetNeeds,
 };
+
+use crate::clock::monotonic_ns;
+use crate::{Error, InstanceSpec, ModelVersion};
 
 /// What sharing models need one of.
 const EXECUTIONS: &str = "executions";
 
 /// See the module.
-pub(crate) struct RateLimiter {
+pub struct RateLimiter {
     /// Held for one event at a time; waits are outside.
     state: Mutex<LimiterShared>,
     /// Models share executions, whatever resources they name.
@@ -43,7 +43,7 @@ struct LimiterShared {
 
 impl RateLimiter {
     /// A limiter whose resources are `capacities`; without any, what instances ask for.
-    pub(crate) fn new(capacities: Vec<ResourceCapacity>) -> Arc<RateLimiter> {
+    pub fn new(capacities: Vec<ResourceCapacity>) -> Arc<RateLimiter> {
         Arc::new(RateLimiter {
             state: Mutex::new(LimiterShared {
                 machine: RateLimiterState::new(capacities),
@@ -54,7 +54,7 @@ impl RateLimiter {
     }
 
     /// A limiter of `executions_max` executions at a time, which models share by weight.
-    pub(crate) fn sharing(executions_max: u64) -> Arc<RateLimiter> {
+    pub fn sharing(executions_max: u64) -> Arc<RateLimiter> {
         let capacity = ResourceCapacity {
             name: EXECUTIONS.to_owned(),
             count: executions_max.max(1),
@@ -320,7 +320,7 @@ mod tests {
                 let text = format!(
                     "parameters {{ key: 'CONCH_SHARE_WEIGHT' value {{ string_value: '{weight}' }} }}"
                 );
-                let model = crate::fixture::model(&text);
+                let model = crate::testing::model(&text);
                 for _ in 0..2 {
                     let mut resources = limiter.handle_for(&model, &spec).unwrap();
                     let (running, turns) = (&running, &turns);

@@ -19,8 +19,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use conch_log as log;
+
 use crate::backend::ReadinessCheck;
-use crate::{Error, ModelVersion, clock, log};
+use crate::{Error, ModelVersion, clock};
 
 /// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's
 /// `is_ready`, so that its own verdict comes first.
@@ -58,11 +60,11 @@ pub struct ReadinessProbe {
 
 impl ReadinessProbe {
     /// About all of `models`. Unloading one is no reason for a server to be not ready.
-    pub(crate) fn about_all(models: &[Arc<ModelVersion>]) -> ReadinessProbe {
+    pub fn about_all(models: &[Arc<ModelVersion>]) -> ReadinessProbe {
         ReadinessProbe::new(models.iter().rev().cloned().collect(), true)
     }
 
-    pub(crate) fn about(model: &Arc<ModelVersion>) -> ReadinessProbe {
+    pub fn about(model: &Arc<ModelVersion>) -> ReadinessProbe {
         ReadinessProbe::new(vec![Arc::clone(model)], false)
     }
 
@@ -216,7 +218,7 @@ impl Drop for ProbeRequest {
 
 /// Where questions are left for a readiness prober. The lock is held for a few instructions; only
 /// questions of readiness meet at it.
-pub(crate) struct ProbeQueue {
+pub struct ProbeQueue {
     state: Mutex<ProbeState>,
     condvar: Condvar,
     /// A round has ended, or there will be no more.

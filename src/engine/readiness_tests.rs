@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use super::*;
-use crate::fixture::model;
+use crate::testing::model;
 
 const CONFIG: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] } ]";
 

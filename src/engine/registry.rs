@@ -4,8 +4,7 @@
 //! [`RegistryReader`], which costs one atomic load of a line that nobody writes between changes. A
 //! request that found its [`ModelVersion`] keeps it alive, whatever the registry becomes.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,7 +43,7 @@ impl VersionState {
 }
 
 /// What is answered where no model is served, in upstream's words.
-pub(crate) const NOT_READY: &str = "Server not ready";
+pub const NOT_READY: &str = "Server not ready";
 
 /// The reason of versions that were unloaded on purpose.
 pub const UNLOADED: &str = "unloaded";
@@ -154,7 +153,7 @@ impl Snapshot {
     }
 
     /// Puts `versions` in the place of those of all models called `name`; none takes the name away.
-    pub(crate) fn replace(&mut self, name: &Arc<str>, versions: Option<Versions>) {
+    pub fn replace(&mut self, name: &Arc<str>, versions: Option<Versions>) {
         let is_other = |model: &Arc<ModelVersion>| model.name != *name;
         self.inspected.retain(is_other);
         let Some(versions) = versions else {
@@ -187,7 +186,7 @@ impl Snapshot {
     }
 
     /// The snapshot of a server that serves no model, because its start failed.
-    pub(crate) fn closed() -> Snapshot {
+    pub fn closed() -> Snapshot {
         Snapshot {
             is_closed: true,
             ..Snapshot::default()
@@ -307,7 +306,7 @@ impl Snapshot {
     }
 
     /// The ready versions whose backends have a readiness hook.
-    pub(crate) fn inspected(&self) -> &[Arc<ModelVersion>] {
+    pub fn inspected(&self) -> &[Arc<ModelVersion>] {
         &self.inspected
     }
 
@@ -359,7 +358,7 @@ impl Registry {
 
     /// Makes `snapshot` the one that every later look finds. Called under the lifecycle's lock
     /// only.
-    pub(crate) fn publish(&self, snapshot: Snapshot) {
+    pub fn publish(&self, snapshot: Snapshot) {
         self.current.store(Arc::new(snapshot));
     }
 }

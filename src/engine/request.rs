@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_config::DataType;
 use conch_memory::{Budget, ByteView};
+use conch_scheduler::{SchedulingParams, SequenceContext, SequenceKey};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
@@ -26,8 +27,6 @@ use crate::sequence::ReturnGuard;
 use crate::states::SequenceStates;
 use crate::stats::ExecutionSpan;
 use crate::{Completion, ModelVersion};
-use conch_scheduler::SchedulingParams;
-use conch_scheduler::{SequenceContext, SequenceKey};
 
 /// Dimensions; up to six are stored in place.
 pub type Shape = SmallVec<[i64; 6]>;

@@ -6,9 +6,10 @@
 
 use std::fmt;
 
+use conch_log as log;
+
 use crate::admit::RequestIdPrefix;
 use crate::error::truncated;
-use crate::log;
 use crate::request::{Request, RequestContext};
 
 /// What becomes of a request, as upstream names it.

@@ -17,7 +17,7 @@ use crate::topology::Placement;
 use crate::{Error, InstanceSpec, ModelVersion, backend};
 
 /// A change that has been prepared. Dropping it undoes that.
-pub(crate) struct InstanceChange {
+pub struct InstanceChange {
     cores: Arc<Cores>,
     version: Arc<ModelVersion>,
     added: Vec<Core>,
@@ -32,7 +32,7 @@ impl Cores {
     ///
     /// # Errors
     /// As for a load; then nothing has changed.
-    pub(crate) fn revise(
+    pub fn revise(
         self: &Arc<Self>,
         version: &Arc<ModelVersion>,
         model: &Arc<dyn backend::Model>,
@@ -99,7 +99,7 @@ impl InstanceChange {
     /// Puts the change into effect. Does not wait for the instances that leave: they finish what
     /// they execute. The receiver is disconnected when they are finalised; none if there is nothing
     /// to wait for, as sequences may live for an hour.
-    pub(crate) fn commit(mut self) -> Option<mpsc::Receiver<()>> {
+    pub fn commit(mut self) -> Option<mpsc::Receiver<()>> {
         let added = std::mem::take(&mut self.added);
         let mut workers = self.cores.workers();
         let (leaving, staying) = std::mem::take(&mut workers.cores)
@@ -109,7 +109,7 @@ impl InstanceChange {
         added.iter().for_each(Core::serve);
         workers.cores.extend(added);
         if let Err(error) = workers.inspect(&self.version) {
-            crate::log::error!("{error}");
+            conch_log::error!("{error}");
         }
         if leaving.is_empty() {
             return None;
@@ -150,7 +150,7 @@ impl InstanceChange {
                 (!has_sequences).then_some(gone)
             }
             Err(cause) => {
-                crate::log::warning!(
+                conch_log::warning!(
                     "instances of model '{}' leave without a thread for that: {cause}",
                     self.version.name
                 );

@@ -1,10 +1,10 @@
 //! Shows queued requests to their model's own batching strategy.
 
+use conch_scheduler::{BatchDecision, BatchPolicy};
 use conch_sync::ClaimReason;
 
 use crate::backend::BatchStrategy;
 use crate::{OwnedRequest, RequestHandle};
-use conch_scheduler::{BatchDecision, BatchPolicy};
 
 /// The scheduler's side of a [`BatchStrategy`].
 pub(crate) struct BatchStrategyAdapter(pub(crate) Box<dyn BatchStrategy>);

@@ -39,7 +39,7 @@ impl InitialStates {
     ///
     /// # Errors
     /// In upstream's words: what makes no sense, files that cannot be read or are too short.
-    pub(crate) fn of(
+    pub fn of(
         config: &ResolvedConfig,
         directory: &Path,
         budget: &Arc<Budget>,

@@ -7,6 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use conch_memory::{Block, ByteView, OutOfMemory};
+use conch_scheduler::SchedulingParams;
 use conch_sync::{Claim, ClaimReason};
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +16,6 @@ use crate::model::InFlightPermit;
 use crate::observer::{ReleaseGuard, RequestObserver};
 use crate::request::{CorrelationId, Input, Request, RequestContext, Timestamps};
 use crate::{Completion, Delivery, ModelVersion, OwnedRequest};
-use conch_scheduler::SchedulingParams;
 
 /// What there is to say of a request that nobody sent.
 pub(crate) struct NullRequest {
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::admit::admit;
-    use crate::fixture::{Recorder, draft, input, model};
+    use crate::testing::{Recorder, draft, input, model};
 
     #[test]
     fn a_null_request_looks_like_its_template_and_holds_no_permit() {

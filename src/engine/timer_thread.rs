@@ -64,7 +64,7 @@ impl TimerThread {
             match started {
                 Ok(_) => agenda.is_running = true,
                 // Tried again with the next deadline; until then deadlines are late, not lost.
-                Err(error) => crate::log::error!("cannot start the timer thread: {error}"),
+                Err(error) => conch_log::error!("cannot start the timer thread: {error}"),
             }
         } else if agenda
             .pending
@@ -106,7 +106,7 @@ impl TimerShared {
                     let called =
                         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| callback(now_ns)));
                     if called.is_err() {
-                        crate::log::error!("a callback of the timer thread panicked");
+                        conch_log::error!("a callback of the timer thread panicked");
                     }
                     agenda = self.lock();
                 }

@@ -111,19 +111,19 @@ impl Placement {
     /// is.
     pub(crate) fn apply(&self) {
         if let Err(error) = affinity::confine_current_thread(&self.cpus) {
-            crate::log::warning!("cannot confine a core to CPUs {:?}: {error}", self.cpus);
+            conch_log::warning!("cannot confine a core to CPUs {:?}: {error}", self.cpus);
         }
         // Queue delays are tens to hundreds of us; the system's default would add 50 to each.
         if let Err(error) = affinity::set_timer_slack_of_current_thread(TIMER_SLACK_NS) {
-            crate::log::warning!("cannot sharpen the timers of a core: {error}");
+            conch_log::warning!("cannot sharpen the timers of a core: {error}");
         }
         if let Err(error) = affinity::shorten_turns_of_current_thread(TURN_NS) {
-            crate::log::warning!("cannot shorten the turns of a core: {error}");
+            conch_log::warning!("cannot shorten the turns of a core: {error}");
         }
         if self.gives_way
             && let Err(error) = affinity::lower_priority_of_current_thread(NICE)
         {
-            crate::log::warning!("cannot lower the priority of a core: {error}");
+            conch_log::warning!("cannot lower the priority of a core: {error}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_config::{WarmUpInput, WarmUpSource, WarmUpSpec, warm_ups};
+use conch_log as log;
 use conch_memory::{Budget, ByteView};
 use smallvec::{SmallVec, smallvec};
 
@@ -18,11 +19,11 @@ use crate::model_file::ModelFile;
 use crate::observer::RequestObserver;
 use crate::request::{Draft, DraftInput, Input, Shape};
 use crate::synthetic::NullRequest;
-use crate::{Batch, Completion, Delivery, Error, ModelVersion, log, truncated};
+use crate::{Batch, Completion, Delivery, Error, ModelVersion, truncated};
 
 /// What the instances of a version are to execute. Costs nothing where there is nothing.
 #[derive(Default)]
-pub(crate) struct WarmUp {
+pub struct WarmUp {
     samples: Vec<WarmUpSample>,
 }
 
@@ -40,7 +41,7 @@ impl WarmUp {
     ///
     /// # Errors
     /// In upstream's words: what does not agree with the model's configuration, or cannot be read.
-    pub(crate) fn prepare(
+    pub fn prepare(
         model: &Arc<ModelVersion>,
         directory: &Path,
         budget: &Arc<Budget>,
@@ -286,10 +287,10 @@ impl RequestObserver for SampleObserver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::model;
-    use crate::lifecycle::fake::Directory;
     use crate::queue::refuse;
     use crate::stats::FailureReason;
+    use crate::testing::Directory;
+    use crate::testing::model;
     use crate::{Code, PendingResponses};
 
     const TENSORS: &str = "max_batch_size: 4

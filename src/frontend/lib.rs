@@ -34,8 +34,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use conch_control::server::Server;
 use conch_engine::Error;
-use conch_engine::server::Server;
 use conch_log as log;
 use conch_net::Listener;
 

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use conch_engine::server::{EngineOptions as ServerOptions, Server};
+use conch_control::EngineOptions as ServerOptions;
+use conch_control::server::Server;
 use conch_memory::Charge;
 
-use fake::{FakeHost, SLOW_COUNT};
-
 use crate::{Endpoint, Frontend, FrontendOptions, GrpcConnections};
+use fake::{FakeHost, SLOW_COUNT};
 
 fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
     list.iter()

@@ -10,8 +10,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_control::server::Server;
 use conch_engine::Error;
-use conch_engine::server::Server;
 use conch_log as log;
 use regex::bytes::{Regex, RegexBuilder};
 

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use conch_engine::remote::{DownloadObserver, DownloadProgress, DownloadSpec, RemoteObject};
+use conch_control::remote::{DownloadObserver, DownloadProgress, DownloadSpec, RemoteObject};
 use conch_engine::{Code, Error};
 use conch_log as log;
 use futures_util::future::{Either, select};

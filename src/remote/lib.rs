@@ -22,8 +22,8 @@ mod uri;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use conch_control::remote::{DownloadObserver, DownloadSpec, RemoteListing, RemoteRepositories};
 use conch_engine::Error;
-use conch_engine::remote::{DownloadObserver, DownloadSpec, RemoteListing, RemoteRepositories};
 use futures_util::stream::{self, StreamExt};
 
 use credentials::CloudEnvironment;

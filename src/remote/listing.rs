@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use conch_control::remote::{RemoteListing, RemoteObject};
 use conch_engine::Error;
-use conch_engine::remote::{RemoteListing, RemoteObject};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta};

@@ -336,7 +336,7 @@ impl Stores {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Error> {
-    conch_engine::files::read(path).map_err(|cause| {
+    conch_config::files::read(path).map_err(|cause| {
         Error::internal(format!("failed to open text file for read {path}: {cause}"))
     })
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conch_engine::remote::{
+use conch_control::remote::{
     DownloadProgress, DownloadSpec, RemoteListing, RemoteObject, RemoteRepositories,
 };
 use conch_engine::{Code, Error};

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use conch_config::{ResolvedConfig, Scheduling};
 use conch_memory::try_text;
+use conch_scheduler::SchedulingParams;
 use conch_sync::{Claim, NEVER_NS};
 use smallvec::SmallVec;
 
@@ -31,7 +32,6 @@ use crate::request::{
 };
 use crate::trace::TraceActivity;
 use crate::{Completion, Error, ModelVersion, limits, request_log, sequence, truncated};
-use conch_scheduler::SchedulingParams;
 
 pub(crate) use plan::AdmissionPlan;
 pub(crate) use tensor::byte_count;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use conch_config::{ResolvedConfig, Scheduling, TensorSpec};
 use conch_memory::{ByteView, OutOfMemory, try_reserve};
+use conch_scheduler::Signature;
 
 use crate::request::Input;
-use conch_scheduler::Signature;
 
 /// Up to so many tensors a walk over their names beats hashing one.
 const LINEAR_MAX: usize = 12;

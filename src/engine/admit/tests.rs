@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conch_config::DataType::{self, Bytes, Fp32, Int32, Int64};
 
 use super::admit;
-use crate::fixture::{Recorder, draft, input, model, model_with};
+use crate::testing::{Recorder, draft, input, model, model_with};
 use crate::{Code, CorrelationId, Draft, Error, ModelVersion, RequestHandle, Timestamps, withdraw};
 
 const PLAIN: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] \

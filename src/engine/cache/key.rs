@@ -137,7 +137,7 @@ mod tests {
     use conch_sync::ClaimReason;
 
     use super::*;
-    use crate::fixture::{Recorder, draft, input, model};
+    use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Draft, OwnedRequest, Shape, Timestamps, admit};
 
     const CONFIG: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: \

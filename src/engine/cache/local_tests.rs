@@ -5,7 +5,7 @@ use conch_memory::ByteView;
 
 use super::*;
 use crate::cache::CacheGauge;
-use crate::{ModelVersion, Output, Parameter, ParameterValue, Shape, fixture};
+use crate::{ModelVersion, Output, Parameter, ParameterValue, Shape, testing};
 
 fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
     let output = Output {
@@ -25,7 +25,7 @@ fn response(model: &Arc<ModelVersion>, byte: u8, size: usize) -> Response {
 }
 
 fn model() -> Arc<ModelVersion> {
-    fixture::model("output [ { name: 'x' data_type: TYPE_UINT8 dims: [ -1 ] } ]")
+    testing::model("output [ { name: 'x' data_type: TYPE_UINT8 dims: [ -1 ] } ]")
 }
 
 /// What an entry of `size` bytes takes up.

@@ -22,11 +22,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::Scheduling;
+use conch_log::LogLimiter;
 use conch_memory::{ALIGNMENT_BYTES, ByteView};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::topology::Placement;
-use crate::{Error, LogLimiter, ModelVersion, Output, Parameter, ParameterValue, Response};
+use crate::{Error, ModelVersion, Output, Parameter, ParameterValue, Response};
 
 pub(crate) use course::CacheInsert;
 pub use key::CacheKey;
@@ -142,7 +143,7 @@ pub(crate) fn not_readable() -> Error {
 type VersionId = (Arc<str>, Arc<str>, i64);
 
 /// A server's cache with its threads.
-pub(crate) struct CacheService {
+pub struct CacheService {
     cache: Arc<dyn ResponseCache>,
     threads: Arc<CacheThreads>,
     seed: u64,
@@ -156,7 +157,7 @@ impl CacheService {
     ///
     /// # Errors
     /// INTERNAL if the system has no thread left.
-    pub(crate) fn start(
+    pub fn start(
         cache: Arc<dyn ResponseCache>,
         placement: &Placement,
     ) -> Result<Arc<CacheService>, Error> {
@@ -179,7 +180,7 @@ impl CacheService {
 
     /// Lets a version use the cache, if its configuration wants that. Called once per load, before
     /// the version is published.
-    pub(crate) fn enroll(self: &Arc<Self>, version: &ModelVersion) {
+    pub fn enroll(self: &Arc<Self>, version: &ModelVersion) {
         // A configuration that wants both is refused; this is where it would matter.
         let has_one_answer = !version.config.is_decoupled
             && matches!(
@@ -209,12 +210,12 @@ impl CacheService {
         }
     }
 
-    pub(crate) fn cache(&self) -> &Arc<dyn ResponseCache> {
+    pub fn cache(&self) -> &Arc<dyn ResponseCache> {
         &self.cache
     }
 
     /// Ends the cache's threads after what they have to do. No request is live any more. Blocks.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.threads.stop();
     }
 }

@@ -9,8 +9,8 @@ use conch_config::{DataType, InstanceKind};
 
 use super::*;
 use crate::core::{Cores, InstancePlan, start_cores};
-use crate::fixture::{Recorder, draft, input, model};
 use crate::stats::{ExecutionSpan, InferenceStatistics};
+use crate::testing::{Recorder, draft, input, model};
 use crate::timer_thread::TimerThread;
 use crate::topology::Topology;
 use crate::warm_up::WarmUp;

@@ -9,11 +9,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use conch_log as log;
 use conch_sync::{NEVER_NS, Node, PollState, Refused, Spin, WorkerPool};
 
+use crate::Error;
 use crate::queue::Monotonic;
 use crate::topology::Placement;
-use crate::{Error, log};
 
 /// What a cache thread does.
 pub(super) type CacheJob = Box<dyn FnOnce() + Send>;

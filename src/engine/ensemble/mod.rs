@@ -18,24 +18,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use conch_config::{Ensembling, ResolvedConfig};
+use conch_scheduler::ensemble_graph::Graph;
 
 use crate::model::{Pin, Rejected};
 use crate::queue::SubmitRefusal;
 use crate::registry::{Registry, Snapshot};
 use crate::timer_thread::TimerThread;
 use crate::{Error, ModelVersion, RequestHandle, admit};
-use conch_scheduler::ensemble_graph::Graph;
 pub(crate) use flow::FlowControl;
 use limit::StepLimit;
-#[cfg(test)]
-pub(crate) use run::NESTING_MAX;
+pub use run::NESTING_MAX;
 pub(crate) use run::{Execution, StepGuard};
-#[cfg(test)]
-pub(crate) use run_queue::TURN_MAX;
+pub use run_queue::TURN_MAX;
 
 /// What a version of an ensemble holds.
 #[derive(Debug)]
-pub(crate) struct Ensemble {
+pub struct Ensemble {
     graph: Graph,
     /// The models of the steps.
     models: Box<[StepModel]>,
@@ -59,7 +57,7 @@ struct StepModel {
 impl Ensemble {
     /// The ensemble that `config` describes, of which [`conch_config::compose`] has made sure that
     /// it fits its models.
-    pub(crate) fn new(
+    pub fn new(
         config: &ResolvedConfig,
         ensembling: &Ensembling,
         registry: &Arc<Registry>,
@@ -122,7 +120,7 @@ impl Ensemble {
     }
 
     /// Refuses further requests; those that run go on.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 

@@ -17,6 +17,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use conch_log as log;
+use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
@@ -30,8 +32,7 @@ use crate::request::{OwnedRequest, RequestHandle, WeakRequestHandle};
 use crate::request_log::{self, RequestState};
 use crate::stats::{ExecutionSpan, FailureReason};
 use crate::trace::TraceActivity;
-use crate::{Code, Completion, Delivery, Error, PendingResponses, Response, log};
-use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
+use crate::{Code, Completion, Delivery, Error, PendingResponses, Response};
 
 /// See the module.
 pub(crate) struct Execution {
@@ -559,7 +560,7 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
 
 /// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what
 /// pipelines are nested.
-pub(crate) const NESTING_MAX: u32 = 512;
+pub const NESTING_MAX: u32 = 512;
 
 /// Takes a step's request out of its queue, or marks it if it executes.
 fn withdraw_step(handle: &RequestHandle) {

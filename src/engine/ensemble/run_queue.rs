@@ -35,7 +35,7 @@ pub(super) fn attend(run: Arc<Execution>) {
     let mut left = TURN_MAX;
     loop {
         if catch_unwind(AssertUnwindSafe(|| run.attend(&mut left))).is_err() {
-            crate::log::error!("a request of an ensemble panicked between its steps");
+            conch_log::error!("a request of an ensemble panicked between its steps");
             run.collapse();
         }
         let next = RUN_QUEUE.with_borrow_mut(|run_queue| {
@@ -54,4 +54,4 @@ pub(super) fn attend(run: Arc<Execution>) {
 
 /// What one thread takes at a time, of whichever runs: arrivals, or steps that these start. Some
 /// 100 us.
-pub(crate) const TURN_MAX: usize = 64;
+pub const TURN_MAX: usize = 64;

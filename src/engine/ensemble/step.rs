@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use conch_scheduler::ensemble_graph::StepStart;
+
 use super::flow::FlowControl;
 use super::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun};
 use super::run_queue;
@@ -12,7 +14,6 @@ use crate::model::{InFlightPermit, Pin};
 use crate::request::{Draft, DraftInput, RequestHandle, Timestamps};
 use crate::trace::Trace;
 use crate::{Completion, Credits, Error, RequestObserver};
-use conch_scheduler::ensemble_graph::StepStart;
 
 impl Execution {
     /// Starts a step, or lets it wait for its place.
@@ -236,7 +237,7 @@ impl Execution {
         };
         if told.any(|other| other != first) {
             // In upstream's words.
-            crate::log::error!(
+            conch_log::error!(
                 "{}Different set of response parameters are set for '{model}'. Parameter correlation ID {:?}, flags {} is used.",
                 RequestIdPrefix(&self.handle.shared().id),
                 first.id,

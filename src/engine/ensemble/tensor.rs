@@ -238,7 +238,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fixture::model;
+    use crate::testing::model;
 
     #[test]
     fn a_batch_of_one_comes_and_goes_where_the_rest_agrees() {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use conch_config::Scheduling;
+use conch_scheduler::{SchedulingParams, SequenceKey, rejection_ns};
 use conch_sync::{NEVER_NS, Refused};
 
 use super::{ModelQueue, SubmitRefusal, stopping};
 use crate::request_log::{self, RequestState};
 use crate::{Error, ModelVersion, RequestHandle};
-use conch_scheduler::{SchedulingParams, SequenceKey, rejection_ns};
 
 impl ModelVersion {
     /// Puts an admitted request into the queue, where an idle core finds it, or answers it from the
@@ -37,7 +37,7 @@ impl ModelVersion {
     }
 
     /// Whether the queue takes no more requests.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         match self.queue.get() {
             Some(queue) => queue.is_stopping(),
             None => self.ensemble.get().is_none_or(|own| own.is_closed()),

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use conch_scheduler::{Scheduler, SequenceBatcher};
+
 use super::ModelQueue;
 use crate::RequestHandle;
 use crate::clock::monotonic_ns;
 use crate::sequence::ActiveSequences;
-use conch_scheduler::{Scheduler, SequenceBatcher};
 
 impl ModelQueue {
     /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until
@@ -34,7 +35,7 @@ impl ModelQueue {
                 _ => std::mem::take(&mut cores),
             });
             if ended_count > 0 {
-                crate::log::warning!(
+                conch_log::warning!(
                     "{ended_count} sequences end with the instances that they were in: they did not end in time"
                 );
             }
@@ -83,7 +84,7 @@ impl ModelQueue {
     }
 
     /// How many sequences take requests; none if a core is just looking itself.
-    pub(crate) fn sequence_count(self: &Arc<Self>) -> Option<usize> {
+    pub fn sequence_count(self: &Arc<Self>) -> Option<usize> {
         self.inspect(|scheduler, _| match scheduler {
             Scheduler::Sequence(sequence) => sequence.open_count(),
             _ => 0,

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_config::{DynamicBatching, QueuePolicy, Scheduling};
+use conch_scheduler::policy_of;
 
 use crate::{Error, ModelVersion};
-use conch_scheduler::policy_of;
 
 /// How many requests wait per priority level, where the queue policy bounds them.
 #[derive(Debug, Default)]

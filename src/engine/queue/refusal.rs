@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use conch_scheduler::SchedulerOutput;
 use conch_sync::ClaimReason;
 
 use crate::clock::monotonic_ns;
@@ -9,7 +10,6 @@ use crate::ensemble::Execution;
 use crate::request_log::{self, RequestState};
 use crate::stats::FailureReason;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
-use conch_scheduler::SchedulerOutput;
 
 /// Whether some are to be answered without being executed.
 pub(super) fn has_refusals(output: &SchedulerOutput<OwnedRequest>) -> bool {

@@ -27,9 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use arc_swap::ArcSwap;
+use conch_log as log;
 use conch_memory::{AllowedOwners, ByteView, MapError, SharedMapping, fault};
 
-use crate::{Code, Error, log, truncated};
+use crate::{Code, Error, truncated};
 use region::{Region, RegionFacts, RegionUse, enter};
 
 pub use usage::RequestRegions;
@@ -106,7 +107,7 @@ impl Regions {
     ///
     /// # Errors
     /// INTERNAL if the system refuses one of these.
-    pub(crate) fn start(is_enabled: bool, owners: AllowedOwners) -> Result<Arc<Regions>, Error> {
+    pub fn start(is_enabled: bool, owners: AllowedOwners) -> Result<Arc<Regions>, Error> {
         if !is_enabled {
             return Ok(Arc::default());
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+use conch_log as log;
 use conch_memory::SharedMapping;
 
 use super::RegionStatus;
-use crate::{Error, log, truncated};
+use crate::{Error, truncated};
 
 /// Mapped memory with its name and its users' count.
 pub(crate) type Region = SharedMapping<RegionFacts>;

@@ -8,7 +8,7 @@ use conch_config::DataType;
 
 use super::*;
 use crate::admit::admit;
-use crate::fixture::{Recorder, draft, model};
+use crate::testing::{Recorder, draft, model};
 use crate::{Completion, Delivery, DraftInput, Output, Response, Timestamps};
 
 /// A shared memory object of its own: where Linux keeps them, they are files.

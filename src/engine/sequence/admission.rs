@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use conch_config::{DataType, ResolvedConfig, Scheduling, SequenceBatching};
+use conch_scheduler::{SequenceContext, SequenceKey};
 
 use crate::admit::RequestIdPrefix;
 use crate::request::{CorrelationId, Draft};
 use crate::{Error, ModelVersion};
-use conch_scheduler::{SequenceContext, SequenceKey};
 
 const START: u32 = 1;
 const END: u32 = 2;

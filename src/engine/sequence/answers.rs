@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use conch_scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 use conch_sync::Drained;
 
 use crate::queue::refuse;
 use crate::stats::FailureReason;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
-use conch_scheduler::{Dismissal, SchedulerOutput, SequenceBatcher};
 
 /// What a core executed has come back.
 pub(crate) fn returned(

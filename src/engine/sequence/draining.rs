@@ -19,16 +19,17 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use conch_config::Scheduling;
+use conch_log as log;
+use conch_scheduler::SequenceKey;
 
 use super::ActiveSequences;
+use crate::ModelVersion;
 use crate::model::{InFlightPermit, Pin, Rejected};
 use crate::queue::ModelQueue;
 use crate::request::CorrelationId;
-use crate::{ModelVersion, log};
-use conch_scheduler::SequenceKey;
 
 /// A version that only its sequences keep.
-pub(crate) struct DrainingVersion {
+pub struct DrainingVersion {
     name: Arc<str>,
     version: i64,
     active_sequences: Arc<ActiveSequences>,
@@ -43,7 +44,7 @@ pub(crate) struct DrainingVersion {
 
 /// The draining versions of a version, the oldest first.
 #[derive(Default)]
-pub(crate) struct DrainingVersions {
+pub struct DrainingVersions {
     are_there: AtomicBool,
     list: ArcSwapOption<Vec<Arc<DrainingVersion>>>,
 }
@@ -57,7 +58,7 @@ const LOOK: Duration = Duration::from_millis(50);
 impl DrainingVersion {
     /// Makes a draining version of a version that serves and is about to be replaced. None if its
     /// sequences are to end with it, or if it has none. May block for a second.
-    pub(crate) fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
+    pub fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
         if !matches!(version.config.scheduling, Scheduling::Sequence(_)) {
             return None;
         }
@@ -88,7 +89,7 @@ impl DrainingVersion {
     }
 
     /// Whether this is the draining version that `version` became.
-    pub(crate) fn is(&self, version: &Arc<ModelVersion>) -> bool {
+    pub fn is(&self, version: &Arc<ModelVersion>) -> bool {
         let pin = self.pin.load();
         pin.as_ref()
             .is_some_and(|pin| Arc::ptr_eq(pin.version(), version))
@@ -109,7 +110,7 @@ impl DrainingVersion {
 
     /// Waits until no sequence is under way and no request is left of those that were let in
     /// before, then lets the version go. For the thread that unloads it, once it is retired.
-    pub(crate) fn see_out(&self) {
+    pub fn see_out(&self) {
         let started = Instant::now();
         let (name, version) = (&self.name, self.version);
         let mut is_told = false;
@@ -154,7 +155,7 @@ impl DrainingVersion {
 impl DrainingVersions {
     /// Makes `draining`, which `version` became, and its own draining versions those of
     /// `successor`, which does not serve yet.
-    pub(crate) fn inherit(
+    pub fn inherit(
         successor: &Arc<ModelVersion>,
         version: &ModelVersion,
         draining: &Arc<DrainingVersion>,
@@ -191,7 +192,7 @@ impl DrainingVersions {
     }
 
     /// Nobody sends them anything any more.
-    pub(crate) fn give_up(&self) {
+    pub fn give_up(&self) {
         for draining in self.list.load().iter().flat_map(|list| list.iter()) {
             draining.give_up();
         }

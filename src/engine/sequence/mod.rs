@@ -14,7 +14,7 @@ pub(crate) use active_sequences::ActiveSequences;
 pub(crate) use admission::{SequenceIds, check};
 pub(crate) use answers::{returned, turn_away};
 pub(crate) use controls::ControlInputs;
-pub(crate) use draining::{DrainingVersion, DrainingVersions};
+pub use draining::{DrainingVersion, DrainingVersions};
 pub(crate) use return_guard::ReturnGuard;
 pub use return_guard::reschedule;
 pub(crate) use sequence_inputs::SequenceInputs;

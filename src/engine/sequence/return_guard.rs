@@ -70,8 +70,8 @@ impl fmt::Debug for ReturnGuard {
 mod tests {
     use super::*;
     use crate::admit::admit;
-    use crate::fixture::{Recorder, draft, input, model};
     use crate::synthetic::null;
+    use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Timestamps};
 
     #[test]

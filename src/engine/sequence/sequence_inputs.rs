@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
+use conch_scheduler::SchedulerOutput;
 
 use super::{ControlInputs, ReturnGuard};
 use crate::states::{InitialStates, SequenceStates};
 use crate::synthetic::null;
 use crate::{Batch, ModelVersion, OwnedRequest};
-use conch_scheduler::SchedulerOutput;
 
 const START: u32 = 1;
 const END: u32 = 2;

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use conch_scheduler::testing::Random;
+use conch_scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
 use super::RuleResult;
@@ -10,8 +12,6 @@ use super::request::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
 use super::version::SimulatedVersion;
 use super::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
 use crate::order::OrderedCompletion;
-use conch_scheduler::testing::Random;
-use conch_scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 
 impl Simulation {
     /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now

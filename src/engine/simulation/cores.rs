@@ -3,17 +3,16 @@
 
 use std::sync::Arc;
 
+use conch_scheduler::rate_limit::InstanceId;
+use conch_scheduler::{Dismissal, Scheduler, SchedulerOutput};
 use conch_sync::{NEVER_NS, PollState};
 
-use super::RuleResult;
-use super::RuleViolation;
 use super::clients::leave;
 use super::limits::GrantedCores;
 use super::request::{SimulatedHandle, SimulatedOwned};
 use super::version::{ReferenceModel, SimulatedVersion};
 use super::world::{ExpectedAnswer, SimulatedEvent, Simulation};
-use conch_scheduler::rate_limit::InstanceId;
-use conch_scheduler::{Dismissal, Scheduler, SchedulerOutput};
+use super::{RuleResult, RuleViolation};
 
 impl Simulation {
     /// Rings one idle core, if there is one.

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use conch_config::DataType;
+use conch_scheduler::testing::Random;
 
 use super::models::{Models, answer_of, inputs_of};
 use super::trace::SeedTrace;
 use super::{EVENT_COUNT_MIN, RuleResult};
-use crate::fixture::{draft, input};
+use crate::testing::{draft, input};
 use crate::{
     Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
     Timestamps, admit, withdraw,
 };
-use conch_scheduler::testing::Random;
 
 /// One seed.
 pub(super) struct EnsembleSimulation {

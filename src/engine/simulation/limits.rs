@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use conch_scheduler::rate_limit::{
+    InstanceId, OVERTAKEN_MAX, RateLimiterState, Resource, ResourceCapacity, ResourceNeeds,
+};
+use conch_scheduler::testing::Random;
+
 use super::RuleViolation;
 use super::setup::VersionSetup;
-use conch_scheduler::rate_limit::ResourceCapacity;
-use conch_scheduler::rate_limit::{InstanceId, OVERTAKEN_MAX, RateLimiterState};
-use conch_scheduler::rate_limit::{Resource, ResourceNeeds};
-use conch_scheduler::testing::Random;
 
 /// See the module.
 pub(super) struct ReferenceLimits {

@@ -5,15 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use conch_config::{DataType, EnsembleStep, Ensembling};
 use conch_memory::ByteView;
+use conch_scheduler::testing::{EnsembleShape, Random};
 
 use crate::ensemble::Ensemble;
-use crate::fixture::config;
 use crate::queue::ModelQueue;
 use crate::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use crate::testing::config;
 use crate::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response};
-use conch_scheduler::testing::EnsembleShape;
-use conch_scheduler::testing::Random;
 
 pub(super) struct Models {
     pub(super) models: Vec<ComputingModel>,

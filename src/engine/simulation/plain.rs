@@ -2,9 +2,8 @@
 //! Slow, and short enough to be believed.
 
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
-use conch_sync::NEVER_NS;
-
 use conch_scheduler::SchedulingParams;
+use conch_sync::NEVER_NS;
 
 /// A request that waits.
 #[derive(Clone, Debug)]

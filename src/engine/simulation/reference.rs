@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use conch_config::{SequenceBatching, SequenceStrategy};
+use conch_scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
 use super::request::{SimulatedHandle, SimulatedOwned};
-use conch_scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
 #[derive(Clone)]
 pub(super) struct ReferenceSequences {

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use conch_scheduler::{EntryKind, SchedulingParams, SequenceContext};
 use conch_sync::{Claim, Owned};
 
 use crate::order::OrderedCompletion;
 use crate::{Completion, Delivery};
-use conch_scheduler::{EntryKind, SchedulingParams, SequenceContext};
 
 pub(super) type SimulatedHandle = Arc<Claim<SimulatedRequest, SimulatedPayload>>;
 pub(super) type SimulatedOwned = Owned<SimulatedRequest, SimulatedPayload>;

@@ -1,12 +1,12 @@
 //! What must hold, after every event and at the end.
 
+use conch_scheduler::Scheduler;
 use conch_sync::PollState;
 
 use super::RuleResult;
 use super::request::SimulatedOwned;
 use super::version::ReferenceModel;
 use super::world::Simulation;
-use conch_scheduler::Scheduler;
 
 impl Simulation {
     /// After every event.

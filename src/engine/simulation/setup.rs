@@ -4,7 +4,6 @@
 use conch_config::{
     DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy, TimeoutAction,
 };
-
 use conch_scheduler::testing::Random;
 
 /// One version of the simulated model.

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use conch_scheduler::rate_limit::InstanceId;
+use conch_scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
 use conch_sync::{NEVER_NS, PollState};
 
 use super::plain::{ReferenceBatch, ReferenceBatcher};
@@ -15,8 +17,6 @@ use super::reference::ReferenceSequences;
 use super::request::{SimulatedHandle, SimulatedOwned};
 use super::setup::{SchedulerKind, VersionSetup};
 use crate::order::ResponseOrder;
-use conch_scheduler::rate_limit::InstanceId;
-use conch_scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
 
 pub(super) struct SimulatedVersion {
     pub(super) setup: VersionSetup,

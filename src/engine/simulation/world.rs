@@ -5,14 +5,15 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use conch_scheduler::testing::Random;
+use conch_scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
+
 use super::limits::ReferenceLimits;
 use super::request::{RecordingCompletion, SimulatedHandle};
 use super::setup::VersionSetup;
 use super::trace::SeedTrace;
 use super::version::SimulatedVersion;
 use super::{EVENT_COUNT_MIN, RuleResult};
-use conch_scheduler::testing::Random;
-use conch_scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
 pub(super) struct Simulation {
     pub(super) random: Random,

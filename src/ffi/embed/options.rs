@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use conch_engine::{ControlMode, EngineOptions, Error, Server};
+use conch_control::{ControlMode, EngineOptions, Server};
+use conch_engine::Error;
 use conch_log as log;
 
 use crate::boundary::{HandleTag, handles};

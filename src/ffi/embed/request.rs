@@ -10,15 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
+use conch_control::on_demand::LoadOutcome;
+use conch_control::{OnDemand, Server};
 use conch_engine::admit::RequestIdPrefix;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::demand::LoadOutcome;
 use conch_engine::timer_thread::TimerThread;
 use conch_engine::trace::Trace;
 use conch_engine::{
     Code, Completion, CorrelationId, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
-    OnDemand, Parameter, ParameterValue, Rejected, RequestHandle, RequestObserver, Server, Shape,
-    Timestamps, WeakRequestHandle,
+    Parameter, ParameterValue, Rejected, RequestHandle, RequestObserver, Shape, Timestamps,
+    WeakRequestHandle,
 };
 use conch_memory::{ByteView, MemoryPlace};
 use smallvec::SmallVec;

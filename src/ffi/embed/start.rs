@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use conch_engine::{EngineOptions, Error, Server};
+use conch_control::{EngineOptions, Server};
+use conch_engine::Error;
 use conch_remote::Cloud;
 
 use crate::host::{self, BackendLibraries};

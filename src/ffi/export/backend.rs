@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
 
 use conch_abi as abi;
-use conch_config::InstanceKind;
-use conch_engine::{Error, PreferredGroup};
+use conch_config::{InstanceKind, PreferredGroup};
+use conch_engine::Error;
 
 use super::export;
 use super::memory_manager::MEMORY_MANAGER;

@@ -3,8 +3,8 @@
 use std::ffi::c_char;
 
 use conch_abi as abi;
+use conch_control::metrics::{Family, FamilyKind, Metric};
 use conch_engine::Error;
-use conch_engine::metrics::{Family, FamilyKind, Metric};
 
 use super::export;
 use crate::boundary::{

@@ -4,8 +4,9 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::demand::LoadOutcome;
-use conch_engine::{Error, ModelVersion, OnDemand, ParameterValue, Server};
+use conch_control::on_demand::LoadOutcome;
+use conch_control::{OnDemand, Server};
+use conch_engine::{Error, ModelVersion, ParameterValue};
 use conch_memory::MemoryPlace;
 
 use super::export;

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::{Error, Overrides, Server, description, documents, server};
+use conch_control::{Overrides, Server, documents, metadata, server_metadata};
+use conch_engine::Error;
 
 use super::backend_model::check_document_version;
 use super::export;
@@ -148,10 +149,10 @@ export! {
         server: *mut abi::TRITONSERVER_Server, server_metadata: *mut *mut abi::TRITONSERVER_Message,
     ) {
         // Known while the server starts, too.
-        let metadata = server::ServerMetadata {
+        let metadata = server_metadata::ServerMetadata {
             name: borrow(server)?.id().to_owned(),
-            version: server::VERSION,
-            extensions: server::EXTENSIONS,
+            version: server_metadata::VERSION,
+            extensions: server_metadata::EXTENSIONS,
         };
         let json = documents::server_metadata(&metadata);
         give(server_metadata, Box::new(JsonMessage::new(json)))
@@ -192,7 +193,7 @@ export! {
         let snapshot = server.registry().snapshot();
         let version = version_of(model_version);
         let model = snapshot.find(text(model_name, "model_name")?, version)?;
-        let json = documents::model_metadata(&description::model_metadata(&server, model, version)?);
+        let json = documents::model_metadata(&metadata::model_metadata(&server, model, version)?);
         give(model_metadata, Box::new(JsonMessage::new(json)))
     }
 
@@ -201,7 +202,7 @@ export! {
         model_stats: *mut *mut abi::TRITONSERVER_Message,
     ) {
         let server = serving(server)?;
-        let models = description::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
+        let models = metadata::statistics(&server, text(model_name, "model_name")?, version_of(model_version))?;
         let json = documents::statistics(&models);
         give(model_stats, Box::new(JsonMessage::new(json)))
     }

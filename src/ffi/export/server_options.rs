@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{ControlMode, Error, ResourceCapacity};
+use conch_control::ControlMode;
+use conch_engine::{Error, ResourceCapacity};
 use conch_log as log;
 
 use super::export;

@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
+use std::{ptr, thread};
 
 use conch_abi as abi;
-use conch_engine::{AgentContext, AgentHost, AgentModel, Error};
+use conch_control::{AgentContext, AgentHost, AgentModel};
+use conch_engine::Error;
 use conch_log as log;
 use libloading::os::unix::Library;
 

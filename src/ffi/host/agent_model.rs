@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::{AgentAction, AgentContext, AgentModel, Error, ScratchDirectory};
+use conch_control::{AgentAction, AgentContext, AgentModel, ScratchDirectory};
+use conch_engine::Error;
 use conch_log as log;
 
 use super::agent::LoadedAgent;

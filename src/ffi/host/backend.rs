@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use std::sync::{Arc, OnceLock};
 
 use conch_abi as abi;
-use conch_config::{ModelConfig, ModelParameter};
-use conch_engine::{Error, ExecutionPolicy, PreferredGroup};
+use conch_config::{ModelConfig, ModelParameter, PreferredGroup};
+use conch_engine::{Error, ExecutionPolicy};
 use conch_log as log;
 use libloading::os::unix::Library;
 

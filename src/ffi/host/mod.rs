@@ -27,8 +27,9 @@ mod strategy;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use conch_control::{AgentHost, PluginHost, Server};
 use conch_engine::cache::ResponseCache;
-use conch_engine::{AgentHost, Backend, BackendHost, BackendSpec, Error, HostPolicies, Server};
+use conch_engine::{Backend, BackendHost, BackendSpec, Error, HostPolicies};
 use conch_log as log;
 use conch_memory::Budget;
 
@@ -287,10 +288,6 @@ impl BackendHost for BackendLibraries {
         rows
     }
 
-    fn agents(&self) -> &dyn AgentHost {
-        &self.agents
-    }
-
     fn open_cache(&self, budget: &Arc<Budget>) -> Result<Option<Arc<dyn ResponseCache>>, Error> {
         let opened = cache::open(&self.options, budget)?;
         let cache = opened.as_ref().map(cache::OpenedCache::cache);
@@ -304,6 +301,12 @@ impl BackendHost for BackendLibraries {
         if let Some(cache::OpenedCache::Plugin(cache)) = lock(&self.cache).take() {
             cache.finalize();
         }
+    }
+}
+
+impl PluginHost for BackendLibraries {
+    fn agents(&self) -> &dyn AgentHost {
+        &self.agents
     }
 }
 

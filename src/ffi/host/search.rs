@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use conch_engine::{BackendSpec, Error, log, truncated};
+use conch_engine::{BackendSpec, Error, truncated};
+use conch_log as log;
 
 /// Where a backend lies. Paths are as the operator gave them, relative or through symbolic links:
 /// backends put them together with the backend directory, which they are told as it was given.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_engine::{Error, HostPolicies, Server};
+use conch_control::Server;
+use conch_engine::{Error, HostPolicies};
 
 use super::BackendLibraries;
 use crate::boundary::{HandleTag, handles};

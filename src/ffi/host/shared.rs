@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
 
-use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model, PreferredGroup};
+use conch_config::PreferredGroup;
+use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model};
 
 use super::backend::LoadedBackend;
 use super::lock;

@@ -13,7 +13,7 @@ use conch_engine::{Error, truncated};
 use crate::leading;
 
 pub(crate) use classes::Classes;
-pub(crate) use conch_engine::description::{TensorMetadata, model_metadata, statistics};
+pub(crate) use conch_control::metadata::{TensorMetadata, model_metadata, statistics};
 pub(crate) use logging::{LogChanges, log_file_refusal, note_refusal};
 pub(crate) use readiness::ProbeWithTimeout;
 pub(crate) use tracing::{

@@ -1,11 +1,11 @@
 //! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
 
 use bytes::Bytes;
-use conch_engine::stats::{self, CountAndTime};
+use conch_engine::stats;
+use conch_engine::stats::CountAndTime;
 use conch_memory::MemoryKind;
-use conch_proto::Message;
-use conch_proto::inference as proto;
 use conch_proto::inference::model_metadata_response::TensorMetadata;
+use conch_proto::{Message, inference as proto};
 
 use super::body::framed;
 use super::method::GrpcMethod;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use conch_engine::server::{IndexRow, Server};
-use conch_engine::{LOAD_FILES_MAX, Overrides, truncated};
+use conch_control::server::Server;
+use conch_control::{IndexRow, LOAD_FILES_MAX, Overrides};
+use conch_engine::truncated;
 use conch_proto::inference as proto;
 use conch_proto::inference::model_repository_parameter::ParameterChoice as Choice;
 use conch_proto::inference::repository_index_response::ModelIndex;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_engine::{Error, LOAD_FILES_MAX, Overrides, documents};
+use conch_control::{LOAD_FILES_MAX, Overrides, documents};
+use conch_engine::Error;
 use conch_memory::{ByteView, Charge, try_text};
 
 use super::answer::HttpResponse;

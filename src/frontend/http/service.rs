@@ -4,31 +4,28 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conch_control::documents;
 use conch_engine::readiness::{ReadinessAnswer, ReadinessProbe};
-use conch_engine::{Error, ModelVersion, Tenant, documents};
+use conch_engine::{Error, ModelVersion, Tenant};
 use conch_log as log;
 use conch_memory::ByteView;
 
 use super::answer::{ContentType, HttpResponse};
-use super::coding;
 use super::connection::{
     BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
 };
-use super::deadline;
 use super::dialect::Dialect;
 use super::generate::GenerateCall;
 use super::head::{BodyFraming, HttpMethod, RequestHead};
 use super::infer::decode::{self, JsonLimits, decode};
 use super::infer::encode::{self, encode};
 use super::json::write;
-use super::repository;
 use super::route::{HttpRoute, ModelOperation, route};
-use super::{logging, shared_memory, trace};
+use super::{coding, deadline, logging, repository, shared_memory, trace};
 use crate::access::GrantedRoute;
 use crate::api;
 use crate::api::regions::{self, RegionAction};
-use crate::coding::packed_bytes_max;
-use crate::coding::{ContentCoding, DEFLATE_IN_PLACE_BYTES};
+use crate::coding::{ContentCoding, DEFLATE_IN_PLACE_BYTES, packed_bytes_max};
 use crate::forward::{self, ForwardedHeaders, HeaderCollector, HeaderPattern};
 use crate::shard::{ModelLease, Shard};
 use crate::trace::ActiveTrace;

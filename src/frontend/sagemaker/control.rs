@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conch_engine::server::Server;
-use conch_engine::{Code, Error, Overrides, truncated};
+use conch_control::Overrides;
+use conch_control::server::Server;
+use conch_engine::{Code, Error, truncated};
 use conch_log as log;
 
 use super::catalog::{CatalogEntry, ClaimConflict, ModelCatalog};

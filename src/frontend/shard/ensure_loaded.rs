@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use conch_engine::demand::LoadOutcome;
+use conch_control::on_demand::LoadOutcome;
 use conch_engine::{Error, InFlightPermit, clock};
 
 use super::{Shard, Timer};

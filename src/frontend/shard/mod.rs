@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use conch_control::server::Server;
 use conch_engine::registry::RegistryReader;
-use conch_engine::server::Server;
 use conch_engine::{
     Completion, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle, Tenant,
     Timestamps, admit, clock,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use conch_config::{DataType, ResolvedConfig as ModelConfig};
+use conch_config::{DataType, PreferredGroup, ResolvedConfig as ModelConfig};
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
-    LoadContext, Model, ModelVersion, Output, PendingResponses, PreferredGroup, Response,
+    LoadContext, Model, ModelVersion, Output, PendingResponses, Response,
 };
 use conch_memory::ByteView;
 
@@ -29,6 +29,8 @@ impl BackendHost for FakeHost {
 
     fn finalize_all(&self) {}
 }
+
+impl conch_control::PluginHost for FakeHost {}
 
 impl Backend for FakeBackend {
     fn name(&self) -> &str {

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use conch_engine::files;
+use conch_config::files;
 
 use crate::credentials::CloudEnvironment;
 

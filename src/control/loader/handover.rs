@@ -1,0 +1,92 @@
+//! What becomes of sequences that are under way in versions whose place is taken: they go on there,
+//! where the versions that come allow it.
+
+use std::sync::Arc;
+
+use conch_config::Scheduling;
+use conch_engine::ModelVersion;
+use conch_engine::registry::ModelId;
+use conch_engine::sequence::{DrainingVersion, DrainingVersions};
+
+use super::Lifecycle;
+use super::load::VersionChange;
+use super::table::VersionSlot;
+
+impl Lifecycle {
+    /// Makes draining versions of the versions of model `id` that `changes` take the place of, for
+    /// those that come. Call it before these are published.
+    ///
+    /// The successor of a version is the one of its number. Requests that name no version go to the
+    /// highest: if the highest goes, the successor is also what is the highest then, if that comes
+    /// with `changes`.
+    pub(super) fn hand_over(
+        &self,
+        id: &ModelId,
+        kept: &[i64],
+        changes: &[(i64, VersionChange)],
+    ) -> Vec<Arc<DrainingVersion>> {
+        let coming = |number: i64| {
+            changes.iter().find_map(|(other, change)| match change {
+                VersionChange::Loaded(loaded) if *other == number => Some(loaded.version()),
+                _ => None,
+            })
+        };
+        let staying = |number: &i64| {
+            kept.contains(number)
+                || changes.iter().any(|(other, change)| {
+                    other == number && matches!(change, VersionChange::Revised(_))
+                })
+        };
+        let highest = kept.iter().chain(changes.iter().map(|(number, _)| number));
+        let highest = highest.max().and_then(|number| coming(*number));
+        let going: Vec<(i64, Arc<ModelVersion>)> = {
+            let models = self.table.lock();
+            let slots = models.get(id).map(|entry| &entry.versions);
+            let ready = slots
+                .into_iter()
+                .flatten()
+                .filter(|(_, slot)| VersionSlot::is_ready(slot));
+            let loaded =
+                ready.filter_map(|(number, slot)| Some((*number, slot.loaded.as_ref()?.version())));
+            loaded
+                .map(|(number, version)| (number, Arc::clone(version)))
+                .collect()
+        };
+        let was_highest = going.last().map(|(number, _)| *number);
+        let mut draining_versions = Vec::new();
+        for (number, version) in going.iter().filter(|(number, _)| !staying(number)) {
+            let of_number = coming(*number);
+            let of_highest = highest.filter(|_| was_highest == Some(*number));
+            let is_other = |successor: &&Arc<ModelVersion>| {
+                of_number.is_none_or(|other| !Arc::ptr_eq(other, successor))
+            };
+            let heirs: Vec<&Arc<ModelVersion>> = of_number
+                .into_iter()
+                .chain(of_highest.filter(is_other))
+                .filter(|successor| continues(version, successor))
+                .collect();
+            if heirs.is_empty() {
+                continue;
+            }
+            let Some(draining) = DrainingVersion::new(version) else {
+                continue;
+            };
+            for successor in heirs {
+                DrainingVersions::inherit(successor, version, &draining);
+            }
+            draining_versions.push(draining);
+        }
+        draining_versions
+    }
+}
+
+/// Whether requests that go to `successor` may go on to `version` instead: who sent them has looked
+/// whether it has sequences, and whether it answers more than once.
+fn continues(version: &ModelVersion, successor: &ModelVersion) -> bool {
+    let is_sequential = |config: &conch_config::ResolvedConfig| {
+        matches!(config.scheduling, Scheduling::Sequence(_))
+    };
+    is_sequential(&version.config)
+        && is_sequential(&successor.config)
+        && version.config.is_decoupled == successor.config.is_decoupled
+}

@@ -1,0 +1,284 @@
+//! Loads, serves and unloads model versions, and knows where each stands.
+//!
+//! ```text
+//! (unknown) ──load──► LOADING ──all of the model's versions up──► READY ──take down──► UNLOADING ──drained, gone──► UNAVAILABLE (unloaded)
+//!                        └──────any failed──────► UNAVAILABLE (reason; `unloaded` for the ones that had come up)
+//! ```
+//!
+//! A version that is READY stays so while its successor loads beside it, and if that fails; the
+//! successor takes its place in one step. Control threads only: loading blocks for as long as
+//! backends do. The data plane sees the outcome through the registry, whose snapshots are published
+//! from [`table`].
+
+mod arrival;
+mod chain;
+mod change;
+mod demand;
+mod ensemble;
+mod files;
+mod handover;
+mod instances;
+mod load;
+mod loaded;
+mod locks;
+mod overdue;
+mod plan;
+mod revise;
+mod source;
+mod step_graph;
+mod stop;
+mod table;
+
+#[cfg(test)]
+mod agent_tests;
+#[cfg(test)]
+mod config_tests;
+#[cfg(test)]
+mod control_tests;
+#[cfg(test)]
+mod demand_tests;
+#[cfg(test)]
+mod ensemble_tests;
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod handover_tests;
+#[cfg(test)]
+mod refusal_tests;
+#[cfg(test)]
+mod reload_tests;
+#[cfg(test)]
+mod remote_tests;
+#[cfg(test)]
+mod revise_tests;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod wide_tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use conch_engine::Error;
+use conch_engine::cache::{CacheService, ResponseCache};
+use conch_engine::rate_limiter::RateLimiter;
+use conch_engine::registry::{Registry, UNLOADED, VersionState};
+use conch_engine::timer_thread::TimerThread;
+use conch_engine::topology::{Placement, Topology};
+use conch_memory::{Budget, Pool};
+
+use crate::agents::PluginHost;
+use crate::options::EngineOptions;
+use crate::repository::Repositories;
+use crate::server_metadata::IndexRow;
+use arrival::RemoteCopies;
+use load::LoadPermits;
+use locks::ModelLocks;
+use overdue::OverdueLoads;
+use table::{LoadFailure, ModelTable};
+
+/// The models of a server, whatever their state.
+pub(crate) struct Lifecycle {
+    /// For threads that outlive the operation that they load for.
+    own: Weak<Lifecycle>,
+    options: EngineOptions,
+    host: Arc<dyn PluginHost>,
+    pool: Arc<Pool>,
+    budget: Arc<Budget>,
+    placement: Placement,
+    repositories: Mutex<Repositories>,
+    copies: RemoteCopies,
+    table: Arc<ModelTable>,
+    locks: ModelLocks,
+    permits: LoadPermits,
+    /// Present if executions are limited.
+    limiter: Option<Arc<RateLimiter>>,
+    /// Set before the first model is loaded, if there is a response cache.
+    caching: OnceLock<Arc<CacheService>>,
+    /// Held while a backend is opened: opening is serial. Another takes its place when an opening
+    /// is given up.
+    opening: Mutex<Arc<Mutex<()>>>,
+    /// Loads that were given up, and go on inside their backends.
+    overdue: OverdueLoads,
+    /// The server is on its way out: nobody waits for what is still being downloaded.
+    is_ending: AtomicBool,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(
+        options: &EngineOptions,
+        host: Arc<dyn PluginHost>,
+        registry: Arc<Registry>,
+        pool: Arc<Pool>,
+        budget: Arc<Budget>,
+        timer_thread: Arc<TimerThread>,
+    ) -> Arc<Lifecycle> {
+        Arc::new_cyclic(|own| Lifecycle {
+            own: Weak::clone(own),
+            placement: Placement::new(
+                &Topology::detect(),
+                &options.shard_cpus,
+                options.lowers_core_priority,
+                timer_thread,
+            )
+            .with_policies(options.host_policies.clone()),
+            repositories: Mutex::new(
+                Repositories::new(&options.model_repositories, options.namespacing)
+                    .with_remote(Arc::clone(&options.remote)),
+            ),
+            copies: RemoteCopies::default(),
+            table: ModelTable::new(registry, options.namespacing, options.demand.is_some()),
+            locks: ModelLocks::default(),
+            permits: LoadPermits::new(options.model_load_thread_count),
+            limiter: match options.executions_max {
+                Some(executions_max) => Some(RateLimiter::sharing(executions_max)),
+                None => options
+                    .limits_rate
+                    .then(|| RateLimiter::new(options.rate_capacities.clone())),
+            },
+            options: options.clone(),
+            host,
+            pool,
+            budget,
+            caching: OnceLock::new(),
+            opening: Mutex::default(),
+            overdue: OverdueLoads::default(),
+            is_ending: AtomicBool::new(false),
+        })
+    }
+
+    /// Lets models loaded from now on use `cache`.
+    ///
+    /// # Errors
+    /// INTERNAL if its threads cannot be started.
+    pub(crate) fn use_cache(&self, cache: Arc<dyn ResponseCache>) -> Result<(), Error> {
+        let caching = CacheService::start(cache, &self.placement)?;
+        self.caching.get_or_init(|| caching);
+        Ok(())
+    }
+
+    /// The server's response cache.
+    pub(crate) fn caching(&self) -> Option<&Arc<CacheService>> {
+        self.caching.get()
+    }
+
+    /// Ends what is being downloaded; models that serve go on.
+    pub(crate) fn begin_end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed) || self.options.stop_request.load(Ordering::Relaxed)
+    }
+
+    /// See [`ModelTable::is_all_ready`].
+    pub(crate) fn is_all_ready(&self) -> bool {
+        self.table.is_all_ready()
+    }
+
+    /// The repository index, by name and version: the models that lie in the repositories now,
+    /// loaded or not. Reads directories. As upstream, it lacks models that are loaded but lie
+    /// nowhere.
+    pub(crate) fn index(&self) -> Vec<IndexRow> {
+        let repositories = self.repositories().clone();
+        let scan = repositories.scan();
+        let models = self.table.lock();
+        let mut rows = Vec::new();
+        for (id, paths) in &scan.models {
+            let nameless = |state, reason: &str| IndexRow {
+                name: id.name.to_string(),
+                version: None,
+                state,
+                reason: reason.to_owned(),
+            };
+            if paths.len() > 1 {
+                rows.push(nameless(UNAVAILABLE, DUPLICATE));
+                continue;
+            }
+            let entry = models.get(id);
+            let downloading = entry.and_then(|entry| entry.downloading.as_deref());
+            match entry {
+                Some(entry)
+                    if entry.has_ready()
+                        || entry.downloading.is_none() && !entry.versions.is_empty() =>
+                {
+                    rows.extend(entry.versions.iter().map(|(version, slot)| IndexRow {
+                        name: id.name.to_string(),
+                        version: Some(*version),
+                        state: slot.state.name(),
+                        reason: match downloading {
+                            Some(progress) if slot.is_ready() => format!("successor is {progress}"),
+                            _ => slot.reason(),
+                        },
+                    }));
+                }
+                _ => match downloading {
+                    Some(progress) => rows.push(nameless(VersionState::Loading.name(), progress)),
+                    None => rows.push(nameless("", "")),
+                },
+            }
+        }
+        rows
+    }
+
+    /// Name, version and status of every model for the log: unlike the index with the reason of
+    /// those that have no version.
+    pub(crate) fn summary(&self) -> Vec<[String; 3]> {
+        let mut rows = Vec::new();
+        for (id, entry) in self.table.lock().iter() {
+            let without_version = |status: String| [id.to_string(), "-".to_owned(), status];
+            match &entry.failure {
+                Some(LoadFailure::Duplicate) => {
+                    rows.push(without_version(format!("{UNAVAILABLE}: {DUPLICATE}")));
+                }
+                Some(LoadFailure::Refused(error) | LoadFailure::Invalid(error)) => {
+                    rows.push(without_version(format!("{UNAVAILABLE}: {error}")));
+                }
+                Some(LoadFailure::Versionless) => rows.push(without_version(
+                    "Not loaded: No model version was found".to_owned(),
+                )),
+                None => rows.extend(entry.versions.iter().map(|(version, slot)| {
+                    let status = match slot.state.reason() {
+                        "" => slot.state.name().to_owned(),
+                        reason => format!("{}: {reason}", slot.state.name()),
+                    };
+                    [id.to_string(), version.to_string(), status]
+                })),
+            }
+        }
+        rows
+    }
+
+    fn repositories(&self) -> MutexGuard<'_, Repositories> {
+        // Each change is one insertion or removal, so a panic elsewhere leaves them sound.
+        self.repositories
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs `work` on a thread of its own; on this one if no thread is to be had.
+fn blocking(name: &str, work: impl FnOnce() + Send + 'static) {
+    // Shared with the thread so that it can still be had if that does not start.
+    let delivery_guard = Arc::new(Mutex::new(Some(work)));
+    let run = {
+        let delivery_guard = Arc::clone(&delivery_guard);
+        move || {
+            let work = delivery_guard
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(work) = work {
+                work();
+            }
+        }
+    };
+    let fallback = run.clone();
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    if started.is_err() {
+        fallback();
+    }
+}
+
+const UNAVAILABLE: &str = "UNAVAILABLE";
+const DUPLICATE: &str = "model appears in two or more repositories";

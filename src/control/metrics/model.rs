@@ -1,0 +1,373 @@
+//! The families of the models, rendered from their statistics.
+
+use std::sync::Arc;
+
+use conch_engine::ModelVersion;
+use conch_engine::stats::{FailureReason, Totals};
+
+use super::{push_head, push_sample};
+
+/// One family with a sample per model version.
+struct PerModel {
+    name: &'static str,
+    help: &'static str,
+    kind: &'static str,
+    value: fn(&Totals) -> u64,
+}
+
+const COUNTS: &[PerModel] = &[
+    PerModel {
+        name: "nv_inference_count",
+        help: "Number of inferences performed (does not include cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference_count,
+    },
+    PerModel {
+        name: "nv_inference_exec_count",
+        help: "Number of model executions performed (does not include cached requests)",
+        kind: "counter",
+        value: |totals| totals.execution_count,
+    },
+];
+
+const DURATIONS: &[PerModel] = &[
+    PerModel {
+        name: "nv_inference_request_duration_us",
+        help: "Cumulative inference request duration in microseconds (includes cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference.success.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_inference_queue_duration_us",
+        help: "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference.queue.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_inference_compute_input_duration_us",
+        help: "Cumulative compute input duration in microseconds (does not include cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference.compute_input.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_inference_compute_infer_duration_us",
+        help: "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference.compute_infer.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_inference_compute_output_duration_us",
+        help: "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        kind: "counter",
+        value: |totals| totals.inference.compute_output.duration_ns / 1_000,
+    },
+];
+
+/// Only of models that ask for a cache (whether there is one or not), and only with the durations,
+/// as upstream has it.
+const CACHE: &[PerModel] = &[
+    PerModel {
+        name: "nv_cache_num_hits_per_model",
+        help: "Number of cache hits per model",
+        kind: "counter",
+        value: |totals| totals.inference.cache_hit.count,
+    },
+    PerModel {
+        name: "nv_cache_hit_duration_per_model",
+        help: "Total cache hit duration per model, in microseconds",
+        kind: "counter",
+        value: |totals| totals.inference.cache_hit.duration_ns / 1_000,
+    },
+    PerModel {
+        name: "nv_cache_num_misses_per_model",
+        help: "Number of cache misses per model",
+        kind: "counter",
+        value: |totals| totals.inference.cache_miss.count,
+    },
+    PerModel {
+        name: "nv_cache_miss_duration_per_model",
+        help: "Total cache miss (insert+lookup) duration per model, in microseconds",
+        kind: "counter",
+        value: |totals| totals.inference.cache_miss.duration_ns / 1_000,
+    },
+];
+
+const PENDING: PerModel = PerModel {
+    name: "nv_inference_pending_request_count",
+    help: "Instantaneous number of pending requests awaiting execution per-model.",
+    kind: "gauge",
+    value: |totals| totals.pending_count,
+};
+
+/// Renders all families of `models`, which come sorted. Each model's numbers are read once, so its
+/// families agree.
+pub(super) fn render(text: &mut String, models: &[&Arc<ModelVersion>], with_durations: bool) {
+    let rows: Vec<ModelRow> = models.iter().map(|model| ModelRow::of(model)).collect();
+    render_rows(text, &rows, with_durations);
+}
+
+fn render_rows(text: &mut String, rows: &[ModelRow], with_durations: bool) {
+    if rows.is_empty() {
+        return;
+    }
+    push_head(
+        text,
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        "counter",
+    );
+    for row in rows {
+        row.push(
+            text,
+            "nv_inference_request_success",
+            None,
+            row.totals.inference.success.count as f64,
+        );
+    }
+    push_head(
+        text,
+        "nv_inference_request_failure",
+        "Number of failed inference requests, all batch sizes",
+        "counter",
+    );
+    for row in rows {
+        for (reason, count) in FailureReason::ALL.iter().zip(row.totals.failures) {
+            row.push(
+                text,
+                "nv_inference_request_failure",
+                Some(reason.name()),
+                count as f64,
+            );
+        }
+    }
+    let durations = if with_durations { DURATIONS } else { &[] };
+    for family in COUNTS.iter().chain(durations).chain([&PENDING]) {
+        push_head(text, family.name, family.help, family.kind);
+        for row in rows {
+            row.push(text, family.name, None, (family.value)(&row.totals) as f64);
+        }
+    }
+    if with_durations && rows.iter().any(|row| row.is_cached) {
+        for family in CACHE {
+            push_head(text, family.name, family.help, family.kind);
+            for row in rows.iter().filter(|row| row.is_cached) {
+                row.push(text, family.name, None, (family.value)(&row.totals) as f64);
+            }
+        }
+    }
+    push_head(
+        text,
+        "nv_model_load_duration_secs",
+        "Model load time in seconds",
+        "gauge",
+    );
+    for row in rows {
+        row.push(text, "nv_model_load_duration_secs", None, row.load_seconds);
+    }
+}
+
+/// One model version's labels and numbers.
+struct ModelRow {
+    /// Sorted by name, as the upstream serializer does: `_tag` labels, `model`, then `namespace`,
+    /// `reason`, `version`.
+    tags: Vec<(String, String)>,
+    model: Arc<str>,
+    /// Empty unless models have namespaces.
+    namespace: Arc<str>,
+    version: String,
+    totals: Totals,
+    load_seconds: f64,
+    is_cached: bool,
+}
+
+impl ModelRow {
+    fn of(model: &ModelVersion) -> ModelRow {
+        let mut tags: Vec<(String, String)> = model
+            .config
+            .message
+            .metric_tags
+            .iter()
+            .map(|(tag, value)| (format!("_{}", label_name(tag)), value.clone()))
+            .collect();
+        tags.sort();
+        ModelRow {
+            tags,
+            model: Arc::clone(&model.name),
+            namespace: Arc::clone(&model.namespace),
+            version: model.version.to_string(),
+            totals: model.metric_totals(),
+            load_seconds: model.load_duration().as_secs_f64(),
+            is_cached: model.config.has_response_cache,
+        }
+    }
+
+    fn push(&self, text: &mut String, name: &str, reason: Option<&str>, value: f64) {
+        let mut labels: Vec<(&str, &str)> = self
+            .tags
+            .iter()
+            .map(|(tag, value)| (tag.as_str(), value.as_str()))
+            .collect();
+        labels.push(("model", &self.model));
+        if !self.namespace.is_empty() {
+            labels.push(("namespace", &self.namespace));
+        }
+        labels.extend(reason.map(|reason| ("reason", reason)));
+        labels.push(("version", &self.version));
+        push_sample(text, name, &labels, value);
+    }
+}
+
+/// A tag's characters that a label may not have become `_`: a hostile configuration must not break
+/// the exposition for all others.
+fn label_name(tag: &str) -> String {
+    tag.chars()
+        .map(|character| {
+            if character.is_ascii_alphanumeric() {
+                character
+            } else {
+                '_'
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conch_engine::stats::CountAndTime;
+
+    #[test]
+    fn families_have_upstreams_names_labels_and_order() {
+        let mut totals = Totals {
+            inference_count: 12,
+            execution_count: 3,
+            failures: [1, 2, 3, 4],
+            ..Totals::default()
+        };
+        totals.inference.success = CountAndTime {
+            count: 5,
+            duration_ns: 1_999_999,
+        };
+        totals.inference.queue.duration_ns = 2_000_000;
+        totals.inference.compute_input.duration_ns = 3_000;
+        totals.inference.compute_infer.duration_ns = 4_000;
+        totals.inference.compute_output.duration_ns = 999;
+        totals.pending_count = 6;
+        let row = ModelRow {
+            tags: vec![("_a".into(), "x\ny".into())],
+            model: "m\"".into(),
+            namespace: "/r".into(),
+            version: "3".into(),
+            totals,
+            load_seconds: 0.25,
+            is_cached: false,
+        };
+        let mut text = String::new();
+        render_rows(&mut text, &[row], true);
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let labels = r#"{_a="x\ny",model="m\"",namespace="/r",version="3"}"#;
+        let failure = |reason: &str, count| {
+            format!(
+                r#"nv_inference_request_failure{{_a="x\ny",model="m\"",namespace="/r",reason="{reason}",version="3"}} {count}"#
+            )
+        };
+        let expected = [
+            format!("nv_inference_request_success{labels} 5"),
+            failure("REJECTED", 1),
+            failure("CANCELED", 2),
+            failure("BACKEND", 3),
+            failure("OTHER", 4),
+            format!("nv_inference_count{labels} 12"),
+            format!("nv_inference_exec_count{labels} 3"),
+            format!("nv_inference_request_duration_us{labels} 1999"),
+            format!("nv_inference_queue_duration_us{labels} 2000"),
+            format!("nv_inference_compute_input_duration_us{labels} 3"),
+            format!("nv_inference_compute_infer_duration_us{labels} 4"),
+            format!("nv_inference_compute_output_duration_us{labels} 0"),
+            format!("nv_inference_pending_request_count{labels} 6"),
+            format!("nv_model_load_duration_secs{labels} 0.25"),
+        ];
+        assert_eq!(samples, expected);
+        // HELP and TYPE as upstream's 2.51 prints them.
+        let heads = [
+            "# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes",
+            "# TYPE nv_inference_request_failure counter",
+            "# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds (does not include cached requests)",
+            "# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.",
+            "# TYPE nv_inference_pending_request_count gauge",
+        ];
+        for head in heads {
+            assert!(
+                text.lines().any(|line| line == head),
+                "{head} is not in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn switched_off_and_empty_families_print_nothing() {
+        let mut text = String::new();
+        render_rows(&mut text, &[], true);
+        assert_eq!(text, "");
+        let row = ModelRow {
+            tags: Vec::new(),
+            model: "m".into(),
+            namespace: "".into(),
+            version: "1".into(),
+            totals: Totals::default(),
+            load_seconds: 0.0,
+            is_cached: true,
+        };
+        render_rows(&mut text, &[row], false);
+        assert!(!text.contains("_duration_us") && text.contains("nv_inference_count"));
+        assert!(!text.contains("nv_cache"));
+    }
+
+    #[test]
+    fn only_cached_models_have_the_families_of_the_cache() {
+        let row = |model: &str, is_cached| {
+            let mut totals = Totals::default();
+            totals.inference.cache_hit.count = 3;
+            totals.inference.cache_hit.duration_ns = 7_900;
+            totals.inference.cache_miss.count = 2;
+            totals.inference.cache_miss.duration_ns = 5_000;
+            ModelRow {
+                tags: Vec::new(),
+                model: model.into(),
+                namespace: "".into(),
+                version: "1".into(),
+                totals,
+                load_seconds: 0.0,
+                is_cached,
+            }
+        };
+        let mut text = String::new();
+        render_rows(&mut text, &[row("a", true), row("b", false)], true);
+        let samples: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("nv_cache"))
+            .collect();
+        let expected = [
+            r#"nv_cache_num_hits_per_model{model="a",version="1"} 3"#,
+            r#"nv_cache_hit_duration_per_model{model="a",version="1"} 7"#,
+            r#"nv_cache_num_misses_per_model{model="a",version="1"} 2"#,
+            r#"nv_cache_miss_duration_per_model{model="a",version="1"} 5"#,
+        ];
+        assert_eq!(samples, expected);
+        let mut text = String::new();
+        render_rows(&mut text, &[row("b", false)], true);
+        assert!(!text.contains("nv_cache"));
+    }
+
+    #[test]
+    fn tags_cannot_break_the_exposition() {
+        for (tag, expected) in [
+            ("team", "team"),
+            ("a b\"}", "a_b__"),
+            ("größe", "gr__e"),
+            ("x\n", "x_"),
+        ] {
+            assert_eq!(label_name(tag), expected);
+        }
+    }
+}

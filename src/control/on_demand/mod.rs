@@ -1,0 +1,206 @@
+//! Models that come when they are asked for, within a budget of memory: those that were used least
+//! lately go for them.
+//!
+//! Opt-in, in explicit mode. A request for a model that lies in a repository and is not loaded
+//! waits (its shard does not) while a control thread makes room and loads the model. Each request
+//! of such a server has a *lease* before it is looked at: a place among its model's live requests,
+//! so that the model stays from there to the answer. Only a model without live requests goes, by
+//! one compare-and-swap: nobody in flight is dropped.
+//!
+//! What a model takes is what its backend reports, else the size of its files. What leaves counts
+//! until it is gone.
+
+mod call;
+mod work;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use conch_engine::model::Rejected;
+use conch_engine::{Code, Error, InFlightPermit, truncated};
+
+use crate::Server;
+use crate::options::{ControlMode, OnDemandSettings};
+
+pub use call::LoadFuture;
+pub(crate) use conch_scheduler::eviction::ResidentModel;
+
+/// See the module.
+pub struct OnDemand {
+    settings: OnDemandSettings,
+    thread_count_max: usize,
+    state: Mutex<OnDemandState>,
+    /// A model has come, or has gone.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct OnDemandState {
+    /// Who waits for each model that is to be loaded, or is being loaded.
+    awaited: HashMap<Arc<str>, Vec<Arc<call::LoadShared>>>,
+    /// Those of them that no thread has taken on.
+    line: VecDeque<Arc<str>>,
+    thread_count: usize,
+    waiting_count: usize,
+    /// For what is being loaded.
+    reserved: BTreeMap<Arc<str>, u64>,
+    /// What each model took when it was loaded last.
+    sizes: HashMap<Arc<str>, u64>,
+    /// What could not be loaded a moment ago.
+    failures: HashMap<Arc<str>, (Error, Instant)>,
+}
+
+/// What becomes of a request for a model.
+pub enum LoadOutcome {
+    /// It is there; the reservation keeps it. None if the model has no place for the request, or
+    /// not the version: admission says so.
+    Here(Option<InFlightPermit>),
+    /// It is on its way.
+    Coming(LoadFuture),
+}
+
+/// A model that could not be loaded is not tried again before: each try may read gigabytes.
+const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// Failures that are kept.
+const FAILURES_MAX: usize = 1024;
+
+impl OnDemand {
+    /// # Errors
+    /// INVALID_ARG where models come otherwise, or their names mean several.
+    pub(crate) fn new(
+        settings: OnDemandSettings,
+        options: &crate::EngineOptions,
+    ) -> Result<Arc<OnDemand>, Error> {
+        if options.model_control_mode != ControlMode::Explicit {
+            return Err(Error::invalid(
+                "a budget for the memory of models needs --model-control-mode=explicit",
+            ));
+        }
+        if options.namespacing {
+            return Err(Error::invalid(
+                "a budget for the memory of models excludes --model-namespacing",
+            ));
+        }
+        Ok(Arc::new(OnDemand {
+            settings,
+            thread_count_max: options.model_load_thread_count.max(1),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }))
+    }
+
+    pub fn settings(&self) -> &OnDemandSettings {
+        &self.settings
+    }
+
+    /// Sees to it that the model is there, or comes. Does not block for longer than moments.
+    ///
+    /// # Errors
+    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
+    /// UNAVAILABLE as the server stops.
+    pub fn ensure_loaded(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        name: &str,
+        version: Option<i64>,
+    ) -> Result<LoadOutcome, Error> {
+        if let Some(here) = find(server, name, version) {
+            return Ok(LoadOutcome::Here(here));
+        }
+        server.check_serving()?;
+        let mut state = self.lock();
+        if let Some((error, since)) = state.failures.get(name) {
+            if since.elapsed() < FAILURE_KEPT {
+                return Err(error.clone());
+            }
+            state.failures.remove(name);
+        }
+        if state.waiting_count >= self.settings.waiting_max {
+            return Err(Error::exhausted(format!(
+                "as many requests wait for models as may ({}), try again later",
+                self.settings.waiting_max
+            )));
+        }
+        let (call, shared) = LoadFuture::new(self, version);
+        state.waiting_count += 1;
+        match state.awaited.get_mut(name) {
+            Some(calls) => calls.push(shared),
+            None => {
+                let name: Arc<str> = Arc::from(name);
+                state.awaited.insert(Arc::clone(&name), vec![shared]);
+                state.line.push_back(name);
+                if state.thread_count < self.thread_count_max {
+                    state.thread_count += 1;
+                    drop(state);
+                    self.start_thread(server);
+                }
+            }
+        }
+        Ok(LoadOutcome::Coming(call))
+    }
+
+    /// What a caller is told that cannot wait.
+    pub fn later(name: &str) -> Error {
+        Error::unavailable(format!(
+            "Request for unknown model: '{name}' is not loaded now, its load has begun, try again later",
+            name = truncated(&name)
+        ))
+    }
+
+    /// What a request is told whose patience is over.
+    pub fn too_late(&self, name: &str) -> Error {
+        Error::unavailable(format!(
+            "model '{name}' was not loaded within {} s",
+            self.settings.patience.as_secs(),
+            name = truncated(&name)
+        ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OnDemandState> {
+        // Each change is one insertion or removal, so a panic elsewhere leaves it sound.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that
+/// version).
+fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
+    let snapshot = server.registry().snapshot();
+    match snapshot.find(name, version) {
+        Ok(model) => match InFlightPermit::new(model) {
+            Ok(lease) => Some(Some(lease)),
+            Err(Rejected::Full | Rejected::Crowded) => Some(None),
+            // It has just gone.
+            Err(Rejected::Retired) => None,
+        },
+        // Another version is there: a load would not bring this one.
+        Err(_) => match snapshot.ready_versions(name) {
+            Ok(versions) if !versions.is_empty() => Some(None),
+            _ => None,
+        },
+    }
+}
+
+impl OnDemandState {
+    fn note_failure(&mut self, name: &Arc<str>, error: &Error) {
+        if self.failures.len() >= FAILURES_MAX {
+            self.failures
+                .retain(|_, (_, since)| since.elapsed() < FAILURE_KEPT);
+        }
+        // What does not lie in a repository is found out quickly, and by whatever name.
+        if self.failures.len() < FAILURES_MAX && error.code != Code::NotFound {
+            self.failures
+                .insert(Arc::clone(name), (error.clone(), Instant::now()));
+        }
+    }
+}
+
+impl fmt::Debug for OnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Demand")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,289 @@
+//! Bringing awaited models in, on control threads: room first, then the load, then a lease for
+//! everyone who waits.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use conch_engine::{Code, Error, truncated};
+use conch_log as log;
+use conch_scheduler::eviction::{EvictionStep, next_step};
+
+use super::{OnDemand, OnDemandState, call, find};
+use crate::Server;
+use crate::load_overrides::Overrides;
+
+/// How often a thread that waits for room looks whether a model has become idle; who leaves wakes
+/// it.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl OnDemand {
+    pub(super) fn start_thread(self: &Arc<Self>, server: &Arc<Server>) {
+        let (demand, server) = (Arc::clone(self), Arc::clone(server));
+        let work = move || demand.work(&server);
+        if let Err(cause) = thread::Builder::new().name("demand".to_owned()).spawn(work) {
+            self.give_up(&Error::unavailable(format!(
+                "cannot start a thread: {cause}"
+            )));
+        }
+    }
+
+    /// No thread takes on what is in line, unless another one does.
+    fn give_up(&self, error: &Error) {
+        let mut state = self.lock();
+        state.thread_count -= 1;
+        if state.thread_count > 0 {
+            return;
+        }
+        let names: Vec<_> = state.line.drain(..).collect();
+        let calls: Vec<_> = names
+            .iter()
+            .filter_map(|name| state.awaited.remove(name))
+            .flatten()
+            .collect();
+        drop(state);
+        for call in calls {
+            call.settle(Err(error.clone()));
+        }
+    }
+
+    /// Brings in what is in line, until nothing is.
+    fn work(&self, server: &Arc<Server>) {
+        loop {
+            let name = {
+                let mut state = self.lock();
+                match state.line.pop_front() {
+                    Some(name) => name,
+                    None => {
+                        state.thread_count -= 1;
+                        return;
+                    }
+                }
+            };
+            let brought = catch_unwind(AssertUnwindSafe(|| self.bring(server, &name)));
+            let outcome = brought
+                .unwrap_or_else(|_| Err(Error::internal("panic while a model was brought in")));
+            self.finish(server, &name, outcome);
+        }
+    }
+
+    fn bring(&self, server: &Server, name: &Arc<str>) -> Result<(), Error> {
+        // It may have come by another way since.
+        if server.registry().snapshot().find(name, None).is_ok() {
+            return Ok(());
+        }
+        let lifecycle = server.lifecycle();
+        // The lookup's words, as if nothing had been tried.
+        let unknown = || {
+            Error::not_found(format!(
+                "Request for unknown model: '{name}' is not found",
+                name = truncated(&name)
+            ))
+        };
+        let file_bytes = lifecycle.file_bytes(name).ok_or_else(unknown)?;
+        let room = self.make_room(server, name, file_bytes);
+        let outcome = room.and_then(|()| {
+            lifecycle
+                .load_model(name, Overrides::default())
+                .map_err(|error| {
+                    let message = error.message.trim_end();
+                    Error::unavailable(format!(
+                        "model '{name}' could not be loaded: {message}",
+                        name = truncated(&name)
+                    ))
+                })
+        });
+        self.settle_size(server, name, file_bytes);
+        outcome
+    }
+
+    /// Loads a model that somebody asked for by name, within the budget.
+    ///
+    /// # Errors
+    /// As for a request, and the load's own.
+    pub(crate) fn load(
+        &self,
+        server: &Server,
+        name: &str,
+        overrides: Overrides,
+    ) -> Result<(), Error> {
+        let name: Arc<str> = Arc::from(name);
+        let own_bytes = overrides
+            .files
+            .iter()
+            .map(|(_, content)| content.len() as u64);
+        let bytes = match overrides.files.is_empty() {
+            // What is wrong with the name is for the load to say.
+            true => server.lifecycle().file_bytes(&name).unwrap_or(0),
+            false => own_bytes.sum(),
+        };
+        let is_there = server.registry().snapshot().find(&name, None).is_ok();
+        if !is_there {
+            self.make_room(server, &name, bytes)?;
+        }
+        let outcome = server.lifecycle().load_model(&name, overrides);
+        self.lock().failures.remove(&name);
+        self.settle_size(server, &name, bytes);
+        self.trim(server);
+        outcome
+    }
+
+    /// Waits until there is room for `bytes`, and keeps it.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if there can be none, or not soon enough.
+    fn make_room(&self, server: &Server, name: &Arc<str>, bytes: u64) -> Result<(), Error> {
+        let budget_bytes = self.settings.budget_bytes;
+        let deadline = Instant::now() + self.settings.patience;
+        let mut state = self.lock();
+        loop {
+            match self.step(server, &state, bytes) {
+                EvictionStep::Enter => {
+                    state.reserved.insert(Arc::clone(name), bytes);
+                    return Ok(());
+                }
+                EvictionStep::Refuse => {
+                    return Err(Error::unavailable(format!(
+                        "model '{name}' takes {bytes} bytes, and all models together may take {budget_bytes} (--model-memory-budget-bytes)",
+                        name = truncated(&name)
+                    )));
+                }
+                EvictionStep::Evict(oldest) => {
+                    if server.lifecycle().evict_idle(&oldest) {
+                        log::info!("unloading '{oldest}' to make room for '{name}'");
+                        continue;
+                    }
+                }
+                EvictionStep::Wait => {}
+            }
+            if Instant::now() >= deadline || server.is_stopping() {
+                return Err(Error::unavailable(format!(
+                    "there was no room for model '{name}' within {} s: the models that take it are in use",
+                    self.settings.patience.as_secs(),
+                    name = truncated(&name)
+                )));
+            }
+            let waited = self.changed.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn step(&self, server: &Server, state: &OnDemandState, bytes: u64) -> EvictionStep {
+        let is_busy = |name: &str| state.awaited.contains_key(name);
+        // One that has just come is not measured yet.
+        let size_of = |name: &str| {
+            let kept = state.reserved.get(name);
+            state.sizes.get(name).max(kept).copied()
+        };
+        let residents = server.lifecycle().residents(&size_of, &is_busy);
+        // What is loaded already is counted as that.
+        let reserved = state.reserved.iter().filter(|(name, _)| {
+            !residents
+                .iter()
+                .any(|resident| !resident.is_leaving && resident.name == **name)
+        });
+        let reserved_bytes = reserved.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        next_step(
+            &residents,
+            reserved_bytes,
+            bytes,
+            self.settings.budget_bytes,
+        )
+    }
+
+    /// Notes what the model takes, and gives back what was kept for it.
+    fn settle_size(&self, server: &Server, name: &Arc<str>, file_bytes: u64) {
+        let bytes = measured(server, name).unwrap_or(file_bytes);
+        // An ensemble has brought others along.
+        self.learn(server);
+        let is_there = server.registry().snapshot().find(name, None).is_ok();
+        let mut state = self.lock();
+        state.reserved.remove(name);
+        // Clients may ask for loads by whatever names.
+        if is_there {
+            state.sizes.insert(Arc::clone(name), bytes);
+        }
+    }
+
+    /// Models whose size is known.
+    #[cfg(test)]
+    pub(crate) fn size_count(&self) -> usize {
+        self.lock().sizes.len()
+    }
+
+    /// Finds out what models take that came by other ways.
+    fn learn(&self, server: &Server) {
+        for name in server.lifecycle().loaded_names() {
+            if self.lock().sizes.contains_key(&name) {
+                continue;
+            }
+            let bytes = measured(server, &name)
+                .or_else(|| server.lifecycle().file_bytes(&name))
+                .unwrap_or(0);
+            self.lock().sizes.entry(name).or_insert(bytes);
+        }
+    }
+
+    /// Lets models go until the others fit: at the start, and after one that takes more than its
+    /// files let expect.
+    pub(crate) fn trim(&self, server: &Server) {
+        self.learn(server);
+        let state = self.lock();
+        while let EvictionStep::Evict(oldest) = self.step(server, &state, 0) {
+            if !server.lifecycle().evict_idle(&oldest) {
+                return;
+            }
+            log::info!("unloading '{oldest}', the models take more memory than they may");
+        }
+    }
+
+    fn finish(&self, server: &Server, name: &Arc<str>, outcome: Result<(), Error>) {
+        let calls = {
+            let mut state = self.lock();
+            let calls = state.awaited.remove(name).unwrap_or_default();
+            if let Err(error) = &outcome {
+                state.note_failure(name, error);
+            }
+            // Under the lock: nobody lets the model go before everyone has a lease.
+            let leased = calls.into_iter().map(|call| {
+                let lease = lease(server, name, &call, &outcome);
+                (call, lease)
+            });
+            leased.collect::<Vec<_>>()
+        };
+        self.changed.notify_all();
+        for (call, lease) in calls {
+            call.settle(lease);
+        }
+        if outcome.is_ok() {
+            self.trim(server);
+        }
+    }
+}
+
+/// What the backend says that a model takes, if it does.
+fn measured(server: &Server, name: &str) -> Option<u64> {
+    Some(server.lifecycle().reported_bytes(name)).filter(|bytes| *bytes > 0)
+}
+
+fn lease(
+    server: &Server,
+    name: &str,
+    call: &call::LoadShared,
+    outcome: &Result<(), Error>,
+) -> call::LeaseOutcome {
+    if !call.is_awaited() {
+        return Ok(None);
+    }
+    outcome.clone()?;
+    find(server, name, call.version).ok_or_else(|| {
+        Error::new(
+            Code::Unavailable,
+            format!(
+                "model '{name}' was loaded, and unloaded again at once",
+                name = truncated(&name)
+            ),
+        )
+    })
+}

@@ -1,0 +1,43 @@
+//! What the server says of itself.
+
+/// What the server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerMetadata {
+    pub name: String,
+    pub version: &'static str,
+    pub extensions: &'static [&'static str],
+}
+
+/// One row of the repository index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexRow {
+    pub name: String,
+    /// None for a model of which no version was ever to be loaded.
+    pub version: Option<i64>,
+    /// Empty if unknown: the configuration is no good.
+    pub state: &'static str,
+    pub reason: String,
+}
+
+/// The version of Triton whose interfaces this server provides: clients compare it.
+pub const VERSION: &str = "2.73.0";
+
+/// What this version serves, in upstream's order: clients look here before they use an extension.
+pub const EXTENSIONS: &[&str] = &[
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+    // Ours, behind all of upstream's.
+    "conch",
+    concat!("conch(", env!("CARGO_PKG_VERSION"), ")"),
+];

@@ -1,0 +1,108 @@
+//! What the tests of admission, queue and cores share: a model from configuration text, a recording
+//! completion, drafts.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use conch_config::DataType;
+use conch_memory::ByteView;
+
+use crate::{Completion, Delivery, Draft, DraftInput, ModelVersion};
+
+/// The model that `text` (config.pbtxt) describes, named `m`.
+pub fn model(text: &str) -> Arc<ModelVersion> {
+    model_with(text, 65_536)
+}
+
+pub fn model_with(text: &str, live_max: u64) -> Arc<ModelVersion> {
+    let config = config(&format!("backend: 'fake' {text}"));
+    Arc::new(ModelVersion::new("m".into(), 1, config, 1, live_max))
+}
+
+/// The configuration that `text` describes, of a model named `m`.
+pub fn config(text: &str) -> Arc<conch_config::ResolvedConfig> {
+    let text = format!("name: 'm' {text}");
+    let mut message =
+        conch_config::parse_text("config.pbtxt", &text).expect("the test's configuration parses");
+    conch_config::normalize(&mut message);
+    let config = conch_config::ResolvedConfig::from_message(message)
+        .expect("the test's configuration is valid");
+    Arc::new(config)
+}
+
+/// Remembers what was delivered.
+#[derive(Default)]
+pub struct Recorder {
+    deliveries: Mutex<Vec<Delivery>>,
+    wakes: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Recorder {
+    /// Waits until `count` deliveries were made and takes them, in order of their slots.
+    pub fn wait(&self, count: usize) -> Vec<Delivery> {
+        let mut deliveries = self.wait_in_order(count);
+        deliveries.sort_by_key(|delivery| delivery.slot);
+        deliveries
+    }
+
+    /// Waits until `count` deliveries were made and takes them, in order of their arrival.
+    pub fn wait_in_order(&self, count: usize) -> Vec<Delivery> {
+        let guard = self.deliveries.lock().expect("no test panics with it");
+        let (mut guard, timeout) = self
+            .changed
+            .wait_timeout_while(guard, Duration::from_secs(20), |deliveries| {
+                deliveries.len() < count
+            })
+            .expect("no test panics with it");
+        assert!(
+            !timeout.timed_out(),
+            "{} of {count} deliveries",
+            guard.len()
+        );
+        std::mem::take(&mut *guard)
+    }
+
+    pub fn wake_count(&self) -> usize {
+        *self.wakes.lock().expect("no test panics with it")
+    }
+}
+
+impl Completion for Recorder {
+    fn deliver(&self, delivery: Delivery) {
+        self.deliveries
+            .lock()
+            .expect("no test panics with it")
+            .push(delivery);
+        self.changed.notify_all();
+    }
+
+    fn wake(&self) {
+        *self.wakes.lock().expect("no test panics with it") += 1;
+    }
+}
+
+pub fn input<'a>(
+    name: &'a str,
+    data_type: DataType,
+    shape: &[i64],
+    chunks: &[&[u8]],
+) -> DraftInput<'a> {
+    DraftInput {
+        name,
+        data_type,
+        shape: shape.iter().copied().collect(),
+        chunks: chunks
+            .iter()
+            .map(|chunk| ByteView::copy_of(chunk))
+            .collect(),
+    }
+}
+
+/// A draft without id.
+pub fn draft<'a>(inputs: Vec<DraftInput<'a>>) -> Draft<'a> {
+    Draft {
+        inputs: inputs.into_iter().collect(),
+        ..Draft::default()
+    }
+}
