@@ -22,7 +22,7 @@ impl Server {
     pub fn load_model(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         self.expect_explicit()?;
         match self.demand() {
-            Some(demand) => demand.load(self, name, overrides),
+            Some(demand) => demand.load(name, overrides),
             None => self.lifecycle().load_model(name, overrides),
         }
     }

@@ -22,11 +22,12 @@ use conch_memory::{Budget, Pool};
 
 use crate::agents::PluginHost;
 use crate::loader::Lifecycle;
+use crate::metrics::MetricSources;
 use crate::metrics::process::CpuMeter;
-use crate::on_demand::OnDemand;
+use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
 use crate::server_metadata::{EXTENSIONS, IndexRow, ServerMetadata, VERSION};
-use crate::{metrics, start_tables};
+use crate::{metrics, on_demand, start_tables};
 
 /// Phases of a server's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,10 +75,7 @@ impl Server {
                 "executions are shared among models, or limited by resources: not both",
             ));
         }
-        let demand = match options.demand.clone() {
-            Some(settings) => Some(OnDemand::new(settings, &options)?),
-            None => None,
-        };
+        OnDemand::check(&options)?;
         let registry = Arc::new(Registry::default());
         let pool = Pool::new(options.pool_retain_bytes);
         let budget = match options.memory_reserve_bytes {
@@ -109,11 +107,11 @@ impl Server {
             pool,
             host,
             registry,
+            demand: OnDemand::new(&options, &lifecycle),
             lifecycle,
             timer_thread,
             regions,
             admission: AdmissionLimits::new(&options.admission),
-            demand,
             phase: AtomicU8::new(Phase::Serving as u8),
             is_unfit: AtomicBool::new(false),
             cpu_meter: CpuMeter::start(options.metrics_interval),
@@ -149,7 +147,7 @@ impl Server {
             log::error!("{error}");
         }
         if let Some(demand) = &server.demand {
-            demand.trim(&server);
+            demand.trim();
         }
         Ok(server)
     }
@@ -212,6 +210,23 @@ impl Server {
             return Err(Error::unavailable(NOT_READY));
         }
         Ok(())
+    }
+
+    /// Sees to it that a model is there, or is being loaded, where models are loaded on demand.
+    /// Does not block for longer than moments.
+    ///
+    /// # Errors
+    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
+    /// UNAVAILABLE as the server stops.
+    pub fn ensure_loaded(&self, name: &str, version: Option<i64>) -> Result<LoadOutcome, Error> {
+        let Some(demand) = &self.demand else {
+            return Ok(LoadOutcome::Here(None));
+        };
+        if let Some(here) = on_demand::find(&self.registry, name, version) {
+            return Ok(LoadOutcome::Here(here));
+        }
+        self.check_serving()?;
+        demand.begin_load(name, version).map(LoadOutcome::Coming)
     }
 
     fn is_unfit(&self) -> bool {
@@ -321,7 +336,13 @@ impl Server {
 
     /// All metrics in Prometheus text format 0.0.4.
     pub fn metrics_text(&self) -> String {
-        metrics::render(self)
+        metrics::render(&MetricSources {
+            options: &self.options,
+            snapshot: &self.registry.snapshot(),
+            cache: self.caching().map(|cache| &**cache),
+            budget: &self.budget,
+            cpu_meter: &self.cpu_meter,
+        })
     }
 
     /// Numbers of one ready version, of all ready versions of a model, or of all models.
@@ -355,10 +376,6 @@ impl Server {
     /// The response cache, if there is one.
     pub(crate) fn caching(&self) -> Option<&Arc<CacheService>> {
         self.lifecycle.caching()
-    }
-
-    pub(crate) fn cpu_meter(&self) -> &CpuMeter {
-        &self.cpu_meter
     }
 
     pub(crate) fn lifecycle(&self) -> &Lifecycle {

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use conch_engine::registry::{ModelId, NOT_READY, VersionState};
+use conch_engine::registry::{ModelId, VersionState};
 use conch_engine::{Code, Error, truncated};
 use conch_log as log;
 
 use super::files::OverrideFiles;
+use super::load_plan::LoadPlan;
 use super::locks::LocksClosed;
-use super::plan::LoadPlan;
 use super::table::LoadFailure;
-use super::{Lifecycle, source};
+use super::{Lifecycle, source, stopping};
 use crate::load_overrides::Overrides;
 use crate::options::ControlMode;
 use crate::repository::{RepositoryScan, misplaced};
@@ -543,8 +543,4 @@ fn log_poll_failure(name: &str, error: &Error) {
         "Poll failed for model directory '{name}': {}",
         error.message
     );
-}
-
-pub(super) fn stopping() -> Error {
-    Error::unavailable(NOT_READY)
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use conch_config::Scheduling;
 use conch_engine::ModelVersion;
 use conch_engine::registry::ModelId;
+use conch_scheduler::eviction::ResidentModel;
 
 use super::Lifecycle;
 use super::table::{ModelEntry, VersionSlot};
-use crate::on_demand::ResidentModel;
 use crate::repository::remote;
 
 impl Lifecycle {

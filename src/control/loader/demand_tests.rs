@@ -60,7 +60,7 @@ fn wait(call: LoadFuture) -> Result<Option<InFlightPermit>, Error> {
 }
 
 fn lease(server: &Arc<Server>, name: &str) -> Result<Option<InFlightPermit>, Error> {
-    match server.demand().unwrap().ensure_loaded(server, name, None)? {
+    match server.ensure_loaded(name, None)? {
         LoadOutcome::Here(lease) => Ok(lease),
         LoadOutcome::Coming(call) => wait(call),
     }
@@ -111,10 +111,7 @@ fn a_model_comes_when_it_is_asked_for_and_the_one_used_least_lately_goes() {
     assert_eq!(shown(&server), ["a:1 unloaded", "b:1 READY", "c:1 READY"]);
     drop(b);
     // A version that nobody has does not come by loading what is there.
-    let ensured = server
-        .demand()
-        .unwrap()
-        .ensure_loaded(&server, "b", Some(7));
+    let ensured = server.ensure_loaded("b", Some(7));
     assert!(matches!(ensured, Ok(LoadOutcome::Here(None))));
     // A client's own load makes room, too.
     plain(&server, "a").unwrap();
@@ -198,7 +195,7 @@ fn so_many_wait_and_who_leaves_makes_room() {
     model(&directory, "m", &fault("meet"));
     model(&directory, "n", &fault("meet"));
     let (host, server) = start(on_demand(&directory, 2, LONG_MS));
-    let ensure_loaded = |name| server.demand().unwrap().ensure_loaded(&server, name, None);
+    let ensure_loaded = |name| server.ensure_loaded(name, None);
     let mut calls: Vec<LoadFuture> = (0..4)
         .map(|_| match ensure_loaded("m") {
             Ok(LoadOutcome::Coming(call)) => call,

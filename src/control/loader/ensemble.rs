@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use conch_config::{ComposingModels, Ensembling, ModelConfig, Scheduling};
 use conch_engine::ensemble::Ensemble;
-use conch_engine::registry::{ModelId, VersionState};
+use conch_engine::registry::{ModelId, UNLOADED, VersionState};
 use conch_engine::{Error, ModelVersion};
 use conch_log as log;
 
+use super::load_plan::LoadPlan;
 use super::loaded::Loaded;
-use super::plan::LoadPlan;
 use super::step_graph::{StepGraph, locate};
 use super::table::{LoadFailure, ModelEntries, ModelEntry};
-use super::{Lifecycle, UNLOADED, source};
+use super::{Lifecycle, source};
 
 impl LoadPlan {
     pub(super) fn is_ensemble(&self) -> bool {

@@ -14,7 +14,7 @@ use conch_engine::{
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
 use super::fake::fault;
-use super::plan::LoadPlan;
+use super::load_plan::LoadPlan;
 use super::tests::{Count, options, start, submit, submit_as};
 use crate::Server;
 use crate::load_overrides::Overrides;

@@ -9,8 +9,8 @@ use conch_engine::registry::ModelId;
 use conch_engine::sequence::{DrainingVersion, DrainingVersions};
 
 use super::Lifecycle;
-use super::load::VersionChange;
 use super::table::VersionSlot;
+use super::version_change::VersionChange;
 
 impl Lifecycle {
     /// Makes draining versions of the versions of model `id` that `changes` take the place of, for

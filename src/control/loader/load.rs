@@ -3,25 +3,24 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use conch_config::{Gpus, ModelConfig, Scheduling};
 use conch_engine::core::InstancePlan;
 use conch_engine::progress::LoadProgress;
-use conch_engine::registry::ModelId;
+use conch_engine::registry::{ModelId, UNLOADED};
 use conch_engine::states::InitialStates;
-use conch_engine::warm_up::WarmUp;
 use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion, core};
 use conch_log as log;
 
+use super::instances::{instance_plan, instance_specs};
+use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
-use super::plan::LoadPlan;
-use super::revise::{self, InstanceRevision};
 use super::table::{LoadFailure, ModelEntry, Unloading, VersionSlot};
-use super::{Lifecycle, UNLOADED};
-use crate::loader::instances::instance_specs;
+use super::version_change::VersionChange;
+use super::{Lifecycle, revise};
 use crate::repository::model_directory::choose_versions;
 
 /// A model whose versions are being loaded.
@@ -33,51 +32,6 @@ struct Loading {
     /// Of each version.
     progress: BTreeMap<i64, Arc<LoadProgress>>,
     outcomes: Mutex<Vec<(i64, Result<VersionChange, Error>)>>,
-}
-
-/// What a version's load comes to.
-pub(super) enum VersionChange {
-    /// A version beside the one that serves, if one does.
-    Loaded(Loaded),
-    /// Other instances for the one that serves.
-    Revised(InstanceRevision),
-}
-
-impl VersionChange {
-    /// Takes down again what came up for nothing.
-    pub(super) fn undo(self) {
-        match self {
-            VersionChange::Loaded(loaded) => loaded.unload(),
-            VersionChange::Revised(revised) => drop(revised),
-        }
-    }
-}
-
-/// How many versions may load at once, whoever loads them.
-pub(super) struct LoadPermits {
-    thread_count: usize,
-    free: Mutex<usize>,
-    returned: Condvar,
-}
-
-impl LoadPermits {
-    pub(super) fn new(thread_count: usize) -> LoadPermits {
-        LoadPermits {
-            thread_count: thread_count.max(1),
-            free: Mutex::new(thread_count.max(1)),
-            returned: Condvar::new(),
-        }
-    }
-
-    fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.returned.wait_while(free, |free| *free == 0);
-        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
-        let outcome = work();
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.returned.notify_one();
-        outcome
-    }
 }
 
 impl Lifecycle {
@@ -127,7 +81,7 @@ impl Lifecycle {
         let work = || {
             while let Some((loading, version)) = next(&jobs) {
                 let outcome = self.permits.run(|| match self.is_ending() {
-                    true => Err(super::change::stopping()),
+                    true => Err(super::stopping()),
                     false => self.load_with_retries(&loading, version),
                 });
                 if let Some(error) = self.conclude(&loading, version, outcome) {
@@ -582,31 +536,5 @@ fn check_deadline_order(name: &str, config: &conch_config::ResolvedConfig) -> Re
         _ => Err(Error::invalid(format!(
             "parameter '{parameter}' of model '{name}' needs dynamic_batching"
         ))),
-    }
-}
-
-/// The instances that `config` (the backend's completions included) wants of a version.
-pub(super) fn instance_plan(
-    lifecycle: &Lifecycle,
-    plan: &LoadPlan,
-    entry: &Arc<ModelVersion>,
-    config: &conch_config::ResolvedConfig,
-    backend: &dyn conch_engine::Backend,
-) -> Result<InstancePlan, Error> {
-    Ok(InstancePlan {
-        specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: backend.execution_policy(),
-        is_parallel: is_parallel(backend),
-        warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
-        limiter: lifecycle.limiter.clone(),
-        progress: Arc::default(),
-    })
-}
-
-/// Whether instances of one model are made concurrently: the operator's word, else the backend's.
-fn is_parallel(backend: &dyn conch_engine::Backend) -> bool {
-    match std::env::var_os("TRITON_PARALLEL_INSTANCE_LOADING") {
-        Some(value) => value == "1",
-        None => backend.allows_parallel_instances(),
     }
 }

@@ -8,9 +8,9 @@ use conch_engine::ensemble::Ensemble;
 use conch_engine::{Backend, Model, ModelVersion};
 use conch_log as log;
 
-use super::arrival::RemoteCopy;
 use super::chain::AgentChain;
 use super::files::OverrideFiles;
+use super::remote_copies::RemoteCopy;
 
 /// Its parts go in the order of the fields: instances on their threads, then the model in its
 /// backend, then what its files needed.

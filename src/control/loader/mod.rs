@@ -10,24 +10,29 @@
 //! backends do. The data plane sees the outcome through the registry, whose snapshots are published
 //! from [`table`].
 
-mod arrival;
 mod chain;
 mod change;
 mod demand;
+mod download;
 mod ensemble;
 mod files;
 mod handover;
 mod instances;
 mod load;
+mod load_permits;
+mod load_plan;
+mod load_timeout;
 mod loaded;
 mod locks;
-mod overdue;
+mod overdue_loads;
 mod plan;
+mod remote_copies;
 mod revise;
 mod source;
 mod step_graph;
 mod stop;
 mod table;
+mod version_change;
 
 #[cfg(test)]
 mod agent_tests;
@@ -62,7 +67,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
 use conch_engine::rate_limiter::RateLimiter;
-use conch_engine::registry::{Registry, UNLOADED, VersionState};
+use conch_engine::registry::{NOT_READY, Registry, VersionState};
 use conch_engine::timer_thread::TimerThread;
 use conch_engine::topology::{Placement, Topology};
 use conch_memory::{Budget, Pool};
@@ -71,10 +76,10 @@ use crate::agents::PluginHost;
 use crate::options::EngineOptions;
 use crate::repository::Repositories;
 use crate::server_metadata::IndexRow;
-use arrival::RemoteCopies;
-use load::LoadPermits;
+use load_permits::LoadPermits;
 use locks::ModelLocks;
-use overdue::OverdueLoads;
+use overdue_loads::OverdueLoads;
+use remote_copies::RemoteCopies;
 use table::{LoadFailure, ModelTable};
 
 /// The models of a server, whatever their state.
@@ -102,6 +107,8 @@ pub(crate) struct Lifecycle {
     overdue: OverdueLoads,
     /// The server is on its way out: nobody waits for what is still being downloaded.
     is_ending: AtomicBool,
+    /// [`Lifecycle::stop`] began.
+    is_stopping: AtomicBool,
 }
 
 impl Lifecycle {
@@ -144,6 +151,7 @@ impl Lifecycle {
             opening: Mutex::default(),
             overdue: OverdueLoads::default(),
             is_ending: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
         })
     }
 
@@ -165,6 +173,16 @@ impl Lifecycle {
     /// Ends what is being downloaded; models that serve go on.
     pub(crate) fn begin_end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// What the data plane sees of the models.
+    pub(crate) fn registry(&self) -> &Registry {
+        self.table.registry()
+    }
+
+    /// Whether [`Lifecycle::stop`] began: no model is loaded any more.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     fn is_ending(&self) -> bool {
@@ -282,3 +300,7 @@ fn blocking(name: &str, work: impl FnOnce() + Send + 'static) {
 
 const UNAVAILABLE: &str = "UNAVAILABLE";
 const DUPLICATE: &str = "model appears in two or more repositories";
+
+pub(super) fn stopping() -> Error {
+    Error::unavailable(NOT_READY)
+}

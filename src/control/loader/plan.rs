@@ -9,35 +9,15 @@ use conch_engine::Error;
 use conch_engine::registry::ModelId;
 
 use super::Lifecycle;
-use super::arrival::{LocalModel, RemoteCopy};
 use super::chain::AgentChain;
 use super::files::OverrideFiles;
+use super::load_plan::LoadPlan;
 use super::loaded::ModelResources;
+use super::remote_copies::{LocalModel, RemoteCopy};
 use super::source::ModelSource;
 use crate::load_overrides::Overrides;
 use crate::repository::fingerprint::Fingerprint;
-use crate::repository::model_directory::{ModelCandidate, complete_candidate, read_config};
-
-/// A model that is to be loaded.
-#[derive(Clone)]
-pub(super) struct LoadPlan {
-    pub(super) id: ModelId,
-    pub(super) candidate: ModelCandidate,
-    pub(super) source: ModelSource,
-    pub(super) resources: ModelResources,
-}
-
-impl LoadPlan {
-    /// `message` with the model's name in place of the temporary directory that the model is in, if
-    /// it is in one: where that is, and which process made it, is nothing for clients.
-    pub(super) fn without_temporary_path(&self, message: &str) -> String {
-        let resources = &self.resources;
-        match resources.files.is_some() || resources.copy.is_some() {
-            true => message.replace(&*self.candidate.path.to_string_lossy(), &self.id.name),
-            false => message.to_owned(),
-        }
-    }
-}
+use crate::repository::model_directory::{complete_candidate, read_config};
 
 impl Lifecycle {
     /// What an arrival is to become; none if nothing has changed.

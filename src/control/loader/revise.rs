@@ -1,48 +1,17 @@
 //! Updates in place: a version of which only the instance groups (and the version policy) changed
 //! serves on with other instances. Its queue, its statistics and the model in its backend stay.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use conch_config::{Gpus, ModelConfig};
-use conch_engine::revision::InstanceChange;
 use conch_engine::{Error, ModelVersion};
-use conch_log as log;
 
 use super::Lifecycle;
-use super::load::instance_plan;
+use super::instances::instance_plan;
+use super::load_plan::LoadPlan;
 use super::loaded::{Instances, Loaded};
-use super::plan::LoadPlan;
 use super::table::VersionSlot;
-
-/// Other instances for a version that serves, made and not yet let in. Dropping it undoes that.
-pub(super) struct InstanceRevision {
-    revision: InstanceChange,
-    version: Arc<ModelVersion>,
-    instances: Instances,
-    config: Arc<conch_config::ResolvedConfig>,
-}
-
-impl InstanceRevision {
-    /// Lets the new instances in and the others go. What it returns is disconnected when those are
-    /// finalised.
-    pub(super) fn commit(self) -> Option<mpsc::Receiver<()>> {
-        let InstanceRevision {
-            revision,
-            version,
-            instances,
-            config,
-        } = self;
-        instances.model.reconfigure(&config);
-        version.show_config(config);
-        let gone = revision.commit();
-        log::info!(
-            "updated the instances of '{}' version {}",
-            version.name,
-            version.version
-        );
-        gone
-    }
-}
+use super::version_change::InstanceRevision;
 
 impl Lifecycle {
     /// Makes the instances that `plan` wants for the version that serves; none if there is none, if

@@ -6,7 +6,7 @@ use conch_config::{EnsembleStep, ModelConfig};
 use conch_engine::registry::ModelId;
 
 use super::Lifecycle;
-use super::plan::LoadPlan;
+use super::load_plan::LoadPlan;
 use super::table::ModelEntries;
 
 impl Lifecycle {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ impl Lifecycle {
     /// with the process.
     pub(crate) fn stop(&self, budget: Duration) -> Result<(), Error> {
         self.begin_end();
+        self.is_stopping.store(true, Ordering::Relaxed);
         log::info!("Waiting for in-flight requests to complete.");
         let mut countdown = Countdown::start(budget);
         self.close_schedulers();

@@ -9,13 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use conch_engine::progress::LoadProgress;
-use conch_engine::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use conch_engine::registry::{
+    ModelId, Registry, Snapshot, UNLOADED, VersionEntry, VersionState, Versions,
+};
 use conch_engine::sequence::DrainingVersion;
 use conch_engine::{Error, ModelVersion};
 
-use super::UNLOADED;
+use super::load_plan::LoadPlan;
 use super::loaded::Loaded;
-use super::plan::LoadPlan;
 use super::source::ModelSource;
 
 pub(super) type ModelEntries = BTreeMap<ModelId, ModelEntry>;

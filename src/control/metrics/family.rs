@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_engine::{Code, Error};
 
-use super::{push_head, push_number, push_sample};
+use super::text::{push_head, push_number, push_sample};
 
 /// What the numbers of a family are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conch_engine::ModelVersion;
 use conch_engine::stats::{FailureReason, Totals};
 
-use super::{push_head, push_sample};
+use super::text::{push_head, push_sample};
 
 /// One family with a sample per model version.
 struct PerModel {

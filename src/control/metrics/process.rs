@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{push_head, push_sample};
+use super::text::{push_head, push_sample};
 
 /// How busy the machine's CPUs were between two looks.
 #[derive(Debug)]

@@ -19,16 +19,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use conch_engine::model::Rejected;
-use conch_engine::{Code, Error, InFlightPermit, truncated};
+use conch_engine::{Code, Error, InFlightPermit, Registry, truncated};
 
-use crate::Server;
-use crate::options::{ControlMode, OnDemandSettings};
+use crate::loader::Lifecycle;
+use crate::options::{ControlMode, EngineOptions, OnDemandSettings};
 
 pub use call::LoadFuture;
-pub(crate) use conch_scheduler::eviction::ResidentModel;
 
-/// See the module.
+/// The models that are loaded when they are asked for.
 pub struct OnDemand {
+    loader: Arc<Lifecycle>,
     settings: OnDemandSettings,
     thread_count_max: usize,
     state: Mutex<OnDemandState>,
@@ -69,10 +69,10 @@ const FAILURES_MAX: usize = 1024;
 impl OnDemand {
     /// # Errors
     /// INVALID_ARG where models come otherwise, or their names mean several.
-    pub(crate) fn new(
-        settings: OnDemandSettings,
-        options: &crate::EngineOptions,
-    ) -> Result<Arc<OnDemand>, Error> {
+    pub(crate) fn check(options: &EngineOptions) -> Result<(), Error> {
+        if options.demand.is_none() {
+            return Ok(());
+        }
         if options.model_control_mode != ControlMode::Explicit {
             return Err(Error::invalid(
                 "a budget for the memory of models needs --model-control-mode=explicit",
@@ -83,8 +83,14 @@ impl OnDemand {
                 "a budget for the memory of models excludes --model-namespacing",
             ));
         }
-        Ok(Arc::new(OnDemand {
-            settings,
+        Ok(())
+    }
+
+    /// Loads through `loader`, which keeps to `options`; none unless these say so.
+    pub(crate) fn new(options: &EngineOptions, loader: &Arc<Lifecycle>) -> Option<Arc<OnDemand>> {
+        Some(Arc::new(OnDemand {
+            loader: Arc::clone(loader),
+            settings: options.demand.clone()?,
             thread_count_max: options.model_load_thread_count.max(1),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -95,21 +101,15 @@ impl OnDemand {
         &self.settings
     }
 
-    /// Sees to it that the model is there, or comes. Does not block for longer than moments.
+    /// Has the model loaded, which is not there. Does not block for longer than moments.
     ///
     /// # Errors
-    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
-    /// UNAVAILABLE as the server stops.
-    pub fn ensure_loaded(
+    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago.
+    pub(crate) fn begin_load(
         self: &Arc<Self>,
-        server: &Arc<Server>,
         name: &str,
         version: Option<i64>,
-    ) -> Result<LoadOutcome, Error> {
-        if let Some(here) = find(server, name, version) {
-            return Ok(LoadOutcome::Here(here));
-        }
-        server.check_serving()?;
+    ) -> Result<LoadFuture, Error> {
         let mut state = self.lock();
         if let Some((error, since)) = state.failures.get(name) {
             if since.elapsed() < FAILURE_KEPT {
@@ -134,11 +134,11 @@ impl OnDemand {
                 if state.thread_count < self.thread_count_max {
                     state.thread_count += 1;
                     drop(state);
-                    self.start_thread(server);
+                    self.start_thread();
                 }
             }
         }
-        Ok(LoadOutcome::Coming(call))
+        Ok(call)
     }
 
     /// What a caller is told that cannot wait.
@@ -166,8 +166,12 @@ impl OnDemand {
 
 /// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that
 /// version).
-fn find(server: &Server, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
-    let snapshot = server.registry().snapshot();
+pub(crate) fn find(
+    registry: &Registry,
+    name: &str,
+    version: Option<i64>,
+) -> Option<Option<InFlightPermit>> {
+    let snapshot = registry.snapshot();
     match snapshot.find(name, version) {
         Ok(model) => match InFlightPermit::new(model) {
             Ok(lease) => Some(Some(lease)),

@@ -11,17 +11,17 @@ use conch_log as log;
 use conch_scheduler::eviction::{EvictionStep, next_step};
 
 use super::{OnDemand, OnDemandState, call, find};
-use crate::Server;
 use crate::load_overrides::Overrides;
+use crate::loader::Lifecycle;
 
 /// How often a thread that waits for room looks whether a model has become idle; who leaves wakes
 /// it.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl OnDemand {
-    pub(super) fn start_thread(self: &Arc<Self>, server: &Arc<Server>) {
-        let (demand, server) = (Arc::clone(self), Arc::clone(server));
-        let work = move || demand.work(&server);
+    pub(super) fn start_thread(self: &Arc<Self>) {
+        let demand = Arc::clone(self);
+        let work = move || demand.work();
         if let Err(cause) = thread::Builder::new().name("demand".to_owned()).spawn(work) {
             self.give_up(&Error::unavailable(format!(
                 "cannot start a thread: {cause}"
@@ -49,7 +49,7 @@ impl OnDemand {
     }
 
     /// Brings in what is in line, until nothing is.
-    fn work(&self, server: &Arc<Server>) {
+    fn work(&self) {
         loop {
             let name = {
                 let mut state = self.lock();
@@ -61,19 +61,19 @@ impl OnDemand {
                     }
                 }
             };
-            let brought = catch_unwind(AssertUnwindSafe(|| self.bring(server, &name)));
+            let brought = catch_unwind(AssertUnwindSafe(|| self.bring(&name)));
             let outcome = brought
                 .unwrap_or_else(|_| Err(Error::internal("panic while a model was brought in")));
-            self.finish(server, &name, outcome);
+            self.finish(&name, outcome);
         }
     }
 
-    fn bring(&self, server: &Server, name: &Arc<str>) -> Result<(), Error> {
+    fn bring(&self, name: &Arc<str>) -> Result<(), Error> {
         // It may have come by another way since.
-        if server.registry().snapshot().find(name, None).is_ok() {
+        if self.loader.registry().snapshot().find(name, None).is_ok() {
             return Ok(());
         }
-        let lifecycle = server.lifecycle();
+        let lifecycle = &self.loader;
         // The lookup's words, as if nothing had been tried.
         let unknown = || {
             Error::not_found(format!(
@@ -82,7 +82,7 @@ impl OnDemand {
             ))
         };
         let file_bytes = lifecycle.file_bytes(name).ok_or_else(unknown)?;
-        let room = self.make_room(server, name, file_bytes);
+        let room = self.make_room(name, file_bytes);
         let outcome = room.and_then(|()| {
             lifecycle
                 .load_model(name, Overrides::default())
@@ -94,7 +94,7 @@ impl OnDemand {
                     ))
                 })
         });
-        self.settle_size(server, name, file_bytes);
+        self.settle_size(name, file_bytes);
         outcome
     }
 
@@ -102,12 +102,7 @@ impl OnDemand {
     ///
     /// # Errors
     /// As for a request, and the load's own.
-    pub(crate) fn load(
-        &self,
-        server: &Server,
-        name: &str,
-        overrides: Overrides,
-    ) -> Result<(), Error> {
+    pub(crate) fn load(&self, name: &str, overrides: Overrides) -> Result<(), Error> {
         let name: Arc<str> = Arc::from(name);
         let own_bytes = overrides
             .files
@@ -115,17 +110,17 @@ impl OnDemand {
             .map(|(_, content)| content.len() as u64);
         let bytes = match overrides.files.is_empty() {
             // What is wrong with the name is for the load to say.
-            true => server.lifecycle().file_bytes(&name).unwrap_or(0),
+            true => self.loader.file_bytes(&name).unwrap_or(0),
             false => own_bytes.sum(),
         };
-        let is_there = server.registry().snapshot().find(&name, None).is_ok();
+        let is_there = self.loader.registry().snapshot().find(&name, None).is_ok();
         if !is_there {
-            self.make_room(server, &name, bytes)?;
+            self.make_room(&name, bytes)?;
         }
-        let outcome = server.lifecycle().load_model(&name, overrides);
+        let outcome = self.loader.load_model(&name, overrides);
         self.lock().failures.remove(&name);
-        self.settle_size(server, &name, bytes);
-        self.trim(server);
+        self.settle_size(&name, bytes);
+        self.trim();
         outcome
     }
 
@@ -133,12 +128,12 @@ impl OnDemand {
     ///
     /// # Errors
     /// UNAVAILABLE if there can be none, or not soon enough.
-    fn make_room(&self, server: &Server, name: &Arc<str>, bytes: u64) -> Result<(), Error> {
+    fn make_room(&self, name: &Arc<str>, bytes: u64) -> Result<(), Error> {
         let budget_bytes = self.settings.budget_bytes;
         let deadline = Instant::now() + self.settings.patience;
         let mut state = self.lock();
         loop {
-            match self.step(server, &state, bytes) {
+            match self.step(&state, bytes) {
                 EvictionStep::Enter => {
                     state.reserved.insert(Arc::clone(name), bytes);
                     return Ok(());
@@ -150,14 +145,14 @@ impl OnDemand {
                     )));
                 }
                 EvictionStep::Evict(oldest) => {
-                    if server.lifecycle().evict_idle(&oldest) {
+                    if self.loader.evict_idle(&oldest) {
                         log::info!("unloading '{oldest}' to make room for '{name}'");
                         continue;
                     }
                 }
                 EvictionStep::Wait => {}
             }
-            if Instant::now() >= deadline || server.is_stopping() {
+            if Instant::now() >= deadline || self.loader.is_stopping() {
                 return Err(Error::unavailable(format!(
                     "there was no room for model '{name}' within {} s: the models that take it are in use",
                     self.settings.patience.as_secs(),
@@ -169,14 +164,14 @@ impl OnDemand {
         }
     }
 
-    fn step(&self, server: &Server, state: &OnDemandState, bytes: u64) -> EvictionStep {
+    fn step(&self, state: &OnDemandState, bytes: u64) -> EvictionStep {
         let is_busy = |name: &str| state.awaited.contains_key(name);
         // One that has just come is not measured yet.
         let size_of = |name: &str| {
             let kept = state.reserved.get(name);
             state.sizes.get(name).max(kept).copied()
         };
-        let residents = server.lifecycle().residents(&size_of, &is_busy);
+        let residents = self.loader.residents(&size_of, &is_busy);
         // What is loaded already is counted as that.
         let reserved = state.reserved.iter().filter(|(name, _)| {
             !residents
@@ -193,11 +188,11 @@ impl OnDemand {
     }
 
     /// Notes what the model takes, and gives back what was kept for it.
-    fn settle_size(&self, server: &Server, name: &Arc<str>, file_bytes: u64) {
-        let bytes = measured(server, name).unwrap_or(file_bytes);
+    fn settle_size(&self, name: &Arc<str>, file_bytes: u64) {
+        let bytes = measured(&self.loader, name).unwrap_or(file_bytes);
         // An ensemble has brought others along.
-        self.learn(server);
-        let is_there = server.registry().snapshot().find(name, None).is_ok();
+        self.learn();
+        let is_there = self.loader.registry().snapshot().find(name, None).is_ok();
         let mut state = self.lock();
         state.reserved.remove(name);
         // Clients may ask for loads by whatever names.
@@ -213,13 +208,13 @@ impl OnDemand {
     }
 
     /// Finds out what models take that came by other ways.
-    fn learn(&self, server: &Server) {
-        for name in server.lifecycle().loaded_names() {
+    fn learn(&self) {
+        for name in self.loader.loaded_names() {
             if self.lock().sizes.contains_key(&name) {
                 continue;
             }
-            let bytes = measured(server, &name)
-                .or_else(|| server.lifecycle().file_bytes(&name))
+            let bytes = measured(&self.loader, &name)
+                .or_else(|| self.loader.file_bytes(&name))
                 .unwrap_or(0);
             self.lock().sizes.entry(name).or_insert(bytes);
         }
@@ -227,18 +222,18 @@ impl OnDemand {
 
     /// Lets models go until the others fit: at the start, and after one that takes more than its
     /// files let expect.
-    pub(crate) fn trim(&self, server: &Server) {
-        self.learn(server);
+    pub(crate) fn trim(&self) {
+        self.learn();
         let state = self.lock();
-        while let EvictionStep::Evict(oldest) = self.step(server, &state, 0) {
-            if !server.lifecycle().evict_idle(&oldest) {
+        while let EvictionStep::Evict(oldest) = self.step(&state, 0) {
+            if !self.loader.evict_idle(&oldest) {
                 return;
             }
             log::info!("unloading '{oldest}', the models take more memory than they may");
         }
     }
 
-    fn finish(&self, server: &Server, name: &Arc<str>, outcome: Result<(), Error>) {
+    fn finish(&self, name: &Arc<str>, outcome: Result<(), Error>) {
         let calls = {
             let mut state = self.lock();
             let calls = state.awaited.remove(name).unwrap_or_default();
@@ -247,7 +242,7 @@ impl OnDemand {
             }
             // Under the lock: nobody lets the model go before everyone has a lease.
             let leased = calls.into_iter().map(|call| {
-                let lease = lease(server, name, &call, &outcome);
+                let lease = lease(&self.loader, name, &call, &outcome);
                 (call, lease)
             });
             leased.collect::<Vec<_>>()
@@ -257,18 +252,18 @@ impl OnDemand {
             call.settle(lease);
         }
         if outcome.is_ok() {
-            self.trim(server);
+            self.trim();
         }
     }
 }
 
 /// What the backend says that a model takes, if it does.
-fn measured(server: &Server, name: &str) -> Option<u64> {
-    Some(server.lifecycle().reported_bytes(name)).filter(|bytes| *bytes > 0)
+fn measured(loader: &Lifecycle, name: &str) -> Option<u64> {
+    Some(loader.reported_bytes(name)).filter(|bytes| *bytes > 0)
 }
 
 fn lease(
-    server: &Server,
+    loader: &Lifecycle,
     name: &str,
     call: &call::LoadShared,
     outcome: &Result<(), Error>,
@@ -277,7 +272,7 @@ fn lease(
         return Ok(None);
     }
     outcome.clone()?;
-    find(server, name, call.version).ok_or_else(|| {
+    find(loader.registry(), name, call.version).ok_or_else(|| {
         Error::new(
             Code::Unavailable,
             format!(

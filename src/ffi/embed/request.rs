@@ -420,13 +420,11 @@ impl InferenceRequest {
             if let Some(permit) = successor.ok().and_then(|model| place(model).ok()) {
                 return Ok(permit);
             }
-            if let Some(demand) = server.demand() {
-                // It has made room since this request was made.
-                match demand.ensure_loaded(server, &self.model.name, self.version)? {
-                    LoadOutcome::Here(Some(permit)) => return Ok(permit),
-                    LoadOutcome::Here(None) => {}
-                    LoadOutcome::Coming(_) => return Err(OnDemand::later(&self.model.name)),
-                }
+            // It may have made room since this request was made.
+            match server.ensure_loaded(&self.model.name, self.version)? {
+                LoadOutcome::Here(Some(permit)) => return Ok(permit),
+                LoadOutcome::Here(None) => {}
+                LoadOutcome::Coming(_) => return Err(OnDemand::later(&self.model.name)),
             }
         }
         let id = self.id.to_string_lossy();

@@ -58,9 +58,7 @@ fn find(
     name: &str,
     version: Option<i64>,
 ) -> Result<Arc<ModelVersion>, Error> {
-    if let Some(demand) = server.demand()
-        && let LoadOutcome::Coming(_) = demand.ensure_loaded(server, name, version)?
-    {
+    if let LoadOutcome::Coming(_) = server.ensure_loaded(name, version)? {
         return Err(OnDemand::later(name));
     }
     let snapshot = server.registry().snapshot();

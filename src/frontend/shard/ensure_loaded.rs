@@ -30,7 +30,7 @@ impl Shard {
         let Some(demand) = self.server.demand() else {
             return Ok(EnsuredModel::Here(None));
         };
-        let call = match demand.ensure_loaded(&self.server, name, version)? {
+        let call = match self.server.ensure_loaded(name, version)? {
             LoadOutcome::Here(lease) => return Ok(EnsuredModel::Here(lease.map(Box::new))),
             LoadOutcome::Coming(call) => call,
         };

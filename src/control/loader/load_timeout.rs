@@ -5,33 +5,17 @@
 //! if ever. What it then brings is taken down again. A model version has one such thread at most:
 //! until that has ended, further loads of it fail at once.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use conch_engine::Error;
 use conch_engine::progress::LoadProgress;
-use conch_engine::registry::ModelId;
 use conch_log as log;
 
 use super::Lifecycle;
-use super::load::VersionChange;
-use super::plan::LoadPlan;
-
-/// The versions whose backends have not returned from a load that was given up.
-#[derive(Default)]
-pub(super) struct OverdueLoads(Mutex<BTreeSet<(ModelId, i64)>>);
-
-impl OverdueLoads {
-    pub(super) fn has(&self, id: &ModelId, version: i64) -> bool {
-        self.lock().contains(&(id.clone(), version))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<(ModelId, i64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use super::load_plan::LoadPlan;
+use super::version_change::VersionChange;
 
 /// What became of an attempt. Whoever comes second, the attempt or the limit, finds what the first
 /// has left.

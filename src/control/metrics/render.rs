@@ -1,0 +1,43 @@
+//! All families in one text.
+
+use conch_engine::Snapshot;
+use conch_engine::cache::CacheService;
+use conch_memory::Budget;
+
+use super::process::CpuMeter;
+use super::text::{push_head, push_sample};
+use super::{family, model, process};
+use crate::options::EngineOptions;
+
+/// Where the figures come from.
+pub(crate) struct MetricSources<'s> {
+    pub(crate) options: &'s EngineOptions,
+    pub(crate) snapshot: &'s Snapshot,
+    pub(crate) cache: Option<&'s CacheService>,
+    pub(crate) budget: &'s Budget,
+    pub(crate) cpu_meter: &'s CpuMeter,
+}
+
+/// All families; empty where metrics are switched off.
+pub(crate) fn render(sources: &MetricSources<'_>) -> String {
+    let options = sources.options;
+    if !options.allow_metrics {
+        return String::new();
+    }
+    let mut text = String::with_capacity(8 << 10);
+    let models = sources.snapshot.ready_models();
+    model::render(&mut text, &models, options.counter_latencies);
+    if let Some(cache) = sources.cache {
+        for gauge in cache.cache().gauges() {
+            push_head(&mut text, gauge.name, gauge.help, "gauge");
+            push_sample(&mut text, gauge.name, &[], gauge.value);
+        }
+    }
+    process::render_pinned(&mut text, options.pinned_pool_bytes);
+    process::render_dropped(&mut text, sources.budget.dropped_count());
+    if options.allow_cpu_metrics {
+        sources.cpu_meter.render(&mut text);
+    }
+    family::render_all(&mut text);
+    text
+}
