@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use conch_control::OnDemandSettings;
-use conch_engine::limits::{AdmissionBounds, TENANT_MAX_MAX};
+use conch_engine::admission::limits::{AdmissionBounds, TENANT_MAX_MAX};
 
 use crate::access_flags;
 use crate::flag_values::{out_of_bound, parse_count};

@@ -1,7 +1,7 @@
 //! What this machine gives the process: CPUs, limits, io_uring. Checked before anything is loaded,
 //! so that a refusal comes at once and says what to change.
 
-use conch_engine::topology::Topology;
+use conch_engine::execution::topology::Topology;
 use conch_net::{limits, uring};
 
 use crate::cli::Arguments;

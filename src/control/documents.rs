@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use conch_engine::stats::{CountAndTime, ModelStatistics};
+use conch_engine::model::stats::{CountAndTime, ModelStatistics};
 use conch_memory::MemoryKind;
 
 use crate::metadata::{ModelMetadata, TensorMetadata};
@@ -190,7 +190,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conch_engine::stats::{
+    use conch_engine::model::stats::{
         BatchStatistics, InferenceStatistics, MemoryUsage, ResponseStatistics,
     };
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use conch_engine::stats::ModelStatistics;
+use conch_engine::model::stats::ModelStatistics;
 use conch_engine::{Error, ModelVersion, truncated};
 
 use crate::Server;

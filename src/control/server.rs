@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use conch_engine::Error;
+use conch_engine::admission::limits::AdmissionLimits;
 use conch_engine::cache::CacheService;
-use conch_engine::credits::StreamBacklog;
-use conch_engine::limits::AdmissionLimits;
-use conch_engine::readiness::{ReadinessAnswer, ReadinessProbe};
-use conch_engine::regions::Regions;
-use conch_engine::registry::{NOT_READY, Registry, Snapshot, VersionState};
-use conch_engine::stats::ModelStatistics;
-use conch_engine::timer_thread::TimerThread;
+use conch_engine::execution::timer_thread::TimerThread;
+use conch_engine::flow_control::credits::StreamBacklog;
+use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
+use conch_engine::model::registry::{NOT_READY, Registry, Snapshot, VersionState};
+use conch_engine::model::stats::ModelStatistics;
+use conch_engine::shared_memory::Regions;
 use conch_log as log;
 use conch_memory::{Budget, Pool};
 

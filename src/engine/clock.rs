@@ -5,6 +5,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use conch_sync::Clock;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// CLOCK_MONOTONIC in ns. Never 0 on a running machine, so 0 can mean "not yet".
@@ -40,4 +41,16 @@ mod tests {
             "{measured} vs {elapsed}"
         );
     }
+}
+
+/// The clock of cores.
+pub(crate) struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
+    }
+
+    #[cfg(loom)]
+    fn jump_to(&self, _: u64) {}
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use conch_engine::registry::{ModelId, VersionState};
+use conch_engine::model::registry::{ModelId, VersionState};
 use conch_engine::{Code, Error, truncated};
 use conch_log as log;
 

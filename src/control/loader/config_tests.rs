@@ -91,7 +91,7 @@ fn the_index_says_how_far_a_load_is() {
         second.join().unwrap().unwrap();
     });
     assert_eq!(shown(&server), ["one:1 READY", "two:1 READY"]);
-    let progress = conch_engine::progress::LoadProgress::default();
+    let progress = conch_engine::execution::progress::LoadProgress::default();
     progress.reach("one");
     assert_eq!(progress.text(), "one");
     progress.begin_attempt(2, 3);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conch_config::Scheduling;
 use conch_engine::ModelVersion;
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 use conch_scheduler::eviction::ResidentModel;
 
 use super::Lifecycle;

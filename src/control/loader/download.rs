@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use conch_engine::Error;
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 use conch_log as log;
 
 use super::Lifecycle;

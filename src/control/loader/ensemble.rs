@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use conch_config::{ComposingModels, Ensembling, ModelConfig, Scheduling};
 use conch_engine::ensemble::Ensemble;
-use conch_engine::registry::{ModelId, UNLOADED, VersionState};
+use conch_engine::model::registry::{ModelId, UNLOADED, VersionState};
 use conch_engine::{Error, ModelVersion};
 use conch_log as log;
 
@@ -225,7 +225,7 @@ impl Lifecycle {
         &self,
         config: &conch_config::ResolvedConfig,
         ensembling: &Ensembling,
-        labels: &mut conch_engine::labels::Labels,
+        labels: &mut conch_engine::model::labels::Labels,
     ) {
         let models = self.table.lock();
         for step in &ensembling.steps {

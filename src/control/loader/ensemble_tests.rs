@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 use conch_engine::testing::{Directory, Recorder};
 use conch_engine::{
     Code, Completion, CorrelationId, Delivery, Draft, Error, Parameter, ParameterValue, Response,

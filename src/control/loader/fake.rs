@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use conch_config::PreferredGroup;
-use conch_engine::stats::ExecutionSpan;
+use conch_engine::model::stats::ExecutionSpan;
 use conch_engine::{
     Backend, BackendHost, BackendSpec, Batch, Error, ExecutionPolicy, Instance, InstanceSpec,
     LoadContext, Model, ModelVersion, Output, PendingResponses, Response, clock,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use conch_config::Scheduling;
 use conch_engine::ModelVersion;
-use conch_engine::registry::ModelId;
-use conch_engine::sequence::{DrainingVersion, DrainingVersions};
+use conch_engine::execution::draining::{DrainingVersion, DrainingVersions};
+use conch_engine::model::registry::ModelId;
 
 use super::Lifecycle;
 use super::table::VersionSlot;

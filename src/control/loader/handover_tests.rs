@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conch_config::DataType;
-use conch_engine::admit::admit_reserved;
-use conch_engine::readiness::ReadinessAnswer;
-use conch_engine::request::CorrelationId;
+use conch_engine::admission::admit_reserved;
+use conch_engine::model::readiness::ReadinessAnswer;
+use conch_engine::request::correlation_id::CorrelationId;
 use conch_engine::testing::Directory;
 use conch_engine::{
     Code, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion, Rejected,
-    Timestamps, admit, clock,
+    Timestamps, admission, clock,
 };
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
@@ -90,7 +90,7 @@ impl Stage {
         let model = snapshot.find("m", version)?;
         let id = CorrelationId::Unsigned(id);
         InFlightPermit::of_sequence(model, version, &id, flags)
-            .map_err(|why: Rejected| admit::refuse(model, &Draft::default(), why))
+            .map_err(|why: Rejected| admission::refuse(model, &Draft::default(), why))
     }
 
     /// Sends a request whose answer comes under its number.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use conch_config::{InstanceGroup, InstanceKind};
-use conch_engine::core::InstancePlan;
-use conch_engine::warm_up::WarmUp;
+use conch_engine::execution::cores::InstancePlan;
+use conch_engine::execution::warm_up::WarmUp;
 use conch_engine::{Error, InstanceSpec, ModelVersion};
 
 use super::Lifecycle;

@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Instant;
 
 use conch_config::{Gpus, ModelConfig, Scheduling};
-use conch_engine::core::InstancePlan;
-use conch_engine::progress::LoadProgress;
-use conch_engine::registry::{ModelId, UNLOADED};
-use conch_engine::states::InitialStates;
-use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion, core};
+use conch_engine::execution::cores;
+use conch_engine::execution::cores::InstancePlan;
+use conch_engine::execution::progress::LoadProgress;
+use conch_engine::model::registry::{ModelId, UNLOADED};
+use conch_engine::sequence::states::InitialStates;
+use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion};
 use conch_log as log;
 
 use super::instances::{instance_plan, instance_specs};
@@ -297,7 +298,7 @@ impl Lifecycle {
             progress: Arc::clone(progress),
             ..instance_plan(self, plan, &entry, &entry.config, &*backend)?
         };
-        let cores = core::start_cores(&entry, &model, instance_plan, &self.placement)?;
+        let cores = cores::start_cores(&entry, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());
         let instances = Instances {
             cores: Arc::new(cores),

@@ -1,6 +1,6 @@
 //! A model that is about to be loaded.
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 
 use super::loaded::ModelResources;
 use super::source::ModelSource;

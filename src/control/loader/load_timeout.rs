@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use conch_engine::Error;
-use conch_engine::progress::LoadProgress;
+use conch_engine::execution::progress::LoadProgress;
 use conch_log as log;
 
 use super::Lifecycle;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use conch_engine::core::Cores;
 use conch_engine::ensemble::Ensemble;
+use conch_engine::execution::cores::Cores;
 use conch_engine::{Backend, Model, ModelVersion};
 use conch_log as log;
 

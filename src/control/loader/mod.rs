@@ -66,10 +66,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_engine::Error;
 use conch_engine::cache::{CacheService, ResponseCache};
-use conch_engine::rate_limiter::RateLimiter;
-use conch_engine::registry::{NOT_READY, Registry, VersionState};
-use conch_engine::timer_thread::TimerThread;
-use conch_engine::topology::{Placement, Topology};
+use conch_engine::execution::rate_limiter::RateLimiter;
+use conch_engine::execution::timer_thread::TimerThread;
+use conch_engine::execution::topology::{Placement, Topology};
+use conch_engine::model::registry::{NOT_READY, Registry, VersionState};
 use conch_memory::{Budget, Pool};
 
 use crate::agents::PluginHost;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 
 /// The versions whose backends have not returned from a load that was given up.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conch_config::{ModelConfig, Preparation};
 use conch_engine::Error;
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 
 use super::Lifecycle;
 use super::chain::AgentChain;

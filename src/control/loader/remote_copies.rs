@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 
 use crate::ScratchDirectory;
 use crate::repository::fingerprint::Fingerprint;

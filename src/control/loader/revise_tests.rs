@@ -257,7 +257,7 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
     plain(&server, "m").unwrap();
     let first = reload(0);
     // Held back, so that it goes after the next one.
-    let late = conch_engine::model::InFlightPermit::new(&first).unwrap();
+    let late = conch_engine::model::version::InFlightPermit::new(&first).unwrap();
     reload(1);
     let third = reload(2);
     // After what was there before the first.
@@ -265,7 +265,7 @@ fn numbers_are_inherited_in_whatever_order_versions_go() {
         host.events.count("drop model") == 2
     });
     assert_eq!(count_of(&third), 3);
-    let span = conch_engine::stats::ExecutionSpan::default();
+    let span = conch_engine::model::stats::ExecutionSpan::default();
     first
         .statistics
         .report_request(true, &conch_engine::Timestamps::default(), 1, &span);

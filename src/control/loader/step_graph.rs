@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use conch_config::{EnsembleStep, ModelConfig};
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 
 use super::Lifecycle;
 use super::load_plan::LoadPlan;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 use conch_engine::{Error, ModelVersion};
 use conch_log as log;
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use conch_engine::progress::LoadProgress;
-use conch_engine::registry::{
+use conch_engine::execution::draining::DrainingVersion;
+use conch_engine::execution::progress::LoadProgress;
+use conch_engine::model::registry::{
     ModelId, Registry, Snapshot, UNLOADED, VersionEntry, VersionState, Versions,
 };
-use conch_engine::sequence::DrainingVersion;
 use conch_engine::{Error, ModelVersion};
 
 use super::load_plan::LoadPlan;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use conch_config::DataType;
 use conch_engine::testing::Directory;
 use conch_engine::{
-    Code, Completion, Delivery, Draft, DraftInput, Error, Timestamps, admit, clock,
+    Code, Completion, Delivery, Draft, DraftInput, Error, Timestamps, admission, clock,
 };
 
 use super::fake::{Host, fault};
@@ -80,7 +80,7 @@ pub(super) fn submit_as(
         request_start_ns: now_ns,
         ..Timestamps::default()
     };
-    let handle = admit::admit(model, draft, completion, 0, timestamps)?;
+    let handle = admission::admit(model, draft, completion, 0, timestamps)?;
     model.submit(Arc::clone(&handle)).map(|()| handle)
 }
 

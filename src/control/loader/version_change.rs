@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 
 use conch_engine::ModelVersion;
-use conch_engine::revision::InstanceChange;
+use conch_engine::execution::revision::InstanceChange;
 use conch_log as log;
 
 use super::loaded::{Instances, Loaded};

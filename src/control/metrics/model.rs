@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conch_engine::ModelVersion;
-use conch_engine::stats::{FailureReason, Totals};
+use conch_engine::model::stats::{FailureReason, Totals};
 
 use super::text::{push_head, push_sample};
 
@@ -234,7 +234,7 @@ fn label_name(tag: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conch_engine::stats::CountAndTime;
+    use conch_engine::model::stats::CountAndTime;
 
     #[test]
     fn families_have_upstreams_names_labels_and_order() {

@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use conch_engine::model::Rejected;
+use conch_engine::model::version::Rejected;
 use conch_engine::{Code, Error, InFlightPermit, Registry, truncated};
 
 use crate::loader::Lifecycle;

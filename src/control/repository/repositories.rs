@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use conch_engine::registry::ModelId;
+use conch_engine::model::registry::ModelId;
 use conch_engine::{Code, Error, truncated};
 use conch_log as log;
 

@@ -9,13 +9,16 @@ use std::sync::{Arc, OnceLock};
 
 use conch_sync::ClaimReason;
 
-use super::threads::CacheJob;
-use super::{CacheKey, CacheService, CachedResponse, ModelCache, key};
+use crate::cache::service::ModelCache;
+use crate::cache::threads::CacheJob;
+use crate::cache::{CacheKey, CacheService, CachedResponse, key};
 use crate::clock::monotonic_ns;
-use crate::queue::{PendingPermit, SubmitRefusal, refuse};
-use crate::request_log::{self, RequestState};
-use crate::stats::FailureReason;
-use crate::trace::TraceActivity;
+use crate::execution::refusal::{SubmitRefusal, refuse};
+use crate::model::pending_permit::PendingPermit;
+use crate::model::stats::FailureReason;
+use crate::request::request_log;
+use crate::request::request_log::RequestState;
+use crate::request::trace::TraceActivity;
 use crate::{
     Code, Completion, Delivery, Error, ModelVersion, OwnedRequest, PendingResponses, RequestHandle,
     Response,

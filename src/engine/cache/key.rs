@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Recorder, draft, input, model};
-    use crate::{Completion, Draft, OwnedRequest, Shape, Timestamps, admit};
+    use crate::{Completion, Draft, OwnedRequest, Shape, Timestamps};
 
     const CONFIG: &str = "max_batch_size: 4 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: \
                           TYPE_INT32 dims: [ 1 ] } ]";
@@ -160,7 +160,7 @@ mod tests {
                 input("b", DataType::Int32, &[1, 1], &[&[2; 4]]),
             ])
         };
-        let handle = admit::admit(
+        let handle = crate::admission::admit(
             &model(CONFIG),
             drafted,
             &completion,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::{CacheGauge, CacheKey, CachedResponse};
+use crate::cache::{CacheGauge, CacheKey, CachedResponse};
 
 /// See the module. Times are monotonic ns.
 #[derive(Default)]

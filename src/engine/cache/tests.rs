@@ -1,22 +1,24 @@
 //! Requests of a model whose one instance waits at a gate, with the local cache and with one that
 //! is slow, fails or panics.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use conch_config::{DataType, InstanceKind};
 
-use super::*;
-use crate::core::{Cores, InstancePlan, start_cores};
-use crate::stats::{ExecutionSpan, InferenceStatistics};
+use crate::cache::*;
+use crate::execution::backend;
+use crate::execution::cores::{Cores, InstancePlan, start_cores};
+use crate::execution::timer_thread::TimerThread;
+use crate::execution::topology::{Placement, Topology};
+use crate::execution::warm_up::WarmUp;
+use crate::model::stats::{ExecutionSpan, InferenceStatistics};
 use crate::testing::{Recorder, draft, input, model};
-use crate::timer_thread::TimerThread;
-use crate::topology::Topology;
-use crate::warm_up::WarmUp;
 use crate::{
-    Batch, Code, Completion, Delivery, Draft, ExecutionPolicy, Instance, InstanceSpec,
-    PendingResponses, RequestHandle, Timestamps, admit, backend, withdraw,
+    Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
+    ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, withdraw,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -175,7 +177,8 @@ impl Bed {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        let handle = admit::admit(&self.version, drafted, &completion, slot, timestamps)?;
+        let handle =
+            crate::admission::admit(&self.version, drafted, &completion, slot, timestamps)?;
         self.version.submit(Arc::clone(&handle))?;
         Ok(handle)
     }

@@ -13,13 +13,13 @@ use conch_log as log;
 use conch_sync::{NEVER_NS, Node, PollState, Refused, Spin, WorkerPool};
 
 use crate::Error;
-use crate::queue::Monotonic;
-use crate::topology::Placement;
+use crate::clock::Monotonic;
+use crate::execution::topology::Placement;
 
 /// What a cache thread does.
 pub(super) type CacheJob = Box<dyn FnOnce() + Send>;
 
-pub(super) struct CacheThreads {
+pub(crate) struct CacheThreads {
     pool: WorkerPool<Box<Node<CacheJob>>, VecDeque<CacheJob>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }

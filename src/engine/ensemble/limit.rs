@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::run::Execution;
+use crate::ensemble::run::Execution;
 
 /// The places of one step. The line keeps those alive that wait in it: nobody else does.
 #[derive(Debug)]

@@ -6,9 +6,8 @@
 //! inputs as views, without a copy. [`run`] drives one request;
 //! [`conch_scheduler::ensemble_graph`] decides, which knows neither models nor threads.
 
-mod flow;
 mod limit;
-mod run;
+pub(crate) mod run;
 mod run_queue;
 mod step;
 mod tensor;
@@ -20,16 +19,15 @@ use std::time::Duration;
 use conch_config::{Ensembling, ResolvedConfig};
 use conch_scheduler::ensemble_graph::Graph;
 
-use crate::model::{Pin, Rejected};
-use crate::queue::SubmitRefusal;
-use crate::registry::{Registry, Snapshot};
-use crate::timer_thread::TimerThread;
-use crate::{Error, ModelVersion, RequestHandle, admit};
-pub(crate) use flow::FlowControl;
-use limit::StepLimit;
-pub use run::NESTING_MAX;
-pub(crate) use run::{Execution, StepGuard};
-pub use run_queue::TURN_MAX;
+use crate::ensemble::limit::StepLimit;
+pub(crate) use crate::ensemble::run::Execution;
+pub use crate::ensemble::run::NESTING_MAX;
+pub use crate::ensemble::run_queue::TURN_MAX;
+use crate::execution::refusal::SubmitRefusal;
+use crate::execution::timer_thread::TimerThread;
+use crate::model::registry::{Registry, Snapshot};
+use crate::model::version::{Pin, Rejected};
+use crate::{Error, ModelVersion, RequestHandle, admission};
 
 /// What a version of an ensemble holds.
 #[derive(Debug)]
@@ -96,7 +94,7 @@ impl Ensemble {
     /// UNAVAILABLE once closed: the request is gone.
     pub(crate) fn begin(self: &Arc<Self>, handle: RequestHandle) -> Result<(), SubmitRefusal> {
         if self.is_closed() {
-            return Err(crate::queue::stopping(&handle));
+            return Err(crate::execution::refusal::stopping(&handle));
         }
         Execution::begin(self, handle);
         Ok(())
@@ -161,7 +159,7 @@ impl Ensemble {
                         id,
                         ..crate::Draft::default()
                     };
-                    return Err(admit::refuse(&model, &draft, why));
+                    return Err(admission::refuse(&model, &draft, why));
                 }
             }
         }
@@ -178,8 +176,8 @@ impl StepModel {
 type Pins = Result<Box<[Pin]>, (Rejected, Arc<ModelVersion>)>;
 
 /// As many as a client may have on their way that reads none.
-const WINDOW: u64 = crate::credits::COUNT_MAX;
-const PATIENCE: Duration = crate::credits::HOLD_MAX;
+const WINDOW: u64 = crate::flow_control::credits::COUNT_MAX;
+const PATIENCE: Duration = crate::flow_control::credits::HOLD_MAX;
 /// Where the configuration bounds what is in flight memory is dear, so it is worth some waiting.
 /// Upstream waits for 300 s.
 const PATIENCE_IF_BOUNDED: Duration = Duration::from_secs(10);

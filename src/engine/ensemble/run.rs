@@ -22,16 +22,19 @@ use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
-use super::tensor::{self, StepSequence, TensorData};
-use super::{Ensemble, FlowControl, run_queue};
-use crate::admit::RequestIdPrefix;
+use crate::admission::cancel::{CancelOutcome, mark_cancelled};
 use crate::clock::monotonic_ns;
-use crate::model::Pin;
-use crate::queue::{CancelOutcome, mark_cancelled, refuse};
-use crate::request::{OwnedRequest, RequestHandle, WeakRequestHandle};
-use crate::request_log::{self, RequestState};
-use crate::stats::{ExecutionSpan, FailureReason};
-use crate::trace::TraceActivity;
+use crate::ensemble::tensor::{StepSequence, TensorData};
+use crate::ensemble::{Ensemble, run_queue, tensor};
+use crate::execution::refusal::refuse;
+use crate::flow_control::decoupled_step::FlowControl;
+use crate::model::stats::{ExecutionSpan, FailureReason};
+use crate::model::version::Pin;
+use crate::request::context::{OwnedRequest, RequestHandle, WeakRequestHandle};
+use crate::request::messages::RequestIdPrefix;
+use crate::request::request_log;
+use crate::request::request_log::RequestState;
+use crate::request::trace::TraceActivity;
 use crate::{Code, Completion, Delivery, Error, PendingResponses, Response};
 
 /// See the module.

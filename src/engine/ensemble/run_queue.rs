@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::run::Execution;
+use crate::ensemble::run::Execution;
 
 thread_local! {
     /// None: this thread is not at it. A thread-local because the way from one run to the next

@@ -4,16 +4,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_scheduler::ensemble_graph::StepStart;
 
-use super::flow::FlowControl;
-use super::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun};
-use super::run_queue;
-use super::tensor::{StepSequence, TensorData};
-use crate::admit::{self, RequestIdPrefix};
+use crate::admission::submit;
 use crate::clock::monotonic_ns;
-use crate::model::{InFlightPermit, Pin};
-use crate::request::{Draft, DraftInput, RequestHandle, Timestamps};
-use crate::trace::Trace;
-use crate::{Completion, Credits, Error, RequestObserver};
+use crate::ensemble::run::{
+    DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun,
+};
+use crate::ensemble::run_queue;
+use crate::ensemble::tensor::{StepSequence, TensorData};
+use crate::flow_control::decoupled_step::FlowControl;
+use crate::model::version::{InFlightPermit, Pin};
+use crate::request::context::RequestHandle;
+use crate::request::draft::{Draft, DraftInput};
+use crate::request::messages::RequestIdPrefix;
+use crate::request::timestamps::Timestamps;
+use crate::request::trace::Trace;
+use crate::{Completion, Credits, Error, RequestObserver, admission};
 
 impl Execution {
     /// Starts a step, or lets it wait for its place.
@@ -188,7 +193,7 @@ impl Execution {
         let own = self.own();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
         let hold = StepGuard::new(own);
-        let admitted = admit::admit_step(permit, draft, &completion, slot, timestamps, hold);
+        let admitted = submit::admit_step(permit, draft, &completion, slot, timestamps, hold);
         let mut state = self.state();
         match &admitted {
             Ok(handle) => {
@@ -224,7 +229,7 @@ impl Execution {
                 id: &self.handle.shared().id,
                 ..Draft::default()
             };
-            admit::refuse(pin, &draft, why)
+            admission::refuse(pin, &draft, why)
         })
     }
 

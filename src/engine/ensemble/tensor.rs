@@ -5,7 +5,9 @@ use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
 use conch_memory::{ByteView, OutOfMemory};
 use smallvec::SmallVec;
 
-use crate::request::{CorrelationId, Request, Shape};
+use crate::request::context::Request;
+use crate::request::correlation_id::CorrelationId;
+use crate::request::tensor::Shape;
 use crate::{Error, Output, Parameter, ParameterValue, Response};
 
 /// The value of one of the ensemble's tensors.

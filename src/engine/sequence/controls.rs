@@ -6,7 +6,9 @@ use conch_config::{Controls, DataType, FlagControl, IdControl, SequenceBatching}
 use conch_memory::ByteView;
 use smallvec::smallvec;
 
-use crate::request::{CorrelationId, Input, Request, Shape};
+use crate::request::context::Request;
+use crate::request::correlation_id::CorrelationId;
+use crate::request::tensor::{Input, Shape};
 
 const START: u32 = 1;
 const END: u32 = 2;

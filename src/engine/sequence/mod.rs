@@ -1,20 +1,10 @@
-//! What a model with sequence batching has beside its scheduler: the checks of its requests, the
-//! tensors that tell it about its sequences, the way back of requests that its scheduler waits for,
-//! and the sequences that go on in a version whose place was taken.
+//! The part of sequences in a request: tensors that tell the model where a sequence begins and ends,
+//! its implicit states, and the way back of requests that the scheduler waits for.
 
-mod active_sequences;
-mod admission;
-mod answers;
-mod controls;
-mod draining;
-mod return_guard;
-mod sequence_inputs;
+pub mod controls;
+pub mod request_states;
+pub mod return_guard;
+pub mod sequence_inputs;
+pub mod states;
 
-pub(crate) use active_sequences::ActiveSequences;
-pub(crate) use admission::{SequenceIds, check};
-pub(crate) use answers::{returned, turn_away};
-pub(crate) use controls::ControlInputs;
-pub use draining::{DrainingVersion, DrainingVersions};
-pub(crate) use return_guard::ReturnGuard;
 pub use return_guard::reschedule;
-pub(crate) use sequence_inputs::SequenceInputs;

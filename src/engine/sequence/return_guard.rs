@@ -69,8 +69,8 @@ impl fmt::Debug for ReturnGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admit::admit;
-    use crate::synthetic::null;
+    use crate::admission::admit;
+    use crate::execution::synthetic::null;
     use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Timestamps};
 

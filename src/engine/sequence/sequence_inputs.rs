@@ -8,9 +8,10 @@ use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 use conch_scheduler::SchedulerOutput;
 
-use super::{ControlInputs, ReturnGuard};
-use crate::states::{InitialStates, SequenceStates};
-use crate::synthetic::null;
+use crate::execution::synthetic::null;
+use crate::sequence::controls::ControlInputs;
+use crate::sequence::return_guard::ReturnGuard;
+use crate::sequence::states::{InitialStates, SequenceStates};
 use crate::{Batch, ModelVersion, OwnedRequest};
 
 const START: u32 = 1;

@@ -7,11 +7,11 @@ use conch_scheduler::testing::Random;
 use conch_scheduler::{SchedulingParams, SequenceContext, SequenceKey, rejection_ns};
 use conch_sync::{Claim, ClaimReason, NEVER_NS};
 
-use super::RuleResult;
-use super::request::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
-use super::version::SimulatedVersion;
-use super::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
-use crate::order::OrderedCompletion;
+use crate::response_order::OrderedCompletion;
+use crate::simulation::RuleResult;
+use crate::simulation::request::{SimulatedHandle, SimulatedPayload, SimulatedRequest};
+use crate::simulation::version::SimulatedVersion;
+use crate::simulation::world::{ExpectedAnswer, RequestRecord, SimulatedEvent, Simulation};
 
 impl Simulation {
     /// A client sends a request to one of the models: it is admitted now, and reaches the inbox now

@@ -7,12 +7,12 @@ use conch_scheduler::rate_limit::InstanceId;
 use conch_scheduler::{Dismissal, Scheduler, SchedulerOutput};
 use conch_sync::{NEVER_NS, PollState};
 
-use super::clients::leave;
-use super::limits::GrantedCores;
-use super::request::{SimulatedHandle, SimulatedOwned};
-use super::version::{ReferenceModel, SimulatedVersion};
-use super::world::{ExpectedAnswer, SimulatedEvent, Simulation};
-use super::{RuleResult, RuleViolation};
+use crate::simulation::clients::leave;
+use crate::simulation::limits::GrantedCores;
+use crate::simulation::request::{SimulatedHandle, SimulatedOwned};
+use crate::simulation::version::{ReferenceModel, SimulatedVersion};
+use crate::simulation::world::{ExpectedAnswer, SimulatedEvent, Simulation};
+use crate::simulation::{RuleResult, RuleViolation};
 
 impl Simulation {
     /// Rings one idle core, if there is one.

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use conch_config::DataType;
 use conch_scheduler::testing::Random;
 
-use super::models::{Models, answer_of, inputs_of};
-use super::trace::SeedTrace;
-use super::{EVENT_COUNT_MIN, RuleResult};
+use crate::simulation::models::{Models, answer_of, inputs_of};
+use crate::simulation::trace::SeedTrace;
+use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 use crate::testing::{draft, input};
 use crate::{
     Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
-    Timestamps, admit, withdraw,
+    Timestamps, withdraw,
 };
 
 /// One seed.
@@ -146,8 +146,9 @@ impl EnsembleSimulation {
         let completion: Arc<dyn Completion> = self.receiver.clone();
         let model = Arc::clone(&self.models.ensembles[ensemble].model);
         let timestamps = Timestamps::default();
-        let handle = admit::admit(&model, drafted, &completion, number as u64, timestamps)
-            .map_err(|error| format!("{number} is refused: {}", error.message))?;
+        let handle =
+            crate::admission::admit(&model, drafted, &completion, number as u64, timestamps)
+                .map_err(|error| format!("{number} is refused: {}", error.message))?;
         self.requests.push(EnsembleRecord {
             handle: Some(Arc::clone(&handle)),
             ensemble,

@@ -9,8 +9,8 @@ use conch_scheduler::rate_limit::{
 };
 use conch_scheduler::testing::Random;
 
-use super::RuleViolation;
-use super::setup::VersionSetup;
+use crate::simulation::RuleViolation;
+use crate::simulation::setup::VersionSetup;
 
 /// See the module.
 pub(super) struct ReferenceLimits {

@@ -27,9 +27,9 @@ mod world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ensembles::EnsembleSimulation;
-use trace::SeedTrace;
-use world::Simulation;
+use crate::simulation::ensembles::EnsembleSimulation;
+use crate::simulation::trace::SeedTrace;
+use crate::simulation::world::Simulation;
 
 /// A rule that did not hold.
 type RuleViolation = String;

@@ -8,10 +8,10 @@ use conch_memory::ByteView;
 use conch_scheduler::testing::{EnsembleShape, Random};
 
 use crate::ensemble::Ensemble;
-use crate::queue::ModelQueue;
-use crate::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
+use crate::execution::queue::ModelQueue;
+use crate::execution::timer_thread::TimerThread;
+use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
 use crate::testing::config;
-use crate::timer_thread::TimerThread;
 use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response};
 
 pub(super) struct Models {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_config::{SequenceBatching, SequenceStrategy};
 use conch_scheduler::{Dismissal, SequenceBatcher, SequenceContext};
 
-use super::request::{SimulatedHandle, SimulatedOwned};
+use crate::simulation::request::{SimulatedHandle, SimulatedOwned};
 
 #[derive(Clone)]
 pub(super) struct ReferenceSequences {

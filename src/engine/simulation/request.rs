@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use conch_scheduler::{EntryKind, SchedulingParams, SequenceContext};
 use conch_sync::{Claim, Owned};
 
-use crate::order::OrderedCompletion;
+use crate::response_order::OrderedCompletion;
 use crate::{Completion, Delivery};
 
 pub(super) type SimulatedHandle = Arc<Claim<SimulatedRequest, SimulatedPayload>>;

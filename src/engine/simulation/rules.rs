@@ -3,10 +3,10 @@
 use conch_scheduler::Scheduler;
 use conch_sync::PollState;
 
-use super::RuleResult;
-use super::request::SimulatedOwned;
-use super::version::ReferenceModel;
-use super::world::Simulation;
+use crate::simulation::RuleResult;
+use crate::simulation::request::SimulatedOwned;
+use crate::simulation::version::ReferenceModel;
+use crate::simulation::world::Simulation;
 
 impl Simulation {
     /// After every event.

@@ -12,11 +12,11 @@ use conch_scheduler::rate_limit::InstanceId;
 use conch_scheduler::{DynamicBatcher, Fifo, Scheduler, SequenceBatcher};
 use conch_sync::{NEVER_NS, PollState};
 
-use super::plain::{ReferenceBatch, ReferenceBatcher};
-use super::reference::ReferenceSequences;
-use super::request::{SimulatedHandle, SimulatedOwned};
-use super::setup::{SchedulerKind, VersionSetup};
-use crate::order::ResponseOrder;
+use crate::response_order::ResponseOrder;
+use crate::simulation::plain::{ReferenceBatch, ReferenceBatcher};
+use crate::simulation::reference::ReferenceSequences;
+use crate::simulation::request::{SimulatedHandle, SimulatedOwned};
+use crate::simulation::setup::{SchedulerKind, VersionSetup};
 
 pub(super) struct SimulatedVersion {
     pub(super) setup: VersionSetup,

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use conch_scheduler::testing::Random;
 use conch_scheduler::{Dismissal, SchedulingParams, SequenceContext, SequenceKey};
 
-use super::limits::ReferenceLimits;
-use super::request::{RecordingCompletion, SimulatedHandle};
-use super::setup::VersionSetup;
-use super::trace::SeedTrace;
-use super::version::SimulatedVersion;
-use super::{EVENT_COUNT_MIN, RuleResult};
+use crate::simulation::limits::ReferenceLimits;
+use crate::simulation::request::{RecordingCompletion, SimulatedHandle};
+use crate::simulation::setup::VersionSetup;
+use crate::simulation::trace::SeedTrace;
+use crate::simulation::version::SimulatedVersion;
+use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 
 pub(super) struct Simulation {
     pub(super) random: Random,

@@ -7,7 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A temporary directory that is removed with the value.
 pub struct Directory(PathBuf);
 
+impl Default for Directory {
+    fn default() -> Directory {
+        Directory::new()
+    }
+}
+
 impl Directory {
+    /// An empty directory below that of the system's temporary files.
     pub fn new() -> Directory {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!(

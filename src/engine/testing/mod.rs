@@ -3,5 +3,5 @@
 mod directory;
 mod fixture;
 
-pub use directory::Directory;
-pub use fixture::{Recorder, config, draft, input, model, model_with};
+pub use crate::testing::directory::Directory;
+pub use crate::testing::fixture::{Recorder, config, draft, input, model, model_with};

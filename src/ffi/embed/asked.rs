@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
-use conch_engine::trace::Trace;
+use conch_engine::request::trace::Trace;
 use conch_engine::{Completion, Delivery, ModelVersion, RequestObserver};
 use conch_log as log;
 use conch_memory::ByteView;

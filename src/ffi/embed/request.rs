@@ -12,10 +12,10 @@ use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
 use conch_control::on_demand::LoadOutcome;
 use conch_control::{OnDemand, Server};
-use conch_engine::admit::RequestIdPrefix;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::timer_thread::TimerThread;
-use conch_engine::trace::Trace;
+use conch_engine::execution::timer_thread::TimerThread;
+use conch_engine::request::messages::RequestIdPrefix;
+use conch_engine::request::trace::Trace;
 use conch_engine::{
     Code, Completion, CorrelationId, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
     Parameter, ParameterValue, Rejected, RequestHandle, RequestObserver, Shape, Timestamps,
@@ -375,7 +375,7 @@ impl InferenceRequest {
         let admitted = self
             .draft(Arc::clone(&asked) as Arc<dyn RequestObserver>)
             .and_then(|draft| {
-                conch_engine::admit::admit_reserved(permit, draft, &completion, 0, timestamps)
+                conch_engine::admission::admit_reserved(permit, draft, &completion, 0, timestamps)
             });
         let handle = match admitted {
             Ok(handle) => handle,
@@ -432,7 +432,11 @@ impl InferenceRequest {
             id: &id,
             ..Draft::default()
         };
-        Err(conch_engine::admit::refuse(&self.model, &draft, refusal))
+        Err(conch_engine::admission::refuse(
+            &self.model,
+            &draft,
+            refusal,
+        ))
     }
 
     fn sequence(&self) -> CorrelationId {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::ModelVersion;
-use conch_engine::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
+use conch_engine::request::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
 use conch_log as log;
 
 use super::callbacks::{

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use conch_abi as abi;
-use conch_engine::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
-use conch_engine::trace::TraceActivity;
+use conch_engine::model::stats::{ExecutionSpan, MemoryOwner, MemoryUsage, ResponseReport};
+use conch_engine::request::trace::TraceActivity;
 use conch_engine::{Error, ModelVersion};
 
 use super::export;

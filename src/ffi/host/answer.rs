@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 use conch_config::DataType;
-use conch_engine::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
-use conch_engine::regions::RequestRegions;
-use conch_engine::trace::TraceActivity;
+use conch_engine::flow_control::credits::{SMALL_OUTPUT_BYTES, SMALL_OUTPUT_COUNT};
+use conch_engine::request::trace::TraceActivity;
+use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{Code, Error, Output, Parameter, ParameterValue, Response, Shape};
 use conch_memory::{Block, Budget, ByteView, Charge, MemoryKind};
 

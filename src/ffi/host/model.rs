@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use conch_abi as abi;
-use conch_engine::stats::{MemoryOwner, MemoryUsage};
+use conch_engine::model::stats::{MemoryOwner, MemoryUsage};
 use conch_engine::{
     BatchStrategy, Error, Instance, InstanceSpec, LoadContext, Model, ModelVersion,
 };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::Error;
-use conch_engine::states::SequenceStates;
+use conch_engine::sequence::states::SequenceStates;
 
 use crate::boundary::{HandleTag, handles};
 use crate::objects::BufferAttributes;

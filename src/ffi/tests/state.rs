@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use bench::Bench;
 use conch_engine::Instance;
-use conch_engine::states::{InitialStates, SequenceStates};
+use conch_engine::sequence::states::{InitialStates, SequenceStates};
 use conch_memory::{Budget, Pool};
 use conch_sync::ClaimReason;
+
+use bench::Bench;
 
 const MODEL: &str = r#"
     max_batch_size: 4

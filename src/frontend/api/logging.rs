@@ -5,9 +5,8 @@
 //! over the network: that would let a client write where the server may.
 
 use conch_engine::Error;
-use conch_engine::admit::RequestIdPrefix;
-use conch_log::LogSettings;
-use conch_log::{self as log, LogFormat};
+use conch_engine::request::messages::RequestIdPrefix;
+use conch_log::{self as log, LogFormat, LogSettings};
 
 /// Says that an inference was refused, if the log shows as much. The id is empty where it is not
 /// known, or not known yet.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use conch_engine::readiness::ReadinessProbe;
+use conch_engine::model::readiness::ReadinessProbe;
 
 use crate::shard::Timer;
 

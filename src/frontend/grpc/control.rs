@@ -1,8 +1,8 @@
 //! The calls that ask about the server and its models: decode with prost, ask the engine, encode.
 
 use bytes::Bytes;
-use conch_engine::stats;
-use conch_engine::stats::CountAndTime;
+use conch_engine::model::stats;
+use conch_engine::model::stats::CountAndTime;
 use conch_memory::MemoryKind;
 use conch_proto::inference::model_metadata_response::TensorMetadata;
 use conch_proto::{Message, inference as proto};

@@ -1,6 +1,6 @@
 //! The methods that this server knows, by their paths.
 
-use conch_engine::regions::RegionKind;
+use conch_engine::shared_memory::RegionKind;
 
 use crate::access::{Access, Category, GuardedRoute};
 use crate::api::regions::RegionAction;

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use bytes::Bytes;
-use conch_engine::readiness::ReadinessAnswer;
+use conch_engine::model::readiness::ReadinessAnswer;
 use conch_proto::health::health_check_response::ServingStatus;
 use conch_proto::health::{HealthCheckRequest, HealthCheckResponse};
 use conch_proto::inference as proto;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conch_engine::Regions;
-use conch_engine::regions::{RegionKind, RegionStatus};
+use conch_engine::shared_memory::{RegionKind, RegionStatus};
 use conch_proto::inference as proto;
 use conch_proto::inference::system_shared_memory_status_response::RegionStatus as Row;
 

@@ -1,6 +1,6 @@
 //! From path to operation, as upstream's patterns have it.
 
-use conch_engine::regions::RegionKind;
+use conch_engine::shared_memory::RegionKind;
 
 use crate::access::{Access, Category, GuardedRoute};
 use crate::api::regions::RegionAction;

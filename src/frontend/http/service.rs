@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_control::documents;
-use conch_engine::readiness::{ReadinessAnswer, ReadinessProbe};
+use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
 use conch_engine::{Error, ModelVersion, Tenant};
 use conch_log as log;
 use conch_memory::ByteView;

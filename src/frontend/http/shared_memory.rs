@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_engine::regions::{RegionKind, RegionStatus};
+use conch_engine::shared_memory::{RegionKind, RegionStatus};
 use conch_memory::ByteView;
 
 use super::answer::HttpResponse;

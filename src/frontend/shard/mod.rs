@@ -32,10 +32,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use conch_control::server::Server;
-use conch_engine::registry::RegistryReader;
+use conch_engine::model::registry::RegistryReader;
 use conch_engine::{
     Completion, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle, Tenant,
-    Timestamps, admit, clock,
+    Timestamps, admission, clock,
 };
 use conch_memory::{Budget, Pool};
 use conch_sync::{Messages, Receiver};
@@ -442,11 +442,13 @@ impl Shard {
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
             chunk.settle();
         }
-        let submitted = admit::admit_reserved(permit, draft, &self.completion, slot, timestamps)
-            .and_then(|handle| {
-                let model = &handle.shared().model;
-                model.submit(Arc::clone(&handle)).map(|()| handle)
-            });
+        let submitted =
+            admission::admit_reserved(permit, draft, &self.completion, slot, timestamps).and_then(
+                |handle| {
+                    let model = &handle.shared().model;
+                    model.submit(Arc::clone(&handle)).map(|()| handle)
+                },
+            );
         match submitted {
             Ok(handle) => Ok((slot, handle)),
             Err(error) => {
@@ -490,7 +492,7 @@ impl Shard {
             }
             entered = InFlightPermit::of_sequence(&successor, version, id, flags);
         }
-        let mut permit = entered.map_err(|why| admit::refuse(model, draft, why))?;
+        let mut permit = entered.map_err(|why| admission::refuse(model, draft, why))?;
         if let Some(pass) = pass {
             permit.carry(pass);
         }

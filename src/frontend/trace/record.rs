@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use conch_config::DataType;
-use conch_engine::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
+use conch_engine::request::trace::{Trace, TraceActivity, TraceSink, TracedTensor, next_id};
 use conch_engine::{ModelVersion, RequestObserver, Shape, clock};
 use conch_memory::try_extend;
 

@@ -29,13 +29,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::credits::Payment;
-use conch_engine::request_log::RequestState;
-use conch_engine::stats::FailureReason;
-use conch_engine::trace::{Trace, TraceActivity};
+use conch_engine::flow_control::credits::Payment;
+use conch_engine::model::stats::FailureReason;
+use conch_engine::request::request_log;
+use conch_engine::request::request_log::RequestState;
+use conch_engine::request::trace::{Trace, TraceActivity};
 use conch_engine::{
     CorrelationId, Credits, Delivery, Error, OwnedRequest, PendingResponses, Request,
-    RequestContext, RequestHandle, RequestObserver, Response, request_log, reschedule, withdraw,
+    RequestContext, RequestHandle, RequestObserver, Response, reschedule, withdraw,
 };
 
 use super::answer::BackendResponse;

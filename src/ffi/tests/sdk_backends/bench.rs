@@ -227,7 +227,7 @@ impl Bench {
             inputs: inputs.collect(),
             ..Draft::default()
         };
-        conch_engine::admit::admit(
+        conch_engine::admission::admit(
             &self.version,
             draft,
             &completion,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::regions::{RegionWindow, RequestRegions};
+use conch_engine::shared_memory::{RegionWindow, RequestRegions};
 use conch_engine::{
     CorrelationId, Draft, DraftInput, ModelVersion, Parameter, ParameterValue, Regions, truncated,
 };

@@ -1,6 +1,6 @@
 //! Tensors in registered memory, as the parameters of a message name it.
 
-use conch_engine::regions::RegionWindow;
+use conch_engine::shared_memory::RegionWindow;
 use conch_engine::{Regions, truncated};
 
 use super::draft::{find, invalid};

@@ -576,14 +576,20 @@ mod tests {
         let credits = Arc::clone(request.flight.as_ref().ok().unwrap().credits().unwrap());
         scheduler.add(request);
         for _ in 0..3 {
-            assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
+            assert_eq!(
+                credits.pay(0),
+                conch_engine::flow_control::credits::Payment::Made
+            );
             scheduler.book(delivery(1, Some("a"), false));
         }
         assert!(!credits.is_unused());
         written(&mut scheduler);
         assert!(credits.is_unused());
         // Also after its end.
-        assert_eq!(credits.pay(0), conch_engine::credits::Payment::Made);
+        assert_eq!(
+            credits.pay(0),
+            conch_engine::flow_control::credits::Payment::Made
+        );
         scheduler.book(delivery(1, Some("a"), false));
         scheduler.book(delivery(1, None, true));
         assert!(!credits.is_unused());

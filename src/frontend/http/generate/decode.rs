@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use conch_config::{DataType, ResolvedConfig, TensorSpec};
-use conch_engine::admit::RequestIdPrefix;
+use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::{Draft, DraftInput, Error, Parameter, Shape};
 use conch_memory::{Block, ByteView, try_push, try_text};
 use smallvec::SmallVec;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use conch_config::DataType;
-use conch_engine::regions::RequestRegions;
+use conch_engine::shared_memory::RequestRegions;
 use conch_engine::{
     CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter, ParameterValue, Regions,
     Shape, truncated,

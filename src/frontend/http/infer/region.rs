@@ -1,6 +1,6 @@
 //! Tensors in registered memory, as the JSON of a request names it.
 
-use conch_engine::regions::RegionWindow;
+use conch_engine::shared_memory::RegionWindow;
 use conch_engine::{Error, Regions};
 
 use crate::http::json::{JsonValue, within};

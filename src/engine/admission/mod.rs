@@ -1,0 +1,18 @@
+//! The way into a model and out of its queue: admission, its limits, and cancellation. Runs on the
+//! thread that brings the request, and blocks on nothing.
+
+pub mod cancel;
+pub mod limits;
+pub mod raw;
+pub mod refusal;
+pub mod sequence;
+pub mod submit;
+pub mod tensor;
+#[cfg(test)]
+mod tests;
+pub mod validate;
+
+pub use cancel::{cancel, withdraw};
+pub use refusal::refuse;
+pub use submit::{admit, admit_reserved};
+pub use tensor::is_content_checked;

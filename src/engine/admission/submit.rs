@@ -1,0 +1,191 @@
+//! Admission: a draft that agrees with its model becomes a request.
+
+use std::sync::{Arc, OnceLock};
+
+use conch_config::{ResolvedConfig, Scheduling};
+use conch_memory::try_text;
+use conch_scheduler::SchedulingParams;
+use conch_sync::{Claim, NEVER_NS};
+
+use crate::admission::validate::{Examined, examine};
+use crate::admission::{refuse, sequence};
+use crate::clock::monotonic_ns;
+use crate::ensemble::run::StepGuard;
+use crate::request::observer::ReleaseGuard;
+use crate::request::request_log;
+use crate::request::trace::TraceActivity;
+use crate::response_order::OrderedCompletion;
+use crate::shared_memory::completion::ShmCompletion;
+use crate::{
+    Completion, Draft, Error, InFlightPermit, Input, ModelVersion, PendingPermit, Request,
+    RequestContext, RequestHandle, Timestamps,
+};
+
+/// Checks `draft` against `model` and reserves its places; the handle is ready for
+/// [`ModelVersion::submit`].
+///
+/// The answer goes to `completion` under `slot`, unless this or the submission fails.
+/// `timestamps.queue_start_ns` is set here.
+///
+/// # Errors
+/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many
+/// live requests or its queue policy's bound is reached.
+pub fn admit(
+    model: &Arc<ModelVersion>,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    timestamps: Timestamps,
+) -> Result<RequestHandle, Error> {
+    let permit = InFlightPermit::new(model).map_err(|why| refuse(model, &draft, why))?;
+    admit_reserved(permit, draft, completion, slot, timestamps)
+}
+
+/// [`admit`] for who has a place among the model's live requests already.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_reserved(
+    permit: InFlightPermit,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    timestamps: Timestamps,
+) -> Result<RequestHandle, Error> {
+    enter(permit, draft, completion, slot, timestamps, None)
+}
+
+/// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is
+/// given back.
+///
+/// # Errors
+/// As [`admit`].
+pub(crate) fn admit_step(
+    permit: InFlightPermit,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    timestamps: Timestamps,
+    hold: StepGuard,
+) -> Result<RequestHandle, Error> {
+    enter(permit, draft, completion, slot, timestamps, Some(hold))
+}
+
+fn enter(
+    permit: InFlightPermit,
+    mut draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    mut timestamps: Timestamps,
+    step: Option<StepGuard>,
+) -> Result<RequestHandle, Error> {
+    let model: &Arc<ModelVersion> = &permit;
+    let config = &*model.config;
+    let Examined {
+        indices,
+        inputs,
+        requested_outputs,
+        batch_size,
+    } = examine(model, &mut draft)?;
+
+    let membership = sequence::check(model, &mut draft, batch_size)?;
+    let level = level(config, draft.priority);
+    timestamps.queue_start_ns = monotonic_ns();
+    let facts = SchedulingParams {
+        batch_count: batch_size.max(1),
+        level,
+        queued_ns: timestamps.queue_start_ns,
+        timeout_us: draft.timeout_us,
+        deadline_ns: match timestamps.deadline_ns {
+            0 => NEVER_NS,
+            deadline_ns => deadline_ns,
+        },
+        signature: model
+            .plan
+            .signature(config, &indices, &inputs, batch_size > 0)?,
+    };
+    // What the response cache answers needs no place in the queue. It must not keep answers of
+    // requests in shared memory: between the look at a key and the execution, or between the
+    // execution and the copy, the client could plant anything there for others.
+    let member = model
+        .cache
+        .get()
+        .filter(|_| draft.usage.is_none() && !inputs.iter().any(Input::is_shared));
+    let place = match member {
+        Some(_) => None,
+        None => Some(PendingPermit::enter(model, draft.id, level)?),
+    };
+    let turn = model
+        .order
+        .as_ref()
+        .map(|order| OrderedCompletion::new(order, completion));
+    let mut completion = match &turn {
+        Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
+        None => Arc::clone(completion),
+    };
+    let deposit = member.map(|member| member.deposit(&completion));
+    if let Some(deposit) = &deposit {
+        completion = Arc::clone(deposit) as Arc<dyn Completion>;
+    }
+    if let Some(usage) = &draft.usage {
+        completion = Arc::new(ShmCompletion::new(&completion, usage));
+    }
+    // An ensemble's is its steps' models' to interpret.
+    let priority = match &config.scheduling {
+        Scheduling::Ensemble => draft.priority,
+        _ => level,
+    };
+    let origin = RequestContext {
+        model: permit,
+        id: try_text(draft.id)?,
+        completion,
+        slot,
+        credits: draft.credits,
+        takes_first: draft.takes_first,
+        usage: draft.usage,
+        budget: draft.budget,
+        facts,
+        member: membership,
+        turn,
+        deposit,
+        run: OnceLock::new(),
+    };
+    let request = Request {
+        correlation_id: draft.correlation_id,
+        sequence_flags: draft.sequence_flags,
+        priority,
+        timeout_us: draft.timeout_us,
+        parameters: draft.parameters,
+        inputs,
+        requested_outputs,
+        batch_size,
+        timestamps,
+        states: None,
+        is_null: false,
+        return_guard: None,
+        place,
+        step,
+        hold: ReleaseGuard::new(draft.observer),
+    };
+    request_log::note_prepared(&origin, &request);
+    if let Some(trace) = request.observer().and_then(|observer| observer.trace()) {
+        trace.reach(TraceActivity::RequestStart, timestamps.request_start_ns);
+        trace.reach(TraceActivity::QueueStart, timestamps.queue_start_ns);
+        trace.show_inputs(TraceActivity::TensorQueueInput, &request.inputs);
+    }
+    Ok(Claim::new(origin, request))
+}
+
+/// The level that a request's priority means.
+fn level(config: &ResolvedConfig, priority: u64) -> u64 {
+    match &config.scheduling {
+        Scheduling::Dynamic(settings) if settings.priority_levels > 0 => {
+            if (1..=settings.priority_levels).contains(&priority) {
+                priority
+            } else {
+                settings.default_priority_level
+            }
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,467 @@
+//! A model's queue: its inbox, its scheduler, and the cores that drive it.
+
+mod hand_over;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use conch_log::LogLimiter;
+use conch_scheduler::{
+    BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
+    SchedulingParams, SequenceContext, SequenceKey,
+};
+use conch_sync::{Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Worker, WorkerPool};
+
+use crate::clock::{Monotonic, monotonic_ns};
+use crate::execution::active_sequences::ActiveSequences;
+use crate::execution::backend::BatchStrategy;
+use crate::execution::batch_policy::BatchStrategyAdapter;
+use crate::execution::rate_limiter::ResourceHandle;
+use crate::execution::refusal::{cancel, has_refusals, reject};
+use crate::execution::sequence_answers::{returned, turn_away};
+use crate::execution::timer_thread::TimerThread;
+use crate::{Error, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
+
+impl EntryKind for RequestContext {
+    fn facts(&self) -> &SchedulingParams {
+        &self.facts
+    }
+
+    fn member(&self) -> Option<&SequenceContext> {
+        self.member.as_deref()
+    }
+}
+
+/// The delay of the first batch that the environment of the process asks for, if any.
+fn delay_from_environment() -> Option<SchedulerDelay> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    SchedulerDelay::parse(&variable(REQUESTS_VARIABLE), &variable(BACKLOG_VARIABLE))
+}
+
+/// See the module.
+pub struct ModelQueue {
+    pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
+    /// By core: requests of sequences that it executed and that have come back. Empty where the
+    /// scheduler does not ask for them.
+    returns: Box<[Inbox<RequestHandle>]>,
+    timer_thread: Arc<TimerThread>,
+    core_count_max: usize,
+    /// The earliest deadline that the timer thread has for this queue.
+    entrusted_ns: AtomicU64,
+    /// No sequence starts any more.
+    is_stopping: AtomicBool,
+    /// Present once its sequences are being handed over: those that are under way.
+    pub(crate) active_sequences: OnceLock<Arc<ActiveSequences>>,
+    /// Of sequences that start while they are under way.
+    log_limiter: LogLimiter,
+    name: Arc<str>,
+}
+
+impl ModelQueue {
+    /// A queue for cores with so many instances each; it refuses requests of which the model's
+    /// configuration cannot be honoured.
+    ///
+    /// # Errors
+    /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has
+    /// no queue.
+    pub(crate) fn new(
+        config: &conch_config::ResolvedConfig,
+        instance_counts: &[usize],
+        timer_thread: Arc<TimerThread>,
+        strategy: Option<Box<dyn BatchStrategy>>,
+    ) -> Result<ModelQueue, Error> {
+        let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
+        let mut scheduler = Scheduler::new(config, instance_counts, strategy)
+            .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
+        if let Some(hold) = delay_from_environment() {
+            conch_log::warning!(
+                "model '{}' executes nothing until {} requests wait, and {} of sequences without a slot: the environment wants that",
+                config.name,
+                hold.request_count,
+                hold.backlog_count
+            );
+            scheduler.hold(hold);
+        }
+        let core_count_max = core_count_max(instance_counts.len());
+        let mut returns = Vec::new();
+        let pool = match &scheduler {
+            Scheduler::Sequence(sequence) => {
+                if sequence.awaits() {
+                    returns.resize_with(core_count_max, Inbox::default);
+                }
+                WorkerPool::with_addressed_workers(scheduler, core_count_max)
+            }
+            _ => WorkerPool::new(scheduler, core_count_max),
+        };
+        Ok(ModelQueue {
+            pool,
+            returns: returns.into(),
+            core_count_max,
+            timer_thread,
+            entrusted_ns: AtomicU64::new(NEVER_NS),
+            is_stopping: AtomicBool::new(false),
+            active_sequences: OnceLock::new(),
+            log_limiter: LogLimiter::default(),
+            name: Arc::clone(&config.name),
+        })
+    }
+
+    /// How many cores may ever come, counted from the load: a number is used once.
+    pub(crate) fn core_count_max(&self) -> usize {
+        self.core_count_max
+    }
+
+    /// Lets a core go once it has executed what it has. Another must stay.
+    pub(crate) fn dismiss(&self, core: usize) {
+        self.pool.dismiss(core);
+    }
+
+    /// The calling thread's side, as core number `core`.
+    pub(crate) fn worker(&self, core: usize, spin: Spin) -> Worker {
+        self.pool.worker(core, spin)
+    }
+
+    /// Waits for the next batch; false once the queue is closed and drained, or the core dismissed.
+    /// Requests whose timeout passed are answered on the way.
+    ///
+    /// With a `resources` the batch forms once that is held, and what it held for the batch before
+    /// is given back.
+    pub(crate) fn next(
+        self: &Arc<Self>,
+        worker: &mut Worker,
+        resources: Option<&mut ResourceHandle>,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) -> bool {
+        if let Some(resources) = resources {
+            return self.next_limited(worker, resources, output, pending);
+        }
+        let core = worker.core();
+        loop {
+            // The vectors are lent to the batch that comes back, so that none is allocated per
+            // batch.
+            let turn = self
+                .pool
+                .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
+                    let is_work = !output.batch.is_empty() || has_refusals(output);
+                    (is_work.then_some(()), poll_state)
+                });
+            let Some(turn) = turn else {
+                return self.part_with(worker);
+            };
+            self.settle(turn.unwatched_deadline_ns, output, pending);
+            if !output.batch.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    fn next_limited(
+        self: &Arc<Self>,
+        worker: &mut Worker,
+        resources: &mut ResourceHandle,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) -> bool {
+        let core = worker.core();
+        if resources.is_held() {
+            // At once for the next turn, if it will have work: otherwise others would get ahead of
+            // it between two of its requests.
+            if self.pool.is_due(&Monotonic) {
+                resources.renew();
+            } else {
+                resources.release(true);
+            }
+        }
+        loop {
+            if !resources.is_held() {
+                // Whoever asks for its resources leaves the queue to its siblings, as if it
+                // executed.
+                let turn = self
+                    .pool
+                    .next(worker, &Monotonic, |scheduler, arrivals, now_ns| {
+                        accept(scheduler, arrivals, now_ns, output);
+                        let poll_state = scheduler.look(now_ns, output);
+                        let is_work = poll_state.is_ready || has_refusals(output);
+                        (is_work.then_some(poll_state.is_ready), poll_state)
+                    });
+                let Some(turn) = turn else {
+                    return self.part_with(worker);
+                };
+                self.settle(turn.unwatched_deadline_ns, output, pending);
+                if !turn.batch {
+                    continue;
+                }
+                resources.acquire();
+            }
+            let visited = self
+                .pool
+                .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                    let poll_state = self.form(core, scheduler, arrivals, now_ns, output);
+                    ((), poll_state)
+                });
+            self.settle(deadline_of(visited).1, output, pending);
+            if !output.batch.is_empty() {
+                return true;
+            }
+            // A sibling was faster, or has the lock.
+            resources.release(false);
+        }
+    }
+
+    /// Under the lock: lets the scheduler accept what has arrived and come back, and form one batch
+    /// for `core`.
+    fn form(
+        &self,
+        core: usize,
+        scheduler: &mut Scheduler<RequestHandle>,
+        arrivals: Drained<RequestHandle>,
+        now_ns: u64,
+        output: &mut SchedulerOutput<OwnedRequest>,
+    ) -> PollState {
+        accept(scheduler, arrivals, now_ns, output);
+        if let Scheduler::Sequence(sequence) = &mut *scheduler {
+            if let Some(returns) = self.returns.get(core) {
+                returned(sequence, returns.take_all(), now_ns, output);
+            }
+            self.end_restarted(sequence, now_ns);
+        }
+        let poll_state = scheduler.form(core, now_ns, output);
+        for live in &mut output.batch {
+            leave_queue(live);
+        }
+        if let Scheduler::Sequence(sequence) = &*scheduler
+            && !sequence.awaits()
+            && !output.batch.is_empty()
+        {
+            // That it asks again is how its batch comes back: before, no sequence of it idles.
+            self.pool.notify_locked(core);
+        }
+        self.pass_on(output);
+        poll_state
+    }
+
+    /// After the lock: answers who is not executed, and has a deadline watched that no core
+    /// watches.
+    fn settle(
+        self: &Arc<Self>,
+        unwatched_deadline_ns: Option<u64>,
+        output: &mut SchedulerOutput<OwnedRequest>,
+        pending: &mut PendingResponses,
+    ) {
+        if let Some(deadline_ns) = unwatched_deadline_ns {
+            self.entrust(deadline_ns);
+        }
+        reject(&mut output.expired, pending);
+        cancel(&mut output.cancelled, pending);
+        turn_away(&mut output.refused, pending);
+        self.warn(&mut output.conflicts);
+    }
+
+    /// What a core would execute now, for tests that are the model's only core.
+    #[cfg(test)]
+    pub(crate) fn form_now(self: &Arc<Self>) -> Vec<OwnedRequest> {
+        let mut output = SchedulerOutput::default();
+        let visited = self
+            .pool
+            .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                let poll_state = self.form(0, scheduler, arrivals, now_ns, &mut output);
+                ((), poll_state)
+            });
+        self.settle(
+            deadline_of(visited).1,
+            &mut output,
+            &mut PendingResponses::default(),
+        );
+        output.batch
+    }
+
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        handle: RequestHandle,
+    ) -> Result<(), Refused<RequestHandle>> {
+        let is_member = handle.shared().member.is_some();
+        self.pool.submit(handle)?;
+        if is_member && self.pool.is_busy() {
+            // It may be one that is not to be queued at all, and nobody else looks before an
+            // execution ends. Nor may whoever has the lock, if that is a core that leaves with its
+            // batch.
+            if self.inspect(|_, _| ()).is_none() {
+                self.entrust(monotonic_ns());
+            }
+        }
+        Ok(())
+    }
+
+    /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever
+    /// executes.
+    pub(crate) fn report_cancel(self: &Arc<Self>, handle: RequestHandle) {
+        // Failure: the request is linked in a queue, and the thread that takes it out sees the
+        // mark; or it executes as the last of its model.
+        let _ = self.pool.submit(handle);
+        self.entrust(monotonic_ns());
+    }
+
+    /// A request that core `core` executed is done with, or is to be run again.
+    pub(crate) fn take_back(&self, handle: RequestHandle, core: usize) {
+        let Some(returns) = self.returns.get(core) else {
+            return;
+        };
+        if let Some(member) = &handle.shared().member {
+            member.bring_back();
+        }
+        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the
+        // scheduler finds it.
+        let _ = returns.push(handle);
+        self.pool.notify(core);
+    }
+
+    /// Passes on what the scheduler says beside its batch. Under the lock.
+    fn pass_on(&self, output: &mut SchedulerOutput<OwnedRequest>) {
+        for core in output.called.drain(..) {
+            self.pool.notify_locked(core);
+        }
+        if !output.ended.is_empty()
+            && let Some(active_sequences) = self.active_sequences.get()
+        {
+            active_sequences.close(output.ended.drain(..));
+        }
+    }
+
+    /// A core has no further batch.
+    fn part_with(self: &Arc<Self>, worker: &Worker) -> bool {
+        if let Some(deadline_ns) = worker.unwatched_deadline_ns() {
+            self.entrust(deadline_ns);
+        }
+        false
+    }
+
+    /// Refuses requests that start a sequence; those under way may go on until
+    /// [`ModelQueue::close`].
+    pub(crate) fn refuse_starts(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it takes no more requests, or none that start anything.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed) || self.pool.is_closing()
+    }
+
+    /// Refuses further requests; what is queued is still executed.
+    pub(crate) fn close(&self) {
+        self.pool.close();
+    }
+
+    /// Leaves a deadline to the timer thread, unless it has an earlier one.
+    pub(crate) fn entrust(self: &Arc<Self>, deadline_ns: u64) {
+        // The load first: nearly always an earlier request's timeout is pending already.
+        if self.entrusted_ns.load(Ordering::Acquire) <= deadline_ns
+            || self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns
+        {
+            return;
+        }
+        let queue = Arc::downgrade(self);
+        self.timer_thread.call_at(deadline_ns, move |_| {
+            if let Some(queue) = queue.upgrade() {
+                queue.attend(deadline_ns);
+            }
+        });
+    }
+
+    /// The timer thread's call: rejects what has timed out while every core executes.
+    fn attend(self: &Arc<Self>, entrusted_ns: u64) {
+        // Failure: an earlier deadline came in between, and its call is this one's predecessor or
+        // still to come.
+        let _ = self.entrusted_ns.compare_exchange(
+            entrusted_ns,
+            NEVER_NS,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        self.inspect(|_, _| ());
+    }
+
+    /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`.
+    /// None if somebody else has the lock.
+    fn inspect<R>(
+        self: &Arc<Self>,
+        look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R,
+    ) -> Option<R> {
+        let mut output = SchedulerOutput::default();
+        let visited = self
+            .pool
+            .try_drive(&Monotonic, |scheduler, arrivals, now_ns| {
+                accept(scheduler, arrivals, now_ns, &mut output);
+                if let Scheduler::Sequence(sequence) = &mut *scheduler {
+                    self.end_restarted(sequence, now_ns);
+                }
+                scheduler.expire(now_ns, &mut output);
+                let seen = look(scheduler, now_ns);
+                // What it did may want cores to be called.
+                let poll_state = scheduler.expire(now_ns, &mut output);
+                self.pass_on(&mut output);
+                (seen, poll_state)
+            });
+        // Without a visit a core holds the lock: it has been told, looks again, and entrusts what
+        // it leaves.
+        let mut pending = PendingResponses::default();
+        let (seen, deadline_ns) = deadline_of(visited);
+        self.settle(deadline_ns, &mut output, &mut pending);
+        seen
+    }
+
+    /// Tells of sequences that started while they were under way: in all likelihood two clients
+    /// have the same id.
+    fn warn(&self, conflicts: &mut Vec<SequenceKey>) {
+        for key in conflicts.drain(..) {
+            self.log_limiter.warn(
+                monotonic_ns(),
+                format_args!(
+                    "sequence {key} for model '{}' has a conflict. The previous sequence did not end before this sequence start. Previous sequence will be terminated early.",
+                    self.name
+                ),
+            );
+        }
+    }
+}
+
+impl fmt::Debug for ModelQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+fn accept(
+    scheduler: &mut Scheduler<RequestHandle>,
+    arrivals: Drained<RequestHandle>,
+    now_ns: u64,
+    output: &mut SchedulerOutput<OwnedRequest>,
+) {
+    for handle in arrivals {
+        scheduler.accept(handle, now_ns, output);
+    }
+}
+
+/// What a visit made, and what it leaves to the timer thread.
+fn deadline_of<R>(visited: Option<(R, PollState)>) -> (Option<R>, Option<u64>) {
+    let Some((made, PollState { deadline_ns, .. })) = visited else {
+        return (None, None);
+    };
+    (Some(made), (deadline_ns != NEVER_NS).then_some(deadline_ns))
+}
+
+/// A request is in a batch: it pends no longer, and under preserve-ordering it has its turn.
+fn leave_queue(live: &mut OwnedRequest) {
+    live.place = None;
+    if let Some(turn) = &live.shared().turn {
+        turn.reserve();
+    }
+}
+
+/// Room for the cores that a model begins with and for those that come later, in whole words of the
+/// idle set: a bell has 24 bytes, so a model pays at most 1.5 KB for cores that never come.
+fn core_count_max(core_count: usize) -> usize {
+    core_count.max(1).next_multiple_of(64)
+}

@@ -1,0 +1,4 @@
+//! Credits: how many responses of a decoupled model may be on their way to a reader.
+
+pub mod credits;
+pub mod decoupled_step;

@@ -1,0 +1,14 @@
+//! Model versions as the data plane sees them, what is counted about them, and which there are.
+
+pub mod admission_plan;
+pub mod bytes;
+pub mod file;
+pub mod labels;
+pub mod level_bounds;
+pub mod pending_permit;
+pub mod readiness;
+pub mod registry;
+pub mod sequence_ids;
+pub mod stats;
+pub mod version;
+pub mod version_labels;

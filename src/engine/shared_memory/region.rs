@@ -1,0 +1,137 @@
+//! One region, and those who use it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use conch_log as log;
+use conch_memory::SharedMapping;
+
+use crate::shared_memory::RegionStatus;
+use crate::{Error, truncated};
+
+/// Mapped memory with its name and its users' count.
+pub(crate) type Region = SharedMapping<RegionFacts>;
+
+/// Bit of the state: unregistered. Counts stay far below. With no user left the region is gone, and
+/// stays so.
+const LEAVING: u64 = 1 << 63;
+
+pub(crate) struct RegionFacts {
+    pub(super) name: Arc<str>,
+    key: Box<str>,
+    offset: u64,
+    /// How many use it, and [`LEAVING`].
+    state: AtomicU64,
+    /// Where to send it when it is gone.
+    gone: Sender<Arc<Region>>,
+    is_loss_told: AtomicBool,
+}
+
+impl RegionFacts {
+    pub(super) fn new(
+        name: &Arc<str>,
+        key: &str,
+        offset: u64,
+        gone: &Sender<Arc<Region>>,
+    ) -> RegionFacts {
+        RegionFacts {
+            name: Arc::clone(name),
+            key: key.into(),
+            offset,
+            state: AtomicU64::new(0),
+            gone: gone.clone(),
+            is_loss_told: AtomicBool::new(false),
+        }
+    }
+
+    /// Unregisters; whether it is gone with that.
+    pub(super) fn retire(&self) -> bool {
+        // Relaxed, here and below: the count guards no memory. The mapping goes with the last
+        // reference, which orders it.
+        self.state.fetch_or(LEAVING, Ordering::Relaxed) & !LEAVING == 0
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == LEAVING
+    }
+}
+
+pub(super) fn status(region: &Region) -> RegionStatus {
+    RegionStatus {
+        name: Arc::clone(&region.facts.name),
+        key: region.facts.key.clone(),
+        offset: region.facts.offset,
+        byte_size: region.len() as u64,
+    }
+}
+
+/// # Errors
+/// INVALID_ARG if the memory is gone. The log hears of it once.
+pub(super) fn check(region: &Region) -> Result<(), Error> {
+    if !region.is_lost() {
+        return Ok(());
+    }
+    let name = &region.facts.name;
+    if !region.facts.is_loss_told.swap(true, Ordering::Relaxed) {
+        log::warning!(
+            "shared memory region '{name}' has lost its memory: the object was made shorter after it was registered, or the system has no \
+             room for it; requests that use it fail until it is registered anew"
+        );
+    }
+    Err(Error::invalid(format!(
+        "the memory of shared memory region '{name}' is gone: it was made shorter after it was registered, or has no room; unregister the region and register it anew",
+        name = truncated(&name)
+    )))
+}
+
+/// One user of a region. Whoever else refers to the region from outside of the table lets go of it
+/// before, so that it is unmapped by the thread for that.
+#[derive(Debug)]
+pub(crate) struct RegionUse {
+    /// None only while it is dropped.
+    region: Option<Arc<Region>>,
+}
+
+/// Counts a user in; none if the region is gone.
+pub(super) fn enter(region: Arc<Region>) -> Option<RegionUse> {
+    region
+        .facts
+        .state
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
+            (state != LEAVING).then_some(state + 1)
+        })
+        .ok()?;
+    Some(RegionUse {
+        region: Some(region),
+    })
+}
+
+impl RegionUse {
+    pub(super) fn region(&self) -> &Arc<Region> {
+        self.region.as_ref().expect("only drop takes it")
+    }
+
+    /// Another user, which a region in use never refuses.
+    pub(super) fn another(&self) -> RegionUse {
+        let region = Arc::clone(self.region());
+        region.facts.state.fetch_add(1, Ordering::Relaxed);
+        RegionUse {
+            region: Some(region),
+        }
+    }
+}
+
+impl Drop for RegionUse {
+    fn drop(&mut self) {
+        let Some(region) = self.region.take() else {
+            return;
+        };
+        let before = region.facts.state.fetch_sub(1, Ordering::Relaxed);
+        if before == LEAVING + 1 {
+            let gone = region.facts.gone.clone();
+            // Should the thread that unmaps be gone, it happens here after all.
+            let _ = gone.send(region);
+        }
+    }
+}

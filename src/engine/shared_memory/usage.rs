@@ -1,0 +1,123 @@
+//! What one request has to do with regions: where its outputs go, and whether the memory of all was
+//! there to the end.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conch_memory::ByteView;
+use smallvec::SmallVec;
+
+use crate::shared_memory::RegionWindow;
+use crate::shared_memory::region::{RegionUse, check};
+use crate::{Error, Response};
+
+/// The regions of one request, until its final response has left.
+#[derive(Debug, Default)]
+pub struct RequestRegions {
+    held: Mutex<HeldRegion>,
+}
+
+#[derive(Debug, Default)]
+struct HeldRegion {
+    regions: SmallVec<[RegionUse; 2]>,
+    outputs: SmallVec<[(Box<str>, ByteView); 2]>,
+}
+
+impl RequestRegions {
+    /// Notes an input, and gives its bytes.
+    pub fn add_input(&mut self, window: RegionWindow) -> ByteView {
+        let RegionWindow { view, used } = window;
+        self.add(used);
+        view
+    }
+
+    /// Notes where the output called `name` is wanted. The first counts, as everywhere.
+    pub fn add_output(&mut self, name: &str, window: RegionWindow) {
+        let RegionWindow { view, used } = window;
+        self.add(used);
+        self.held_mut().outputs.push((name.into(), view));
+    }
+
+    fn add(&mut self, used: RegionUse) {
+        let regions = &mut self.held_mut().regions;
+        if !regions
+            .iter()
+            .any(|known| Arc::ptr_eq(known.region(), used.region()))
+        {
+            regions.push(used);
+        }
+    }
+
+    fn held_mut(&mut self) -> &mut HeldRegion {
+        self.held.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for `bytes` of the output called `name`. None if it is not wanted in a region, or if
+    /// its place there is not aligned to its elements: it is then made elsewhere, and copied when
+    /// it leaves.
+    ///
+    /// # Errors
+    /// INTERNAL in upstream's words if there is not room enough.
+    pub fn place(
+        &self,
+        name: &str,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<Option<ByteView>, Error> {
+        let held = self.lock();
+        let Some((_, target)) = held.outputs.iter().find(|(known, _)| **known == *name) else {
+            return Ok(None);
+        };
+        let place = target
+            .slice(0, bytes)
+            .ok_or_else(|| too_small(name, target.len(), bytes))?;
+        Ok(Some(place).filter(|place| place.as_ptr().addr().is_multiple_of(alignment)))
+    }
+
+    /// Ends the use of all regions. Called when nothing more is written.
+    pub(crate) fn release(&self) {
+        let held = std::mem::take(&mut *self.lock());
+        // Outside of the lock.
+        drop(held);
+    }
+
+    /// Leaves the bytes of a response where they are wanted: what it says of outputs in regions has
+    /// no data.
+    ///
+    /// # Errors
+    /// INVALID_ARG if the memory of a region is gone, which its inputs came from or its outputs
+    /// went to.
+    pub(crate) fn land(&self, response: &mut Response) -> Result<(), Error> {
+        let held = self.lock();
+        for output in &mut response.outputs {
+            if !output.data.is_shared() {
+                let wanted = held.outputs.iter().find(|(name, _)| **name == *output.name);
+                let Some((_, target)) = wanted else { continue };
+                let Some(bytes) = output.data.as_slice() else {
+                    return Err(Error::internal(format!(
+                        "output '{}' lies in memory that the CPU cannot read",
+                        output.name
+                    )));
+                };
+                if !target.write(bytes) {
+                    return Err(too_small(&output.name, target.len(), bytes.len()));
+                }
+            }
+            output.data = ByteView::empty();
+        }
+        held.regions
+            .iter()
+            .try_for_each(|used| check(used.region()))
+    }
+
+    // A lock on the data plane: nobody else has it, but for a backend that answers one request from
+    // several threads.
+    fn lock(&self) -> MutexGuard<'_, HeldRegion> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn too_small(name: &str, have: usize, need: usize) -> Error {
+    Error::internal(format!(
+        "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes to hold the results"
+    ))
+}
