@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use conch_cli::{Arguments, EarlyExit, GrpcTlsFlags, version};
+use conch_control::EngineOptions;
 use conch_control::server::Server;
-use conch_control::{ControlMode, EngineOptions};
 use conch_engine::Error;
 use conch_frontend::{Frontend, FrontendOptions, TlsConfig};
 use conch_log as log;
@@ -136,8 +136,7 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
         drain_delay: arguments.drain_delay,
         exit_timeout: arguments.engine.exit_timeout,
     };
-    let polls = arguments.engine.model_control_mode == ControlMode::Poll;
-    let repository_poll = arguments.repository_poll;
+    let poll_period = arguments.poll_period();
     let stop_request = Arc::clone(&arguments.engine.stop_request);
     let watch = SignalWatch::start(
         signals,
@@ -168,8 +167,8 @@ fn run(arguments: Arguments) -> Result<(), StartFailure> {
             return Err(failure);
         }
     };
-    let poller = (polls && !repository_poll.is_zero())
-        .then(|| poll::Poller::start(Arc::clone(&server), repository_poll))
+    let poller = poll_period
+        .map(|period| poll::Poller::start(Arc::clone(&server), period))
         .transpose();
     let urls = frontend.addresses().urls();
     match server.check_serving() {

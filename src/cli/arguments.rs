@@ -1,9 +1,9 @@
-//! What the command line asks for: the option structures of the other crates, and what only the
-//! executable uses.
+//! The result of the command line: the option structures of the other crates, and the options of
+//! the executable.
 
 use std::time::Duration;
 
-use conch_control::EngineOptions;
+use conch_control::{ControlMode, EngineOptions};
 use conch_ffi::host::HostOptions;
 use conch_frontend::FrontendOptions;
 use conch_log::{LogFormat, LogSettings};
@@ -13,8 +13,8 @@ use crate::limits::OnDemandFlags;
 use crate::listeners::Listeners;
 use crate::trace::TraceFlags;
 
-/// What the command line asks for. Fields hold defaults until a flag changes them; `None` means
-/// "decide from the machine".
+/// Options of the server. Fields hold defaults until a flag changes them; `None` means "decide from
+/// the machine".
 #[derive(Clone, Debug)]
 pub struct Arguments {
     pub log: LogSettings,
@@ -27,7 +27,7 @@ pub struct Arguments {
     pub grpc_tls: GrpcTlsFlags,
     pub drain_delay: Duration,
     /// Between polls in poll mode; zero: never.
-    pub repository_poll: Duration,
+    pub(crate) repository_poll: Duration,
     pub shard_count: Option<usize>,
     pub connections_max: Option<usize>,
     /// Warnings of deprecated flags, which go to the console as upstream's do.
@@ -55,6 +55,14 @@ pub struct CacheFlags {
     /// Cache, setting, value.
     pub settings: Vec<(String, String, String)>,
     pub local_bytes: Option<i64>,
+}
+
+impl Arguments {
+    /// Time between polls of the repositories, if they are polled.
+    pub fn poll_period(&self) -> Option<Duration> {
+        let polls = self.engine.model_control_mode == ControlMode::Poll;
+        (polls && !self.repository_poll.is_zero()).then_some(self.repository_poll)
+    }
 }
 
 impl Default for Arguments {

@@ -1,5 +1,5 @@
-//! What follows from all flags together: refusals of flags that do not go together, and the options
-//! that several flags decide.
+//! Flags beside each other: refusals of flags that do not go together, and the options that several
+//! flags decide.
 
 use conch_control::ControlMode;
 use conch_ffi::host;

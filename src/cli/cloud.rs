@@ -1,5 +1,5 @@
-//! What the environments of SageMaker and Vertex AI ask for: flags, and variables that their
-//! containers are started with.
+//! SageMaker and Vertex AI: flags, and the environment variables that their containers are started
+//! with.
 
 use std::sync::Arc;
 

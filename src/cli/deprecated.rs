@@ -1,5 +1,4 @@
-//! What the console says of deprecated flags, in upstream's words: start scripts and its tests look
-//! for them.
+//! Warnings of deprecated flags, in upstream's words: start scripts and its tests look for them.
 
 /// `--strict-model-config=false` beside `--disable-auto-complete-config`.
 pub const STRICT_OVERRIDDEN: &str = "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of '--disable-auto-complete-config'!";

@@ -1,6 +1,6 @@
 //! The command line: the table of flags, and the options that the server is started with.
 //!
-//! A flag is one row of [`mod@table`]: its name, the kind of its value, its effect, its help and
+//! A flag is one row in `table/`: its name, the kind of its value, its effect, its help and
 //! the field that it sets. The rows write into the option structures of the other crates, which
 //! [`Arguments`] holds whole. Nothing here starts anything: the executable prints, logs and serves.
 #![forbid(unsafe_code)]

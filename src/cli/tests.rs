@@ -1,4 +1,4 @@
-//! What command lines come to.
+//! Command lines and the arguments or refusals that they give.
 
 use std::path::PathBuf;
 use std::time::Duration;

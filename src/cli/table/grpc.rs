@@ -79,8 +79,8 @@ pub const FLAGS: &[Flag] = &[
         Shown {
             set: |to, text| {
                 to.grpc_tls.verifies_clients = parse_bool(text)?;
-                // As upstream has it, whatever the value: nobody's calls are to go in the clear here
-                // that did not there.
+                // As upstream, whatever the value: calls that were encrypted there must not be sent
+                // in the clear here.
                 to.grpc_tls.is_enabled = true;
                 Ok(())
             },
