@@ -1,10 +1,9 @@
 //! What this machine gives the process: CPUs, limits, io_uring. Checked before anything is loaded,
 //! so that a refusal comes at once and says what to change.
 
+use conch_cli::Arguments;
 use conch_engine::execution::topology::Topology;
 use conch_net::{limits, uring};
-
-use crate::cli::Arguments;
 
 /// What one executor of the runtime insists on.
 const LOCKED_BYTES_MIN: u64 = 512 << 10;

@@ -82,6 +82,22 @@ pub fn settings() -> LogSettings {
     }
 }
 
+/// Sets all switches as `settings` has them; the file last.
+///
+/// # Errors
+/// As of [`set_file`]; the other switches are set then.
+pub fn configure(settings: &LogSettings) -> Result<(), FileError> {
+    show_info(settings.shows_info);
+    show_warning(settings.shows_warning);
+    show_error(settings.shows_error);
+    set_verbose_level(settings.verbose_level);
+    set_format(settings.format);
+    match settings.file.as_str() {
+        "" => Ok(()),
+        path => set_file(path),
+    }
+}
+
 pub fn show_info(shows: bool) {
     SHOWS_INFO.store(shows, Ordering::Relaxed);
 }

@@ -1,12 +1,12 @@
-//! What the environments of SageMaker and Vertex AI ask for: flags, and variables that their
-//! containers are started with.
+//! SageMaker and Vertex AI: flags, and the environment variables that their containers are started
+//! with.
 
 use std::sync::Arc;
 
 use conch_engine::Error;
-use conch_frontend::{Endpoint, InferenceType, SageMakerOptions, VertexAiOptions};
+use conch_frontend::{InferenceType, SageMakerOptions, VertexAiOptions};
 
-use crate::cli::{Arguments, ListenerFlags};
+use crate::arguments::Arguments;
 
 /// What an environment variable is set to.
 pub type CloudVariables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -20,12 +20,12 @@ pub fn set_defaults(
     environment: CloudVariables<'_>,
 ) -> Result<(), String> {
     if environment("AIP_MODE").as_deref() == Some("PREDICTION") {
-        arguments.vertex_ai.is_enabled = true;
-        arguments.http.is_enabled = false;
-        arguments.grpc.is_enabled = false;
+        arguments.listeners.vertex_ai.is_enabled = true;
+        arguments.listeners.http.is_enabled = false;
+        arguments.listeners.grpc.is_enabled = false;
     }
     if let Some(port) = environment("AIP_HTTP_PORT").filter(|port| !port.is_empty()) {
-        arguments.vertex_ai.port = port
+        arguments.listeners.vertex_ai.endpoint.port = port
             .trim()
             .parse()
             .map_err(|_| format!("AIP_HTTP_PORT is no port: {port}"))?;
@@ -53,7 +53,7 @@ pub fn sagemaker(
     arguments: &Arguments,
     environment: CloudVariables<'_>,
 ) -> Result<Option<Arc<SageMakerOptions>>, Error> {
-    let Some(endpoint) = endpoint(&arguments.sagemaker) else {
+    let Some(endpoint) = arguments.listeners.sagemaker.enabled() else {
         return Ok(None);
     };
     let mut settings = SageMakerOptions::new(endpoint);
@@ -82,7 +82,7 @@ pub fn vertex_ai(
     arguments: &Arguments,
     environment: CloudVariables<'_>,
 ) -> Result<Option<Arc<VertexAiOptions>>, Error> {
-    let Some(endpoint) = endpoint(&arguments.vertex_ai) else {
+    let Some(endpoint) = arguments.listeners.vertex_ai.enabled() else {
         return Ok(None);
     };
     let route = |name| environment(name).unwrap_or_default();
@@ -95,18 +95,10 @@ pub fn vertex_ai(
     .map(|settings| Some(Arc::new(settings)))
 }
 
-/// Where `listener` listens, if it is enabled.
-pub fn endpoint(listener: &ListenerFlags) -> Option<Endpoint> {
-    listener.is_enabled.then(|| Endpoint {
-        address: listener.address.clone(),
-        port: listener.port,
-        reuse_port: listener.shares_port,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listeners::Listeners;
 
     fn with(pairs: &'static [(&'static str, &'static str)]) -> impl Fn(&str) -> Option<String> {
         move |name| {
@@ -120,17 +112,17 @@ mod tests {
         let enabled = |pairs| {
             let mut arguments = Arguments::default();
             set_defaults(&mut arguments, &with(pairs)).unwrap();
-            let Arguments {
+            let Listeners {
                 http,
                 grpc,
                 vertex_ai,
                 ..
-            } = arguments;
+            } = arguments.listeners;
             (
                 http.is_enabled,
                 grpc.is_enabled,
                 vertex_ai.is_enabled,
-                vertex_ai.port,
+                vertex_ai.endpoint.port,
             )
         };
         assert_eq!(enabled(&[]), (true, true, false, 8080));
@@ -154,7 +146,7 @@ mod tests {
         let mut arguments = Arguments::default();
         let read = |arguments: &Arguments, pairs| sagemaker(arguments, &with(pairs));
         assert!(read(&arguments, &[]).unwrap().is_none());
-        arguments.sagemaker.is_enabled = true;
+        arguments.listeners.sagemaker.is_enabled = true;
         let plain = read(&arguments, &[]).unwrap().unwrap();
         assert_eq!(plain.inference_type, InferenceType::Infer);
         assert!(!plain.ping_is_live && plain.default_model.starts_with("unspecified"));

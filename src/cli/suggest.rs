@@ -1,4 +1,4 @@
-//! What somebody may have meant who mistyped a name.
+//! Suggestions for a mistyped name.
 
 /// The names most like `name`, at most three, the nearest first; none if nothing is near.
 pub fn similar<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {

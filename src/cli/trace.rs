@@ -3,7 +3,7 @@
 use conch_frontend::{TraceLevels, TraceOptions};
 
 use crate::deprecated;
-use crate::flag_values::{out_of_bound, parse_int};
+use crate::values::{out_of_bound, parse_int};
 
 /// What the options of both kinds ask for. The new ones win, wherever they stand; levels add up,
 /// and `OFF` anywhere is off.
@@ -15,8 +15,43 @@ pub struct TraceFlags {
     deprecated: GivenTraceFlags,
     config: GivenTraceFlags,
     /// Settings given by deprecated flags, and those given by `--trace-config`, in order.
-    deprecated_names: Vec<String>,
-    config_names: Vec<&'static str>,
+    deprecated_settings: Vec<TraceFlag>,
+    config_settings: Vec<TraceFlag>,
+}
+
+/// A setting that a deprecated flag `--trace-<name>` has, and `--trace-config` too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFlag {
+    Level,
+    Rate,
+    Count,
+    File,
+    LogFrequency,
+}
+
+impl TraceFlag {
+    const ALL: [TraceFlag; 5] = [
+        TraceFlag::Level,
+        TraceFlag::Rate,
+        TraceFlag::Count,
+        TraceFlag::File,
+        TraceFlag::LogFrequency,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            TraceFlag::Level => "level",
+            TraceFlag::Rate => "rate",
+            TraceFlag::Count => "count",
+            TraceFlag::File => "file",
+            TraceFlag::LogFrequency => "log-frequency",
+        }
+    }
+
+    /// Whether it is a setting of the mode `triton`, and not of all modes.
+    fn is_of_mode(self) -> bool {
+        matches!(self, TraceFlag::File | TraceFlag::LogFrequency)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,15 +63,15 @@ struct GivenTraceFlags {
 }
 
 impl TraceFlags {
-    /// One of the deprecated options, without its `trace-`.
+    /// What a deprecated flag says.
     ///
     /// # Errors
     /// Why the value is none.
-    pub fn set_deprecated(&mut self, name: &str, value: &str) -> Result<(), String> {
-        self.deprecated_names.push(name.to_owned());
-        match name {
-            "level" => self.add_level(value),
-            name => self.deprecated.set(name, value).map(|_| ()),
+    pub fn set_deprecated(&mut self, setting: TraceFlag, value: &str) -> Result<(), String> {
+        self.deprecated_settings.push(setting);
+        match setting {
+            TraceFlag::Level => self.add_level(value),
+            setting => self.deprecated.set(setting, value),
         }
     }
 
@@ -67,37 +102,42 @@ impl TraceFlags {
                     "--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}"
                 )
             })?;
-        let is_known = match (mode, setting) {
-            ("", "mode") => {
-                self.is_opentelemetry = self::is_opentelemetry(value)?;
-                true
-            }
-            ("", "level") => {
-                self.add_level(value)?;
-                true
-            }
-            ("", "rate" | "count") => self.config.set(setting, value)?,
-            ("", _) => false,
-            _ if is_opentelemetry => false,
-            (_, "file" | "log-frequency") => self.config.set(setting, value)?,
-            _ => false,
+        if mode.is_empty() && setting == "mode" {
+            self.is_opentelemetry = self::is_opentelemetry(value)?;
+            return Ok(None);
+        }
+        let known = TraceFlag::ALL
+            .into_iter()
+            .filter(|known| known.is_of_mode() != mode.is_empty() && !is_opentelemetry)
+            .find(|known| known.name() == setting);
+        let Some(known) = known else {
+            return Ok(Some(format!("--trace-config={text} has no effect")));
         };
-        let names = ["rate", "level", "count", "file", "log-frequency"];
-        let name = names.into_iter().find(|name| *name == setting);
-        self.config_names.extend(name.filter(|_| is_known));
-        Ok((!is_known).then(|| format!("--trace-config={text} has no effect")))
+        match known {
+            TraceFlag::Level => self.add_level(value)?,
+            known => self.config.set(known, value)?,
+        }
+        self.config_settings.push(known);
+        Ok(None)
     }
 
     /// Warnings of deprecated flags on which `--trace-config` has the last word: first the settings
     /// of every mode, then the mode's.
     pub fn overridden(&self) -> Vec<String> {
-        let of_mode = |name: &&str| matches!(*name, "file" | "log-frequency");
-        let (later, first): (Vec<&str>, Vec<&str>) =
-            self.config_names.iter().copied().partition(of_mode);
-        let names = first.into_iter().chain(later);
-        names
-            .filter(|name| self.deprecated_names.iter().any(|given| given == name))
-            .map(deprecated::trace_overridden)
+        let (later, first): (Vec<TraceFlag>, Vec<TraceFlag>) = self
+            .config_settings
+            .iter()
+            .partition(|setting| setting.is_of_mode());
+        let settings = first.into_iter().chain(later);
+        settings
+            .filter(|setting| self.deprecated_settings.contains(setting))
+            .map(|setting| {
+                let value = match setting {
+                    TraceFlag::Rate => "rate value",
+                    other => other.name(),
+                };
+                deprecated::trace_overridden(setting.name(), value)
+            })
             .collect()
     }
 
@@ -146,16 +186,15 @@ impl TraceFlags {
 }
 
 impl GivenTraceFlags {
-    /// False for a setting that there is not.
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        match name {
-            "file" => self.file = Some(value.to_owned()),
-            "rate" => self.rate = Some(wrapped(value)?),
-            "count" => self.count = Some(number(value)?),
-            "log-frequency" => self.log_frequency = Some(wrapped(value)?),
-            _ => return Ok(false),
+    fn set(&mut self, setting: TraceFlag, value: &str) -> Result<(), String> {
+        match setting {
+            TraceFlag::File => self.file = Some(value.to_owned()),
+            TraceFlag::Rate => self.rate = Some(wrapped(value)?),
+            TraceFlag::Count => self.count = Some(number(value)?),
+            TraceFlag::LogFrequency => self.log_frequency = Some(wrapped(value)?),
+            TraceFlag::Level => unreachable!("levels of both kinds of flags add up"),
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -183,13 +222,15 @@ fn is_opentelemetry(mode: &str) -> Result<bool, String> {
 mod tests {
     use super::*;
 
-    fn settled(config: &[&str], deprecated: &[(&str, &str)]) -> Result<TraceOptions, String> {
+    use TraceFlag::{Count, File, Level, LogFrequency, Rate};
+
+    fn settled(config: &[&str], deprecated: &[(TraceFlag, &str)]) -> Result<TraceOptions, String> {
         let mut flags = TraceFlags::default();
         for text in config {
             flags.set_config(text)?;
         }
-        for (name, value) in deprecated {
-            flags.set_deprecated(name, value)?;
+        for (setting, value) in deprecated {
+            flags.set_deprecated(*setting, value)?;
         }
         flags.settle()
     }
@@ -223,12 +264,12 @@ mod tests {
             ),
             (
                 &["rate=7"],
-                &[("level", "max"), ("rate", "3")],
+                &[(Level, "max"), (Rate, "3")],
                 options(true, false, 7, -1),
             ),
             (
                 &["level=TIMESTAMPS"],
-                &[("level", "OFF")],
+                &[(Level, "OFF")],
                 options(false, false, 1000, -1),
             ),
             (
@@ -238,12 +279,12 @@ mod tests {
             ),
             (
                 &["level=off", "level=tensors"],
-                &[("count", "-1")],
+                &[(Count, "-1")],
                 options(false, false, 1000, -1),
             ),
             (
                 &["triton,log-frequency=3", "TRITON,file=a,b=c"],
-                &[("file", "old"), ("log-frequency", "9")],
+                &[(File, "old"), (LogFrequency, "9")],
                 TraceOptions {
                     log_frequency: 3,
                     file: "a,b=c".to_owned(),
@@ -262,8 +303,8 @@ mod tests {
             flags.set_config(text).unwrap();
         }
         assert!(flags.overridden().is_empty());
-        for (name, value) in [("file", "y"), ("rate", "3"), ("count", "4")] {
-            flags.set_deprecated(name, value).unwrap();
+        for (setting, value) in [(File, "y"), (Rate, "3"), (Count, "4")] {
+            flags.set_deprecated(setting, value).unwrap();
         }
         assert_eq!(
             flags.overridden(),

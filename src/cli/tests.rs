@@ -1,6 +1,16 @@
-//! What command lines come to.
+//! Command lines and the arguments or refusals that they give.
 
-use super::*;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use conch_control::ControlMode;
+use conch_engine::ResourceCapacity;
+use conch_frontend::ShardAffinity;
+use conch_memory::AllowedOwners;
+
+use crate::flag::{FlagEffect, FlagValueKind};
+use crate::table::flags;
+use crate::{Arguments, EarlyExit, parse};
 
 fn parsed(line: &str) -> Result<Arguments, EarlyExit> {
     parse(line.split_whitespace().map(String::from), &|_| None)
@@ -21,28 +31,28 @@ fn accepts_both_forms_prefixes_and_repeats() {
     )
     .unwrap();
     assert_eq!(
-        arguments.model_repositories,
+        arguments.engine.model_repositories,
         [PathBuf::from("a"), PathBuf::from("b")]
     );
     assert_eq!(
         (
-            arguments.http.port,
-            arguments.grpc.port,
-            arguments.log_verbose
+            arguments.listeners.http.endpoint.port,
+            arguments.listeners.grpc.endpoint.port,
+            arguments.log.verbose_level
         ),
         (1, 2, 1)
     );
-    assert!(!arguments.metrics.is_enabled);
+    assert!(!arguments.engine.allow_metrics);
     let expected =
         [("x", "y", "z=w"), ("", "k", "v")].map(|(a, b, c)| (a.into(), b.into(), c.into()));
-    assert_eq!(arguments.backend_config, expected);
+    assert_eq!(arguments.plugins.backend_config, expected);
 }
 
 #[test]
 fn owners_of_shared_memory() {
     let owners = |line: &str| {
         let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
-        arguments.shm_owners
+        arguments.engine.shm_owners
     };
     for (line, expected) in [
         ("", AllowedOwners::Own),
@@ -69,15 +79,20 @@ fn metrics_and_retries_are_set() {
     .unwrap();
     assert_eq!(
         (
-            arguments.metrics_interval_ms,
-            arguments.counter_latencies,
-            arguments.model_load_retry_count,
-            arguments.model_load_timeout_secs
+            arguments.engine.metrics_interval,
+            arguments.engine.counter_latencies,
+            arguments.engine.model_load_retry_count,
+            arguments.engine.model_load_timeout
         ),
-        (250, false, 2, Some(30))
+        (
+            Duration::from_millis(250),
+            false,
+            2,
+            Some(Duration::from_secs(30))
+        )
     );
     let unlimited = parsed("--model-repository=m --model-load-timeout-secs=0").unwrap();
-    assert_eq!(unlimited.model_load_timeout_secs, None);
+    assert_eq!(unlimited.engine.model_load_timeout, None);
     assert!(parsed("--model-repository=m --model-load-timeout-secs=-1").is_err());
 }
 
@@ -85,16 +100,19 @@ fn metrics_and_retries_are_set() {
 fn model_control() {
     let arguments = parsed("--model-repository=m").unwrap();
     assert_eq!(
-        (arguments.model_control_mode, arguments.repository_poll_secs),
-        (ControlMode::None, 15)
+        (
+            arguments.engine.model_control_mode,
+            arguments.repository_poll
+        ),
+        (ControlMode::None, Duration::from_secs(15))
     );
     let arguments = parsed(
         "--model-repository=m --model-control-mode=Explicit --load-model=b --load-model a --load-model=b --repository-poll-secs=2",
     )
     .unwrap();
-    assert_eq!(arguments.model_control_mode, ControlMode::Explicit);
-    assert_eq!(arguments.startup_models, ["a", "b"]);
-    assert_eq!(arguments.repository_poll_secs, 2);
+    assert_eq!(arguments.engine.model_control_mode, ControlMode::Explicit);
+    assert_eq!(arguments.engine.startup_models, ["a", "b"]);
+    assert_eq!(arguments.repository_poll, Duration::from_secs(2));
 }
 
 #[test]
@@ -106,16 +124,19 @@ fn caches() {
         "--model-repository=m --cache-directory=c --cache-config=redis,host=h,i --cache-config redis,password=a=b",
     )
     .unwrap();
-    assert_eq!(arguments.cache_directory, PathBuf::from("c"));
+    assert_eq!(arguments.plugins.cache_directory, PathBuf::from("c"));
     assert_eq!(
-        arguments.cache_config,
+        arguments.combined.cache.settings,
         [row("redis", "host", "h,i"), row("redis", "password", "a=b")]
     );
     let arguments = parsed(
         "--model-repository=m --response-cache-byte-size=5 --response-cache-byte-size=1048576",
     )
     .unwrap();
-    assert_eq!(arguments.cache_config, [row("local", "size", "1048576")]);
+    assert_eq!(
+        arguments.combined.cache.settings,
+        [row("local", "size", "1048576")]
+    );
     assert!(arguments.warnings.is_empty());
     assert_eq!(arguments.console_warnings.len(), 2);
     assert!(arguments.console_warnings[0].ends_with("'--cache-config=local,size=5'"));
@@ -259,9 +280,9 @@ fn the_rate_limiter_is_set() {
         count,
         device,
     };
-    assert!(arguments.limits_rate);
+    assert!(arguments.engine.limits_rate);
     assert_eq!(
-        arguments.rate_capacities,
+        arguments.engine.rate_capacities,
         [
             capacity("R1", 10, None),
             capacity("R2", 5, Some(0)),
@@ -271,6 +292,7 @@ fn the_rate_limiter_is_set() {
     assert!(
         !parsed("--model-repository=m --rate-limit=off")
             .unwrap()
+            .engine
             .limits_rate
     );
 }
@@ -307,8 +329,8 @@ fn sagemaker_keeps_other_listeners_to_its_ports() {
     ] {
         let line = format!("{sagemaker} {line}");
         assert_eq!(
-            outcome(&line),
-            Err(EarlyExit::Clash(expected.to_owned())),
+            outcome(&line).err(),
+            Some(EarlyExit::Clash(expected.to_owned())),
             "{line}"
         );
     }
@@ -316,12 +338,13 @@ fn sagemaker_keeps_other_listeners_to_its_ports() {
 
 #[test]
 fn every_served_flag_can_be_set() {
-    for flag in flags::FLAGS
-        .iter()
-        .filter(|flag| matches!(flag.effect, FlagEffect::Served | FlagEffect::Deprecated(_)))
-    {
+    for flag in flags().filter(|flag| {
+        matches!(
+            flag.effect,
+            FlagEffect::Served(_) | FlagEffect::Deprecated { .. }
+        )
+    }) {
         let value = match (flag.name, flag.takes) {
-            ("help" | "version", _) => continue,
             ("log-format", _) => "default",
             ("log-verbose", _) => "1",
             ("grpc-infer-response-compression-level", _) => "low",
@@ -343,7 +366,7 @@ fn every_served_flag_can_be_set() {
             (_, FlagValueKind::Int) => "5",
             (_, FlagValueKind::Nothing | FlagValueKind::Text(_)) => "text",
         };
-        set(&mut Arguments::default(), flag.name, value)
+        flag.apply(&mut Arguments::default(), value)
             .unwrap_or_else(|reason| panic!("{}: {reason}", flag.name));
     }
 }
@@ -362,7 +385,7 @@ fn inert_flags_warn_and_defaults_of_unserved_ones_pass() {
             "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
         ]
     );
-    assert!(!arguments.auto_complete);
+    assert!(!arguments.engine.auto_complete);
 }
 
 #[test]
@@ -394,7 +417,7 @@ fn deprecated_flags_give_way() {
         ("--trace-rate=3 --trace-config=rate=4", true, 1),
     ] {
         let arguments = parsed(&format!("--model-repository=m {line}")).unwrap();
-        assert_eq!(arguments.auto_complete, completes, "{line}");
+        assert_eq!(arguments.engine.auto_complete, completes, "{line}");
         let overriding = arguments
             .console_warnings
             .iter()
@@ -420,7 +443,7 @@ fn what_upstream_starts_with() {
     }
     for count in ["0", "-3"] {
         let line = format!("--model-repository=m --model-load-thread-count={count}");
-        assert_eq!(parsed(&line).unwrap().model_load_thread_count, 1);
+        assert_eq!(parsed(&line).unwrap().engine.model_load_thread_count, 1);
     }
     for (line, expected) in [
         (
@@ -462,10 +485,10 @@ fn what_upstream_starts_with() {
             "{line}"
         );
     }
-    assert_eq!(parsed("-h"), Err(EarlyExit::Help));
+    assert_eq!(parsed("-h").err(), Some(EarlyExit::Help));
     assert_eq!(
-        parsed("--model-repository=m --version"),
-        Err(EarlyExit::Version)
+        parsed("--model-repository=m --version").err(),
+        Some(EarlyExit::Version)
     );
 }
 
@@ -479,7 +502,11 @@ fn where_shards_run() {
         ("--shard-affinity set", Set),
     ] {
         let line = format!("--model-repository=m {line}");
-        assert_eq!(parsed(&line).unwrap().shard_affinity, expected, "{line}");
+        assert_eq!(
+            parsed(&line).unwrap().frontend.shard_affinity,
+            expected,
+            "{line}"
+        );
     }
     assert_eq!(
         reason("--model-repository=m --shard-affinity=all"),
@@ -501,7 +528,7 @@ fn metrics_do_not_inherit_what_is_no_address() {
         ("--http-address=my-host.example. --allow-http=0", true),
     ] {
         let arguments = outcome(line);
-        assert_eq!(arguments.metrics.is_enabled, is_served, "{line}");
+        assert_eq!(arguments.engine.allow_metrics, is_served, "{line}");
         assert_eq!(arguments.warnings.is_empty(), is_served, "{line}");
     }
 }
@@ -510,7 +537,7 @@ fn metrics_do_not_inherit_what_is_no_address() {
 fn backend_settings_have_their_form() {
     let outcome = |value: &str| parsed(&format!("--model-repository=m --backend-config={value}"));
     assert_eq!(
-        outcome("x,y=a,b=c").unwrap().backend_config,
+        outcome("x,y=a,b=c").unwrap().plugins.backend_config,
         [("x".into(), "y".into(), "a,b=c".into())]
     );
     let form = "--backend-config option format is '<backend name>,<setting>=<value>'. Got";
@@ -527,6 +554,6 @@ fn backend_settings_have_their_form() {
     ] {
         let flag = String::from("backend-config");
         let reason = expected;
-        assert_eq!(outcome(value), Err(EarlyExit::Bad { flag, reason }), "{value}");
+        assert_eq!(outcome(value).err(), Some(EarlyExit::Bad { flag, reason }), "{value}");
     }
 }

@@ -1,5 +1,5 @@
-//! Flags about headers: who may use what (`<categories>:<header>=<value>`), what is forwarded, and
-//! who sets deadlines.
+//! Flags about headers: restricted categories (`<categories>:<header>=<value>`), forwarded headers,
+//! and the header that sets deadlines.
 
 use conch_frontend::{Category, HeaderPattern, Restrictions};
 

@@ -65,24 +65,39 @@ pub fn check_gpu_limit(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The value of a flag that has no effect: refused where upstream refuses it.
-pub fn check_unused(name: &str, value: &str) -> Result<(), String> {
-    match name {
-        "model-load-gpu-limit" => check_gpu_limit(value),
-        "cuda-memory-pool-byte-size" | "cuda-virtual-address-size" => {
-            let (device, bytes) = parse_pair(value)?;
-            parse_int(device)?;
-            parse_int(bytes).map(|_| ())
-        }
-        "min-supported-compute-capability" => parse_number(value).map(|_| ()),
-        "grpc-infer-thread-count" if !(2..=128).contains(&parse_int(value)?) => Err(String::from(
-            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
-        )),
-        "grpc-max-response-pool-size" if parse_int(value)? <= 0 => Err(String::from(
-            "Error: --grpc-max-response-pool-size must be greater than 0.",
-        )),
-        _ => Ok(()),
-    }
+/// `<gpu>:<bytes>`; there is no GPU to give them.
+pub fn check_gpu_bytes(text: &str) -> Result<(), String> {
+    let (device, bytes) = parse_pair(text)?;
+    parse_int(device)?;
+    parse_int(bytes).map(|_| ())
+}
+
+/// A version such as 7.5.
+pub fn check_version(text: &str) -> Result<(), String> {
+    parse_number(text).map(|_| ())
+}
+
+/// The value of `flag`, which upstream wants above 0.
+pub fn parse_above_zero(flag: &str, text: &str) -> Result<u64, String> {
+    u64::try_from(parse_int(text)?)
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("Error: --{flag} must be greater than 0."))
+}
+
+/// A number; below 0 it counts as 0, as upstream has it.
+pub fn parse_clamped(text: &str) -> Result<u64, String> {
+    Ok(parse_int(text)?.max(0).unsigned_abs())
+}
+
+/// A number, 0 or more.
+pub fn parse_unsigned(text: &str) -> Result<u64, String> {
+    u64::try_from(parse_int(text)?).map_err(|_| out_of_bound(text))
+}
+
+/// A number of things, at least one.
+pub fn parse_some(text: &str) -> Result<u64, String> {
+    parse_count(text, 1).map(|count| count as u64)
 }
 
 /// `all`, or numbers of users with commas between them.

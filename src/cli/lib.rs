@@ -1,0 +1,35 @@
+//! The command line: the table of flags, and the options that the server is started with.
+//!
+//! A flag is one row in `table/`: its name, the kind of its value, its effect, its help and
+//! the field that it sets. The rows write into the option structures of the other crates, which
+//! [`Arguments`] holds whole. Nothing here starts anything: the executable prints, logs and serves.
+#![forbid(unsafe_code)]
+
+mod access;
+mod arguments;
+mod check;
+mod cloud;
+mod deprecated;
+mod flag;
+mod grpc;
+mod help;
+mod limits;
+mod listeners;
+mod lookup;
+mod network;
+mod parse;
+mod suggest;
+mod table;
+mod trace;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use arguments::Arguments;
+pub use cloud::CloudVariables;
+pub use flag::EarlyExit;
+pub use grpc::GrpcTlsFlags;
+pub use help::{usage, version};
+pub use network::frontend_options;
+pub use parse::parse;

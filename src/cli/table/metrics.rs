@@ -1,0 +1,73 @@
+//! Flags of the metrics.
+
+use super::row::{NO_GPU, inert, served};
+use crate::arguments::Arguments;
+use crate::flag::Flag;
+use crate::flag::FlagValueKind::{Bool, Int, Text};
+use crate::flag::Setter::{self, Milliseconds, Other, Port, Switch};
+use crate::listeners::ListenerKind;
+use crate::values::{parse_bool, parse_clamped};
+
+pub const FLAGS: &[Flag] = &[
+    served(
+        "allow-metrics",
+        Bool,
+        "Serve Prometheus metrics. Default: {}.",
+        Switch(|to| &mut to.listeners.metrics.is_enabled),
+    ),
+    inert("allow-gpu-metrics", Bool, "Include GPU metrics.", NO_GPU),
+    served(
+        "allow-cpu-metrics",
+        Bool,
+        "Include CPU metrics. Default: {}.",
+        Switch(|to| &mut to.engine.allow_cpu_metrics),
+    ),
+    served(
+        "metrics-address",
+        Text("<address>"),
+        "Address to listen on. Default: that of HTTP.",
+        Setter::Text(|to| &mut to.listeners.metrics.endpoint.address),
+    ),
+    served(
+        "metrics-port",
+        Int,
+        "Port; 0 takes a free one and logs it. Default: {}.",
+        Port(ListenerKind::Metrics),
+    ),
+    served(
+        "metrics-interval-ms",
+        Int,
+        "Milliseconds for which a reading of the CPU's use stands. Default: {}.",
+        Milliseconds(|to| &mut to.engine.metrics_interval, parse_clamped),
+    ),
+    served(
+        "metrics-config",
+        Text("<setting>=<value>"),
+        "counter_latencies=false leaves the duration counters out. No summaries or histograms in this version. May be repeated.",
+        Other(set_metrics_config),
+    ),
+];
+
+/// `<setting>=<value>`. Settings that upstream has and this version does not are accepted only
+/// where they ask for nothing.
+fn set_metrics_config(to: &mut Arguments, text: &str) -> Result<(), String> {
+    let parts = text.split_once('=').filter(|(setting, value)| {
+        !setting.is_empty() && !setting.contains(',') && !value.is_empty()
+    });
+    let (setting, value) = parts.ok_or_else(|| {
+        format!("--metrics-config option format is <setting>=<value>. Got {text}")
+    })?;
+    match setting {
+        "counter_latencies" => to.engine.counter_latencies = parse_bool(value)?,
+        "summary_latencies" | "histogram_latencies" if !parse_bool(value)? => {}
+        "summary_latencies" | "histogram_latencies" => {
+            return Err(format!(
+                "this version of conch does not serve --metrics-config={text}; remove the option to start without it"
+            ));
+        }
+        _ => to
+            .warnings
+            .push(format!("--metrics-config={text} has no effect")),
+    }
+    Ok(())
+}
