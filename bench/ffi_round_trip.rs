@@ -1,5 +1,5 @@
-//! What a request costs at the C boundary: Execute of the identity backend on one request, all its
-//! calls into the server included.
+//! The cost of one request at the C boundary: Execute of the identity backend with all its calls
+//! into the server.
 //!
 //! No network, no queue, no other thread: this one admits a request, executes it on an instance,
 //! and drops the answer, so many times as asked. `--until=admit` stops before Execute, so that the

@@ -1,6 +1,5 @@
-//! What the floor servers and the load generator share: the executor, the h2 adapter, the wire
-//! bytes of one identity inference, and command-line arguments. Nothing here is part of the server;
-//! none of it is used in production.
+//! Shared by the floor servers and the load generator: the executor, the h2 adapter, the wire bytes
+//! of one identity inference, and command-line arguments. No part of the server uses it.
 #![forbid(unsafe_code)]
 
 pub mod adapter;

@@ -1,5 +1,5 @@
-//! What this machine gives the process: CPUs, limits, io_uring. Checked before anything is loaded,
-//! so that a refusal comes at once and says what to change.
+//! Checks the machine before anything is loaded: CPUs, limits, io_uring. A refusal comes at once
+//! and says what to change.
 
 use conch_cli::Arguments;
 use conch_engine::execution::topology::Topology;

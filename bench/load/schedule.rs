@@ -1,4 +1,4 @@
-//! When each request is due, and whether it counts.
+//! The times at which requests are due, and whether they count.
 
 use std::time::{Duration, Instant};
 

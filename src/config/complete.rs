@@ -1,6 +1,6 @@
-//! What the server itself deduces when a configuration is partial or absent: name, backend,
-//! platform and file name, from the files in the model's directory. Inputs and outputs are the
-//! backend's to complete.
+//! Completes a partial or absent configuration as far as the server can: name, backend, platform
+//! and file name, from the files in the model's directory. The backend completes inputs and
+//! outputs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a configuration can be refused for.
+//! Reasons to refuse a configuration.
 
 use std::fmt;
 

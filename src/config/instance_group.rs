@@ -1,5 +1,5 @@
-//! Where a model's instances go: groups filled from the backend's preference and the devices there
-//! are, then checked.
+//! Instance groups: filled from the backend's preference and the devices of the machine, then
+//! checked.
 
 use conch_proto::inference::model_config::SchedulingChoice;
 use conch_proto::inference::model_instance_group::Kind;

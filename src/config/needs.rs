@@ -1,4 +1,4 @@
-//! Which other models a model needs.
+//! The models that a model needs.
 
 use std::collections::BTreeSet;
 

@@ -28,7 +28,7 @@ pub const SHARE_WEIGHT: &str = "CONCH_SHARE_WEIGHT";
 const SHARE_WEIGHT_MAX: u32 = 10_000;
 const SHARE_WEIGHT_DEFAULT: u32 = 100;
 
-/// See the module.
+/// conch's own parameters of a model configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnParameters {
     /// None: what the server says for all.

@@ -1,4 +1,4 @@
-//! What happens to a configuration between its file and its backend, in upstream's order.
+//! The steps of a configuration between its file and its backend, in upstream's order.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use conch_proto::inference::model_sequence_batching::control::Kind;
 
 use crate::{DataType, DynamicBatching, OwnParameters, QueuePolicy};
 
-/// See the module.
+/// Settings of the sequence batcher.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceBatching {
     pub strategy: SequenceStrategy,

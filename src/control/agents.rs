@@ -1,6 +1,6 @@
-//! What the engine asks of repository agents: plug-ins that may change where a model lies before it
-//! is loaded, and hear of its life. Implemented by `ffi::host` over Triton's C ABI, and by fakes in
-//! tests. Called on control threads only.
+//! Repository agents: plug-ins that may change where a model lies before it is loaded, and are told
+//! of its loads and unloads. `ffi::host` implements them over Triton's C ABI, tests by fakes.
+//! Control threads alone call them.
 
 use std::fmt;
 use std::path::PathBuf;

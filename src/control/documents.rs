@@ -1,6 +1,5 @@
-//! What the server says of itself and its models, as JSON documents: for the C API and for HTTP.
-//! Fields stand in upstream's order (`core/src/tritonserver.cc`), so they are written out instead
-//! of built.
+//! JSON documents about the server and its models, for the C API and HTTP. Fields stand in
+//! upstream's order (`core/src/tritonserver.cc`), so they are written out instead of built.
 
 use std::fmt::Write as _;
 

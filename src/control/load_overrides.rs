@@ -1,4 +1,4 @@
-//! What a load request brings, and what reading it may take.
+//! The configuration and the files that a load request brings, and bounds for reading them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the server tells of its models, as facts: each protocol renders them in its own way
+//! Metadata and statistics of models as values; each protocol renders them in its own way
 //! (`documents` as JSON). Nothing here blocks.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a server is started with.
+//! Options of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the server says of itself.
+//! Name, version and extensions of the server, and rows of the repository index.
 
 /// What the server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,18 @@ pub fn epoch_ms() -> u64 {
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The clock of cores.
+pub(crate) struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
+    }
+
+    #[cfg(loom)]
+    fn jump_to(&self, _: u64) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,16 +53,4 @@ mod tests {
             "{measured} vs {elapsed}"
         );
     }
-}
-
-/// The clock of cores.
-pub(crate) struct Monotonic;
-
-impl Clock for Monotonic {
-    fn now_ns(&self) -> u64 {
-        monotonic_ns()
-    }
-
-    #[cfg(loom)]
-    fn jump_to(&self, _: u64) {}
 }

@@ -2,8 +2,8 @@
 //! them, and what is counted.
 //!
 //! No sockets, no repositories and no foreign code: `frontend` and `ffi` bring requests in and take
-//! responses out through [`Completion`], `control` loads models, `ffi` executes through [`Backend`],
-//! [`Model`] and [`Instance`].
+//! responses out through [`Completion`], `control` loads models, `ffi` executes through
+//! [`Backend`], [`Model`] and [`Instance`].
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Where blocks of 64 KiB and more lie: in a few large mappings, so that their number does not grow
-//! with the number of blocks.
+//! Blocks of 64 KiB and more, in a few large mappings: the number of mappings does not grow with
+//! the number of blocks.
 //!
 //! The kernel allows a process 65,530 mappings by default, and clients decide how many blocks there
 //! are. So address space is taken in *chunks*, readable and writable as a whole (changing the

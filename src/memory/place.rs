@@ -1,4 +1,4 @@
-//! Where bytes lie.
+//! Kinds of memory, and the place of bytes in them.
 
 /// The kind of memory, numbered as in Triton's C API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -52,7 +52,8 @@ static STATE: Mutex<ReserveState> = Mutex::new(ReserveState {
     first_free: 0,
 });
 
-/// See the module. There is one reserve per process, whatever the number of these.
+/// An allocator with a reserve behind it. There is one reserve per process, whatever the number of
+/// these.
 pub struct Reserve<A> {
     inner: A,
 }

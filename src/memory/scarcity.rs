@@ -1,4 +1,4 @@
-//! When the system has no memory: the error of one request, not the end of the process.
+//! Allocations that may fail: without memory one request fails, not the process.
 //!
 //! What a client sizes is asked for by functions that can fail ([`try_reserve`],
 //! `Block::try_with_capacity` and their like). The rest, small allocations of a size that no client

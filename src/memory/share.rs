@@ -1,4 +1,4 @@
-//! What one connection holds of the byte budget.
+//! The part of the byte budget that one connection holds.
 //!
 //! A share takes steps from the process and keeps up to [`READY_STEPS`] of them when they are not
 //! used any more: small requests, one after the other, then touch no counter but their connection's

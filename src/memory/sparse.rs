@@ -21,7 +21,8 @@ const REGION_BYTES: usize = WORD_COUNT * WORD_PAGES * PAGE_BYTES;
 /// kernel 64 at a time.
 const KEPT_WORD_COUNT: usize = 16;
 
-/// See the module. To be a static: its pages are never unmapped.
+/// An array of zeros whose untouched pages take no memory. To be a static: its pages are never
+/// unmapped.
 pub struct SparseArray<A> {
     inner: A,
     /// Of the pages; null until the first is wanted.

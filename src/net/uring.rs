@@ -1,4 +1,4 @@
-//! Whether this process may use io_uring.
+//! Probes whether this process may use io_uring.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

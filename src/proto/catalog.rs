@@ -1,5 +1,4 @@
-//! What our `.proto` files define, by name: for clients that ask the server about itself. Tables
-//! made at build time.
+//! A catalogue of our `.proto` files by name, for server reflection. Tables made at build time.
 
 /// One `.proto` file.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Who we are, for which places: from the file of `TRITON_CLOUD_CREDENTIAL_PATH`, else from the
+//! Credentials by place: from the file of `TRITON_CLOUD_CREDENTIAL_PATH`, else from the
 //! environment, as upstream.
 //!
 //! ```json

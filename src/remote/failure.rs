@@ -1,4 +1,4 @@
-//! What went wrong with a store, in upstream's words.
+//! Failures of a store, in upstream's words.
 
 use std::fmt;
 

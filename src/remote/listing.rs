@@ -1,5 +1,5 @@
-//! What lies in a store below a directory. Stores know objects only: a directory is what names have
-//! in common.
+//! Listings of a store below a directory. Stores know objects only: a directory is the common
+//! prefix of names.
 
 use std::borrow::Cow;
 use std::cell::Cell;

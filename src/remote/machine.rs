@@ -1,4 +1,4 @@
-//! Who the machine, its container or its pod says that we are, towards Amazon's store.
+//! Credentials of the machine, its container or its pod for Amazon's store.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What to do to make room: a pure function of what is there.
+//! Chooses the model to unload for another: a pure function of the resident models.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the tests of schedulers share: requests that remember who claimed them, and a plain
+//! Shared by the tests of schedulers: requests that remember who claimed them, and a plain
 //! configuration.
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! What one drive of a scheduler leads to.
+//! The output of one drive of a scheduler.
 
 use conch_sync::ClaimReason;
 

@@ -1,4 +1,4 @@
-//! Who owns a request: the executor, the canceller or the timer.
+//! Ownership of a request among the executor, the canceller and the timer.
 //!
 //! One atomic word per request: a generation (high 32 bits, raised by each reschedule) and a state.
 //!

@@ -1,4 +1,4 @@
-//! How the workers (cores) of one model share its inbox and its scheduler.
+//! The workers (cores) of one model, which share its inbox and its scheduler.
 //!
 //! The scheduler is a passive value under a [`TryLock`]. An idle worker locks it, lets it accept
 //! the requests of the inbox and form one batch, unlocks, looks again, and executes its batch

@@ -1,4 +1,4 @@
-//! Which input an output repeats.
+//! Pairs each output with the input that it repeats.
 
 use std::ffi::{CStr, CString};
 

@@ -1,4 +1,4 @@
-//! What a backend implements, and what it is told when it starts.
+//! The traits that a backend implements, and the facts that it gets at its start.
 //!
 //! The server makes one [`Backend`] per library, one [`Model`] per loaded model version, and one
 //! [`Instance`] per copy of it, and drops them in reverse order. Calls for one backend come one at

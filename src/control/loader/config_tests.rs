@@ -1,4 +1,4 @@
-//! Where configurations come from beside `config.pbtxt`, and what the index says while a model
+//! Configurations from other places than `config.pbtxt`, and the repository index while a model
 //! loads.
 
 use conch_engine::testing::Directory;

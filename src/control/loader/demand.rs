@@ -1,4 +1,4 @@
-//! What loading on demand wants to know of models, and letting one go that nobody uses.
+//! Sizes and last uses of models for loading on demand, and the unloading of an idle model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

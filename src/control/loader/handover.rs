@@ -1,5 +1,5 @@
-//! What becomes of sequences that are under way in versions whose place is taken: they go on there,
-//! where the versions that come allow it.
+//! Hands sequences over when a version is replaced: they go on in the old version, where the new
+//! one allows it.
 
 use std::sync::Arc;
 

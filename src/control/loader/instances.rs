@@ -67,6 +67,32 @@ fn host_policy(group: &InstanceGroup, device: i32) -> String {
 /// error in `count` must not take the host down.
 const INSTANCES_MAX: u64 = 1_024;
 
+/// The instances that `config` (the backend's completions included) wants of a version.
+pub(super) fn instance_plan(
+    lifecycle: &Lifecycle,
+    plan: &LoadPlan,
+    entry: &Arc<ModelVersion>,
+    config: &conch_config::ResolvedConfig,
+    backend: &dyn conch_engine::Backend,
+) -> Result<InstancePlan, Error> {
+    Ok(InstancePlan {
+        specs: instance_specs(&plan.id.name, &config.instance_groups)?,
+        policy: backend.execution_policy(),
+        is_parallel: is_parallel(backend),
+        warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
+        limiter: lifecycle.limiter.clone(),
+        progress: Arc::default(),
+    })
+}
+
+/// Whether instances of one model are made concurrently: the operator's word, else the backend's.
+fn is_parallel(backend: &dyn conch_engine::Backend) -> bool {
+    match std::env::var_os("TRITON_PARALLEL_INSTANCE_LOADING") {
+        Some(value) => value == "1",
+        None => backend.allows_parallel_instances(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,31 +164,5 @@ mod tests {
             let refused = instance_specs("m", &groups).unwrap_err();
             assert_eq!(refused, Error::invalid("model 'm' has no instance"));
         }
-    }
-}
-
-/// The instances that `config` (the backend's completions included) wants of a version.
-pub(super) fn instance_plan(
-    lifecycle: &Lifecycle,
-    plan: &LoadPlan,
-    entry: &Arc<ModelVersion>,
-    config: &conch_config::ResolvedConfig,
-    backend: &dyn conch_engine::Backend,
-) -> Result<InstancePlan, Error> {
-    Ok(InstancePlan {
-        specs: instance_specs(&plan.id.name, &config.instance_groups)?,
-        policy: backend.execution_policy(),
-        is_parallel: is_parallel(backend),
-        warm_up: WarmUp::prepare(entry, &plan.candidate.path, &lifecycle.budget)?,
-        limiter: lifecycle.limiter.clone(),
-        progress: Arc::default(),
-    })
-}
-
-/// Whether instances of one model are made concurrently: the operator's word, else the backend's.
-fn is_parallel(backend: &dyn conch_engine::Backend) -> bool {
-    match std::env::var_os("TRITON_PARALLEL_INSTANCE_LOADING") {
-        Some(value) => value == "1",
-        None => backend.allows_parallel_instances(),
     }
 }

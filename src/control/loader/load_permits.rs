@@ -1,4 +1,4 @@
-//! How many versions load at a time.
+//! Bounds the number of versions that load at a time.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

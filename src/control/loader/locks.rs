@@ -1,5 +1,4 @@
-//! Who may change which models: operations on the same model go one after the other, others at
-//! once.
+//! Locks by model: operations on one model run one after the other, others at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

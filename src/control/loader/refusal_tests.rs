@@ -1,5 +1,4 @@
-//! What is refused when models are loaded and the server is started, in the words that clients and
-//! logs show.
+//! Refused loads and starts, in the words that clients and logs show.
 
 use std::time::Duration;
 

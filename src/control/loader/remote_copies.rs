@@ -1,4 +1,4 @@
-//! Where a model that is to be loaded lies: in its repository, or in a copy that was downloaded.
+//! The local directory of a model that is to be loaded: its repository's, or a downloaded copy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

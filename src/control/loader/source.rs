@@ -1,4 +1,4 @@
-//! What a loaded model was made of, to tell whether a load would change anything.
+//! The source of a loaded model, to tell whether a load would change anything.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

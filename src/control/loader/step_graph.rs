@@ -1,4 +1,4 @@
-//! Which models the steps of ensembles mean, and which model thereby needs which.
+//! Resolves the steps of ensembles to models, and thereby the models that each model needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

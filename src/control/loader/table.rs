@@ -1,4 +1,4 @@
-//! Where every model stands, and showing it to the data plane.
+//! The table of all models with their states, and its publication to the data plane.
 //!
 //! One lock; every change of it ends with a new snapshot in the registry. Threads that unload hold
 //! the board, not the lifecycle.
@@ -73,7 +73,7 @@ pub(super) struct Unloading {
     draining: Option<Arc<DrainingVersion>>,
 }
 
-/// See the module.
+/// All models of a server with their versions.
 pub(super) struct ModelTable {
     models: Mutex<ModelEntries>,
     registry: Arc<Registry>,

@@ -1,4 +1,4 @@
-//! What a load of one version comes to.
+//! The result of loading one version: a new version, or other instances for the one that serves.
 
 use std::sync::{Arc, mpsc};
 

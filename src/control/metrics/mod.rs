@@ -1,8 +1,9 @@
 //! Metrics in Prometheus text format 0.0.4.
 //!
-//! The per-model families are rendered from [`Statistics`](conch_engine::model::stats::Statistics) when someone
-//! asks: the data plane counts once, for statistics and metrics alike. Families of the process and
-//! of backends (custom families of the C API) follow. A family without children prints nothing.
+//! The per-model families are rendered from [`Statistics`](conch_engine::model::stats::Statistics)
+//! when someone asks: the data plane counts once, for statistics and metrics alike. Families of the
+//! process and of backends (custom families of the C API) follow. A family without children prints
+//! nothing.
 
 mod family;
 mod model;

@@ -1,4 +1,4 @@
-//! What a model's directory looked like, to tell later whether it changed.
+//! Fingerprints of model directories, to tell later whether they changed.
 //!
 //! Reads names, times and sizes of everything below the directory, never contents. Upstream keeps
 //! the newest time of all and so does not see a file that an older one replaced (`cp -p`, a

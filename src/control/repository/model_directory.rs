@@ -1,4 +1,4 @@
-//! What lies in a model's directory: the configuration file and the directories of its versions.
+//! Contents of a model's directory: the configuration file and the directories of its versions.
 //!
 //! Reads directories and configuration files, on control threads only. Every sub-directory of a
 //! repository is a model; symbolic links are followed, because repositories are often assembled

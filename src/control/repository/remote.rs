@@ -1,5 +1,5 @@
-//! What the engine asks of repositories that do not lie on this machine: who is in them, what a
-//! model there looks like, and its files.
+//! The trait of repositories on other machines: their models, the state of a model's files, and
+//! downloads.
 //!
 //! Implemented by `remote` over object stores, and by a fake in tests. Control threads only: every
 //! call blocks, but each for a bounded time without news from the other side.

@@ -36,7 +36,7 @@ pub const TENANT_MAX_MAX: u64 = KeyedCounter::COUNT_MAX;
 /// Tenants with a count of their own: seven times as many, in 64 KiB.
 const BUCKET_COUNT: u32 = 1024;
 
-/// See the module.
+/// Bounds of the server and of each tenant.
 #[derive(Debug)]
 pub struct AdmissionLimits {
     live: AtomicU64,

@@ -1,4 +1,4 @@
-//! Which sequence a request belongs to.
+//! Finds the sequence of a request, and checks that the request may belong to it.
 
 use std::sync::atomic::Ordering;
 

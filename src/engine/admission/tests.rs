@@ -1,4 +1,4 @@
-//! What is admitted and what is refused, with the words of spec/http_grpc_errors.md.
+//! Admitted and refused requests, with upstream's error messages.
 
 use std::sync::Arc;
 

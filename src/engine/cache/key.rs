@@ -1,4 +1,4 @@
-//! What makes two requests the same: 128 bits over all that a response may depend on.
+//! Cache keys: 128 bits over everything that a response may depend on.
 //!
 //! XXH3 reads some 10 GB/s on any x86-64 CPU. It does not withstand who looks for collisions and
 //! knows the seed, so caches inside the process get a random one.

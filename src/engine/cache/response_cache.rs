@@ -1,4 +1,4 @@
-//! What keeps responses, and a response that is kept.
+//! The trait of response caches, and a cached response.
 
 use std::sync::Arc;
 

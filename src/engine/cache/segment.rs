@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cache::{CacheGauge, CacheKey, CachedResponse};
 
-/// See the module. Times are monotonic ns.
+/// A part of the cache with a lock of its own. Times are monotonic ns.
 #[derive(Default)]
 pub(super) struct Segment {
     places: HashMap<CacheKey, usize, BuildHasherDefault<KeyHasher>>,

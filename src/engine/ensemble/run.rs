@@ -37,7 +37,7 @@ use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
 use crate::{Code, Completion, Delivery, Error, PendingResponses, Response};
 
-/// See the module.
+/// One request that runs through an ensemble.
 pub(crate) struct Execution {
     pub(super) ensemble: Arc<Ensemble>,
     pub(super) handle: RequestHandle,

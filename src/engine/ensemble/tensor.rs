@@ -1,5 +1,5 @@
-//! What travels between steps: tensors, as views that are never copied, and the sequence that they
-//! belong to.
+//! Data that passes between steps: tensors, as views that are never copied, and the sequence that
+//! they belong to.
 
 use conch_config::{DataType, ResolvedConfig, TensorSpec, dims_agree};
 use conch_memory::{ByteView, OutOfMemory};

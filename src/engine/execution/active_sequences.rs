@@ -1,5 +1,4 @@
-//! Which sequences are under way in a version whose place another takes: those go on where they
-//! are.
+//! The active sequences of a version that is being replaced: their requests stay in that version.
 //!
 //! Begun when the version is about to be replaced. The scheduler lists what it has, and afterwards
 //! says what has ended; who submits the start of a sequence meanwhile adds that itself. Shards ask
@@ -11,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_scheduler::SequenceKey;
 
-/// See the module. A name that stays although its sequence has ended does no harm: its requests are
-/// refused where they are sent, in the same words.
+/// Keys of the sequences that stay in a version. A name that stays although its sequence has ended
+/// does no harm: its requests are refused where they are sent, in the same words.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveSequences {
     /// With each, whether it is still under way.

@@ -1,5 +1,5 @@
-//! What the engine asks of whoever executes models. Implemented by `ffi::host` over Triton's C ABI,
-//! and by fakes in tests.
+//! The traits of backends, models and instances. `ffi::host` implements them over Triton's C ABI,
+//! tests by fakes.
 //!
 //! Threads: `BackendHost` and `Backend` calls come from loading threads, serial per backend;
 //! `Model` calls are serial per model and may be concurrent across models; `Backend::load_model`

@@ -1,4 +1,4 @@
-//! How far a load has come, in words for the repository index.
+//! Progress of a load, as text for the repository index.
 
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};

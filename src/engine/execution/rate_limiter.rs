@@ -28,7 +28,7 @@ use crate::{Error, InstanceSpec, ModelVersion};
 /// What sharing models need one of.
 const EXECUTIONS: &str = "executions";
 
-/// See the module.
+/// Grants executions to instances, by resources or by shares.
 pub struct RateLimiter {
     /// Held for one event at a time; waits are outside.
     state: Mutex<LimiterShared>,

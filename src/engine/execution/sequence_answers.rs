@@ -1,5 +1,5 @@
-//! What becomes of requests that a scheduler of sequences does not give out, or has given out
-//! before.
+//! Answers to requests that the sequence batcher refuses, and the return of requests that it gave
+//! out.
 
 use std::sync::Arc;
 

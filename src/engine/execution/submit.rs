@@ -1,4 +1,4 @@
-//! How requests come to a model's queue.
+//! Submits requests to the queue of their model.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

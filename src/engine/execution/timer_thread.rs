@@ -13,7 +13,7 @@ use crate::clock::monotonic_ns;
 
 type Callback = Box<dyn FnOnce(u64) + Send>;
 
-/// See the module. Dropping it ends the thread; what is still pending is never called.
+/// Calls back at given times. Dropping it ends the thread; what is still pending is never called.
 #[derive(Default)]
 pub struct TimerThread {
     shared: Arc<TimerShared>,

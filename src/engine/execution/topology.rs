@@ -1,4 +1,4 @@
-//! Which CPUs there are and who gets which.
+//! CPUs of the machine, and their assignment to shards and cores.
 //!
 //! Shards are pinned one to a CPU; cores get a SET, because a backend's thread pools and child
 //! processes inherit it.

@@ -1,5 +1,5 @@
-//! What a request of a decoupled model may have on its way to a reader: so many responses, so many
-//! bytes.
+//! Credits bound the responses of a decoupled request that are on their way to a reader, by count
+//! and bytes.
 //!
 //! A decoupled model may answer without end, and faster than its reader reads. Each response but
 //! the final one is paid for by its sender, and paid back when the reader's connection has taken

@@ -1,5 +1,5 @@
-//! How fast a decoupled step may answer: as fast as the steps behind it go on, and as the client
-//! reads.
+//! Paces a decoupled step of an ensemble: it answers as fast as the steps behind it and the client
+//! read.
 //!
 //! Whoever sends a response of such a step waits, on the backend's thread, while too much of what
 //! it sent before is still on its way through the ensemble. The wait is bounded: the thread may be

@@ -1,4 +1,4 @@
-//! What admission needs of a configuration, worked out once per model version.
+//! Facts of a configuration that admission needs, computed once per model version.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::request::tensor::Input;
 /// Up to so many tensors a walk over their names beats hashing one.
 const LINEAR_MAX: usize = 12;
 
-/// See the module.
+/// Computed once per model version; requests only read it.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionPlan {
     pub(crate) required_count: usize,

@@ -1,4 +1,4 @@
-//! How many requests may wait per priority level.
+//! Bounds the requests that wait per priority level.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Which models can be asked for, as immutable snapshots.
+//! The registry of servable models, as immutable snapshots.
 //!
 //! The control plane publishes a new [`Snapshot`] after each change; the data plane reads through a
 //! [`RegistryReader`], which costs one atomic load of a line that nobody writes between changes. A

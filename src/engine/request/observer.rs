@@ -1,4 +1,4 @@
-//! What an observer within this process wants of its request beside the answer.
+//! The observer of a request within this process.
 //!
 //! Shards want none of it: their requests carry one empty `Option`. An embedder of the C API, a
 //! backend that asks its server, and a request that is traced have an [`RequestObserver`].
@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use crate::request::trace::{Trace, TraceActivity};
 
-/// See the module. The type behind it is known to whoever made it.
+/// Implemented by embedders, traces and backends that ask the server. The type behind it is known
+/// to whoever made it.
 pub trait RequestObserver: Any + Send + Sync {
     /// Where the request's stations are reported, while the request lives.
     fn trace(&self) -> Option<Trace> {

@@ -1,4 +1,4 @@
-//! What is reported of a traced request while it is served: times of its stations, and its tensors.
+//! Traces of requests: times of their stages, and their tensors.
 //!
 //! A [`Trace`] is made by whoever asks (an embedder, a backend, a frontend) with a [`TraceSink`]
 //! that takes the reports. It travels with the request; reports come from the thread that reaches

@@ -1,5 +1,5 @@
-//! The part of sequences in a request: tensors that tell the model where a sequence begins and ends,
-//! its implicit states, and the way back of requests that the scheduler waits for.
+//! The part of sequences in a request: tensors that tell the model where a sequence begins and
+//! ends, its implicit states, and the way back of requests that the scheduler waits for.
 
 pub mod controls;
 pub mod request_states;

@@ -1,4 +1,4 @@
-//! How a scheduler of sequences learns that a request which it gave out has come back.
+//! Tells the sequence batcher that a request which it gave out has come back.
 
 use std::fmt;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::{Batch, ModelVersion, OwnedRequest};
 const START: u32 = 1;
 const END: u32 = 2;
 
-/// See the module.
+/// Adds control inputs and states to the batches of one core.
 pub(crate) struct SequenceInputs {
     model: Arc<ModelVersion>,
     core: usize,

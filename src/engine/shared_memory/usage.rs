@@ -1,5 +1,5 @@
-//! What one request has to do with regions: where its outputs go, and whether the memory of all was
-//! there to the end.
+//! The regions that one request uses: for its inputs and outputs, and whether all memory was there
+//! to the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! What clients do: they send requests, and lose patience with some of them.
+//! Clients: they send requests, and cancel some of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

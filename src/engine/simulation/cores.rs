@@ -1,5 +1,5 @@
-//! What cores and the timer thread do with a scheduler: they look, form batches, wait for their
-//! turn to execute, and answer.
+//! Cores and the timer thread: they drive the scheduler, form batches, wait for resources, execute
+//! and answer.
 
 use std::sync::Arc;
 

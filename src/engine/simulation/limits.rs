@@ -1,5 +1,4 @@
-//! What limits the executions of all versions: the real rate limiter's machine, and a plain account
-//! of who holds what beside it.
+//! The rate limiter of all versions, checked against a plain account of held resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use conch_scheduler::testing::Random;
 use crate::simulation::RuleViolation;
 use crate::simulation::setup::VersionSetup;
 
-/// See the module.
+/// The plain account beside the real rate limiter.
 pub(super) struct ReferenceLimits {
     policy: LimitPolicy,
     machine: RateLimiterState,

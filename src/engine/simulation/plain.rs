@@ -1,5 +1,4 @@
-//! What the dynamic batcher is to do, said plainly: one list, looked through anew for each batch.
-//! Slow, and short enough to be believed.
+//! A plain model of the dynamic batcher: one list, searched anew for each batch.
 
 use conch_config::{DynamicBatching, QueuePolicy, TimeoutAction};
 use conch_scheduler::SchedulingParams;

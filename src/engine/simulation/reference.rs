@@ -1,5 +1,5 @@
-//! What is known of sequences, and the rules for what may be executed of them: whose turn it is,
-//! and in which slot.
+//! A reference model of the sequence batcher: which request of which sequence may execute in which
+//! slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What must hold, after every event and at the end.
+//! Invariants, checked after every event and at the end.
 
 use conch_scheduler::Scheduler;
 use conch_sync::PollState;

@@ -1,5 +1,5 @@
-//! What a seed makes of a model: its scheduler, its bounds, and how its clients and its backend
-//! behave.
+//! Derives a model from a seed: its scheduler, its bounds, the behaviour of its clients and its
+//! backend.
 
 use conch_config::{
     DynamicBatching, QueuePolicy, SequenceBatching, SequenceStrategy, TimeoutAction,

@@ -1,5 +1,4 @@
-//! What happened in a seed, told only when it is wanted: most seeds end well, and nobody reads
-//! them.
+//! The events of a seed, recorded only on request: most seeds pass, and nobody reads their events.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! What the tests of admission, queue and cores share: a model from configuration text, a recording
-//! completion, drafts.
+//! Shared by tests: a model from configuration text, a recording completion, drafts.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

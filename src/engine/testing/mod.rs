@@ -1,4 +1,4 @@
-//! What the tests of this crate and of those above it share. Nothing else uses it.
+//! Shared by the tests of this crate and of those above it. Nothing else uses it.
 
 mod directory;
 mod fixture;

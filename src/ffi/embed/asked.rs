@@ -24,7 +24,7 @@ use super::response::InferenceResponse;
 use crate::boundary::into_handle;
 use crate::objects::BufferAttributes;
 
-/// See the module.
+/// What the engine's observer of an embedder's request needs of it.
 pub(crate) struct EmbeddedRequest {
     pub(super) request: RequestAddress,
     pub(super) release: EmbedderCallback<abi::TRITONSERVER_InferenceRequest>,

@@ -17,7 +17,7 @@ handles! {
     TRITONSERVER_ServerOptions => ServerOptions, "server options", tagged;
 }
 
-/// See the module.
+/// The target of `TRITONSERVER_ServerOptions*`.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct ServerOptions {

@@ -35,7 +35,7 @@ handles! {
     TRITONSERVER_InferenceRequest => InferenceRequest, "request", tagged;
 }
 
-/// See the module.
+/// The target of `TRITONSERVER_InferenceRequest*`.
 #[repr(C)]
 pub(crate) struct InferenceRequest {
     tag: HandleTag<abi::TRITONSERVER_InferenceRequest>,

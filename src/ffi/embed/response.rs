@@ -16,7 +16,7 @@ handles! {
     TRITONSERVER_InferenceResponse => InferenceResponse, "response", tagged;
 }
 
-/// See the module.
+/// The target of `TRITONSERVER_InferenceResponse*`.
 #[repr(C)]
 pub(crate) struct InferenceResponse {
     tag: HandleTag<conch_abi::TRITONSERVER_InferenceResponse>,

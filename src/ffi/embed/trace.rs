@@ -38,7 +38,7 @@ unsafe impl Send for TraceFunctions {}
 // SAFETY: as above.
 unsafe impl Sync for TraceFunctions {}
 
-/// See the module.
+/// The target of `TRITONSERVER_InferenceTrace*`.
 #[repr(C)]
 pub(crate) struct TraceHandle {
     tag: HandleTag<abi::TRITONSERVER_InferenceTrace>,

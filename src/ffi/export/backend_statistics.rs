@@ -1,4 +1,4 @@
-//! What backends report of their executions, responses and memory.
+//! Reports of backends on executions, responses and memory.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where a buffer lies.
+//! `TRITONSERVER_BufferAttributes`: memory type and id of a buffer.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;

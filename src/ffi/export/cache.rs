@@ -1,4 +1,4 @@
-//! What a response cache calls while it looks up or inserts.
+//! Functions that a response cache calls while it looks up or inserts.
 
 use std::ffi::c_void;
 

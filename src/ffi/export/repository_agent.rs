@@ -1,5 +1,5 @@
-//! What repository agents call: where their model lies, its configuration and parameters, and state
-//! of their own.
+//! Functions that repository agents call: location of their model, its configuration and
+//! parameters, and the agents' own state.
 //!
 //! The agent's handle is looked at only where its own state is meant, as upstream.
 

@@ -19,7 +19,7 @@ handles! {
     TRITONREPOAGENT_AgentModel => LoadedAgentModel, "agent model", tagged;
 }
 
-/// See the module. Dropping it calls ModelFinalize.
+/// One agent's view of one model. Dropping it calls ModelFinalize.
 #[repr(C)]
 pub(crate) struct LoadedAgentModel {
     tag: HandleTag<abi::TRITONREPOAGENT_AgentModel>,

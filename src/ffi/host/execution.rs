@@ -1,4 +1,4 @@
-//! Which batch this thread executes, so that answers released during Execute depart together.
+//! The batch that this thread executes, so that answers released during Execute depart together.
 //!
 //! The one thread-local of this crate: RequestRelease has no parameter that leads to the running
 //! batch.

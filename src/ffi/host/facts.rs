@@ -1,5 +1,5 @@
-//! What loans need to know of their model. Shared, and free of any tie to the plug-in, so that a
-//! request that outlives its model stays sound.
+//! Facts of a model that its borrowed requests need. Shared, and independent of the plug-in, so
+//! that a request that outlives its model stays sound.
 
 use std::ffi::CString;
 use std::sync::Arc;

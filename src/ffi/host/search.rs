@@ -1,4 +1,4 @@
-//! Where a backend's library lies.
+//! Searches the library of a backend.
 
 use std::path::{Path, PathBuf};
 

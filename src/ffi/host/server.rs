@@ -1,5 +1,5 @@
-//! What `TRITONSERVER_Server*` points to: for the embedder who made the server, and for the
-//! backends that it runs.
+//! The target of `TRITONSERVER_Server*`, for the embedder who made the server and for the backends
+//! that it runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! Where a profile's credentials come from: a base, and the roles that are assumed with them one
+//! Resolves the credentials of a profile: a base, and the roles that are assumed with them one
 //! after the other.
 
 use super::file::{ProfileFiles, ProfileSettings};

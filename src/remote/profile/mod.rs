@@ -1,5 +1,5 @@
-//! What `~/.aws/credentials` and `~/.aws/config` say of a profile: keys and region, or where its
-//! keys come from.
+//! Profiles in `~/.aws/credentials` and `~/.aws/config`: keys and region, or the source of the
+//! keys.
 //!
 //! A profile without keys may lead to a role, to single sign-on or to a program. Those are followed
 //! when the first request needs credentials, and again before what they gave ends; the files are

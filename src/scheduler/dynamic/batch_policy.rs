@@ -1,4 +1,4 @@
-//! What a model adds to the rules by which batches form.
+//! The trait of a model's own rules for forming batches.
 
 use crate::entry::Entry;
 

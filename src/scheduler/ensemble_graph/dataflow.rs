@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Graph;
 
-/// See the module.
+/// The course of one request through the steps of its ensemble.
 #[derive(Debug)]
 pub struct Dataflow<T> {
     /// By tensor.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conch_config::Ensembling;
 use smallvec::SmallVec;
 
-/// See the module.
+/// Steps and tensors by number.
 #[derive(Debug)]
 pub struct Graph {
     pub steps: Box<[GraphStep]>,

@@ -1,5 +1,5 @@
-//! Which instance may execute next: a passive state machine over the resources that instances hold
-//! while they execute.
+//! Chooses the instance that may execute next: a passive state machine over the resources that
+//! instances hold while they execute.
 //!
 //! ```text
 //!          wait                 granted (by any event)

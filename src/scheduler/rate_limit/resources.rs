@@ -1,4 +1,4 @@
-//! What instances need while they execute, and how much of it there is.
+//! Resources of instances: needs and capacities.
 
 use std::collections::BTreeMap;
 use std::fmt;

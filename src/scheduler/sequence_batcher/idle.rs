@@ -1,5 +1,5 @@
-//! When to look whether a sequence still sends. One entry per sequence with a slot, which may lie
-//! before its time: it is then put off.
+//! Idle timeouts of sequences. One entry per sequence with a slot; an entry that comes too early is
+//! put off.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What ties a request to its sequence.
+//! The part of a request in its sequence.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

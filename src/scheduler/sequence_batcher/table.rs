@@ -24,7 +24,7 @@ pub(super) struct ActiveSequence<T> {
     expires_ns: u64,
 }
 
-/// See the module.
+/// The sequences of a batcher, by key and by number.
 #[derive(Debug)]
 pub(super) struct SequenceTable<T> {
     runs: HashMap<SequenceNumber, ActiveSequence<T>>,

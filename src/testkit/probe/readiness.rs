@@ -1,4 +1,4 @@
-//! What a test orders the readiness hook to do, while the server runs: the text of a file.
+//! Orders of a test to the readiness hook while the server runs: the text of a file.
 //!
 //! No file: ready. `delay <milliseconds>`: ready, after that time. Anything else: not ready, for
 //! that reason.

@@ -1,4 +1,4 @@
-//! What requests say of their sequences, and what their states come to.
+//! Rows about the sequences of requests, and sums of their states.
 
 use conch_backend_sdk as sdk;
 use sdk::serde_json::{Value, json};

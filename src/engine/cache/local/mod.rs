@@ -15,7 +15,7 @@ use crate::cache::{CacheGauge, CacheKey, CachedResponse, ResponseCache};
 use crate::clock::monotonic_ns;
 use crate::{Code, Error, Response};
 
-/// See the module.
+/// A response cache in this process.
 pub struct LocalCache {
     size_bytes: u64,
     /// What the entries take up. Held while an entry is inserted.

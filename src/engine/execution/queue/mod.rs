@@ -39,7 +39,7 @@ fn delay_from_environment() -> Option<SchedulerDelay> {
     SchedulerDelay::parse(&variable(REQUESTS_VARIABLE), &variable(BACKLOG_VARIABLE))
 }
 
-/// See the module.
+/// The queue of a model version, with its scheduler.
 pub struct ModelQueue {
     pool: WorkerPool<RequestHandle, Scheduler<RequestHandle>>,
     /// By core: requests of sequences that it executed and that have come back. Empty where the

@@ -1,4 +1,4 @@
-//! Whether models are ready, as far as their backends say.
+//! Probes of the readiness of models, as futures.
 
 pub(crate) use crate::model::readiness::probe_queue::{ProbeRequest, ProbeResult};
 use crate::{ModelVersion, clock};

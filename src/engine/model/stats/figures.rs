@@ -161,7 +161,9 @@ impl Totals {
     }
 }
 
-/// What happened to one response, for [`Statistics::report_response`](crate::model::stats::Statistics::report_response). Times are monotonic ns.
+/// What happened to one response, for
+/// [`Statistics::report_response`](crate::model::stats::Statistics::report_response). Times are
+/// monotonic ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseReport {
     /// `output_start_ns` 0 on a failed response: no output was written.

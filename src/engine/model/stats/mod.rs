@@ -1,4 +1,4 @@
-//! What a model version counts: requests, inferences, executions, durations, batches, responses.
+//! Counts of a model version: requests, inferences, executions, durations, batches, responses.
 //!
 //! Numbers live in cells, one per core: each thread writes its own, under a sequence lock, so
 //! writers share no cache line and a reader never sees half an update. A thread beyond the number

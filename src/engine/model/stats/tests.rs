@@ -1,4 +1,4 @@
-//! What each report adds, what is refused, and that no reader ever sees half an update.
+//! Each report adds the right numbers, wrong ones are refused, and no reader sees half an update.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,5 +1,5 @@
-//! What a cache plug-in gets for one call: an entry, which is a list of buffers, and an allocator,
-//! which copies into or out of them.
+//! Arguments of one call of a cache plug-in: an entry, which is a list of buffers, and an
+//! allocator, which copies into or out of them.
 //!
 //! They live on the stack of the call and are used by its thread. Insertion: the entry says how
 //! many bytes are to be kept, the plug-in sets a buffer of its own, and the allocator writes the
@@ -21,7 +21,7 @@ handles! {
     TRITONCACHE_Allocator => EntryCopier, "allocator", tagged;
 }
 
-/// See the module.
+/// The target of `TRITONCACHE_CacheEntry*`.
 #[repr(C)]
 pub(crate) struct CacheEntry {
     tag: HandleTag<abi::TRITONCACHE_CacheEntry>,
@@ -106,7 +106,7 @@ fn beyond() -> Error {
     Error::invalid("index was greater than count")
 }
 
-/// See the module.
+/// The target of `TRITONCACHE_Allocator*`.
 #[repr(C)]
 pub(crate) struct EntryCopier {
     tag: HandleTag<abi::TRITONCACHE_Allocator>,

@@ -30,7 +30,7 @@ use super::form::{self, EncodedEntry};
 use crate::boundary::{as_handle, c_string};
 use crate::guard;
 
-/// See the module.
+/// A response cache behind the C ABI.
 pub(crate) struct PluginCache {
     /// None once it is finalised.
     state: RwLock<Option<PluginObject>>,

@@ -1,4 +1,4 @@
-//! What of a request has to be put into C's form: its texts and parameters, made on demand.
+//! Texts and parameters of a request in C's form, made on demand.
 
 use std::ffi::{CString, c_void};
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What the tests of the plug-in share: the compiled plug-in, a loaded model, and a client that
+//! Shared by the tests of the plug-in: the compiled plug-in, a loaded model, and a client that
 //! notes its answers.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]

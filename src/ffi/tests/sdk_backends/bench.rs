@@ -1,5 +1,5 @@
-//! What the tests share: a model of a backend that cargo built, and a client that notes its answers
-//! and who brought them.
+//! Shared by the tests: a model of a backend that cargo built, and a client that notes its answers
+//! and the threads that brought them.
 
 #![allow(clippy::unwrap_used, reason = "part of the tests")]
 #![allow(dead_code, reason = "each test uses a part")]
