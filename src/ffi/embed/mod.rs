@@ -17,6 +17,7 @@
 //! No lock is held during any of them, so they may call anything but the end of their own server,
 //! which waits for them.
 
+mod allocator;
 mod asked;
 mod callbacks;
 mod options;
@@ -26,6 +27,7 @@ mod response;
 mod start;
 mod trace;
 
+pub(crate) use allocator::AllocatorFunctions;
 pub(crate) use asked::{EmbeddedRequest, InputExtra};
 pub(crate) use callbacks::EmbedderCallback;
 pub(crate) use options::ServerOptions;

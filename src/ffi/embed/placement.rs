@@ -8,12 +8,12 @@ use conch_abi as abi;
 use conch_engine::{Error, Output};
 use conch_memory::{ByteView, MemoryPlace};
 
+use super::allocator::AllocatorFunctions;
 use super::callbacks::{
     conch_guard_allocate, conch_guard_attributes, conch_guard_free, conch_guard_query, log_failure,
     on_exception, outcome,
 };
 use crate::boundary::{as_handle, c_string};
-use crate::export::allocator::AllocatorFunctions;
 use crate::guard;
 use crate::objects::{BufferAttributes, BufferPlace, kind_of};
 

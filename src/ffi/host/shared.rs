@@ -10,7 +10,7 @@ use conch_config::PreferredGroup;
 use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model};
 
 use super::backend::LoadedBackend;
-use super::lock;
+use super::lock::lock;
 use super::model::{LoadedModel, ModelHandle};
 use super::server::ServerHandle;
 
