@@ -257,7 +257,7 @@ pub(crate) fn plan_route(
                 GenerateCall::plan(shard, head, name, version, is_stream).and_then(
                     |plan| match head.framing {
                         BodyFraming::Length(length) if length > limit_bytes => {
-                            Err(repository::too_long(length, limit_bytes))
+                            Err(decode::too_long(length, limit_bytes))
                         }
                         _ => Ok(plan),
                     },
@@ -325,7 +325,7 @@ fn json_refusal(shard: &Rc<Shard>, head: &RequestHead<'_>, route: HttpRoute<'_>)
         BodyFraming::Length(length)
             if is_json && head.method == HttpMethod::Post && length > limit_bytes =>
         {
-            Some(repository::too_long(length, limit_bytes))
+            Some(decode::too_long(length, limit_bytes))
         }
         _ => None,
     }
