@@ -332,7 +332,11 @@ impl HttpConnection {
                                 None => None,
                             };
                             let shares = self.guard.shares();
-                            self.budget = shares.of_request(&self.shard, |name| head.find(name));
+                            let tenant_header = self.shard.options.tenant_header.as_deref();
+                            self.budget =
+                                shares.of_request(tenant_header, &self.shard.budget, |name| {
+                                    head.find(name)
+                                });
                             let plan = match lease {
                                 _ if let Some(answer) = preflight => service.plan_refusal(answer),
                                 Ok(lease) => {
