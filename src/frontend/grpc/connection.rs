@@ -24,7 +24,7 @@ use crate::shard::{ConnectionGuard, ConnectionShares, Shard, ShardStream, Timer}
 use crate::tls;
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
-pub(super) fn serve(
+pub(crate) fn serve(
     shard: Rc<Shard>,
     stream: ShardStream,
     guard: ConnectionGuard,

@@ -16,7 +16,7 @@ use conch_memory::{
 };
 use smallvec::SmallVec;
 
-use crate::grpc::status::GrpcStatus;
+use crate::grpc::status::{GrpcCode, GrpcStatus, exhausted};
 use crate::grpc::wire::{self, MalformedMessage};
 use crate::shard::ModelLease;
 
@@ -466,6 +466,19 @@ impl FieldHeader {
             },
             len,
         )))
+    }
+}
+
+impl From<ReadFault> for GrpcStatus {
+    fn from(fault: ReadFault) -> GrpcStatus {
+        match fault {
+            ReadFault::Malformed => GrpcStatus::unparsable(),
+            ReadFault::TooManyFields => {
+                GrpcStatus::new(GrpcCode::InvalidArgument, "the request has too many fields")
+            }
+            ReadFault::Exhausted(spent) => exhausted(spent),
+            ReadFault::OutOfMemory(refused) => refused.into(),
+        }
     }
 }
 
