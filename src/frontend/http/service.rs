@@ -12,7 +12,7 @@ use conch_memory::ByteView;
 
 use super::answer::{ContentType, HttpResponse};
 use super::connection::{
-    BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
+    self, BodyPlacement, ConnectionClosed, HttpConnection, HttpService, ReceivedBody, freeze,
 };
 use super::dialect::Dialect;
 use super::generate::GenerateCall;
@@ -27,8 +27,13 @@ use crate::api;
 use crate::api::regions::{self, RegionAction};
 use crate::coding::{ContentCoding, DEFLATE_IN_PLACE_BYTES, packed_bytes_max};
 use crate::forward::{self, ForwardedHeaders, HeaderCollector, HeaderPattern};
-use crate::shard::{ModelLease, Shard};
+use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
 use crate::trace::ActiveTrace;
+
+/// Serves one connection of the inference protocol until it ends.
+pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
+    connection::serve(shard, stream, guard, InferenceService).await;
+}
 
 pub(crate) struct InferenceService;
 
