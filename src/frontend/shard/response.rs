@@ -12,7 +12,7 @@ use conch_engine::{Code, Credits, Error, RequestHandle, Response};
 use super::state::Shard;
 use super::timer::Timer;
 
-/// A request in flight whose deliveries go to a [`ResponseQueue`]. Dropping it before the final one
+/// A request in flight whose deliveries go to a [`super::ResponseQueue`]. Dropping it before the final one
 /// cancels the request.
 pub struct StreamRequest {
     shard: Rc<Shard>,
@@ -31,7 +31,7 @@ impl StreamRequest {
         }
     }
 
-    /// [`Delivery::slot`] of what comes for it.
+    /// `Delivery::slot` of what comes for it.
     pub fn slot(&self) -> u64 {
         self.slot
     }

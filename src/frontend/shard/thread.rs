@@ -23,7 +23,7 @@ use crate::options::ShardAffinity;
 /// Messages handled before other tasks get their turn: about 50 us.
 const MESSAGES_PER_TURN: usize = 256;
 /// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
-/// [`yield_now`]), so it is a backstop.
+/// [`super::yield_now`]), so it is a backstop.
 ///
 /// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the
 /// first task, and if so goes to sleep with tasks ready to run, as if there were none

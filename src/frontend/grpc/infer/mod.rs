@@ -1,8 +1,8 @@
 //! ModelInfer: from the message's bytes to the engine and back.
 //!
 //! [`reader`] splits the message as it arrives, [`message`] reads its head, [`contents`] converts
-//! typed tensors, [`draft`] makes the engine's request of it all, [`submit`] and
-//! [`streamed`] hand it to the engine, [`response`] and [`answer`] encode the answer.
+//! typed tensors, [`draft`] makes the engine's request of it all, [`mod@submit`] and
+//! [`streamed`] hand it to the engine, [`response`] and [`mod@answer`] encode the answer.
 //! ModelStreamInfer has the same messages, many of them.
 
 mod answer;
