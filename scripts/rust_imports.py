@@ -14,6 +14,7 @@ def strip(text):
     """The text without comments, literals and inline test modules; the count of lines changes."""
     text = re.sub(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'',
                   lambda match: "" if match[0].startswith("/") else '""', text, flags=re.S)
+    text = re.sub(r"\bpub\(in [^)]*\)", "pub", text)  # The path of a visibility imports nothing.
     while True:
         found = re.search(TEST_GATE + r"\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?(mod\s+\w+|impl|fn\s+\w+|use)\b", text)
         if not found:
@@ -152,12 +153,13 @@ def graph(root):
     edges = {module.file: set() for module in modules}
     for module in modules:
         body = re.sub(r"\bpub(?:\([^)]*\))?\s+use\s+[^;]+;|\bmod\s+\w+\s*;", "", module.text)
-        reexports = body != module.text and not re.search(r"\b(fn|impl|struct|enum|trait)\b", body)
-        paths = list(module.uses.values()) if not reexports else []
-        paths += [glob + ["*"] for glob in module.globs]
-        uses_removed = re.sub(r"\buse\s+[^;]+;", "", body)
+        used = re.sub(r"\buse\s+[^;]+;", "", body)
+        own = {name for tree in re.findall(r"\buse\s+([^;]+);", body) for _, name in _split(tree)}
+        # A re-export imports nothing unless the file also uses the name.
+        paths = [path for name, path in module.uses.items() if name in own or re.search(rf"\b{name}\b", used)]
+        paths += [segments for tree in re.findall(r"\buse\s+([^;]+);", body) for segments, name in _split(tree) if name == "*"]
         paths += [re.split(r"\s*::\s*", path) for path in
-                  re.findall(r"(?<![\w:])(?:crate|self|super|[a-z_]\w*)(?:\s*::\s*\w+)+", uses_removed)]
+                  re.findall(r"(?<![\w:])(?:crate|self|super|[a-z_]\w*)(?:\s*::\s*\w+)+", used)]
         for path in paths:
             target = resolve(module, [segment for segment in path if segment != "*"])
             if target is not None and target is not module:

@@ -18,6 +18,7 @@ mod leading;
 mod metrics;
 mod options;
 mod pressure;
+mod protocols;
 mod sagemaker;
 mod shard;
 mod starvation;
@@ -41,8 +42,8 @@ use conch_net::Listener;
 
 use acceptor::Acceptor;
 use pressure::PressureOrders;
-use shard::ShardThread;
 use shard::link::{Protocol, ShardHandle, ShardMessage};
+use shard::{ShardContext, ShardThread};
 use trace::Tracing;
 use watchdog::Watchdog;
 
@@ -182,7 +183,7 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     conch_net::uring::probe().map_err(|error| Error::unavailable(error.to_string()))?;
     if let Some(vertex_ai) = &mut options.vertex_ai {
         Arc::make_mut(vertex_ai)
-            .settle_default_model(&server)
+            .resolve_default_model(&server)
             .map_err(|error| failed_to_start(Protocol::VertexAi, &error))?;
     }
     let mut listeners = Vec::new();
@@ -220,9 +221,15 @@ pub fn start(mut options: FrontendOptions, server: Arc<Server>) -> Result<Fronte
     let options = Arc::new(options);
     let (connections_max, stall_timeout) = (options.connections_max, options.memory_stall_timeout);
     let orders = PressureOrders::new(server.budget(), connections_max, stall_timeout);
+    let context = ShardContext {
+        options: Arc::clone(&options),
+        server,
+        tracing: Arc::clone(&tracing),
+        orders: Arc::clone(&orders),
+    };
     let mut shards = Vec::new();
     for (index, cpu) in options.shard_cpus.iter().enumerate() {
-        let shard = ShardThread::start(index, *cpu, &options, &server, &tracing, &orders)?;
+        let shard = ShardThread::start(index, *cpu, context.clone(), protocols::serve)?;
         shards.push(shard);
     }
     let links: Vec<Arc<ShardHandle>> = shards.iter().map(|shard| Arc::clone(&shard.link)).collect();

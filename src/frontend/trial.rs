@@ -5,7 +5,7 @@ mod fake;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,10 @@ fn tensors(kind: &str, list: &[(&str, &str, &str)]) -> String {
 }
 
 fn repository() -> PathBuf {
-    let root = std::env::temp_dir().join(format!("conch-frontend-{}", std::process::id()));
+    // Two tests may start a server at a time.
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let root = std::env::temp_dir().join(format!("conch-frontend-{process}-{count}"));
     let fp32 = [("IN", "FP32", "-1")];
     // Name, data type and dims of a tensor.
     type Tensors<'a> = &'a [(&'a str, &'a str, &'a str)];

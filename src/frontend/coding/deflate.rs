@@ -3,7 +3,7 @@
 use conch_memory::{OutOfMemory, try_reserve};
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::ContentCoding;
+use super::format::ContentCoding;
 
 const WINDOW_BITS: u8 = 15;
 /// Room is made in steps of at least so much.

@@ -2,7 +2,7 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::ContentCoding;
+use super::format::ContentCoding;
 
 /// The largest window of the format, which every decoder offers.
 const WINDOW_BITS: u8 = 15;

@@ -5,35 +5,12 @@
 //! is for the callers to say, who know where they run.
 
 mod deflate;
+mod format;
 mod inflate;
 
 pub(crate) use deflate::deflate_into;
+pub(crate) use format::ContentCoding;
 pub(crate) use inflate::Inflater;
-
-/// A compressed form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContentCoding {
-    Gzip,
-    Deflate,
-}
-
-impl ContentCoding {
-    /// As both protocols write it; case matters, as it does upstream.
-    pub(crate) fn of(name: &[u8]) -> Option<ContentCoding> {
-        match name {
-            b"gzip" => Some(ContentCoding::Gzip),
-            b"deflate" => Some(ContentCoding::Deflate),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ContentCoding::Gzip => "gzip",
-            ContentCoding::Deflate => "deflate",
-        }
-    }
-}
 
 /// Compressing up to this many bytes is done in place: about 300 us.
 pub(crate) const DEFLATE_IN_PLACE_BYTES: usize = 16 << 10;

@@ -227,7 +227,7 @@ impl CompressedMessage {
         }
         let held_bytes = self.length + (self.pieces.len() + 1) * PIECE_BYTES;
         let charged = self.charge.cover(held_bytes as u64);
-        charged.map_err(super::infer::exhausted)?;
+        charged.map_err(super::status::exhausted)?;
         Ok(try_push(&mut self.pieces, data)?)
     }
 
@@ -332,7 +332,7 @@ impl InflateTarget for ChargedBytes {
         let held_bytes = self.bytes.len() + bytes.len();
         if held_bytes > UNCHARGED_BYTES {
             let charged = self.charge.cover(held_bytes as u64);
-            charged.map_err(super::infer::exhausted)?;
+            charged.map_err(super::status::exhausted)?;
         }
         Ok(try_extend(&mut self.bytes, bytes)?)
     }

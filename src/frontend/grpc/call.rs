@@ -136,6 +136,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         true => shard.tenant(|name| head.headers.get(name).map(http::HeaderValue::as_bytes)),
         false => None,
     };
+    let tenant_header = shard.options.tenant_header.as_deref();
     Ok(CallHead {
         method: granted,
         deadline_ns,
@@ -143,7 +144,7 @@ fn begin(shard: &Shard, shares: &ConnectionShares, head: &Parts) -> Result<CallH
         sender: CallMetadata {
             forwarded,
             tenant,
-            budget: shares.of_request(shard, |name| {
+            budget: shares.of_request(tenant_header, &shard.budget, |name| {
                 head.headers.get(name).map(http::HeaderValue::as_bytes)
             }),
         },

@@ -13,18 +13,17 @@ use conch_engine::clock;
 use h2::server::Connection as Http2;
 use h2::{Ping, PingPong, Reason};
 
-use super::call;
 use super::calls::CallSet;
-use super::handler;
 use super::settings::{FAREWELL_TIMEOUT, HANDSHAKE_TIMEOUT, STALL_TIMEOUT, builder};
 use super::transport::{Transport, TransportState};
 use super::uploads::PartialMessages;
+use super::{call, handler};
 use crate::options::GrpcConnections;
 use crate::shard::{ConnectionGuard, ConnectionShares, Shard, ShardStream, Timer};
 use crate::tls;
 
 /// Serves one connection until the client leaves, errs or stalls, or the shard has drained.
-pub(super) fn serve(
+pub(crate) fn serve(
     shard: Rc<Shard>,
     stream: ShardStream,
     guard: ConnectionGuard,

@@ -56,9 +56,17 @@ pub(super) async fn log(
     end
 }
 
+/// What upstream says of its handlers at the start: of the inferences two wait, and one of the
+/// streams.
+pub(crate) fn note_handlers() {
+    announce(HandlerKind::Infer);
+    announce(HandlerKind::Infer);
+    announce(HandlerKind::Stream);
+}
+
 /// Logs that a handler is there for the next call, as upstream does at the start and whenever a
 /// call takes one; returns its number.
-pub(super) fn announce(kind: HandlerKind) -> u32 {
+fn announce(kind: HandlerKind) -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     log::verbose!(1, "New request handler for {}, {number}", kind.name());

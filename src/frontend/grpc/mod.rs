@@ -36,29 +36,9 @@ mod transport;
 mod uploads;
 mod wire;
 
-use std::future::Future;
-use std::rc::Rc;
-
-use crate::shard::{ConnectionGuard, Shard, ShardStream};
-
+pub(crate) use connection::serve;
 pub use delays::ServerDelays;
-
-/// What upstream says of its handlers at the start: of the inferences two wait, and one of the
-/// streams.
-pub(crate) fn note_handlers() {
-    handler::announce(handler::HandlerKind::Infer);
-    handler::announce(handler::HandlerKind::Infer);
-    handler::announce(handler::HandlerKind::Stream);
-}
-
-/// Serves one connection until it ends.
-pub(crate) fn serve(
-    shard: Rc<Shard>,
-    stream: ShardStream,
-    guard: ConnectionGuard,
-) -> impl Future<Output = ()> {
-    connection::serve(shard, stream, guard)
-}
+pub(crate) use handler::note_handlers;
 
 #[cfg(test)]
 mod tests {

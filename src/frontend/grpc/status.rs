@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use conch_engine::{Code as EngineCode, Error};
-use conch_memory::OutOfMemory;
+use conch_memory::{BudgetExhausted, OutOfMemory};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
@@ -160,6 +160,21 @@ fn percent_encode(message: &str) -> HeaderValue {
         }
     }
     HeaderValue::try_from(encoded).expect("printable ASCII is a legal header value")
+}
+
+/// The refusal when the process holds as many request bytes as it may.
+pub(super) fn exhausted(exhausted: BudgetExhausted) -> GrpcStatus {
+    let BudgetExhausted { limit_bytes, .. } = exhausted;
+    GrpcStatus::new(
+        GrpcCode::ResourceExhausted,
+        format!(
+            "the server's limit of {limit_bytes} bytes for requests is reached (--memory-limit-bytes)"
+        ),
+    )
+}
+
+pub(super) fn invalid(message: String) -> GrpcStatus {
+    GrpcStatus::new(GrpcCode::InvalidArgument, message)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use conch_engine::{Code, Error};
 use conch_memory::ByteView;
 use smallvec::SmallVec;
 
-use super::cors;
 use super::json::write;
 use crate::coding::ContentCoding;
 
@@ -163,7 +162,7 @@ impl HttpResponse {
             target.extend_from_slice(more_headers.as_bytes());
         }
         if let Some(origin) = options.allowed_origin {
-            cors::write_headers(target, origin);
+            write_origin(target, origin);
         }
         match options.delimiting {
             BodyDelimiter::Length => {
@@ -216,6 +215,13 @@ fn reason(status: u16) -> &'static str {
         507 => "Insufficient Storage",
         _ => "Unknown",
     }
+}
+
+/// Appends the headers by which a browser lets scripts of `origin` read the answer.
+fn write_origin(target: &mut Vec<u8>, origin: &str) {
+    target.extend_from_slice(b"\r\nAccess-Control-Allow-Origin: ");
+    target.extend_from_slice(origin.as_bytes());
+    target.extend_from_slice(b"\r\nVary: Origin\r\nAccess-Control-Expose-Headers: *");
 }
 
 #[cfg(test)]

@@ -90,13 +90,6 @@ fn is_printable(text: &str) -> bool {
     text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
-/// Appends the headers by which a browser lets scripts of `origin` read the answer.
-pub(super) fn write_headers(target: &mut Vec<u8>, origin: &str) {
-    target.extend_from_slice(b"\r\nAccess-Control-Allow-Origin: ");
-    target.extend_from_slice(origin.as_bytes());
-    target.extend_from_slice(b"\r\nVary: Origin\r\nAccess-Control-Expose-Headers: *");
-}
-
 /// The answer to a browser that asks whether a script may send what it is about to; none if that is
 /// not what `head` asks. Such a request carries none of the script's headers, so it stands in front
 /// of every restriction; it changes nothing and says nothing of any model.

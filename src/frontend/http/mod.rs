@@ -26,11 +26,4 @@ pub(crate) mod service;
 mod shared_memory;
 mod trace;
 
-use std::rc::Rc;
-
-use crate::shard::{ConnectionGuard, Shard, ShardStream};
-
-/// Serves one connection of the inference protocol until it ends.
-pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
-    connection::serve(shard, stream, guard, service::InferenceService).await;
-}
+pub(crate) use service::serve;

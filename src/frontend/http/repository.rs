@@ -9,7 +9,7 @@ use conch_memory::{ByteView, Charge, try_text};
 
 use super::answer::HttpResponse;
 use super::base64;
-use super::infer::decode::OFFLOAD_FROM_BYTES;
+use super::infer::decode::{OFFLOAD_FROM_BYTES, too_long};
 use super::json::{JsonDocument, JsonValue};
 use crate::api;
 use crate::blocking::blocking;
@@ -151,13 +151,6 @@ pub(super) async fn parse_json<T: Send + 'static>(
     } else {
         parse()
     }
-}
-
-/// What upstream says of JSON that is longer than it takes.
-pub(crate) fn too_long(length: u64, limit_bytes: u64) -> Error {
-    Error::invalid(format!(
-        "request JSON size of {length} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit."
-    ))
 }
 
 #[cfg(test)]

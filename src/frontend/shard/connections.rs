@@ -15,7 +15,6 @@ use conch_memory::Charge;
 
 use super::shares::ConnectionShares;
 use super::slab::Slab;
-use super::{Protocol, Shard};
 use crate::pressure::PressureOrders;
 
 /// A connection moves if it would turn over what it holds in so many looks: about half a minute.
@@ -44,23 +43,39 @@ pub enum WaitReason {
 
 pub(crate) struct ConnectionState {
     socket: RawFd,
-    waiting: Cell<WaitReason>,
+    pub(super) waiting: Cell<WaitReason>,
     /// Monotonic; 0 for none.
-    deadline_ns: Cell<u64>,
-    is_timed_out: Cell<bool>,
-    shares: Rc<ConnectionShares>,
+    pub(super) deadline_ns: Cell<u64>,
+    pub(super) is_timed_out: Cell<bool>,
+    pub(super) shares: Rc<ConnectionShares>,
     /// Something was waited for since the last look.
-    is_stirred: Cell<bool>,
+    pub(super) is_stirred: Cell<bool>,
     /// Looks since it was last stirred.
     idle_looks: Cell<u32>,
     /// Looks since it last moved enough, and what it had moved then.
     stalled_looks: Cell<u32>,
     moved_bytes: Cell<u64>,
-    is_stop_requested: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    pub(super) is_stop_requested: Cell<bool>,
+    pub(super) waker: RefCell<Option<Waker>>,
 }
 
 impl ConnectionState {
+    pub(super) fn new(socket: RawFd, shares: ConnectionShares) -> ConnectionState {
+        ConnectionState {
+            socket,
+            waiting: Cell::new(WaitReason::Busy),
+            deadline_ns: Cell::new(0),
+            is_timed_out: Cell::new(false),
+            shares: Rc::new(shares),
+            is_stirred: Cell::new(true),
+            idle_looks: Cell::new(0),
+            stalled_looks: Cell::new(0),
+            moved_bytes: Cell::new(0),
+            is_stop_requested: Cell::new(false),
+            waker: RefCell::new(None),
+        }
+    }
+
     /// Notes how long nothing has happened; returns what it holds if it holds that for too long.
     fn look(&self, stalled_looks_max: u32) -> Option<u64> {
         let was_stirred = self.is_stirred.take();
@@ -116,7 +131,7 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    fn table(&mut self) -> &mut Slab<Rc<ConnectionState>> {
+    pub(super) fn table(&mut self) -> &mut Slab<Rc<ConnectionState>> {
         self.table.get_or_insert_with(Slab::new)
     }
 
@@ -171,94 +186,5 @@ impl ConnectionTable {
                 conch_net::stop_receiving(state.socket);
             }
         }
-    }
-}
-
-/// A connection's entry in its shard's table; removed on drop.
-pub struct ConnectionGuard {
-    shard: Rc<Shard>,
-    protocol: Protocol,
-    key: u64,
-    state: Rc<ConnectionState>,
-}
-
-impl ConnectionGuard {
-    pub(crate) fn new(shard: &Rc<Shard>, socket: RawFd, protocol: Protocol) -> ConnectionGuard {
-        let state = Rc::new(ConnectionState {
-            socket,
-            waiting: Cell::new(WaitReason::Busy),
-            deadline_ns: Cell::new(0),
-            is_timed_out: Cell::new(false),
-            shares: Rc::new(ConnectionShares::new(&shard.budget, socket)),
-            is_stirred: Cell::new(true),
-            idle_looks: Cell::new(0),
-            stalled_looks: Cell::new(0),
-            moved_bytes: Cell::new(0),
-            is_stop_requested: Cell::new(false),
-            waker: RefCell::new(None),
-        });
-        let key = shard
-            .connections
-            .borrow_mut()
-            .table()
-            .insert(Rc::clone(&state));
-        ConnectionGuard {
-            shard: Rc::clone(shard),
-            protocol,
-            key,
-            state,
-        }
-    }
-
-    /// Notes what the connection waits for from now on, and until when at most (monotonic ns, 0 for
-    /// ever).
-    pub fn wait(&self, waiting: WaitReason, deadline_ns: u64) {
-        self.state.waiting.set(waiting);
-        self.state.deadline_ns.set(deadline_ns);
-        self.state.is_stirred.set(true);
-    }
-
-    /// Whether a request is still taken on while the shard drains.
-    pub fn outlasts_drains(&self) -> bool {
-        self.protocol.outlasts_drains()
-    }
-
-    /// What the connection charges its bytes to.
-    pub fn shares(&self) -> &Rc<ConnectionShares> {
-        &self.state.shares
-    }
-
-    /// Notes whether calls are open (gRPC), and who is to be woken when the connection is asked to
-    /// end.
-    pub fn note_calls(&self, has_calls: bool, waker: &Waker) {
-        let waiting = match has_calls {
-            true => WaitReason::Calls,
-            false => WaitReason::NoCalls,
-        };
-        self.state.is_stirred.set(true);
-        if self.state.waiting.get() != waiting {
-            self.wait(waiting, 0);
-            let mut kept = self.state.waker.borrow_mut();
-            if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
-                *kept = Some(waker.clone());
-            }
-        }
-    }
-
-    /// Whether the connection is to end as soon as it can, because there are too many.
-    pub fn is_stop_requested(&self) -> bool {
-        self.state.is_stop_requested.get()
-    }
-
-    /// Whether the connection was ended because it stalled.
-    pub fn is_timed_out(&self) -> bool {
-        self.state.is_timed_out.get()
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.shard.connections.borrow_mut().table().remove(self.key);
-        self.shard.link.connection_closed(self.protocol);
     }
 }

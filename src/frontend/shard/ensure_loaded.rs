@@ -8,7 +8,8 @@ use std::time::Duration;
 use conch_control::on_demand::LoadOutcome;
 use conch_engine::{Error, InFlightPermit, clock};
 
-use super::{Shard, Timer};
+use super::state::Shard;
+use super::timer::Timer;
 
 /// What keeps a model until the request that it was summoned for is submitted. Boxed: most servers
 /// have none, and their requests carry it along.

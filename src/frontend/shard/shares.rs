@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use conch_memory::{Budget, ClientId, Holder};
 
-use super::Shard;
-
 /// The shares of one connection. A client is what the tenant header names, else the peer's address.
 pub struct ConnectionShares {
     holder: Arc<Holder>,
@@ -45,22 +43,24 @@ impl ConnectionShares {
         &self.own
     }
 
-    /// That of the sender of one request. `find` finds a header's value.
+    /// That of the sender of one request: of the tenant that `tenant_header` names, if one is set.
+    /// `find` finds a header's value.
     pub fn of_request<'a>(
         &self,
-        shard: &Shard,
+        tenant_header: Option<&str>,
+        budget: &Budget,
         find: impl FnOnce(&str) -> Option<&'a [u8]>,
     ) -> Arc<Budget> {
-        let name = shard.options.tenant_header.as_deref().and_then(find);
+        let name = tenant_header.and_then(find);
         let Some(name) = name else {
             return Arc::clone(&self.own);
         };
-        let client = shard.budget.client(name);
+        let client = budget.client(name);
         let mut tenant = self.tenant.borrow_mut();
         match &*tenant {
             Some((known, share)) if *known == client => Arc::clone(share),
             _ => {
-                let share = shard.budget.share(&self.holder, client);
+                let share = budget.share(&self.holder, client);
                 *tenant = Some((client, Arc::clone(&share)));
                 share
             }

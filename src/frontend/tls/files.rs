@@ -12,7 +12,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, InconsistentKeys, RootCertStore, ServerConfig};
 
-use super::TlsConfig;
+use super::config::TlsConfig;
 use super::version_one::ClientVerifier;
 
 const CERTIFICATE: &str = "--grpc-server-cert";

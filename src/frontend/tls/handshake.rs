@@ -9,7 +9,7 @@ use conch_engine::clock;
 use conch_log::LogLimiter;
 use rustls::ServerConnection;
 
-use super::TlsConfig;
+use super::config::TlsConfig;
 use super::files::HTTP2;
 use super::handshakes::Handshake;
 use super::session::TlsSession;

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use conch_engine::Error;
 
 use queue::{TraceMessage, TraceQueue};
+use record::TraceRecord;
 use settings::{OwnSettings, TraceSetting};
 
 pub(crate) use record::ActiveTrace;
@@ -60,15 +61,15 @@ pub(crate) struct Tracing {
     settings: RwLock<TraceSettings>,
     /// Of the start.
     defaults: SettingValues,
-    queue: Arc<TraceQueue>,
+    queue: Arc<TraceQueue<TraceRecord>>,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// One change at a time.
     changing: Mutex<()>,
 }
 
 struct TraceSettings {
-    global: Arc<TraceSetting>,
-    models: HashMap<Box<str>, Arc<TraceSetting>>,
+    global: Arc<TraceSetting<TraceRecord>>,
+    models: HashMap<Box<str>, Arc<TraceSetting<TraceRecord>>>,
 }
 
 impl Tracing {
@@ -187,7 +188,7 @@ impl Tracing {
         Ok(())
     }
 
-    fn setting(&self, model: &str) -> Arc<TraceSetting> {
+    fn setting(&self, model: &str) -> Arc<TraceSetting<TraceRecord>> {
         let settings = self.read();
         Arc::clone(settings.models.get(model).unwrap_or(&settings.global))
     }

@@ -9,44 +9,46 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use conch_log as log;
 
-use super::record::TraceRecord;
-
 /// Traces that wait to be written.
 const TRACES_MAX: usize = 16_384;
 /// Bytes of tensors in traces that are not written yet. Their text may take several times as much,
 /// one trace after the other.
 const TENSOR_BYTES_MAX: u64 = 32 << 20;
 
-pub(super) enum TraceMessage {
-    Trace(Box<TraceRecord>),
+/// A message to the thread that writes; `R` is the record of a trace.
+pub(super) enum TraceMessage<R> {
+    Trace(Box<R>),
     /// No further trace comes under the setting with this number.
     Over(u64),
     /// Close everything and end.
     End,
 }
 
-/// See the module.
-pub(crate) struct TraceQueue {
+/// Messages that wait for the thread that writes.
+pub(super) struct TraceQueue<R> {
     /// Empty: nothing can be traced, and nobody takes anything out.
     file: String,
-    waiting: Mutex<QueuedTraces>,
+    waiting: Mutex<QueuedTraces<R>>,
     changed: Condvar,
     tensor_bytes: AtomicU64,
     lost_count: AtomicU64,
 }
 
-#[derive(Default)]
-struct QueuedTraces {
-    messages: VecDeque<TraceMessage>,
+struct QueuedTraces<R> {
+    messages: VecDeque<TraceMessage<R>>,
     trace_count: usize,
     has_ended: bool,
 }
 
-impl TraceQueue {
-    pub(super) fn new(file: &str) -> TraceQueue {
+impl<R> TraceQueue<R> {
+    pub(super) fn new(file: &str) -> TraceQueue<R> {
         TraceQueue {
             file: file.to_owned(),
-            waiting: Mutex::default(),
+            waiting: Mutex::new(QueuedTraces {
+                messages: VecDeque::new(),
+                trace_count: 0,
+                has_ended: false,
+            }),
             changed: Condvar::new(),
             tensor_bytes: AtomicU64::new(0),
             lost_count: AtomicU64::new(0),
@@ -63,7 +65,7 @@ impl TraceQueue {
 
     /// Takes a message in; a trace beyond the bound is lost. Does not block but for the time that
     /// others take to do the same.
-    pub(super) fn push(&self, message: TraceMessage) {
+    pub(super) fn push(&self, message: TraceMessage<R>) {
         if !self.has_file() {
             return;
         }
@@ -88,7 +90,7 @@ impl TraceQueue {
     }
 
     /// Everything that waits; blocks until there is something.
-    pub(super) fn take(&self) -> VecDeque<TraceMessage> {
+    pub(super) fn take(&self) -> VecDeque<TraceMessage<R>> {
         let mut waiting = self.lock();
         while waiting.messages.is_empty() {
             waiting = self
@@ -101,7 +103,7 @@ impl TraceQueue {
     }
 
     /// Room for the bytes of a tensor; none if too many are kept already.
-    pub(super) fn room(self: &Arc<TraceQueue>, bytes: u64) -> Option<QueueRoom> {
+    pub(super) fn room(self: &Arc<TraceQueue<R>>, bytes: u64) -> Option<QueueRoom<R>> {
         let taken = self
             .tensor_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
@@ -132,18 +134,18 @@ impl TraceQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueuedTraces> {
+    fn lock(&self) -> MutexGuard<'_, QueuedTraces<R>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Given back on drop.
-pub(super) struct QueueRoom {
-    queue: Arc<TraceQueue>,
+pub(super) struct QueueRoom<R> {
+    queue: Arc<TraceQueue<R>>,
     bytes: u64,
 }
 
-impl Drop for QueueRoom {
+impl<R> Drop for QueueRoom<R> {
     fn drop(&mut self) {
         self.queue
             .tensor_bytes
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn tensors_have_a_bound() {
-        let queue = Arc::new(TraceQueue::new("f"));
+        let queue = Arc::new(TraceQueue::<()>::new("f"));
         let half = queue.room(TENSOR_BYTES_MAX / 2).unwrap();
         let rest = queue.room(TENSOR_BYTES_MAX / 2).unwrap();
         assert!(queue.room(1).is_none());
@@ -170,10 +172,10 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_in_without_a_file_or_after_the_end() {
-        let queue = TraceQueue::new("");
+        let queue = TraceQueue::<()>::new("");
         queue.push(TraceMessage::Over(1));
         assert!(queue.lock().messages.is_empty());
-        let queue = TraceQueue::new("f");
+        let queue = TraceQueue::<()>::new("f");
         queue.push(TraceMessage::Over(1));
         queue.push(TraceMessage::End);
         queue.push(TraceMessage::Over(2));

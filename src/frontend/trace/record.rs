@@ -31,7 +31,7 @@ pub(super) struct RecordedTensor {
     pub(super) data_type: DataType,
     pub(super) shape: Shape,
     pub(super) data: Vec<u8>,
-    _room: QueueRoom,
+    _room: QueueRoom<TraceRecord>,
 }
 
 /// Whom a trace is about.
@@ -43,7 +43,7 @@ pub(super) struct TraceSubject {
 /// A finished trace.
 pub(super) struct TraceRecord {
     pub(super) id: u64,
-    pub(super) setting: Arc<TraceSetting>,
+    pub(super) setting: Arc<TraceSetting<TraceRecord>>,
     pub(super) subject: Option<TraceSubject>,
     pub(super) entries: Vec<TraceEntry>,
     /// 0: none.
@@ -55,7 +55,7 @@ pub(super) struct TraceRecord {
 /// A trace that is being taken. It ends when the last who knows it lets go.
 pub(crate) struct ActiveTrace {
     id: u64,
-    setting: Arc<TraceSetting>,
+    setting: Arc<TraceSetting<TraceRecord>>,
     subject: OnceLock<TraceSubject>,
     entries: Mutex<Vec<TraceEntry>>,
     /// Of the ensemble, if this is one of its steps, or of the request on whose behalf a backend
@@ -65,12 +65,15 @@ pub(crate) struct ActiveTrace {
 }
 
 impl ActiveTrace {
-    pub(super) fn new(setting: &Arc<TraceSetting>) -> ActiveTrace {
+    pub(super) fn new(setting: &Arc<TraceSetting<TraceRecord>>) -> ActiveTrace {
         ActiveTrace::below(None, setting)
     }
 
     /// The trace of a step of an ensemble, or of no step.
-    fn below(parent: Option<Arc<ActiveTrace>>, setting: &Arc<TraceSetting>) -> ActiveTrace {
+    fn below(
+        parent: Option<Arc<ActiveTrace>>,
+        setting: &Arc<TraceSetting<TraceRecord>>,
+    ) -> ActiveTrace {
         ActiveTrace {
             id: next_id(),
             setting: Arc::clone(setting),

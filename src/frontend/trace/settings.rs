@@ -93,8 +93,8 @@ impl OwnSettings {
     }
 }
 
-/// One set of values, and the requests counted under it.
-pub(crate) struct TraceSetting {
+/// One set of values, and the requests counted under it; `R` is the record of a trace.
+pub(super) struct TraceSetting<R> {
     /// Its traces are collected under this number.
     pub(super) id: u64,
     pub(super) values: SettingValues,
@@ -103,15 +103,15 @@ pub(crate) struct TraceSetting {
     seen: AtomicU64,
     /// What is left of the count; -1: no bound.
     left: AtomicI32,
-    queue: Arc<TraceQueue>,
+    queue: Arc<TraceQueue<R>>,
 }
 
-impl TraceSetting {
+impl<R> TraceSetting<R> {
     pub(super) fn new(
         values: SettingValues,
         own: OwnSettings,
-        queue: &Arc<TraceQueue>,
-    ) -> TraceSetting {
+        queue: &Arc<TraceQueue<R>>,
+    ) -> TraceSetting<R> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         TraceSetting {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -157,7 +157,7 @@ impl TraceSetting {
         }
     }
 
-    pub(super) fn queue(&self) -> &Arc<TraceQueue> {
+    pub(super) fn queue(&self) -> &Arc<TraceQueue<R>> {
         &self.queue
     }
 
@@ -191,13 +191,13 @@ impl TraceSetting {
     }
 }
 
-impl Drop for TraceSetting {
+impl<R> Drop for TraceSetting<R> {
     fn drop(&mut self) {
         self.queue.push(TraceMessage::Over(self.id));
     }
 }
 
-impl std::fmt::Debug for TraceSetting {
+impl<R> std::fmt::Debug for TraceSetting<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Setting")
             .field("values", &self.current())
@@ -209,7 +209,7 @@ impl std::fmt::Debug for TraceSetting {
 mod tests {
     use super::*;
 
-    fn setting(rate: u32, count: i32) -> TraceSetting {
+    fn setting(rate: u32, count: i32) -> TraceSetting<()> {
         let values = SettingValues {
             levels: TraceLevels {
                 timestamps: true,
@@ -222,7 +222,7 @@ mod tests {
         TraceSetting::new(
             values,
             OwnSettings::default(),
-            &Arc::new(TraceQueue::new("file")),
+            &Arc::new(TraceQueue::<()>::new("file")),
         )
     }
 
@@ -286,7 +286,7 @@ mod tests {
         let setting = TraceSetting::new(
             own.over(setting(1, -1).values),
             own,
-            &Arc::new(TraceQueue::new("f")),
+            &Arc::new(TraceQueue::<()>::new("f")),
         );
         assert!(setting.samples());
         assert_eq!((setting.current().count, setting.own().count), (2, Some(2)));

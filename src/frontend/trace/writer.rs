@@ -27,7 +27,7 @@ const TEXT_BYTES_MAX: usize = 4 << 20;
 ///
 /// # Errors
 /// INTERNAL if there is none to be had.
-pub(super) fn start(queue: &Arc<TraceQueue>) -> Result<JoinHandle<()>, Error> {
+pub(super) fn start(queue: &Arc<TraceQueue<TraceRecord>>) -> Result<JoinHandle<()>, Error> {
     let queue = Arc::clone(queue);
     std::thread::Builder::new()
         .name("trace".to_owned())
@@ -36,7 +36,7 @@ pub(super) fn start(queue: &Arc<TraceQueue>) -> Result<JoinHandle<()>, Error> {
 }
 
 struct TraceWriter<'q> {
-    queue: &'q TraceQueue,
+    queue: &'q TraceQueue<TraceRecord>,
     /// By the number of their setting.
     collections: HashMap<u64, PendingTraces>,
     /// The file without an index; begun when something is written into it.
@@ -60,7 +60,7 @@ struct PendingTraces {
 }
 
 impl<'q> TraceWriter<'q> {
-    fn new(queue: &'q TraceQueue) -> TraceWriter<'q> {
+    fn new(queue: &'q TraceQueue<TraceRecord>) -> TraceWriter<'q> {
         TraceWriter {
             queue,
             collections: HashMap::new(),

@@ -18,6 +18,9 @@ const SLICE_BYTES: usize = 64 << 10;
 /// Blocks up to this size are not charged; see [`super::reader`].
 const UNCHARGED_BYTES: usize = 4 << 10;
 
+/// How upstream prints a data type that it does not know.
+pub(super) const INVALID_DATA_TYPE: &str = "<invalid>";
+
 /// The field numbers of InferTensorContents, in the order in which upstream looks at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ContentsField {
@@ -148,7 +151,9 @@ pub(super) async fn read(
         .ok_or_else(GrpcStatus::unparsable)?;
     let mut charge = Charge::empty(budget);
     if size_bytes > UNCHARGED_BYTES {
-        charge.cover(size_bytes as u64).map_err(super::exhausted)?;
+        charge
+            .cover(size_bytes as u64)
+            .map_err(crate::grpc::status::exhausted)?;
     }
     let mut block = pool.try_take(size_bytes)?;
     block.set_charge(charge);
@@ -202,7 +207,7 @@ fn judge(
             let message = format!(
                 "unexpected explicit tensor data for input tensor '{input}' for model '{model}' of type '{}', expected datatype '{}'",
                 found.name(),
-                data_type.map_or(super::INVALID_DATA_TYPE, DataType::name),
+                data_type.map_or(INVALID_DATA_TYPE, DataType::name),
                 input = truncated(&input)
             );
             return Err(GrpcStatus::new(GrpcCode::InvalidArgument, message));

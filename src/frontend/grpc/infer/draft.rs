@@ -13,25 +13,24 @@ use conch_engine::{
 use conch_memory::{Budget, ByteView, try_text};
 use smallvec::{SmallVec, smallvec};
 
-use super::TypedTensors;
 use super::contents::{self, ContentsInput};
 use super::message::{
-    InferHead, InferTarget, InputTensor, MessageParameters, ParameterChoice, RequestedOutput,
+    InferHead, InferTarget, InputTensor, MessageParameters, ParameterChoice, RequestedOutput, find,
 };
 use super::region::RegionPart;
 use crate::api::regions;
-use crate::grpc::status::{GrpcCode, GrpcStatus};
+use crate::grpc::status::{GrpcStatus, invalid};
 use crate::shard::{Shard, yield_now};
+
+/// Tensors made of typed contents, or copied from registered memory, in order; the last may be the
+/// reason why there are no more.
+pub(in crate::grpc) type TypedTensors = Vec<Result<ByteView, GrpcStatus>>;
 
 /// Outputs, and as how many classes they are wanted.
 pub(super) type ClassCounts = Vec<(Box<str>, u32)>;
 
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
-
-pub(super) fn invalid(message: String) -> GrpcStatus {
-    GrpcStatus::new(GrpcCode::InvalidArgument, message)
-}
 
 /// Converts the typed contents of each input that has some (unless `has_raws`, which is an error
 /// told later), and copies what must not be read in registered memory, in order, up to the first
@@ -230,22 +229,12 @@ fn refuse_unknown_type(name: &str, model: &ModelVersion, target: &InferTarget<'_
     };
     invalid(format!(
         "[request id: {id}] inference input '{name}' data-type is '{}', but model '{}' expects '{}'",
-        super::INVALID_DATA_TYPE,
+        contents::INVALID_DATA_TYPE,
         model.name,
         spec.data_type.name(),
         name = truncated(&name),
         id = truncated(&id)
     ))
-}
-
-pub(super) fn find<'a>(
-    parameters: &MessageParameters<'a>,
-    name: &str,
-) -> Option<ParameterChoice<'a>> {
-    parameters
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, choice)| *choice)
 }
 
 /// What is wanted of an output beside its bytes in the answer.
@@ -384,6 +373,7 @@ fn wrong_kind(name: &str, expected: &str) -> GrpcStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grpc::status::GrpcCode;
 
     fn applied<'a>(
         parameters: &[(&'a str, ParameterChoice<'a>)],

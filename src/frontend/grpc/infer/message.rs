@@ -232,6 +232,16 @@ fn settle(parameters: &mut MessageParameters<'_>) {
     parameters.dedup_by(|later, kept| later.0 == kept.0);
 }
 
+pub(super) fn find<'a>(
+    parameters: &MessageParameters<'a>,
+    name: &str,
+) -> Option<ParameterChoice<'a>> {
+    parameters
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, choice)| *choice)
+}
+
 #[cfg(test)]
 mod tests {
     use conch_proto::Message as _;

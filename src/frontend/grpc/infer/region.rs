@@ -3,9 +3,8 @@
 use conch_engine::shared_memory::RegionWindow;
 use conch_engine::{Regions, truncated};
 
-use super::draft::{find, invalid};
-use super::message::{MessageParameters, ParameterChoice};
-use crate::grpc::status::GrpcStatus;
+use super::message::{MessageParameters, ParameterChoice, find};
+use crate::grpc::status::{GrpcStatus, invalid};
 
 /// A part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

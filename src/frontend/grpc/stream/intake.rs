@@ -10,7 +10,7 @@ use conch_memory::Budget;
 use h2::RecvStream;
 
 use super::scheduler::StreamScheduler;
-use super::{MESSAGES_PER_TURN, StreamSetup};
+use super::setup::{MESSAGES_PER_TURN, StreamSetup};
 use crate::coding::ContentCoding;
 use crate::grpc::body::{CallFailure, CompressedMessage, release};
 use crate::grpc::frame::{MESSAGE_BYTES_MAX, MessagePrefix};
@@ -54,7 +54,14 @@ pub(super) async fn take_in(
             Box::pin(infer::ensure_loaded(shard, &mut arrived)).await;
         }
         let typed = infer::convert(shard, &terms.sender.budget, &arrived).await;
-        let streamed = infer::submit_streamed(shard, arrived, typed, terms, responses, wait)?;
+        let streamed = infer::submit_streamed(
+            shard,
+            arrived,
+            typed,
+            (&terms.sender, terms.deadline_ns),
+            responses,
+            wait,
+        )?;
         scheduler.borrow_mut().add(streamed);
         count += 1;
         if count == MESSAGES_PER_TURN {

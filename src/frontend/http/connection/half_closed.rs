@@ -12,9 +12,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{ConnectionClosed, HttpConnection, WaitReason};
+use super::state::{ConnectionClosed, HttpConnection, SendAhead};
 use crate::http::answer::version_text;
-use crate::shard::Timer;
+use crate::shard::{Timer, WaitReason};
 
 /// The first look for a reset: on one machine it comes at once.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -22,18 +22,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// A leading zero of a size in hexadecimal, which changes nothing of it.
 const LEADING_ZERO: &[u8] = b"0";
-
-/// What can be sent before the next part of an answer is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendAhead {
-    Nothing,
-    /// The version of an answer; here to a request of version 1.0.
-    Version {
-        is_version_1_0: bool,
-    },
-    /// The next chunk's first digit.
-    ChunkSize,
-}
 
 impl HttpConnection {
     /// Waits for `reply` as long as the client can be written to.

@@ -5,23 +5,15 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::task::{Context, Poll};
 
-use super::half_closed::SendAhead;
-use super::{COPIED_BYTES_MAX, ConnectionClosed, HttpConnection, RequestMeta, WaitReason};
+use super::send::COPIED_BYTES_MAX;
+use super::source::BodySource;
+use super::state::{ConnectionClosed, HttpConnection, RequestMeta, SendAhead};
 use crate::http::answer::{BodyDelimiter, HttpResponse};
-use crate::shard::yield_now;
+use crate::shard::{WaitReason, yield_now};
 
 /// Collected pieces before they are sent: some 300 us of the shard's time.
 const COLLECTED_BYTES_MAX: usize = 32 << 10;
 const COLLECTED_COUNT_MAX: usize = 64;
-
-/// Where the pieces of a body come from. Dropped before its end when the client is gone.
-pub(crate) trait BodySource {
-    /// Appends the next piece to the empty `target`; false at the end. A piece is never empty.
-    fn poll_piece(&mut self, context: &mut Context<'_>, target: &mut Vec<u8>) -> Poll<bool>;
-
-    /// The client's connection has taken all pieces so far.
-    fn note_sent(&mut self);
-}
 
 /// What was collected at once.
 #[derive(Default)]
@@ -35,12 +27,6 @@ struct CollectedPieces {
 }
 
 impl HttpConnection {
-    /// Makes `source` the body of the answer that the service is about to return: of that only the
-    /// head is sent.
-    pub(crate) fn stream_from(&mut self, source: impl BodySource + 'static) {
-        self.source = Some(Box::new(source));
-    }
-
     /// Sends an answer's head and then what comes from `source`, until its end or until the client
     /// goes away.
     pub(super) async fn send_stream(

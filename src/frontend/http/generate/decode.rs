@@ -12,9 +12,8 @@ use conch_engine::{Draft, DraftInput, Error, Parameter, Shape};
 use conch_memory::{Block, ByteView, try_push, try_text};
 use smallvec::SmallVec;
 
-use crate::http::infer::decode::{JsonLimits, parameter_value};
+use crate::http::infer::decode::{JsonLimits, parameter_value, too_long};
 use crate::http::json::{JsonDocument, JsonValue, tensor, within};
-use crate::http::repository::too_long;
 
 /// The member whose members count as if they stood outside of it.
 const NESTED: &str = "parameters";

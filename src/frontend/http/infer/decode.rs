@@ -18,7 +18,6 @@ use smallvec::SmallVec;
 use super::region::read_window;
 use crate::api::{Classes, regions};
 use crate::http::json::{JsonDocument, JsonValue, tensor, within};
-use crate::http::repository::too_long;
 use crate::options::FrontendOptions;
 use crate::shard::Shard;
 
@@ -679,4 +678,11 @@ fn shape_text(shape: &Shape) -> String {
         ""
     };
     format!("[{}{more}]", dims.join(","))
+}
+
+/// The refusal of JSON that is longer than the limit, in upstream's words.
+pub(crate) fn too_long(length: u64, limit_bytes: u64) -> Error {
+    Error::invalid(format!(
+        "request JSON size of {length} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. Use --http-max-input-size to increase the limit."
+    ))
 }

@@ -6,8 +6,8 @@
 use conch_memory::{OutOfMemory, try_push, try_reserve};
 use smallvec::SmallVec;
 
-use super::document::{JsonNode, NodeKind};
 use super::lexer::{self, JsonFault, JsonRefused, JsonText};
+use super::node::{JsonNode, NodeKind};
 
 /// Nesting up to which values are noted. Nobody looks at what lies deeper: it is checked, like
 /// tensor data, at a bit per level.

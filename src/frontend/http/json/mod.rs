@@ -8,6 +8,7 @@
 mod checker;
 mod document;
 mod lexer;
+mod node;
 pub(crate) mod tensor;
 pub(crate) mod write;
 

@@ -11,24 +11,24 @@
 //! caller has left is withdrawn if it was not begun. Bound: each connection's call or request waits
 //! for at most one job, so there are no more jobs than requests and handshakes.
 
+mod job;
 mod queue;
+mod threads;
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Waker};
 
-use conch_engine::Error;
-use conch_log as log;
-
-use super::link::{ShardHandle, ShardMessage};
 use super::slab::Slab;
+use job::{JobFunction, JobResult, OffloadJob, OffloadLane};
 use queue::{FairQueue, VirtualTime};
+
+pub(crate) use job::JobDone;
+pub(crate) use threads::OffloadThreads;
 
 /// Jobs from this cost on are large: some 10 ms of JSON.
 const LARGE_FROM_BYTES: u64 = 1 << 20;
@@ -42,43 +42,6 @@ pub(crate) const METRICS_COST: u64 = 256 << 10;
 pub(crate) const INFLATED_PER_PACKED: u64 = 4;
 /// Of a step of a handshake. All are alike; large enough to be divided among owners.
 const HANDSHAKE_COST: u64 = 64 << 10;
-/// Linux then gives a thread that wakes up its CPU before another's longer turn ends.
-const TURN_NS: u64 = 500_000;
-
-/// A kind of work with a thread of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OffloadLane {
-    Small,
-    Large,
-    Handshakes,
-}
-
-impl OffloadLane {
-    const fn index(self) -> usize {
-        match self {
-            OffloadLane::Small => 0,
-            OffloadLane::Large => 1,
-            OffloadLane::Handshakes => 2,
-        }
-    }
-
-    const fn thread_name(self) -> &'static str {
-        match self {
-            OffloadLane::Small => "offload",
-            OffloadLane::Large => "offload-big",
-            OffloadLane::Handshakes => "tls",
-        }
-    }
-
-    /// Jobs that the thread has at a time. One more than it executes spares it the wait for its
-    /// shard, where jobs are short.
-    const fn depth(self) -> usize {
-        match self {
-            OffloadLane::Small | OffloadLane::Handshakes => 2,
-            OffloadLane::Large => 1,
-        }
-    }
-}
 
 /// Which of a lane's queues: the urgent one is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,72 +55,6 @@ enum Urgency {
 enum JobOwner {
     Connection(u64),
     Peer(IpAddr),
-}
-
-type JobResult = Box<dyn Any + Send>;
-type JobFunction = Box<dyn FnOnce() -> JobResult + Send>;
-
-struct OffloadJob {
-    key: u64,
-    work: JobFunction,
-}
-
-/// What a lane's thread sends to the shard.
-pub(crate) struct JobDone {
-    lane: OffloadLane,
-    key: u64,
-    outcome: std::thread::Result<JobResult>,
-}
-
-/// The threads' ends of the lanes, made before the shard runs.
-pub(crate) struct OffloadThreads {
-    senders: [Option<Sender<OffloadJob>>; 3],
-}
-
-impl OffloadThreads {
-    /// Starts the threads of shard `index`. They end when this, or the [`Offload`] made of it, is
-    /// dropped, after the job that they execute.
-    ///
-    /// # Errors
-    /// INTERNAL if the system gives no thread.
-    pub(crate) fn start(
-        index: usize,
-        link: &Arc<ShardHandle>,
-        serves_tls: bool,
-    ) -> Result<OffloadThreads, Error> {
-        let mut threads = OffloadThreads {
-            senders: [None, None, None],
-        };
-        let lanes = [
-            OffloadLane::Small,
-            OffloadLane::Large,
-            OffloadLane::Handshakes,
-        ];
-        for lane in lanes.into_iter().take(if serves_tls { 3 } else { 2 }) {
-            let (sender, receiver) = channel::<OffloadJob>();
-            let link = Arc::clone(link);
-            std::thread::Builder::new()
-                .name(format!("{}-{index}", lane.thread_name()))
-                .spawn(move || serve(lane, &receiver, &link))
-                .map_err(|cause| {
-                    Error::internal(format!("cannot start a thread of shard {index}: {cause}"))
-                })?;
-            threads.senders[lane.index()] = Some(sender);
-        }
-        Ok(threads)
-    }
-}
-
-fn serve(lane: OffloadLane, jobs: &Receiver<OffloadJob>, link: &ShardHandle) {
-    if let Err(cause) = conch_net::affinity::shorten_turns_of_current_thread(TURN_NS) {
-        log::warning!("cannot shorten the turns of an offload thread: {cause}");
-    }
-    while let Ok(OffloadJob { key, work }) = jobs.recv() {
-        // A panic would end the thread: nothing would be done any more, and the callers would wait
-        // for ever.
-        let outcome = catch_unwind(AssertUnwindSafe(work));
-        link.send(ShardMessage::Offloaded(JobDone { lane, key, outcome }));
-    }
 }
 
 /// A shard's side of its lanes.
@@ -366,12 +263,14 @@ impl Drop for JobFuture<'_> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::panic::AssertUnwindSafe;
     use std::pin::pin;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use futures_lite::future::block_on;
 
     use super::*;
+    use crate::shard::link::{ShardHandle, ShardMessage};
 
     /// A shard's offload without the shard: polls `future` and takes in what the threads return.
     fn drive<T>(

@@ -1,18 +1,13 @@
-//! Requests in flight on a shard, and the futures that wait for them.
+//! Requests in flight on a shard, and the deliveries that came for them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use conch_engine::{Code, Credits, Delivery, Error, RequestHandle, Response};
+use conch_engine::{Delivery, Error, Response};
 
-use super::Shard;
 use super::slab::Slab;
-use super::timer::Timer;
 
 /// One request between admission and its final delivery.
 pub(crate) struct InFlightEntry {
@@ -93,7 +88,11 @@ impl InFlight {
         entry.waker.take()
     }
 
-    fn take(&mut self, slot: u64, context: &mut Context<'_>) -> Poll<Result<Response, Error>> {
+    pub(super) fn take(
+        &mut self,
+        slot: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response, Error>> {
         let Some(entry) = self.table.get_mut(slot) else {
             return Poll::Ready(Err(Error::internal("the request is not in flight")));
         };
@@ -108,7 +107,7 @@ impl InFlight {
         Poll::Ready(entry.outcome.unwrap_or_else(|| Err(wrong_count(0))))
     }
 
-    fn abandon(&mut self, slot: u64) {
+    pub(super) fn abandon(&mut self, slot: u64) {
         if let Some(entry) = self.table.get_mut(slot) {
             if entry.is_final {
                 self.table.remove(slot);
@@ -150,129 +149,6 @@ impl ResponseQueue {
             }
         }
         delivery
-    }
-}
-
-/// A request in flight whose deliveries go to a [`ResponseQueue`]. Dropping it before the final one
-/// cancels the request.
-pub struct StreamRequest {
-    shard: Rc<Shard>,
-    slot: u64,
-    handle: RequestHandle,
-    is_done: bool,
-}
-
-impl StreamRequest {
-    pub(crate) fn new(shard: &Rc<Shard>, slot: u64, handle: RequestHandle) -> StreamRequest {
-        StreamRequest {
-            shard: Rc::clone(shard),
-            slot,
-            handle,
-            is_done: false,
-        }
-    }
-
-    /// [`Delivery::slot`] of what comes for it.
-    pub fn slot(&self) -> u64 {
-        self.slot
-    }
-
-    /// What its responses were paid with.
-    pub fn credits(&self) -> Option<&Arc<Credits>> {
-        self.handle.shared().credits.as_ref()
-    }
-
-    /// The final delivery has come.
-    pub fn note_final(&mut self) {
-        self.is_done = true;
-    }
-}
-
-impl Drop for StreamRequest {
-    fn drop(&mut self) {
-        if self.is_done {
-            // What waits to be read stays paid for.
-            return;
-        }
-        if let Some(credits) = self.credits() {
-            credits.close();
-        }
-        match conch_engine::withdraw(&self.handle) {
-            // Ours alone: nobody will deliver for it.
-            Some(_) => self.shard.in_flight.borrow_mut().release(self.slot),
-            None => self.shard.in_flight.borrow_mut().abandon(self.slot),
-        }
-    }
-}
-
-/// The one response of a request in flight. Dropping it cancels the request.
-pub struct ResponseFuture {
-    shard: Rc<Shard>,
-    slot: u64,
-    handle: RequestHandle,
-    timer: Option<Timer>,
-    is_done: Cell<bool>,
-}
-
-impl ResponseFuture {
-    pub(crate) fn new(
-        shard: &Rc<Shard>,
-        slot: u64,
-        handle: RequestHandle,
-        timer: Option<Timer>,
-    ) -> ResponseFuture {
-        ResponseFuture {
-            shard: Rc::clone(shard),
-            slot,
-            handle,
-            timer,
-            is_done: Cell::new(false),
-        }
-    }
-
-    /// Withdraws the request: at once if it still waits, else the executor sees the wish and the
-    /// answer is thrown away. The error is what the request is answered with.
-    fn withdraw(&self) -> Error {
-        self.is_done.set(true);
-        match conch_engine::withdraw(&self.handle) {
-            Some(error) => {
-                // Ours alone: nobody will deliver for it.
-                self.shard.in_flight.borrow_mut().release(self.slot);
-                error
-            }
-            None => {
-                self.shard.in_flight.borrow_mut().abandon(self.slot);
-                Error::new(Code::Cancelled, "")
-            }
-        }
-    }
-}
-
-impl Future for ResponseFuture {
-    type Output = Result<Response, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let outcome = this.shard.in_flight.borrow_mut().take(this.slot, context);
-        if outcome.is_ready() {
-            this.is_done.set(true);
-            return outcome;
-        }
-        if let Some(timer) = &mut this.timer
-            && Pin::new(timer).poll(context).is_ready()
-        {
-            this.timer = None;
-            return Poll::Ready(Err(this.withdraw()));
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for ResponseFuture {
-    fn drop(&mut self) {
-        if !self.is_done.get() {
-            self.withdraw();
-        }
     }
 }
 

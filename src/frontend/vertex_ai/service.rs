@@ -1,20 +1,12 @@
-//! The Vertex AI listener: a health route, and a predict route that can stand for others of the
-//! HTTP listener.
-//!
-//! Both routes are Vertex AI's choice, told in environment variables. The header
-//! X-Vertex-Ai-Triton-Redirect names what a POST to the predict route is to do instead of an
-//! inference with the default model: whatever only reads, but for traces and logs.
+//! The routes of the Vertex AI listener, and their answers.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conch_control::server::Server;
-use conch_engine::Error;
 use conch_log as log;
-use regex::bytes::{Regex, RegexBuilder};
 
+use super::options::VertexAiOptions;
 use crate::access::{Access, Category, GrantedRoute, GuardedRoute};
 use crate::api::regions::RegionAction;
 use crate::http::answer::HttpResponse;
@@ -26,102 +18,9 @@ use crate::http::head::{HttpMethod, RequestHead};
 use crate::http::route::{self, HttpRoute as TritonRoute, ModelOperation};
 use crate::http::service::{self, InferenceService, plan_route};
 use crate::metrics;
-use crate::options::Endpoint;
 use crate::shard::{ConnectionGuard, ModelLease, Shard, ShardStream};
 
 const REDIRECT_HEADER: &str = "X-Vertex-Ai-Triton-Redirect";
-
-/// What the listener is started with.
-#[derive(Clone)]
-pub struct VertexAiOptions {
-    pub endpoint: Endpoint,
-    predict_route: Regex,
-    health_route: Regex,
-    default_model: String,
-}
-
-impl fmt::Debug for VertexAiOptions {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("VertexAi")
-            .field("endpoint", &self.endpoint)
-            .field("predict_route", &self.predict_route.as_str())
-            .field("health_route", &self.health_route.as_str())
-            .field("default_model", &self.default_model)
-            .finish()
-    }
-}
-
-impl VertexAiOptions {
-    /// A listener whose routes are regular expressions, as upstream takes them. `default_model` may
-    /// be empty if there is just one.
-    ///
-    /// # Errors
-    /// INVALID_ARG in upstream's words for a missing route; and for one that is no regular
-    /// expression.
-    pub fn new(
-        endpoint: Endpoint,
-        predict_route: &str,
-        health_route: &str,
-        default_model: &str,
-    ) -> Result<VertexAiOptions, Error> {
-        if predict_route.is_empty() {
-            return Err(Error::invalid(
-                "API_PREDICT_ROUTE is not defined for Vertex AI endpoint",
-            ));
-        }
-        if health_route.is_empty() {
-            return Err(Error::invalid(
-                "AIP_HEALTH_ROUTE is not defined for Vertex AI endpoint",
-            ));
-        }
-        Ok(VertexAiOptions {
-            endpoint,
-            predict_route: whole(predict_route)?,
-            health_route: whole(health_route)?,
-            default_model: default_model.to_owned(),
-        })
-    }
-
-    /// Settles which model the predict route asks.
-    ///
-    /// # Errors
-    /// INVALID_ARG in upstream's words if that is not clear, or not loaded.
-    pub(crate) fn settle_default_model(&mut self, server: &Server) -> Result<(), Error> {
-        let rows = server.index(true);
-        if !self.default_model.is_empty() {
-            if rows.iter().any(|row| row.name == self.default_model) {
-                return Ok(());
-            }
-            return Err(Error::invalid(format!(
-                "Expect the default model '{}' is loaded",
-                self.default_model
-            )));
-        }
-        match rows.as_slice() {
-            [only] => {
-                self.default_model.clone_from(&only.name);
-                Ok(())
-            }
-            _ => Err(Error::invalid(
-                "Expect the model repository contains only a single model if default model is not specified",
-            )),
-        }
-    }
-}
-
-/// A pattern that a path has to match from end to end.
-fn whole(route: &str) -> Result<Regex, Error> {
-    RegexBuilder::new(&format!(r"\A(?:{route})\z"))
-        .unicode(false)
-        .size_limit(256 << 10)
-        .build()
-        .map_err(|error| {
-            Error::invalid(format!(
-                "the Vertex AI route '{route}' is malformed: {error}"
-            ))
-        })
-}
 
 /// Serves one connection until it ends.
 pub(crate) async fn serve(shard: Rc<Shard>, stream: ShardStream, guard: ConnectionGuard) {
@@ -324,6 +223,7 @@ impl HttpService for VertexAiService {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Endpoint;
 
     #[test]
     fn only_what_reads_is_redirected_to() {

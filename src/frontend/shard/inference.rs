@@ -1,0 +1,172 @@
+//! Requests of a shard: from a draft to the engine.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conch_engine::{
+    Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle, Tenant, Timestamps,
+    admission, clock,
+};
+
+use super::ensure_loaded::ModelLease;
+use super::in_flight::ResponseQueue;
+use super::response::{ResponseFuture, StreamRequest};
+use super::state::Shard;
+use super::timer::Timer;
+
+/// Reloads of one model that a request follows. A reload takes longer than all steps of admission
+/// together.
+const SUCCESSORS_MAX: usize = 8;
+impl Shard {
+    /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not
+    /// block.
+    pub fn find(&self, name: &str, version: Option<i64>) -> Result<Arc<ModelVersion>, Error> {
+        self.reader
+            .borrow_mut()
+            .load()
+            .find(name, version)
+            .map(Arc::clone)
+    }
+
+    /// Checks `draft` against the model and puts it into the model's queue. Does not block.
+    ///
+    /// `version` is what was asked for when `model` was found: if that has been taken out of
+    /// service meanwhile, the request goes to its successor. `deadline_ns` (monotonic) is the
+    /// client's own: past it the request is withdrawn and the reply is CANCELLED.
+    ///
+    /// # Errors
+    /// Whatever admission refuses; UNAVAILABLE if the shard has too many requests in flight or the
+    /// model's queue is full.
+    pub fn infer(
+        self: &Rc<Self>,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: Draft<'_>,
+        deadline_ns: Option<u64>,
+    ) -> Result<ResponseFuture, Error> {
+        let (slot, handle) = self.begin(model, version, draft, deadline_ns, None)?;
+        Ok(ResponseFuture::new(
+            self,
+            slot,
+            handle,
+            deadline_ns.map(Timer::at),
+        ))
+    }
+
+    /// [`Shard::infer`] for streams: whatever is delivered for the request goes to `responses`, and
+    /// the caller sees to its deadline.
+    ///
+    /// # Errors
+    /// As [`Shard::infer`].
+    pub fn infer_into(
+        self: &Rc<Self>,
+        responses: &Rc<ResponseQueue>,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: Draft<'_>,
+        deadline_ns: Option<u64>,
+    ) -> Result<StreamRequest, Error> {
+        let (slot, handle) = self.begin(
+            model,
+            version,
+            draft,
+            deadline_ns,
+            Some(Rc::clone(responses)),
+        )?;
+        Ok(StreamRequest::new(self, slot, handle))
+    }
+
+    fn begin(
+        self: &Rc<Self>,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        mut draft: Draft<'_>,
+        deadline_ns: Option<u64>,
+        responses: Option<Rc<ResponseQueue>>,
+    ) -> Result<(u64, RequestHandle), Error> {
+        let lease = draft.lease.take();
+        let permit = self.enter(model, version, &draft, lease)?;
+        let slot = self
+            .in_flight
+            .borrow_mut()
+            .reserve(responses)
+            .ok_or_else(|| Error::unavailable("the server has too many requests in flight"))?;
+        let timestamps = Timestamps {
+            request_start_ns: clock::monotonic_ns(),
+            queue_start_ns: 0,
+            deadline_ns: deadline_ns.unwrap_or(0),
+        };
+        let is_courteous = self.yield_policy.wish();
+        if is_courteous {
+            // The pump looks at the end of this turn, whoever notifies.
+            self.link.disarm();
+            self.wake_pump();
+        }
+        for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
+            chunk.settle();
+        }
+        let submitted =
+            admission::admit_reserved(permit, draft, &self.completion, slot, timestamps).and_then(
+                |handle| {
+                    let model = &handle.shared().model;
+                    model.submit(Arc::clone(&handle)).map(|()| handle)
+                },
+            );
+        match submitted {
+            Ok(handle) => Ok((slot, handle)),
+            Err(error) => {
+                self.in_flight.borrow_mut().release(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// A place among the live requests of `model`, or of what has taken its place in the registry.
+    fn enter(
+        &self,
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        draft: &Draft<'_>,
+        lease: ModelLease,
+    ) -> Result<InFlightPermit, Error> {
+        let pass = match self.server.admission() {
+            Some(admission) => Some(admission.enter(model, draft.id, draft.tenant)?),
+            None => None,
+        };
+        // What kind of model it is was looked at when the first was found.
+        let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
+        let (id, flags) = (&draft.correlation_id, draft.sequence_flags);
+        let mut entered = match (
+            InFlightPermit::of_draining(model, version, id, flags),
+            lease,
+        ) {
+            (Some(place), _) => place,
+            (None, Some(lease)) => Ok(*lease),
+            (None, None) => InFlightPermit::new(model),
+        };
+        for _ in 0..SUCCESSORS_MAX {
+            if !matches!(entered, Err(Rejected::Retired)) {
+                break;
+            }
+            let successor = self.find(&model.name, version)?;
+            // As above.
+            if successor.config.is_decoupled != model.config.is_decoupled {
+                break;
+            }
+            entered = InFlightPermit::of_sequence(&successor, version, id, flags);
+        }
+        let mut permit = entered.map_err(|why| admission::refuse(model, draft, why))?;
+        if let Some(pass) = pass {
+            permit.carry(pass);
+        }
+        Ok(permit)
+    }
+
+    /// Who sends a request, by the header that says so; none where nobody wants to know. `find`
+    /// finds a header's value.
+    pub fn tenant<'a>(&self, find: impl FnOnce(&str) -> Option<&'a [u8]>) -> Option<Tenant> {
+        let admission = self.server.admission()?;
+        let header = self.options.tenant_header.as_deref()?;
+        admission.tenant(find(header).unwrap_or_default())
+    }
+}

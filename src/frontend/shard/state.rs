@@ -1,0 +1,116 @@
+//! The state of a shard.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use conch_control::server::Server;
+use conch_engine::Completion;
+use conch_engine::model::registry::RegistryReader;
+use conch_memory::{Budget, Pool};
+use glommio::Task;
+
+use super::connections::ConnectionTable;
+use super::drain::{DrainFuture, DrainSignal};
+use super::in_flight::InFlight;
+use super::link::ShardHandle;
+use super::offload::{Offload, OffloadThreads};
+use super::slab::Slab;
+use super::spares::SpareBuffers;
+use super::yield_policy::YieldPolicy;
+use crate::options::FrontendOptions;
+use crate::pressure::PressureOrders;
+use crate::tls::Handshakes;
+use crate::trace::Tracing;
+
+/// State shared by everything that runs on one shard.
+pub struct Shard {
+    pub server: Arc<Server>,
+    pub options: Arc<FrontendOptions>,
+    pub pool: Arc<Pool>,
+    pub budget: Arc<Budget>,
+    pub(crate) tracing: Arc<Tracing>,
+    pub(crate) spares: SpareBuffers,
+    pub(super) reader: RefCell<RegistryReader>,
+    pub(super) in_flight: RefCell<InFlight>,
+    pub(super) connections: RefCell<ConnectionTable>,
+    pub(super) tasks: RefCell<Slab<Option<Task<()>>>>,
+    pub(super) orders: Arc<PressureOrders>,
+    pub(super) link: Arc<ShardHandle>,
+    pub(super) completion: Arc<dyn Completion>,
+    pub(super) yield_policy: YieldPolicy,
+    pub(super) pump_waker: RefCell<Option<Waker>>,
+    pub(super) drain: DrainSignal,
+    pub(super) offload: Offload,
+    /// Whose task is polled: the key of its connection.
+    pub(super) current: Cell<u64>,
+    pub(crate) handshakes: Handshakes,
+}
+
+/// The parts of the process that all shards share.
+#[derive(Clone)]
+pub(crate) struct ShardContext {
+    pub(crate) options: Arc<FrontendOptions>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) tracing: Arc<Tracing>,
+    pub(crate) orders: Arc<PressureOrders>,
+}
+
+impl Shard {
+    pub(super) fn new(
+        link: Arc<ShardHandle>,
+        threads: OffloadThreads,
+        context: ShardContext,
+    ) -> Rc<Shard> {
+        let ShardContext {
+            options,
+            server,
+            tracing,
+            orders,
+        } = context;
+        let handshakes_max = options
+            .grpc_connections
+            .handshakes_max
+            .div_ceil(options.shard_cpus.len().max(1));
+        let completion: Arc<dyn Completion> = Arc::clone(&link) as Arc<dyn Completion>;
+        Rc::new(Shard {
+            pool: Arc::clone(server.pool()),
+            budget: Arc::clone(server.budget()),
+            reader: RefCell::new(server.registry().reader()),
+            in_flight: RefCell::new(InFlight::new(options.in_flight_max)),
+            connections: RefCell::new(ConnectionTable::default()),
+            tasks: RefCell::new(Slab::new()),
+            completion,
+            yield_policy: YieldPolicy::new(!options.shards_spin),
+            pump_waker: RefCell::new(None),
+            drain: DrainSignal::new(),
+            offload: Offload::new(threads),
+            current: Cell::new(0),
+            handshakes: Handshakes::new(handshakes_max),
+            spares: SpareBuffers::default(),
+            server,
+            tracing,
+            options,
+            orders,
+            link,
+        })
+    }
+
+    /// Begins to drain.
+    pub(super) fn drain(&self) {
+        // Marked first: a connection that ends its request now shall not take on another.
+        self.drain.begin();
+        self.connections.borrow_mut().close_idle();
+    }
+
+    /// Whether connections are to end after the request that they serve now.
+    pub fn is_draining(&self) -> bool {
+        self.drain.has_begun()
+    }
+
+    /// Completes when the shard begins to drain.
+    pub fn drained(&self) -> DrainFuture<'_> {
+        self.drain.wait()
+    }
+}

@@ -1,0 +1,233 @@
+//! The thread of a shard: its executor, and the task that handles messages of other threads.
+
+use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use conch_engine::{Error, clock};
+use conch_sync::{Messages, Receiver};
+use glommio::{CpuSet, LocalExecutorBuilder, Placement, Task};
+
+use super::connection_guard::ConnectionGuard;
+use super::link::{Protocol, ShardHandle, ShardMessage};
+use super::offload::OffloadThreads;
+use super::state::{Shard, ShardContext};
+use super::stream::ShardStream;
+use super::timer::Timer;
+use crate::options::ShardAffinity;
+
+/// Messages handled before other tasks get their turn: about 50 us.
+const MESSAGES_PER_TURN: usize = 256;
+/// After this long a turn ends though tasks keep waking themselves; no task of ours does (see
+/// [`super::yield_now`]), so it is a backstop.
+///
+/// It must not be short. The executor arms this timer, then asks "has it fired?" before it runs the
+/// first task, and if so goes to sleep with tasks ready to run, as if there were none
+/// (`run_task_queues` of glommio 0.9 returns "nothing ran"). With 500 us that happens whenever the
+/// thread loses its CPU between the two: within 20 s at 3,000 requests/s on a shared CPU. With 100
+/// ms the thread would have to be off its CPU for as long, and the watchdog's pokes bound what is
+/// left.
+const PREEMPT_AFTER: Duration = Duration::from_millis(100);
+/// How long an idle shard looks for work before it sleeps, where it may spin at all.
+const SPIN: Duration = Duration::from_micros(20);
+/// Registered with the ring by each executor. We do no file I/O: the smallest that the runtime
+/// takes.
+const IO_MEMORY_BYTES: usize = 64 << 10;
+
+/// Completions after which the executor ends a turn, as if its preempt timer had fired, with the
+/// same danger (see [`PREEMPT_AFTER`]): more than the connections of a busy shard bring at once.
+/// Costs 100 KiB of kernel memory per ring.
+const RING_DEPTH: usize = 1024;
+
+/// The shortest that Linux gives: a shard that wakes up takes its CPU from what computes there, at
+/// once, and is done sooner than this.
+const TURN_NS: u64 = 100_000;
+
+/// Spawns the task that serves a connection of the protocol. The protocols are above this module:
+/// the caller of [`ShardThread::start`] hands the function down.
+pub(crate) type ServeConnection = fn(&Rc<Shard>, ShardStream, ConnectionGuard, Protocol);
+
+/// The handle of a running shard thread.
+pub(crate) struct ShardThread {
+    pub(crate) link: Arc<ShardHandle>,
+    pub(crate) cpu: usize,
+    thread: glommio::ExecutorJoinHandle<()>,
+}
+
+impl ShardThread {
+    /// Starts a shard on `cpu`, which has `serve` serve its connections.
+    ///
+    /// # Errors
+    /// What the runtime says: locked memory, or no such CPU.
+    pub(crate) fn start(
+        index: usize,
+        cpu: usize,
+        context: ShardContext,
+        serve: ServeConnection,
+    ) -> Result<ShardThread, Error> {
+        let (link, receiver) = ShardHandle::new();
+        let options = Arc::clone(&context.options);
+        let spin = if options.shards_spin {
+            SPIN
+        } else {
+            Duration::ZERO
+        };
+        let own_link = Arc::clone(&link);
+        let threads = OffloadThreads::start(index, &link, options.grpc_tls.is_some())?;
+        // The watchdog widens what begins narrow: memory of the executor is that of its own CPU's
+        // node.
+        let placement = match options.shard_affinity {
+            ShardAffinity::Auto | ShardAffinity::Pinned => {
+                // The runtime looks the CPU up there, and panics without it.
+                CpuSet::online().map_err(|error| {
+                    Error::internal(format!(
+                        "cannot read the CPUs of this machine from /sys ({error}): mount it (mount -t sysfs sysfs /sys), or give --shard-affinity=set"
+                    ))
+                })?;
+                Placement::Fixed(cpu)
+            }
+            ShardAffinity::Set => Placement::Unbound,
+        };
+        let thread = LocalExecutorBuilder::new(placement)
+            .name(&format!("shard-{index}"))
+            .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_DEPTH)
+            .preempt_timer(PREEMPT_AFTER)
+            .spin_before_park(spin)
+            .spawn(move || Shard::run(own_link, receiver, threads, context, serve))
+            .map_err(|error| {
+                Error::internal(format!("cannot start shard {index} on CPU {cpu}: {error}"))
+            })?;
+        Ok(ShardThread { link, cpu, thread })
+    }
+
+    /// Ends the shard: what is still open is dropped. Blocks until the thread is gone.
+    pub(crate) fn stop(self) -> Result<(), Error> {
+        self.link.send(ShardMessage::Stop);
+        self.thread
+            .join()
+            .map_err(|error| Error::internal(format!("a shard ended badly: {error}")))
+    }
+}
+
+impl Shard {
+    /// Runs until a message ends the shard.
+    async fn run(
+        link: Arc<ShardHandle>,
+        mut receiver: Receiver<ShardMessage>,
+        threads: OffloadThreads,
+        context: ShardContext,
+        serve: ServeConnection,
+    ) {
+        if let Err(error) = conch_net::affinity::shorten_turns_of_current_thread(TURN_NS) {
+            conch_log::warning!("cannot shorten the turns of a shard: {error}");
+        }
+        link.note_thread();
+        let shard = Shard::new(link, threads, context);
+        let mut taken = receiver.take();
+        let mut pause = None;
+        poll_fn(|context| shard.pump(serve, &mut receiver, &mut taken, &mut pause, context)).await;
+        // Futures that are still pending when the executor ends are never dropped: end them here,
+        // so that sockets close and requests are withdrawn. One may spawn another while it ends.
+        loop {
+            let tasks: Vec<Task<()>> = shard
+                .tasks
+                .borrow_mut()
+                .drain()
+                .into_iter()
+                .flatten()
+                .collect();
+            if tasks.is_empty() {
+                break;
+            }
+            for task in tasks {
+                task.cancel().await;
+            }
+        }
+    }
+
+    /// Takes in what other threads sent. Ready when the shard is to end.
+    fn pump(
+        self: &Rc<Self>,
+        serve: ServeConnection,
+        receiver: &mut Receiver<ShardMessage>,
+        taken: &mut Messages<ShardMessage>,
+        pause: &mut Option<Timer>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut handled_count = 0;
+        self.keep_pump_waker(context.waker());
+        loop {
+            for message in taken.by_ref() {
+                match message {
+                    ShardMessage::Delivery(delivery) => {
+                        let waker = self.in_flight.borrow_mut().book(delivery);
+                        if let Some(waker) = waker {
+                            waker.wake();
+                        }
+                    }
+                    ShardMessage::Connection(socket, protocol) => {
+                        self.adopt(socket, protocol, serve)
+                    }
+                    ShardMessage::Offloaded(done) => {
+                        if let Some(waker) = self.offload.finish(done) {
+                            waker.wake();
+                        }
+                    }
+                    ShardMessage::Poke => {
+                        let now_ns = clock::monotonic_ns();
+                        self.connections.borrow_mut().sweep(now_ns, &self.orders);
+                        self.link.answer(self.in_flight.borrow().len());
+                    }
+                    ShardMessage::Drain => self.drain(),
+                    ShardMessage::Stop => return Poll::Ready(()),
+                }
+                handled_count += 1;
+                if handled_count >= MESSAGES_PER_TURN {
+                    // Not by waking ourselves: the executor has been seen to sleep on a task that
+                    // did.
+                    *pause = Some(Timer::after(Duration::from_micros(1)));
+                    break;
+                }
+            }
+            if let Some(timer) = pause {
+                std::task::ready!(Pin::new(timer).poll(context));
+                *pause = None;
+                handled_count = 0;
+                continue;
+            }
+            let offered = self.yield_policy.offer(|| {
+                let messages = receiver.take();
+                (!messages.is_empty()).then_some(messages)
+            });
+            *taken = match offered {
+                Some(messages) => messages,
+                None => std::task::ready!(receiver.poll_take(context)),
+            };
+        }
+    }
+
+    fn keep_pump_waker(&self, waker: &Waker) {
+        let mut kept = self.pump_waker.borrow_mut();
+        if !kept.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *kept = Some(waker.clone());
+            self.link.keep_pump_waker(waker);
+        }
+    }
+
+    pub(super) fn wake_pump(&self) {
+        if let Some(waker) = &*self.pump_waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn adopt(self: &Rc<Self>, socket: OwnedFd, protocol: Protocol, serve: ServeConnection) {
+        let stream = ShardStream::adopt(socket);
+        let guard = ConnectionGuard::new(self, stream.socket(), protocol);
+        serve(self, stream, guard, protocol);
+    }
+}
