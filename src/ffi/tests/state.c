@@ -9,7 +9,8 @@
 
 #include "triton/core/tritonbackend.h"
 
-static char report[1024];
+/* One per thread: tests run side by side, each with an instance of its own. */
+static _Thread_local char report[1024];
 
 static void say(const char* format, ...) {
   va_list arguments;
