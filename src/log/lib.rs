@@ -7,6 +7,7 @@
 //! thread; nothing here but [`flush`] and the opening of a file blocks.
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod format;
 mod limiter;
 mod sink;
@@ -112,6 +113,7 @@ pub fn show_error(shows: bool) {
 
 pub fn set_verbose_level(level: u32) {
     VERBOSE_LEVEL.store(level, Ordering::Relaxed);
+    bridge::set_verbose_level(level);
 }
 
 pub fn set_format(format: LogFormat) {
