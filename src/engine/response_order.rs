@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use crate::request::response::ResponseTurn;
 use crate::{Completion, Delivery};
 
 /// The order of one model's responses.
@@ -66,6 +67,12 @@ impl OrderedCompletion {
         }
         let place = self.order.reserved.fetch_add(1, Ordering::Relaxed) + 1;
         self.place.store(place, Ordering::Release);
+    }
+}
+
+impl ResponseTurn for OrderedCompletion {
+    fn reserve(&self) {
+        OrderedCompletion::reserve(self);
     }
 }
 

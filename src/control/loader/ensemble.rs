@@ -238,8 +238,9 @@ impl Lifecycle {
                     name: step.model.as_str().into(),
                 };
                 let entry = models.get(&id);
-                if let Some(model) = entry.and_then(|entry| entry.ready(step.version)) {
-                    labels.borrow(&output.name, model, theirs);
+                let model = entry.and_then(|entry| entry.ready(step.version));
+                if let Some(lent) = model.and_then(|model| model.labels()) {
+                    labels.borrow(&output.name, lent, theirs);
                 }
             }
         }

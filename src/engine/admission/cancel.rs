@@ -4,10 +4,10 @@ use std::sync::{Arc, Weak};
 
 use conch_sync::ClaimReason;
 
-use crate::ensemble::run::Execution;
 use crate::execution::refusal::{count, refuse};
 use crate::execution::timer_thread::TimerThread;
 use crate::model::stats::FailureReason;
+use crate::request::ensemble_run::EnsembleRun;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
@@ -17,7 +17,7 @@ pub(crate) enum CancelOutcome {
     /// It waited: whoever cancelled it has it, and answers it.
     Taken(OwnedRequest),
     /// It is an ensemble's, of which steps may still wait: these are to be cancelled.
-    Running(Arc<Execution>),
+    Running(Arc<dyn EnsembleRun>),
     /// Whoever has it sees the wish, and answers.
     Marked,
 }

@@ -7,8 +7,7 @@
 //! request that they belong to. A server without such bounds has no `AdmissionLimits`, and its
 //! requests have no permit.
 
-pub(crate) use crate::admission::refusal::refusal;
-use std::collections::hash_map::RandomState;
+pub(crate) use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -16,8 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use conch_sync::{CounterSlot, KeyedCounter};
-
-use crate::{Error, ModelVersion};
 
 /// What may be bounded; none: it is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,16 +80,11 @@ impl AdmissionLimits {
         Some(Tenant(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX)))
     }
 
-    /// Lets request `id` of `tenant` in, who wants to go to `model`. Does not block.
+    /// Lets a request of `tenant` in. Does not block.
     ///
     /// # Errors
-    /// EXHAUSTED, counted as rejected by the model.
-    pub fn enter(
-        self: &Arc<Self>,
-        model: &ModelVersion,
-        id: &str,
-        tenant: Option<Tenant>,
-    ) -> Result<Permit, Error> {
+    /// The limit that is reached.
+    pub(crate) fn enter(self: &Arc<Self>, tenant: Option<Tenant>) -> Result<Permit, LimitReached> {
         // Counted at once, so that every way out gives the place back.
         let before = self.live.fetch_add(1, Ordering::Relaxed);
         let mut permit = Permit {
@@ -101,12 +93,20 @@ impl AdmissionLimits {
             is_left: AtomicBool::new(false),
         };
         if before >= self.server_max {
-            return Err(refusal(model, id, &"the server", self.server_max));
+            return Err(LimitReached {
+                owner: "the server",
+                max: self.server_max,
+            });
         }
         if let (Some(tenants), Some(Tenant(key))) = (&self.tenants, tenant) {
             match tenants.counters.enter(key.get()) {
                 Ok(slot) => permit.slot = Some(slot),
-                Err(_) => return Err(refusal(model, id, &"the tenant", tenants.max)),
+                Err(_) => {
+                    return Err(LimitReached {
+                        owner: "the tenant",
+                        max: tenants.max,
+                    });
+                }
             }
         }
         Ok(permit)
@@ -117,6 +117,14 @@ impl fmt::Debug for TenantLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenants").field("max", &self.max).finish()
     }
+}
+
+/// A limit that lets nobody else in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitReached {
+    /// For messages.
+    pub(crate) owner: &'static str,
+    pub(crate) max: u64,
 }
 
 /// A place inside, given back when it is left, on drop at the latest.
@@ -149,8 +157,9 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::refusal::enter_limits;
     use crate::testing::{draft, model};
-    use crate::{Code, InFlightPermit, Rejected};
+    use crate::{Code, InFlightPermit, ModelVersion, Rejected};
 
     const CONFIG: &str = "";
 
@@ -179,7 +188,7 @@ mod tests {
         };
         let admission = AdmissionLimits::new(&bounds).unwrap();
         let [a, b] = [b"a", b"b"].map(|name| admission.tenant(name));
-        let enter = |tenant| admission.enter(&model, "7", tenant);
+        let enter = |tenant| enter_limits(&admission, &model, "7", tenant);
         let first = enter(a).unwrap();
         let second = enter(a).unwrap();
         let refused = enter(a).unwrap_err();
@@ -213,11 +222,11 @@ mod tests {
         let admission = AdmissionLimits::new(&bounds).unwrap();
         assert_eq!(admission.tenant(b"a"), None, "tenants are not bounded");
         let mut permit = InFlightPermit::new(&model).unwrap();
-        permit.carry(admission.enter(&model, "", None).unwrap());
-        assert!(admission.enter(&model, "", None).is_err());
+        permit.carry(enter_limits(&admission, &model, "", None).unwrap());
+        assert!(enter_limits(&admission, &model, "", None).is_err());
         // The request is over, though something still refers to it.
         permit.free();
-        drop(admission.enter(&model, "", None).unwrap());
+        drop(enter_limits(&admission, &model, "", None).unwrap());
         drop(permit);
         assert_eq!(admission.live.load(Ordering::Relaxed), 0);
     }

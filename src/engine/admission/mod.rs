@@ -13,6 +13,6 @@ mod tests;
 pub mod validate;
 
 pub use cancel::{cancel, withdraw};
-pub use refusal::refuse;
+pub use refusal::{enter_limits, refuse};
 pub use submit::{admit, admit_reserved};
 pub use tensor::is_content_checked;

@@ -1,7 +1,9 @@
 //! Errors of requests that get no place in their model.
 
 use std::fmt;
+use std::sync::Arc;
 
+use crate::admission::limits::{AdmissionLimits, LimitReached, Permit, Tenant};
 use crate::model::stats::FailureReason;
 use crate::request::messages::{RequestIdPrefix, full};
 use crate::{Draft, Error, ModelVersion, Rejected};
@@ -22,10 +24,24 @@ pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: Rejected) -> Error {
 }
 
 /// The refusal of request `id` because `who` has `max` live requests, which `model` counts.
-pub(crate) fn refusal(model: &ModelVersion, id: &str, who: &dyn fmt::Display, max: u64) -> Error {
+fn refusal(model: &ModelVersion, id: &str, who: &dyn fmt::Display, max: u64) -> Error {
     model.statistics.report_failure(FailureReason::Rejected, 0);
     Error::exhausted(format!(
         "{}{who} has as many live requests as it may have ({max}), try again later",
         RequestIdPrefix(id)
     ))
+}
+
+/// Lets request `id` of `tenant` in, which wants to go to `model`. Does not block.
+///
+/// # Errors
+/// EXHAUSTED, counted as rejected by the model.
+pub fn enter_limits(
+    limits: &Arc<AdmissionLimits>,
+    model: &ModelVersion,
+    id: &str,
+    tenant: Option<Tenant>,
+) -> Result<Permit, Error> {
+    let entered = limits.enter(tenant);
+    entered.map_err(|LimitReached { owner, max }| refusal(model, id, &owner, max))
 }

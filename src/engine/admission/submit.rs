@@ -1,5 +1,6 @@
 //! Admission: a draft that agrees with its model becomes a request.
 
+use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use conch_config::{ResolvedConfig, Scheduling};
@@ -10,9 +11,10 @@ use conch_sync::{Claim, NEVER_NS};
 use crate::admission::validate::{Examined, examine};
 use crate::admission::{refuse, sequence};
 use crate::clock::monotonic_ns;
-use crate::ensemble::run::StepGuard;
+use crate::request::ensemble_run::StepGuard;
 use crate::request::observer::ReleaseGuard;
 use crate::request::request_log;
+use crate::request::response::ResponseTurn;
 use crate::request::trace::TraceActivity;
 use crate::response_order::OrderedCompletion;
 use crate::shared_memory::completion::ShmCompletion;
@@ -146,8 +148,8 @@ fn enter(
         budget: draft.budget,
         facts,
         member: membership,
-        turn,
-        deposit,
+        turn: turn.map(|turn| turn as Arc<dyn ResponseTurn>),
+        deposit: deposit.map(|deposit| deposit as Arc<dyn Any + Send + Sync>),
         run: OnceLock::new(),
     };
     let request = Request {

@@ -86,7 +86,8 @@ impl ModelCache {
                 ),
             ),
         }
-        if let Some(deposit) = &live.shared().deposit {
+        let deposit = live.shared().deposit.as_deref();
+        if let Some(deposit) = deposit.and_then(|deposit| deposit.downcast_ref::<CacheInsert>()) {
             // A request that is scheduled anew is not looked up again, so this is its only lookup.
             deposit.lookup.get_or_init(|| lookup);
         }

@@ -31,6 +31,7 @@ use crate::flow_control::decoupled_step::FlowControl;
 use crate::model::stats::{ExecutionSpan, FailureReason};
 use crate::model::version::Pin;
 use crate::request::context::{OwnedRequest, RequestHandle, WeakRequestHandle};
+use crate::request::ensemble_run::{EnsembleRun, StepGuard};
 use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
@@ -132,7 +133,9 @@ impl Execution {
         // Before the claim, so that a canceller that comes too late to take the request out finds
         // the run.
         let origin = run.handle.shared();
-        origin.run.get_or_init(|| Arc::downgrade(&run));
+        origin
+            .run
+            .get_or_init(|| Arc::downgrade(&run) as Weak<dyn EnsembleRun>);
         let Some(mut live) = run.handle.claim(ClaimReason::Execute, None) else {
             return;
         };
@@ -149,11 +152,11 @@ impl Execution {
         run_queue::attend(run);
     }
 
-    /// Withdraws what waits and marks what executes. Answers on the calling thread, if nothing
-    /// executes.
-    pub(crate) fn cancel(&self) {
-        self.arrive(StepEvent::Cancel);
-        self.wake();
+    /// A guard for the request of one more step.
+    pub(super) fn step_guard(self: &Arc<Self>) -> StepGuard {
+        // Relaxed: the caller holds a reason already.
+        self.open_count.fetch_add(1, Ordering::Relaxed);
+        StepGuard::new(Arc::clone(self) as Arc<dyn EnsembleRun>)
     }
 
     /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread
@@ -640,36 +643,27 @@ impl fmt::Debug for Execution {
     }
 }
 
-/// Held by a step's request: while there is one, the ensemble's request is not given up.
-#[derive(Debug)]
-pub(crate) struct StepGuard(Arc<Execution>);
-
-impl StepGuard {
-    pub(super) fn new(run: Arc<Execution>) -> StepGuard {
-        // Relaxed: the caller holds a reason already.
-        run.open_count.fetch_add(1, Ordering::Relaxed);
-        StepGuard(run)
+impl EnsembleRun for Execution {
+    fn cancel(&self) {
+        self.arrive(StepEvent::Cancel);
+        self.wake();
     }
 
-    /// How deep an ensemble is that runs as this step.
-    fn depth_inside(&self) -> u32 {
-        self.0.state().depth.saturating_add(1)
+    fn depth(&self) -> u32 {
+        self.state().depth
     }
 
-    /// Adds what the step's execution took.
-    pub(crate) fn note(&self, span: &ExecutionSpan) {
+    fn note(&self, span: &ExecutionSpan) {
         let parts = [span.input_ns(), span.infer_ns(), span.output_ns()];
-        for (sum, part) in self.0.spans_ns.iter().zip(parts) {
+        for (sum, part) in self.spans_ns.iter().zip(parts) {
             // Relaxed: ordered by the count of reasons.
             sum.fetch_add(part, Ordering::Relaxed);
         }
     }
-}
 
-impl Drop for StepGuard {
-    fn drop(&mut self) {
-        if self.0.close_one() {
-            self.0.handle.shared().model.free();
+    fn release_step(&self) {
+        if self.close_one() {
+            self.handle.shared().model.free();
         }
     }
 }

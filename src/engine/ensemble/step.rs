@@ -6,9 +6,7 @@ use conch_scheduler::ensemble_graph::StepStart;
 
 use crate::admission::submit;
 use crate::clock::monotonic_ns;
-use crate::ensemble::run::{
-    DecoupledStep, Execution, ExecutionState, StepEvent, StepGuard, StepRun,
-};
+use crate::ensemble::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepRun};
 use crate::ensemble::run_queue;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
@@ -181,7 +179,7 @@ impl Execution {
         }
         draft.observer = observer
             .and_then(|observer| observer.trace())
-            .and_then(|trace| trace.sink().spawn(&permit, &origin.id))
+            .and_then(|trace| trace.sink().spawn(&permit.name, permit.version, &origin.id))
             .map(|trace| {
                 Arc::new(StepTraceObserver(Mutex::new(Some(trace)))) as Arc<dyn RequestObserver>
             });
@@ -192,7 +190,7 @@ impl Execution {
         };
         let own = self.own();
         let completion = Arc::clone(&own) as Arc<dyn Completion>;
-        let hold = StepGuard::new(own);
+        let hold = own.step_guard();
         let admitted = submit::admit_step(permit, draft, &completion, slot, timestamps, hold);
         let mut state = self.state();
         match &admitted {

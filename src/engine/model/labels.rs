@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use conch_config::ResolvedConfig;
 
+use crate::Error;
 use crate::model::file::ModelFile;
-use crate::{Error, ModelVersion};
 
 /// The labels of a model's outputs. They end with NUL for the C API, which lends them out.
 #[derive(Debug, Default)]
@@ -45,12 +45,11 @@ impl Labels {
     }
 
     /// Lends an output that has no labels of its own those of another model's output.
-    pub fn borrow(&mut self, output: &Arc<str>, from: &ModelVersion, their_output: &str) {
+    pub fn borrow(&mut self, output: &Arc<str>, theirs: &Labels, their_output: &str) {
         if self.label(output, 0).is_some() {
             return;
         }
-        let theirs = from.labels.get();
-        if let Some(labels) = theirs.and_then(|labels| labels.by_output.get(their_output)) {
+        if let Some(labels) = theirs.by_output.get(their_output) {
             self.by_output.insert(Arc::clone(output), labels.clone());
         }
     }

@@ -27,6 +27,11 @@ impl ModelVersion {
         Ok(())
     }
 
+    /// The labels that were read.
+    pub fn labels(&self) -> Option<&Labels> {
+        self.labels.get()
+    }
+
     /// The name of a class of an output.
     pub fn label(&self, output: &str, class: usize) -> Option<&CStr> {
         self.labels.get()?.label(output, class)

@@ -5,6 +5,7 @@
 //! threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue), but
 //! only the one that wins the claim gets the request itself ([`OwnedRequest`]).
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use conch_memory::Budget;
@@ -12,14 +13,13 @@ use conch_scheduler::{SchedulingParams, SequenceContext};
 use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
-use crate::cache::course::CacheInsert;
-pub(crate) use crate::ensemble::run::{Execution, StepGuard};
 use crate::flow_control::credits::Credits;
 use crate::model::pending_permit::PendingPermit;
 use crate::model::stats::ExecutionSpan;
 use crate::model::version::InFlightPermit;
+use crate::request::ensemble_run::{EnsembleRun, StepGuard};
 use crate::request::observer::{ReleaseGuard, RequestObserver};
-use crate::response_order::OrderedCompletion;
+use crate::request::response::ResponseTurn;
 use crate::sequence::return_guard::ReturnGuard;
 use crate::sequence::states::SequenceStates;
 use crate::shared_memory::RequestRegions;
@@ -59,11 +59,11 @@ pub struct RequestContext {
     /// Its part in its sequence, if its model has sequences.
     pub(crate) member: Option<Box<SequenceContext>>,
     /// In front of the receiver, under preserve-ordering.
-    pub(crate) turn: Option<Arc<OrderedCompletion>>,
+    pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
     /// The same object as `completion`, if the model has a cache.
-    pub(crate) deposit: Option<Arc<CacheInsert>>,
+    pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
     /// What became of it, if its model is an ensemble.
-    pub(crate) run: OnceLock<Weak<Execution>>,
+    pub(crate) run: OnceLock<Weak<dyn EnsembleRun>>,
 }
 
 /// An admitted request: shapes, types and sizes agree with the model.

@@ -3,6 +3,7 @@
 pub mod context;
 pub mod correlation_id;
 pub mod draft;
+pub(crate) mod ensemble_run;
 pub mod messages;
 pub mod observer;
 pub mod parameter;

@@ -1,24 +1,13 @@
 //! The way back: responses, and the trait through which they reach whoever asked.
 
+use crate::Output;
 use std::sync::Arc;
 
-use conch_config::DataType;
-use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::model::version::ModelVersion;
 use crate::request::parameter::Parameter;
-use crate::request::tensor::Shape;
-
-/// One output tensor. `data` holds its bytes in wire layout.
-#[derive(Clone, Debug)]
-pub struct Output {
-    pub name: Arc<str>,
-    pub data_type: DataType,
-    pub shape: Shape,
-    pub data: ByteView,
-}
 
 /// One answer of a model to a request.
 #[derive(Clone, Debug)]
@@ -61,6 +50,12 @@ pub trait Completion: Send + Sync {
 
     /// Makes the receiver look. Called once after one or more deliveries.
     fn wake(&self);
+}
+
+/// The turn of a request under preserve-ordering.
+pub(crate) trait ResponseTurn: Send + Sync {
+    /// Takes the next turn for the request, which is about to execute.
+    fn reserve(&self);
 }
 
 impl std::fmt::Debug for dyn Completion {

@@ -26,3 +26,12 @@ impl Input {
         self.chunks.iter().any(ByteView::is_shared)
     }
 }
+
+/// One output tensor. `data` holds its bytes in wire layout.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub name: Arc<str>,
+    pub data_type: DataType,
+    pub shape: Shape,
+    pub data: ByteView,
+}

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use conch_config::DataType;
 use conch_memory::ByteView;
 
-use crate::ModelVersion;
 use crate::clock::monotonic_ns;
 use crate::request::tensor::Input;
 
@@ -61,7 +60,7 @@ pub trait TraceSink: Any + Send + Sync {
 
     /// A trace of what is done on behalf of this one's request: of a step's request to `model`.
     /// None: that is not traced.
-    fn spawn(&self, _model: &Arc<ModelVersion>, _request_id: &str) -> Option<Trace> {
+    fn spawn(&self, _model: &Arc<str>, _version: i64, _request_id: &str) -> Option<Trace> {
         None
     }
 

@@ -26,7 +26,7 @@ impl Completion for ShmCompletion {
     fn deliver(&self, mut delivery: Delivery) {
         if let Some(outcome) = &mut delivery.outcome
             && let Ok(response) = outcome
-            && let Err(error) = self.usage.land(response)
+            && let Err(error) = self.usage.land(&mut response.outputs)
         {
             *outcome = Err(error);
         }

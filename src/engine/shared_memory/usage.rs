@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use conch_memory::ByteView;
 use smallvec::SmallVec;
 
+use crate::Error;
+use crate::request::tensor::Output;
 use crate::shared_memory::RegionWindow;
 use crate::shared_memory::region::{RegionUse, check};
-use crate::{Error, Response};
 
 /// The regions of one request, until its final response has left.
 #[derive(Debug, Default)]
@@ -80,15 +81,15 @@ impl RequestRegions {
         drop(held);
     }
 
-    /// Leaves the bytes of a response where they are wanted: what it says of outputs in regions has
+    /// Leaves the bytes of outputs where they are wanted: what it says of outputs in regions has
     /// no data.
     ///
     /// # Errors
     /// INVALID_ARG if the memory of a region is gone, which its inputs came from or its outputs
     /// went to.
-    pub(crate) fn land(&self, response: &mut Response) -> Result<(), Error> {
+    pub(crate) fn land(&self, outputs: &mut [Output]) -> Result<(), Error> {
         let held = self.lock();
-        for output in &mut response.outputs {
+        for output in outputs {
             if !output.data.is_shared() {
                 let wanted = held.outputs.iter().find(|(name, _)| **name == *output.name);
                 let Some((_, target)) = wanted else { continue };

@@ -398,10 +398,11 @@ impl InferenceRequest {
     /// A place among the live requests of the model; if it was replaced since this request was
     /// made, of what is in its place.
     fn reserve(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
-        let Some(admission) = server.admission() else {
+        let Some(limits) = server.admission() else {
             return self.reserve_place(server);
         };
-        let pass = admission.enter(&self.model, &self.id.to_string_lossy(), None)?;
+        let id = self.id.to_string_lossy();
+        let pass = conch_engine::admission::enter_limits(limits, &self.model, &id, None)?;
         let mut permit = self.reserve_place(server)?;
         permit.carry(pass);
         Ok(permit)

@@ -120,7 +120,7 @@ impl TraceHandle {
             subject.request_id = request_id.to_owned();
         }
         if let Some(origin) = &self.origin
-            && let Some(inner) = origin.sink().spawn(model, &request_id.to_string_lossy())
+            && let Some(inner) = origin.sink().spawn(&model.name, model.version, &request_id.to_string_lossy())
         {
             // A trace that was used before goes on as what it was.
             let _ = self.inner.set(inner);
@@ -275,15 +275,15 @@ impl TraceSink for CarriedTrace {
         self.trace().id
     }
 
-    fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
+    fn spawn(&self, model: &Arc<str>, version: i64, request_id: &str) -> Option<Trace> {
         if let Some(inner) = self.trace().inner.get() {
-            return inner.sink().spawn(model, request_id);
+            return inner.sink().spawn(model, version, request_id);
         }
         let child = self.trace().spawn();
         {
             let mut subject = child.subject();
-            subject.model_name = c_string(&model.name);
-            subject.model_version = model.version;
+            subject.model_name = c_string(model);
+            subject.model_version = version;
             subject.request_id = c_string(request_id);
         }
         let handle = into_handle(Box::new(child));

@@ -130,7 +130,12 @@ impl Shard {
         lease: ModelLease,
     ) -> Result<InFlightPermit, Error> {
         let pass = match self.server.admission() {
-            Some(admission) => Some(admission.enter(model, draft.id, draft.tenant)?),
+            Some(limits) => Some(admission::enter_limits(
+                limits,
+                model,
+                draft.id,
+                draft.tenant,
+            )?),
             None => None,
         };
         // What kind of model it is was looked at when the first was found.

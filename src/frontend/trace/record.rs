@@ -36,7 +36,8 @@ pub(super) struct RecordedTensor {
 
 /// Whom a trace is about.
 pub(super) struct TraceSubject {
-    pub(super) model: Arc<ModelVersion>,
+    pub(super) model: Arc<str>,
+    pub(super) version: i64,
     pub(super) request_id: Box<str>,
 }
 
@@ -91,7 +92,8 @@ impl ActiveTrace {
         request_id: &str,
     ) -> Arc<dyn RequestObserver> {
         self.subject.get_or_init(|| TraceSubject {
-            model: Arc::clone(model),
+            model: Arc::clone(&model.name),
+            version: model.version,
             request_id: request_id.into(),
         });
         Arc::new(TraceReporting(Arc::new(EngineSink(Arc::clone(self)))))
@@ -185,10 +187,11 @@ impl TraceSink for EngineSink {
         self.0.setting.values.levels.tensors
     }
 
-    fn spawn(&self, model: &Arc<ModelVersion>, request_id: &str) -> Option<Trace> {
+    fn spawn(&self, model: &Arc<str>, version: i64, request_id: &str) -> Option<Trace> {
         let child = ActiveTrace::below(Some(Arc::clone(&self.0)), &self.0.setting);
         child.subject.get_or_init(|| TraceSubject {
             model: Arc::clone(model),
+            version,
             request_id: request_id.into(),
         });
         Some(Trace::new(Arc::new(EngineSink(Arc::new(child)))))

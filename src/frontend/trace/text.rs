@@ -25,9 +25,9 @@ pub(super) fn render(text: &mut Vec<u8>, record: &TraceRecord) {
                 {
                     begin(text);
                     text.extend_from_slice(b"\"model_name\":");
-                    write::string(text, subject.model.name.as_bytes());
+                    write::string(text, subject.model.as_bytes());
                     text.extend_from_slice(b",\"model_version\":");
-                    write::signed(text, subject.model.version);
+                    write::signed(text, subject.version);
                     if !subject.request_id.is_empty() {
                         text.extend_from_slice(b",\"request_id\":");
                         write::string(text, subject.request_id.as_bytes());

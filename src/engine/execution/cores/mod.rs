@@ -263,7 +263,7 @@ impl Workers {
         match &self.prober {
             Some(prober) => prober.ask_others(checkups),
             None => {
-                self.prober = ReadinessProber::start(version, checkups)?;
+                self.prober = ReadinessProber::start(&version.name, version.version, checkups)?;
                 if let Some(prober) = &self.prober {
                     let queue = || Arc::clone(prober.queue());
                     version.inspection.get_or_init(queue);

@@ -1,6 +1,7 @@
 //! Probes of the readiness of models, as futures.
 
 pub(crate) use crate::model::readiness::probe_queue::{ProbeRequest, ProbeResult};
+use crate::model::readiness::ANSWER_WITHIN;
 use crate::{ModelVersion, clock};
 use conch_log as log;
 use std::future::Future;
@@ -13,10 +14,6 @@ use std::task::Waker;
 use std::thread;
 use std::thread::Thread;
 use std::time::Duration;
-
-/// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's
-/// `is_ready`, so that its own verdict comes first.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(6);
 
 /// The answer to a question for readiness, or the way to it.
 #[must_use]
@@ -41,7 +38,7 @@ impl ReadinessAnswer {
 pub struct ReadinessProbe {
     /// Those still to be asked, the next one last.
     left: Vec<Arc<ModelVersion>>,
-    visit: Option<ProbeRequest>,
+    visit: Option<(Arc<ModelVersion>, ProbeRequest)>,
     /// What a version says that is being unloaded: it is no longer ready, but that is no fault of
     /// the server.
     verdict_when_gone: bool,
@@ -74,7 +71,7 @@ impl ReadinessProbe {
 
     /// The answer if none comes in time: not ready.
     pub fn give_up(&self) -> bool {
-        if let Some(ProbeRequest { version, .. }) = &self.visit {
+        if let Some((version, _)) = &self.visit {
             log::warning!(
                 "the backend of model '{}' version {} does not say within {} s whether it is ready; it counts as not ready",
                 version.name,
@@ -107,14 +104,17 @@ impl Future for ReadinessProbe {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         let this = &mut *self;
         loop {
-            let visit = match &mut this.visit {
+            let (_, request) = match &mut this.visit {
                 Some(visit) => visit,
                 none => match this.left.pop() {
                     None => return Poll::Ready(true),
-                    Some(version) => none.insert(ProbeRequest::new(version)),
+                    Some(version) => {
+                        let request = ProbeRequest::new(version.inspection.get().cloned());
+                        none.insert((version, request))
+                    }
                 },
             };
-            let is_fine = match std::task::ready!(visit.poll(context)) {
+            let is_fine = match std::task::ready!(request.poll(context)) {
                 ProbeResult::Ready => true,
                 ProbeResult::NotReady => false,
                 ProbeResult::Gone => this.verdict_when_gone,

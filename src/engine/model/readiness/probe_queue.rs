@@ -6,11 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use conch_log as log;
 
-use crate::model::readiness::ANSWER_WITHIN;
-use crate::{Error, ModelVersion, ReadinessCheck, clock};
+use crate::model::readiness::check::ReadinessCheck;
+use crate::{Error, clock};
 
 /// What a round found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +24,22 @@ pub(crate) enum ProbeResult {
 
 /// One question to one model version.
 pub(crate) struct ProbeRequest {
-    pub(crate) version: Arc<ModelVersion>,
+    /// None: the model has no hook.
+    queue: Option<Arc<ProbeQueue>>,
     /// The round that answers it, and the key of its waker.
     joined: Option<(u64, u64)>,
 }
 
 impl ProbeRequest {
-    pub(crate) fn new(version: Arc<ModelVersion>) -> ProbeRequest {
+    pub(crate) fn new(queue: Option<Arc<ProbeQueue>>) -> ProbeRequest {
         ProbeRequest {
-            version,
+            queue,
             joined: None,
         }
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<ProbeResult> {
-        let Some(queue) = self.version.inspection.get() else {
+        let Some(queue) = &self.queue else {
             // No hook: the registry's word is enough.
             return Poll::Ready(ProbeResult::Ready);
         };
@@ -77,7 +79,7 @@ impl ProbeRequest {
 
 impl Drop for ProbeRequest {
     fn drop(&mut self) {
-        if let (Some((_, key)), Some(queue)) = (self.joined, self.version.inspection.get()) {
+        if let (Some((_, key)), Some(queue)) = (self.joined, &self.queue) {
             queue.lock().waiting.remove(&key);
         }
     }
@@ -133,7 +135,8 @@ impl ReadinessProber {
     /// # Errors
     /// INTERNAL if no thread can be started.
     pub(crate) fn start(
-        version: &ModelVersion,
+        name: &str,
+        version: i64,
         checkups: Vec<Arc<dyn ReadinessCheck>>,
     ) -> Result<Option<ReadinessProber>, Error> {
         if checkups.is_empty() {
@@ -153,15 +156,14 @@ impl ReadinessProber {
             condvar: Condvar::new(),
             ended: Condvar::new(),
         });
-        let label = format!("'{}' version {}", version.name, version.version);
+        let label = format!("'{name}' version {version}");
         let own = Arc::clone(&queue);
         let thread = thread::Builder::new()
             .name("readiness".to_owned())
             .spawn(move || inspect(&own, &label))
             .map_err(|error| {
                 Error::internal(format!(
-                    "failed to start a thread that asks the backend of model '{}' whether it is ready: {error}",
-                    version.name
+                    "failed to start a thread that asks the backend of model '{name}' whether it is ready: {error}"
                 ))
             })?;
         Ok(Some(ReadinessProber {
@@ -253,3 +255,7 @@ fn ask(checkups: &[Arc<dyn ReadinessCheck>], label: &str) -> ProbeResult {
     }
     ProbeResult::Ready
 }
+
+/// How long an answer is waited for. Above the 5 s that upstream's Python backend gives a model's
+/// `is_ready`, so that its own verdict comes first.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(6);

@@ -52,7 +52,9 @@ fn bed(instance_count: usize) -> Bed {
         .iter()
         .map(|hook| Arc::clone(hook) as Arc<dyn ReadinessCheck>)
         .collect();
-    let prober = ReadinessProber::start(&version, checkups).unwrap().unwrap();
+    let prober = ReadinessProber::start(&version.name, 1, checkups)
+        .unwrap()
+        .unwrap();
     version
         .inspection
         .get_or_init(|| Arc::clone(prober.queue()));
@@ -225,7 +227,7 @@ fn a_panic_is_not_ready() {
         }
     }
     let version = model(CONFIG);
-    let prober = ReadinessProber::start(&version, vec![Arc::new(Panics)])
+    let prober = ReadinessProber::start(&version.name, 1, vec![Arc::new(Panics)])
         .unwrap()
         .unwrap();
     version
