@@ -5,7 +5,7 @@ use std::fmt;
 use conch_engine::Error;
 use object_store::Error as StoreError;
 
-use crate::profile::NoCredentials;
+use crate::no_credentials::NoCredentials;
 use crate::uri::UriKind;
 
 /// Why an attempt failed.

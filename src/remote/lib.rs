@@ -13,7 +13,9 @@ mod failure;
 mod http;
 mod listing;
 mod machine;
+mod no_credentials;
 mod profile;
+mod retries;
 mod store;
 #[cfg(test)]
 mod tests;

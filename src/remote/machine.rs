@@ -7,7 +7,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvide
 
 use crate::credentials::CloudEnvironment;
 use crate::http::Connector;
-use crate::store::retries;
+use crate::retries::retries;
 
 /// Without keys: what the environment of the process or the machine may ask for, else nobody.
 pub(crate) fn with_own_identity(

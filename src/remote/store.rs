@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use conch_engine::Error;
 use conch_log as log;
@@ -12,7 +11,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::list::PaginatedListStore;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ClientOptions, ObjectStore};
 
 use crate::credentials::{
     AsCredential, CloudCredential, CloudEnvironment, Credentials, S3Credential, is_sendable,
@@ -20,6 +19,7 @@ use crate::credentials::{
 use crate::http::Connector;
 use crate::machine::{self, is_in_a_cloud};
 use crate::profile::{self, ProfileProvider};
+use crate::retries::retries;
 use crate::uri::{UriKind, UriLocation};
 
 /// One bucket or container.
@@ -339,19 +339,6 @@ fn read(path: &str) -> Result<Vec<u8>, Error> {
     conch_config::files::read(path).map_err(|cause| {
         Error::internal(format!("failed to open text file for read {path}: {cause}"))
     })
-}
-
-/// Of one request: after a refusal about two seconds in all, without an answer at all 25.
-pub(crate) fn retries() -> RetryConfig {
-    RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(2),
-            base: 2.0,
-        },
-        max_retries: 4,
-        retry_timeout: Duration::from_secs(20),
-    }
 }
 
 /// Of the SDK, where nobody says another.

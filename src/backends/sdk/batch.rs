@@ -9,29 +9,8 @@ use conch_abi as abi;
 
 use crate::clock::monotonic_ns;
 use crate::factory::Factories;
+use crate::slot::{Outcome, Slot};
 use crate::{Error, Request};
-
-/// How far a request's answer is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// No final response was sent.
-    #[default]
-    Open,
-    Sent,
-    Failed,
-    /// Its answers come from a response factory, which ends them.
-    HandedOver,
-    /// It is to be executed once more.
-    Again,
-}
-
-/// What the SDK remembers of each request of a batch.
-#[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) outcome: Cell<Outcome>,
-    /// A response with more to come was sent.
-    pub(crate) has_partial: Cell<bool>,
-}
 
 /// Requests that one call executes together. Answer each through [`Request::respond`] or
 /// [`Request::fail`], or later through [`Request::response_factory`]; the SDK reports the

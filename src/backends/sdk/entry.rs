@@ -14,11 +14,13 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 
-use crate::backend::{Attributes, Backend, BackendContext, Instance, InstanceContext};
-use crate::backend::{Model, ModelContext, Ready};
-use crate::batch::{Batch, Slot};
+use crate::backend::{
+    Attributes, Backend, BackendContext, Instance, InstanceContext, Model, ModelContext, Ready,
+};
+use crate::batch::Batch;
 use crate::clock::monotonic_ns;
 use crate::factory::Factories;
+use crate::slot::Slot;
 use crate::{Code, Error};
 
 /// The oldest minor version of the backend API that has every function the SDK calls. Servers older

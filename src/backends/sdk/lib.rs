@@ -23,6 +23,7 @@ pub mod log;
 mod metrics;
 mod request;
 mod response;
+mod slot;
 mod tensor_bytes;
 
 pub use backend::{

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use conch_abi as abi;
 
-use crate::batch::{Outcome, Slot};
 use crate::clock::monotonic_ns;
 use crate::factory::{Factories, ResponseFactory};
 use crate::response::Response;
+use crate::slot::{Outcome, Slot};
 use crate::{DataType, Error, State, TensorBytes};
 
 /// One request of the batch being executed. It can be used until Execute returns; the SDK releases

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use conch_abi as abi;
 
-use crate::batch::{Outcome, Slot};
 use crate::error::c_string;
+use crate::slot::{Outcome, Slot};
 use crate::{DataType, Error, TensorBytes};
 
 /// A response to a request of the running execution. Dropped unsent, it is thrown away. Its outputs

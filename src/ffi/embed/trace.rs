@@ -120,7 +120,10 @@ impl TraceHandle {
             subject.request_id = request_id.to_owned();
         }
         if let Some(origin) = &self.origin
-            && let Some(inner) = origin.sink().spawn(&model.name, model.version, &request_id.to_string_lossy())
+            && let Some(inner) =
+                origin
+                    .sink()
+                    .spawn(&model.name, model.version, &request_id.to_string_lossy())
         {
             // A trace that was used before goes on as what it was.
             let _ = self.inner.set(inner);

@@ -23,8 +23,8 @@ use conch_log as log;
 use libloading::os::unix::Library;
 
 use super::library::{self, EntryPoints};
+use super::library_lock::LibraryLock;
 use super::search::{BackendLocation, PYTHON_RUNTIME};
-use super::shared::LibraryLock;
 use crate::boundary::{HandleTag, as_handle, c_string, handles};
 use crate::guard;
 use crate::objects::JsonMessage;

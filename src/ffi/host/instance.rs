@@ -183,7 +183,9 @@ impl InstanceHandle {
                 )
             }?;
         }
-        let hook_guard = HookGuard::on(&loaded);
+        let hook = loaded.model().backend().entry_points().ready;
+        let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(&*loaded);
+        let hook_guard = hook.map(|hook| HookGuard::on(hook, handle));
         let child_processes = match hook_guard {
             Some(_) => None,
             None => ChildProcesses::of_this_thread(&loaded.spec.name).map(Arc::new),
@@ -276,3 +278,10 @@ impl Instance for InstanceHandle {
 
 /// The next instance's number.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+// The thread of the readiness hook reaches the instance through exported functions while its core
+// does.
+const _: () = {
+    const fn shared<T: Sync>() {}
+    shared::<LoadedInstance>();
+};

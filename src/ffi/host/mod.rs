@@ -16,6 +16,7 @@ mod facts;
 mod instance;
 mod libraries;
 mod library;
+mod library_lock;
 mod lock;
 mod model;
 mod options;

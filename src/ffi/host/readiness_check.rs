@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conch_abi as abi;
 use conch_engine::{Error, ReadinessCheck};
 
-use super::instance::LoadedInstance;
-use crate::boundary::as_handle;
 use crate::guard;
 
 /// Asks one instance, as long as it is there.
@@ -26,15 +24,16 @@ pub(super) struct ReadinessHook {
 pub(super) struct HookGuard(Arc<ReadinessHook>);
 
 impl HookGuard {
-    /// None if the instance's backend has no such hook. The hook guard must be dropped before
+    /// `ready` is the hook of the instance's backend. The hook guard must be dropped before
     /// `instance` is.
-    pub(super) fn on(instance: &LoadedInstance) -> Option<HookGuard> {
-        let ready = instance.model().backend().entry_points().ready?;
-        let handle = as_handle::<abi::TRITONBACKEND_ModelInstance>(instance);
-        Some(HookGuard(Arc::new(ReadinessHook {
+    pub(super) fn on(
+        ready: abi::TRITONBACKEND_ModelInstanceReadyFn,
+        instance: *mut abi::TRITONBACKEND_ModelInstance,
+    ) -> HookGuard {
+        HookGuard(Arc::new(ReadinessHook {
             ready,
-            admission: Mutex::new(Some(AtomicPtr::new(handle))),
-        })))
+            admission: Mutex::new(Some(AtomicPtr::new(instance))),
+        }))
     }
 
     pub(super) fn readiness_check(&self) -> Arc<dyn ReadinessCheck> {
@@ -68,9 +67,3 @@ impl ReadinessCheck for ReadinessHook {
         unsafe { guard::call1(self.ready, handle.load(Ordering::Relaxed)) }
     }
 }
-
-// The hook's thread reaches the instance through exported functions while its core does.
-const _: () = {
-    const fn shared<T: Sync>() {}
-    shared::<LoadedInstance>();
-};

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use conch_abi as abi;
-use conch_control::Server;
+use conch_control::{PluginHost, Server};
 use conch_engine::{Error, HostPolicies};
 
-use super::BackendLibraries;
 use crate::boundary::{HandleTag, handles};
 
 handles! {
@@ -32,7 +31,7 @@ pub(crate) struct ServerHandle {
 /// An embedder's server. Dropped in this order: what backends still do ends with the server.
 struct EmbeddedServer {
     server: Arc<Server>,
-    _host: Arc<BackendLibraries>,
+    _host: Arc<dyn PluginHost>,
 }
 
 impl ServerHandle {
@@ -54,7 +53,7 @@ impl ServerHandle {
     }
 
     /// Keeps the server for its embedder.
-    pub(crate) fn own(&self, server: Arc<Server>, host: Arc<BackendLibraries>) {
+    pub(crate) fn own(&self, server: Arc<Server>, host: Arc<dyn PluginHost>) {
         *self.lock() = Some(EmbeddedServer {
             server,
             _host: host,

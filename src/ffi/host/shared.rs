@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use conch_config::PreferredGroup;
 use conch_engine::{Backend, Error, ExecutionPolicy, LoadContext, Model};
 
 use super::backend::LoadedBackend;
+use super::library_lock::LibraryLock;
 use super::lock::lock;
 use super::model::{LoadedModel, ModelHandle};
 use super::server::ServerHandle;
@@ -19,24 +20,6 @@ use super::server::ServerHandle;
 pub(super) struct LibrarySlot {
     life: Arc<LibraryLock>,
     backend: Mutex<Weak<LoadedBackend>>,
-}
-
-/// Serialises Initialize and Finalize of one library file.
-#[derive(Default)]
-pub(super) struct LibraryLock {
-    /// From Initialize to the end of Finalize.
-    is_open: Mutex<bool>,
-    closed: Condvar,
-}
-
-impl LibraryLock {
-    /// Ends the life of a backend that was opened.
-    pub(super) fn end(&self, finalize: impl FnOnce()) {
-        let mut is_open = lock(&self.is_open);
-        finalize();
-        *is_open = false;
-        self.closed.notify_all();
-    }
 }
 
 impl LibrarySlot {

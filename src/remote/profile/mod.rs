@@ -21,14 +21,14 @@ use std::time::{Instant, SystemTime};
 
 use conch_engine::Error;
 use conch_log as log;
-use object_store::CredentialProvider;
-use object_store::Error as StoreError;
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
+use object_store::{CredentialProvider, Error as StoreError};
 use tokio::sync::Mutex;
 
 use crate::credentials::{CloudEnvironment, S3Credential};
 use crate::http::Connector;
 use crate::machine;
+use crate::no_credentials::NoCredentials;
 use chain::{BaseCredentials, RoleChain};
 use file::ProfileFiles;
 use service::SignedService;
@@ -76,34 +76,6 @@ pub(crate) fn complete(
         Err(why) => {
             log::warning!("the AWS profile '{name}' is ignored: {why}");
             Ok(None)
-        }
-    }
-}
-
-/// A profile gives no credentials. Holds no secret.
-#[derive(Clone, Debug)]
-pub(crate) struct NoCredentials(Arc<str>);
-
-impl NoCredentials {
-    pub(crate) fn new(profile: &str, why: &str) -> NoCredentials {
-        let text = format!("the AWS profile '{profile}' gives no credentials: {why}");
-        NoCredentials(text.into())
-    }
-}
-
-impl fmt::Display for NoCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NoCredentials {}
-
-impl From<NoCredentials> for StoreError {
-    fn from(error: NoCredentials) -> StoreError {
-        StoreError::Unauthenticated {
-            path: String::new(),
-            source: Box::new(error),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use object_store::aws::AwsCredential;
 
-use super::NoCredentials;
 use crate::credentials::is_sendable;
+use crate::no_credentials::NoCredentials;
 
 /// Credentials as a service, a program or a file gave them.
 #[derive(Debug)]

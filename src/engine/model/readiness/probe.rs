@@ -1,7 +1,7 @@
 //! Probes of the readiness of models, as futures.
 
-pub(crate) use crate::model::readiness::probe_queue::{ProbeRequest, ProbeResult};
 use crate::model::readiness::ANSWER_WITHIN;
+pub(crate) use crate::model::readiness::probe_queue::{ProbeRequest, ProbeResult};
 use crate::{ModelVersion, clock};
 use conch_log as log;
 use std::future::Future;
