@@ -14,7 +14,9 @@ use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Event, Level, LevelFilter, Metadata, Subscriber};
 
-use crate::{LogLevel, is_shown, write};
+use crate::level::LogLevel;
+use crate::lines::write;
+use crate::switches::is_shown;
 
 /// Bytes of one event: headers and frames are shown whole, nothing that a peer sizes is.
 const EVENT_BYTES_MAX: usize = 8 << 10;

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::LogLevel;
+use crate::level::LogLevel;
 
 /// How a line begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

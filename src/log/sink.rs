@@ -19,8 +19,8 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::LogLevel;
 use crate::format::push_preamble;
+use crate::level::LogLevel;
 
 /// Where a line goes on the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +339,7 @@ fn notice(count: u64) -> String {
     let mut text = String::with_capacity(128);
     push_preamble(
         &mut text,
-        crate::format(),
+        crate::switches::format(),
         LogLevel::Warning,
         SystemTime::now(),
         std::process::id(),
