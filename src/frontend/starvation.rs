@@ -1,4 +1,4 @@
-//! Whether a shard is kept from its CPU, and what is to be done about it.
+//! Detects shards that do not get their CPU, and widens their affinity.
 //!
 //! The system counts for each thread how long it was runnable and had to wait
 //! (`/proc/self/task/<id>/schedstat`). A shard that waits for a good part of the time is starving:

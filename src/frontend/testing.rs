@@ -1,4 +1,4 @@
-//! What tests of several modules share.
+//! Shared by the tests of several modules.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

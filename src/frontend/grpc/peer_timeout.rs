@@ -1,5 +1,5 @@
-//! How long a call waits for its peer: until the client's own deadline, or until the peer has
-//! stalled for too long.
+//! The deadline of a call: the client's own, or the time at which its peer has stalled for too
+//! long.
 //!
 //! Costs nothing for a call that never waits: the timer is made at the first wait.
 

@@ -1,4 +1,4 @@
-//! What every connection is held to: HTTP/2 settings, limits and patience.
+//! Limits of every gRPC connection: HTTP/2 settings, counts and timeouts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How long an HTTP client is willing to wait: `--http-timeout-header`.
+//! The timeout that an HTTP client asks for: `--http-timeout-header`.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

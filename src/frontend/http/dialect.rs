@@ -1,5 +1,5 @@
-//! How listeners that serve inferences by HTTP differ: by where the length of the JSON in front of
-//! binary tensors stands.
+//! Differences between listeners that serve inferences by HTTP: the place of the length of the JSON
+//! in front of binary tensors.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What has been received and not yet used.
+//! Received bytes that are not used yet.
 
 use crate::shard::SpareBuffers;
 

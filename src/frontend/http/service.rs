@@ -1,4 +1,4 @@
-//! What each request of the inference protocol is answered with.
+//! Answers the requests of the inference protocol.
 
 use std::borrow::Cow;
 use std::rc::Rc;

@@ -1,5 +1,4 @@
-//! Where the model is that a URL of a load request names: always below the directory that SageMaker
-//! keeps models in.
+//! Resolves the URL of a SageMaker load request to a directory below that of SageMaker's models.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What other threads hold of a shard: its mailbox and a few counters.
+//! The side of a shard that other threads hold: its mailbox and a few counters.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};

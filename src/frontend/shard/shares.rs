@@ -1,4 +1,4 @@
-//! What a connection charges its bytes to: a share per client that it speaks for.
+//! The accounts of a connection: a share of the byte budget per client that it speaks for.
 
 use std::cell::RefCell;
 use std::net::IpAddr;

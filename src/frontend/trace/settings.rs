@@ -1,4 +1,4 @@
-//! What is traced: the settings of the server, and what models have of their own.
+//! Trace settings of the server, and those that models have of their own.
 //!
 //! A field that nobody set for a model follows the server's; one that nobody set for the server is
 //! as at the start. A change makes new [`TraceSetting`]s: a trace keeps to the one under which it

@@ -1,5 +1,4 @@
-//! Whether backends can still serve the models that are ready: the question behind readiness, put
-//! to their hooks.
+//! Readiness of loaded models: asks the readiness hooks of their backends.
 //!
 //! A hook is foreign code and may take long, or for ever; whoever asks (a shard, mostly) must not
 //! wait in it. So a model version whose backend has the hook gets a thread of its own, the

@@ -1,4 +1,4 @@
-//! Who of a stream is in flight, and whose response is written next.
+//! Requests of a stream that are in flight, and the order in which their responses are written.
 //!
 //! Responses of one-to-one models leave in the order of their requests, whatever becomes ready
 //! first: they form one *line*. Each request of a decoupled model is a lane of its own, with its

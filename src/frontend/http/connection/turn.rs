@@ -1,4 +1,4 @@
-//! How long a connection's task goes on without waiting.
+//! Bounds the time that a connection's task goes on without waiting.
 //!
 //! A task ends its turn when it waits, and a client that is always faster than we are never lets
 //! it. So what it does is counted, and after [`TURN_BYTES`] the rest of the shard gets its turn.

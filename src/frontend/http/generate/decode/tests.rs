@@ -1,5 +1,4 @@
-//! What becomes of a member, and what is refused. Texts and codes are those that upstream answers
-//! with.
+//! Members of requests and their refusals, with upstream's texts and codes.
 
 use conch_config::{normalize, parse_text};
 use conch_engine::{Code, ParameterValue};
