@@ -14,7 +14,6 @@ mod coding;
 mod forward;
 mod grpc;
 mod http;
-mod leading;
 mod metrics;
 mod options;
 mod pressure;
@@ -22,6 +21,7 @@ mod protocols;
 mod sagemaker;
 mod shard;
 mod starvation;
+mod strtol;
 #[cfg(test)]
 mod testing;
 mod tls;

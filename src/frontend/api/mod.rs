@@ -10,7 +10,7 @@ mod tracing;
 
 use conch_engine::{Error, truncated};
 
-use crate::leading;
+use crate::strtol;
 
 pub(crate) use classes::Classes;
 pub(crate) use conch_control::metadata::{TensorMetadata, model_metadata, statistics};
@@ -28,7 +28,7 @@ pub(crate) fn parse_version(text: &str) -> Result<Option<i64>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let version: i64 = leading::number(text).map_err(|_| {
+    let version: i64 = strtol::parse(text).map_err(|_| {
         Error::invalid(format!(
             "failed to get model version from specified version string '{text}' (details: stol), version should be an integral value > 0", text = truncated(&text)))
     })?;

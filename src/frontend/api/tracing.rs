@@ -2,8 +2,8 @@
 
 use conch_engine::{Error, truncated};
 
-use crate::leading::{self, ParseNumberError};
 use crate::shard::Shard;
+use crate::strtol::{self, ParseNumberError};
 use crate::trace::{FieldChange, TraceLevels};
 
 /// Refuses settings of a model that is not there; an empty name stands for the server's own
@@ -72,7 +72,7 @@ pub(crate) fn level_names(levels: TraceLevels) -> Vec<&'static str> {
 /// # Errors
 /// INVALID_ARG in upstream's words.
 pub(crate) fn parse_unsigned(name: &str, text: &str) -> Result<u32, Error> {
-    leading::number(text)
+    strtol::parse(text)
         .map(i32::cast_unsigned)
         .map_err(|why| refusal(why, name, text, "0, 4294967295"))
 }
@@ -84,7 +84,7 @@ pub(crate) fn parse_unsigned(name: &str, text: &str) -> Result<u32, Error> {
 pub(crate) fn parse_count(text: &str, gap: &str) -> Result<i32, Error> {
     let name = "trace_count";
     let count: i32 =
-        leading::number(text).map_err(|why| refusal(why, name, text, "-1, 2147483647"))?;
+        strtol::parse(text).map_err(|why| refusal(why, name, text, "-1, 2147483647"))?;
     if count < -1 {
         return Err(Error::invalid(format!(
             "Unable to parse '{name}'. Expecting value >= -1, got:{gap}{text}",

@@ -7,7 +7,7 @@ use conch_engine::{Error, truncated};
 
 use super::answer::{ContentType, HttpResponse};
 use super::head::{self, RequestHead};
-use crate::leading::{self, ParseNumberError};
+use crate::strtol::{self, ParseNumberError};
 
 /// What speaks on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Dialect {
         let Some(text) = text else {
             return Ok(content_length);
         };
-        let value = leading::number(text).map_err(|why| match why {
+        let value = strtol::parse(text).map_err(|why| match why {
             ParseNumberError::Missing => no_number(text),
             ParseNumberError::OutOfRange => Error::invalid(format!(
                 "Unable to parse inference header size, value is out of range, got: {text}",

@@ -4,7 +4,7 @@
 use conch_engine::{Error, truncated};
 use conch_memory::OutOfMemory;
 
-use crate::leading::{self, ParseNumberError};
+use crate::strtol::{self, ParseNumberError};
 
 /// Headers in one request. Upstream has no bound of its own; here 64 KiB bound them as well.
 const HEADERS_MAX: usize = 500;
@@ -352,7 +352,7 @@ pub(crate) fn parse_json_length(text: Option<&str>, content_length: usize) -> Re
     let Some(text) = text else {
         return Ok(content_length);
     };
-    let value = leading::number(text).map_err(|why| {
+    let value = strtol::parse(text).map_err(|why| {
         Error::invalid(match why {
             ParseNumberError::Missing => format!(
                 "Unable to parse {HEADER}, got: {text}",

@@ -15,7 +15,7 @@ pub(crate) enum ParseNumberError {
 ///
 /// # Errors
 /// There is none, or it does not fit `T`.
-pub(crate) fn number<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, ParseNumberError> {
+pub(crate) fn parse<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, ParseNumberError> {
     let text = text.trim_start_matches([' ', '\t', '\n', '\r', '\u{b}', '\u{c}']);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digit_count = digits
@@ -54,8 +54,8 @@ mod tests {
             // No blank to C.
             ("\u{a0}1", Err(ParseNumberError::Missing)),
         ] {
-            assert_eq!(number(text), expected, "{text:?}");
+            assert_eq!(parse(text), expected, "{text:?}");
         }
-        assert_eq!(number("2147483648"), Ok(2_147_483_648i64));
+        assert_eq!(parse("2147483648"), Ok(2_147_483_648i64));
     }
 }
