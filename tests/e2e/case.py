@@ -46,6 +46,8 @@ class ServerCase(unittest.TestCase):
     environment = None
     models = None
     repository_path = None
+    # Whether a backend of these tests panics on purpose.
+    may_panic = False
 
     @classmethod
     def setUpClass(cls):
@@ -64,6 +66,9 @@ class ServerCase(unittest.TestCase):
         code = cls.server.terminate()
         if code != 0 and not IS_TRITON:
             raise AssertionError(f"the server ended with code {code}\n{cls.server.output[-4000:]}")
+        panics = [line for line in cls.server.output.splitlines() if "panicked" in line]
+        if panics and not cls.may_panic and not IS_TRITON:
+            raise AssertionError(f"the server panicked: {panics}")
 
     # Requests
 
@@ -107,7 +112,10 @@ class Cancelling:
         while self.figures(model)["cancel"] == before["cancel"] and time.monotonic() < deadline:
             time.sleep(0.02)
         after = self.figures(model)
-        self.assertEqual(after["cancel"], before["cancel"] + 1)
+        if after["cancel"] != before["cancel"] + 1:
+            statistics = self.server.statistics(model)
+            statistics.pop("response_stats", None)
+            self.fail(f"before {before}, after {after}, statistics {statistics}")
         time.sleep(0.2)
         self.assertEqual(self.figures(model), after)
 

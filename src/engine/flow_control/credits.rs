@@ -316,20 +316,24 @@ impl Credits {
         if self.word.load(Ordering::Relaxed) >> COUNT_SHIFT >= BACKLOG_COUNT_MAX {
             return false;
         }
-        let taken = self
-            .excess_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                let sum = held.checked_add(bytes);
-                sum.filter(|sum| *sum <= backlog.request_bytes_max)
-            });
-        if taken.is_err() {
+        let fits = |held: u64| {
+            let sum = held.checked_add(bytes);
+            sum.filter(|sum| *sum <= backlog.request_bytes_max)
+        };
+        if fits(self.excess_bytes.load(Ordering::Relaxed)).is_none()
+            || !backlog.take(self.client, bytes)
+        {
             return false;
         }
-        let has_room = backlog.take(self.client, bytes);
-        if !has_room {
-            self.excess_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // Only now, when the backlog holds them: the reader of an earlier response gives back what
+        // it finds here.
+        let taken = self
+            .excess_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        if taken.is_err() {
+            backlog.give_back(self.client, bytes);
         }
-        has_room
+        taken.is_ok()
     }
 
     /// Gives back up to `bytes` of what is in the backlog.
@@ -571,6 +575,31 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(credits.pay(4), Payment::Refused);
         assert_eq!(credits.pay(4), Payment::Refused, "for good");
+    }
+
+    /// The reader of one response gives back what a sender of another took. Sums that overflow
+    /// panic in the profiles of tests.
+    #[test]
+    fn senders_and_readers_of_one_request_never_give_back_too_much() {
+        let budget = Budget::new(1 << 30);
+        let share = budget.share(&Arc::<Holder>::default(), budget.client(b"one"));
+        let backlog = StreamBacklog::new(LONG, REQUEST_SHARE * 8 * SMALL_RESPONSE_BYTES);
+        let credits = Credits::new(&backlog, &share);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut taken_count = 0;
+                while taken_count < 300_000 {
+                    taken_count += u32::from(credits.take_excess(SMALL_RESPONSE_BYTES));
+                }
+            });
+            while !sender.is_finished() {
+                credits.give_back_excess(SMALL_RESPONSE_BYTES);
+            }
+        });
+        let held = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!(held(&backlog.held_bytes), held(&credits.excess_bytes));
+        drop(credits);
+        assert_eq!(held(&backlog.held_bytes), 0);
     }
 
     #[test]

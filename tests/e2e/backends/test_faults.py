@@ -38,6 +38,7 @@ def listed(server):
 @conch_only
 @needs_library("faulty")
 class Panics(ServerCase):
+    may_panic = True
     flags = ("--exit-on-error=false", "--strict-readiness=false")
 
     @classmethod

@@ -127,13 +127,13 @@ class Logging(ServerCase):
     @conch_only
     def test_events_of_dependencies(self):
         """h2 tells of the frames that it receives from verbose level 2 on, and of nothing below."""
-        self.set({"log_verbose_level": 1})
+        self.set({"log_verbose_level": 1, "log_format": "default"})
         self.assertTrue(self.stub().is_server_live())
         self.set({"log_verbose_level": 2})
         self.assertTrue(self.stub().is_server_live())
         self.server.wait_for_line(r'\] "h2::\S+: received frame=Headers')
-        first = next(line for line in self.server.lines if '"h2::' in line)
-        self.assertRegex(first, r"^I\d{4} [0-9:.]+ \d+ [a-z_]+\.rs:\d+\] ")
+        last = [line for line in self.server.lines if '"h2::' in line][-1]
+        self.assertRegex(last, r"^I\d{4} [0-9:.]+ \d+ [a-z_]+\.rs:\d+\] ")
         self.set({"log_verbose_level": 0})
         self.settle()
         before = len(self.server.lines)
