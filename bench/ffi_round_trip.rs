@@ -147,7 +147,7 @@ fn load(backends: PathBuf) -> Result<Loaded, Error> {
         pool: Pool::new(1 << 20),
         budget: Budget::new(1 << 30),
     })?;
-    let version = Arc::new(ModelVersion::new("identity".into(), 1, config, 1, 100));
+    let version = conch_engine::testing::version("identity", 1, &config);
     model.bind(&version);
     let instance = model.create_instance(InstanceSpec {
         name: "identity_0".to_owned(),

@@ -263,7 +263,7 @@ impl Server {
         self.check_serving()?;
         let snapshot = self.registry.snapshot();
         let model = snapshot.find(name, version)?;
-        Ok(if model.inspection.get().is_some() {
+        Ok(if model.probes.has_hooks() {
             ReadinessAnswer::Asked(ReadinessProbe::about(model))
         } else {
             ReadinessAnswer::Known(true)

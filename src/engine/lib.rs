@@ -34,10 +34,10 @@ pub use execution::backend::{
 };
 pub use execution::host_policy::HostPolicies;
 pub use flow_control::credits::{Credits, StreamBacklog};
-pub use model::pending_permit::PendingPermit;
+
 pub use model::readiness::ReadinessCheck;
 pub use model::registry::{Registry, RegistryReader, Snapshot};
-pub use model::version::{InFlightPermit, ModelVersion, Rejected};
+pub use model::version::{InFlightPermit, ModelVersion, PendingPermit, Rejected, VersionParts};
 pub use request::context::{
     OwnedRequest, Request, RequestContext, RequestHandle, WeakRequestHandle,
 };

@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use conch_config::{ComposingModels, Ensembling, ModelConfig, Scheduling};
 use conch_engine::ensemble::Ensemble;
+use conch_engine::model::labels::Labels;
 use conch_engine::model::registry::{ModelId, UNLOADED, VersionState};
-use conch_engine::{Error, ModelVersion};
+use conch_engine::{Error, ModelVersion, VersionParts};
 use conch_log as log;
 
 use super::load_plan::LoadPlan;
@@ -188,24 +189,14 @@ impl Lifecycle {
         )?);
         let ensembling = conch_config::ensembling(&config.message)
             .ok_or_else(|| Error::internal(format!("'{id}' is no ensemble")))?;
-        let entry = ModelVersion::new(
-            Arc::clone(&id.name),
-            version,
-            Arc::clone(&config),
-            1,
-            self.options.queue_requests_max,
-        );
-        let entry = Arc::new(entry.in_namespace(Arc::clone(&id.namespace)));
-        entry.read_labels_of_ensemble(&candidate.path, |labels| {
-            self.borrow_labels(&config, &ensembling, labels);
-        })?;
+        let mut labels = Labels::read(&config, &candidate.path)?;
+        self.borrow_labels(&config, &ensembling, &mut labels);
         let ensemble = Ensemble::new(
             &config,
             &ensembling,
             self.table.registry(),
             &self.placement.timer_thread,
         );
-        entry.ensemble.get_or_init(|| Arc::clone(&ensemble));
         if ensembling.inflight_max > 0 {
             log::info!(
                 "Ensemble model '{}' configured with max_inflight_requests: {}",
@@ -213,9 +204,19 @@ impl Lifecycle {
                 ensembling.inflight_max
             );
         }
-        if let Some(caching) = self.caching() {
-            caching.enroll(&entry);
-        }
+        let entry = Arc::new(ModelVersion::new(VersionParts {
+            namespace: Arc::clone(&id.namespace),
+            name: Arc::clone(&id.name),
+            version,
+            core_count: 1,
+            live_max: self.options.queue_requests_max,
+            // The bound of all models holds for the models of its steps.
+            requests_max: None,
+            labels,
+            states: None,
+            executor: self.cached(Arc::clone(&ensemble) as _, id, &config, version),
+            config,
+        }));
         entry.set_load_duration(started.elapsed());
         Ok(Loaded::of_ensemble(ensemble, entry, plan.resources.clone()))
     }
@@ -239,7 +240,7 @@ impl Lifecycle {
                 };
                 let entry = models.get(&id);
                 let model = entry.and_then(|entry| entry.ready(step.version));
-                if let Some(lent) = model.and_then(|model| model.labels()) {
+                if let Some(lent) = model.map(|model| model.labels()) {
                     labels.borrow(&output.name, lent, theirs);
                 }
             }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use conch_config::Scheduling;
 use conch_engine::ModelVersion;
-use conch_engine::execution::draining::{DrainingVersion, DrainingVersions};
+use conch_engine::execution::queue::ModelQueue;
+use conch_engine::execution::queue::draining::{DrainingVersion, DrainingVersions};
 use conch_engine::model::registry::ModelId;
 
 use super::Lifecycle;
+use super::loaded::Loaded;
 use super::table::VersionSlot;
 use super::version_change::VersionChange;
 
@@ -27,7 +29,7 @@ impl Lifecycle {
     ) -> Vec<Arc<DrainingVersion>> {
         let coming = |number: i64| {
             changes.iter().find_map(|(other, change)| match change {
-                VersionChange::Loaded(loaded) if *other == number => Some(loaded.version()),
+                VersionChange::Loaded(loaded) if *other == number => Some(loaded),
                 _ => None,
             })
         };
@@ -39,40 +41,48 @@ impl Lifecycle {
         };
         let highest = kept.iter().chain(changes.iter().map(|(number, _)| number));
         let highest = highest.max().and_then(|number| coming(*number));
-        let going: Vec<(i64, Arc<ModelVersion>)> = {
+        let going: Vec<(i64, Arc<ModelVersion>, Option<Arc<ModelQueue>>)> = {
             let models = self.table.lock();
             let slots = models.get(id).map(|entry| &entry.versions);
             let ready = slots
                 .into_iter()
                 .flatten()
                 .filter(|(_, slot)| VersionSlot::is_ready(slot));
-            let loaded =
-                ready.filter_map(|(number, slot)| Some((*number, slot.loaded.as_ref()?.version())));
-            loaded
-                .map(|(number, version)| (number, Arc::clone(version)))
-                .collect()
+            let queued = ready.filter_map(|(number, slot)| {
+                let loaded = slot.loaded.as_ref()?;
+                Some((
+                    *number,
+                    Arc::clone(loaded.version()),
+                    loaded.queue().cloned(),
+                ))
+            });
+            queued.collect()
         };
-        let was_highest = going.last().map(|(number, _)| *number);
+        let was_highest = going.last().map(|(number, ..)| *number);
         let mut draining_versions = Vec::new();
-        for (number, version) in going.iter().filter(|(number, _)| !staying(number)) {
+        for (number, version, queue) in going.iter().filter(|(number, ..)| !staying(number)) {
             let of_number = coming(*number);
             let of_highest = highest.filter(|_| was_highest == Some(*number));
-            let is_other = |successor: &&Arc<ModelVersion>| {
-                of_number.is_none_or(|other| !Arc::ptr_eq(other, successor))
+            let is_other = |successor: &&Loaded| {
+                of_number.is_none_or(|other| other.serial() != successor.serial())
             };
-            let heirs: Vec<&Arc<ModelVersion>> = of_number
+            let heirs: Vec<&Arc<ModelQueue>> = of_number
                 .into_iter()
                 .chain(of_highest.filter(is_other))
-                .filter(|successor| continues(version, successor))
+                .filter(|successor| continues(version, successor.version()))
+                .filter_map(Loaded::queue)
                 .collect();
             if heirs.is_empty() {
                 continue;
             }
-            let Some(draining) = DrainingVersion::new(version) else {
+            let draining = queue
+                .as_ref()
+                .and_then(|queue| DrainingVersion::new(version, queue));
+            let Some(draining) = draining else {
                 continue;
             };
             for successor in heirs {
-                DrainingVersions::inherit(successor, version, &draining);
+                DrainingVersions::inherit(successor, &draining);
             }
             draining_versions.push(draining);
         }

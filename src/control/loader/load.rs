@@ -11,9 +11,12 @@ use conch_config::{Gpus, ModelConfig, Scheduling};
 use conch_engine::execution::cores;
 use conch_engine::execution::cores::InstancePlan;
 use conch_engine::execution::progress::LoadProgress;
+use conch_engine::execution::queue::ModelQueue;
+use conch_engine::model::labels::Labels;
 use conch_engine::model::registry::{ModelId, UNLOADED};
+use conch_engine::request::context::Executor;
 use conch_engine::sequence::states::InitialStates;
-use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion};
+use conch_engine::{BackendSpec, Error, LoadContext, ModelVersion, VersionParts};
 use conch_log as log;
 
 use super::instances::{instance_plan, instance_specs};
@@ -274,31 +277,33 @@ impl Lifecycle {
         check_scheduling(name, &config.scheduling)?;
         check_deadline_order(name, &config)?;
         let specs = instance_specs(name, &config.instance_groups)?;
-        let core_count = specs.iter().filter(|spec| !spec.is_passive).count();
-        let entry = ModelVersion::new(
-            Arc::clone(name),
+        let instance_counts = cores::instance_counts(&specs, backend.execution_policy());
+        let labels = Labels::read(&config, &candidate.path)?;
+        let states = InitialStates::of(&config, &candidate.path, &self.budget)?;
+        let queue = ModelQueue::new(
+            &config,
+            &instance_counts,
+            Arc::clone(&self.placement.timer_thread),
+            model.batch_strategy(),
+        )?;
+        let entry = Arc::new(ModelVersion::new(VersionParts {
+            namespace: Arc::clone(&id.namespace),
+            name: Arc::clone(name),
             version,
+            core_count: specs.iter().filter(|spec| !spec.is_passive).count(),
+            live_max: self.options.queue_requests_max,
+            requests_max: self.options.admission.model_max,
+            labels,
+            states: states.map(|start| (start, Arc::clone(&self.pool))),
+            executor: self.cached(Arc::clone(&queue) as _, id, &config, version),
             config,
-            core_count,
-            self.options.queue_requests_max,
-        );
-        let entry = entry
-            .in_namespace(Arc::clone(&id.namespace))
-            .with_requests_max(self.options.admission.model_max);
-        let entry = Arc::new(entry);
-        entry.read_labels(&candidate.path)?;
-        if let Some(caching) = self.caching() {
-            caching.enroll(&entry);
-        }
-        if let Some(start) = InitialStates::of(&entry.config, &candidate.path, &self.budget)? {
-            entry.states.get_or_init(|| (start, Arc::clone(&self.pool)));
-        }
+        }));
         model.bind(&entry);
         let instance_plan = InstancePlan {
             progress: Arc::clone(progress),
             ..instance_plan(self, plan, &entry, &entry.config, &*backend)?
         };
-        let cores = cores::start_cores(&entry, &model, instance_plan, &self.placement)?;
+        let cores = cores::start_cores(&entry, &queue, &model, instance_plan, &self.placement)?;
         entry.set_load_duration(started.elapsed());
         let instances = Instances {
             cores: Arc::new(cores),
@@ -306,6 +311,20 @@ impl Lifecycle {
             backend,
         };
         Ok(Loaded::new(instances, entry, plan.resources.clone()))
+    }
+
+    /// `executor` behind the response cache, if there is one and the configuration wants it.
+    pub(super) fn cached(
+        &self,
+        executor: Arc<dyn Executor>,
+        id: &ModelId,
+        config: &conch_config::ResolvedConfig,
+        version: i64,
+    ) -> Arc<dyn Executor> {
+        match self.caching() {
+            Some(caching) => caching.in_front_of(executor, &id.namespace, config, version),
+            None => executor,
+        }
     }
 
     /// Notes one version's outcome; the last one decides about the model. Returns why it failed, if

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use conch_engine::ensemble::Ensemble;
 use conch_engine::execution::cores::Cores;
+use conch_engine::execution::queue::ModelQueue;
 use conch_engine::{Backend, Model, ModelVersion};
 use conch_log as log;
 
@@ -89,6 +90,18 @@ impl Loaded {
     /// Different for every version that was ever loaded.
     pub(super) fn serial(&self) -> u64 {
         self.serial
+    }
+
+    /// Its queue; none if it is an ensemble.
+    pub(super) fn queue(&self) -> Option<&Arc<ModelQueue>> {
+        self.instances().map(|instances| instances.cores.queue())
+    }
+
+    /// Nobody sends the versions anything any more that it took the place of.
+    pub(super) fn give_up_draining(&self) {
+        if let Some(queue) = self.queue() {
+            queue.draining_versions.give_up();
+        }
     }
 
     /// Refuses new requests, as the server stops.

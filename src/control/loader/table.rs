@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use conch_engine::execution::draining::DrainingVersion;
 use conch_engine::execution::progress::LoadProgress;
+use conch_engine::execution::queue::draining::DrainingVersion;
 use conch_engine::model::registry::{
     ModelId, Registry, Snapshot, UNLOADED, VersionEntry, VersionState, Versions,
 };
@@ -334,7 +334,7 @@ impl ModelTable {
             one.loaded.retire();
             if one.draining.is_none() {
                 // Nobody is left who would send them anything.
-                one.loaded.version().draining_versions.give_up();
+                one.loaded.give_up_draining();
             }
         }
         for one in unloading {

@@ -28,10 +28,8 @@ pub(crate) fn mark_cancelled(handle: &RequestHandle) -> CancelOutcome {
     if origin.member.is_some() {
         // The scheduler has its slot, and what waits behind it in its sequence.
         handle.request_cancel();
-        if handle.is_queued()
-            && let Some(queue) = origin.model.queue.get()
-        {
-            queue.report_cancel(Arc::clone(handle));
+        if handle.is_queued() {
+            origin.model.executor.report_cancel(Arc::clone(handle));
         }
         return CancelOutcome::Marked;
     }

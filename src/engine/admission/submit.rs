@@ -1,6 +1,5 @@
 //! Admission: a draft that agrees with its model becomes a request.
 
-use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use conch_config::{ResolvedConfig, Scheduling};
@@ -11,12 +10,11 @@ use conch_sync::{Claim, NEVER_NS};
 use crate::admission::validate::{Examined, examine};
 use crate::admission::{refuse, sequence};
 use crate::clock::monotonic_ns;
+use crate::request::context::ResponsePath;
 use crate::request::ensemble_run::StepGuard;
 use crate::request::observer::ReleaseGuard;
 use crate::request::request_log;
-use crate::request::response::ResponseTurn;
 use crate::request::trace::TraceActivity;
-use crate::response_order::OrderedCompletion;
 use crate::shared_memory::completion::ShmCompletion;
 use crate::{
     Completion, Draft, Error, InFlightPermit, Input, ModelVersion, PendingPermit, Request,
@@ -106,29 +104,20 @@ fn enter(
             .plan
             .signature(config, &indices, &inputs, batch_size > 0)?,
     };
-    // What the response cache answers needs no place in the queue. It must not keep answers of
-    // requests in shared memory: between the look at a key and the execution, or between the
-    // execution and the copy, the client could plant anything there for others.
-    let member = model
-        .cache
-        .get()
-        .filter(|_| draft.usage.is_none() && !inputs.iter().any(Input::is_shared));
-    let place = match member {
+    // A cache must not keep answers of requests in shared memory: between the look at a key and the
+    // execution, or between the execution and the copy, the client could plant anything there for
+    // others.
+    let may_cache = draft.usage.is_none() && !inputs.iter().any(Input::is_shared);
+    let ResponsePath {
+        mut completion,
+        turn,
+        deposit,
+    } = model.executor.response_path(completion, may_cache);
+    // What the response cache answers needs no place in the queue.
+    let place = match deposit {
         Some(_) => None,
         None => Some(PendingPermit::enter(model, draft.id, level)?),
     };
-    let turn = model
-        .order
-        .as_ref()
-        .map(|order| OrderedCompletion::new(order, completion));
-    let mut completion = match &turn {
-        Some(turn) => Arc::clone(turn) as Arc<dyn Completion>,
-        None => Arc::clone(completion),
-    };
-    let deposit = member.map(|member| member.deposit(&completion));
-    if let Some(deposit) = &deposit {
-        completion = Arc::clone(deposit) as Arc<dyn Completion>;
-    }
     if let Some(usage) = &draft.usage {
         completion = Arc::new(ShmCompletion::new(&completion, usage));
     }
@@ -148,8 +137,8 @@ fn enter(
         budget: draft.budget,
         facts,
         member: membership,
-        turn: turn.map(|turn| turn as Arc<dyn ResponseTurn>),
-        deposit: deposit.map(|deposit| deposit as Arc<dyn Any + Send + Sync>),
+        turn,
+        deposit,
         run: OnceLock::new(),
     };
     let request = Request {

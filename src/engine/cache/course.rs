@@ -9,64 +9,113 @@ use std::sync::{Arc, OnceLock};
 
 use conch_sync::ClaimReason;
 
-use crate::cache::service::ModelCache;
+use crate::cache::service::{CachedExecutor, ModelCache};
 use crate::cache::threads::CacheJob;
 use crate::cache::{CacheKey, CacheService, CachedResponse, key};
 use crate::clock::monotonic_ns;
-use crate::execution::refusal::{SubmitRefusal, refuse};
-use crate::model::pending_permit::PendingPermit;
+use crate::execution::refusal::refuse;
 use crate::model::stats::FailureReason;
+use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
 use crate::{
-    Code, Completion, Delivery, Error, ModelVersion, OwnedRequest, PendingResponses, RequestHandle,
-    Response,
+    Code, Completion, Delivery, Error, OwnedRequest, PendingPermit, PendingResponses,
+    RequestHandle, Response,
 };
 
 /// Inputs of up to this many bytes are hashed on the thread that submits: at 10 GB/s some 25 us, a
 /// twentieth of what a turn of a shard may take.
 const HASHED_HERE_BYTES_MAX: usize = 256 << 10;
 
+impl Executor for CachedExecutor {
+    fn response_path(&self, completion: &Arc<dyn Completion>, may_cache: bool) -> ResponsePath {
+        let inner = self.0.executor.response_path(completion, may_cache);
+        if !may_cache {
+            return inner;
+        }
+        let deposit = Arc::new(CacheInsert {
+            inner: inner.completion,
+            caching: Arc::clone(&self.0.caching),
+            lookup: OnceLock::new(),
+        });
+        ResponsePath {
+            completion: Arc::clone(&deposit) as _,
+            turn: inner.turn,
+            deposit: Some(deposit),
+        }
+    }
+
+    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+        match handle.shared().deposit {
+            Some(_) => self.0.submit(handle),
+            None => self.0.executor.submit(handle),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.executor.is_closed()
+    }
+}
+
 impl ModelCache {
-    /// Answers the request from the cache or puts it into its model's queue, now or on a thread of
-    /// the cache. Does not block.
+    /// Answers the request from the cache or lets it be executed, now or on a thread of the cache.
+    /// Does not block.
     ///
     /// # Errors
-    /// The queue's; a request that goes to a thread of the cache is answered with them instead.
-    pub(crate) fn submit(
-        &self,
-        version: &ModelVersion,
-        handle: RequestHandle,
-    ) -> Result<(), SubmitRefusal> {
+    /// The executor's; a request that goes to a thread of the cache is answered with them instead.
+    fn submit(self: &Arc<Self>, handle: RequestHandle) -> Result<(), SubmitRefusal> {
         // A model that stops answers nothing more, though it could.
-        let claimed = (!version.is_closed()).then(|| handle.claim(ClaimReason::Execute, None));
+        let claimed =
+            (!self.executor.is_closed()).then(|| handle.claim(ClaimReason::Execute, None));
         let Some(live) = claimed.flatten() else {
-            return version.enqueue(handle);
+            return self.executor.submit(handle);
         };
         let caching = &self.caching;
         if caching.cache.is_instant() && key::byte_count(&live) <= HASHED_HERE_BYTES_MAX {
             let Some(key) = key::of(&self.start, &live) else {
-                return enter(live);
+                return self.execute(live);
             };
             let start_ns = monotonic_ns();
             if let Some(outcome) = caching.cache.try_lookup(key) {
                 let lookup = CacheLookup::ended(key, start_ns);
-                return self.settle(live, lookup, outcome);
+                return self.answer_or_execute(live, lookup, outcome);
             }
         }
         let Some(handle) = lay_down(live) else {
             return Ok(());
         };
-        let own = Arc::clone(&handle);
-        if caching.threads.post(Box::new(move || look(&own))).is_err() {
+        let (member, own) = (Arc::clone(self), Arc::clone(&handle));
+        let job: CacheJob = Box::new(move || member.look(&own));
+        if caching.threads.post(job).is_err() {
             // The server stops, and the model refuses it.
-            return version.enqueue(handle);
+            return self.executor.submit(handle);
         }
         Ok(())
     }
 
-    fn settle(
+    /// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an
+    /// error to: it is the request's answer.
+    fn look(&self, handle: &RequestHandle) {
+        let Some(live) = handle.claim(ClaimReason::Execute, None) else {
+            return;
+        };
+        let Some(key) = key::of(&self.start, &live) else {
+            return answer_refusal(handle, self.execute(live));
+        };
+        let Some(handle) = lay_down(live) else {
+            return;
+        };
+        let start_ns = monotonic_ns();
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.caching.cache.lookup(key)))
+            .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
+        let lookup = CacheLookup::ended(key, start_ns);
+        if let Some(live) = handle.claim(ClaimReason::Execute, None) {
+            answer_refusal(&handle, self.answer_or_execute(live, lookup, outcome));
+        }
+    }
+
+    fn answer_or_execute(
         &self,
         live: OwnedRequest,
         lookup: CacheLookup,
@@ -91,43 +140,24 @@ impl ModelCache {
             // A request that is scheduled anew is not looked up again, so this is its only lookup.
             deposit.lookup.get_or_init(|| lookup);
         }
-        enter(live)
+        self.execute(live)
     }
 
-    /// A completion that keeps the response of a request which the cache did not know, and then
-    /// passes it on to `inner`.
-    pub(crate) fn deposit(&self, inner: &Arc<dyn Completion>) -> Arc<CacheInsert> {
-        Arc::new(CacheInsert {
-            inner: Arc::clone(inner),
-            caching: Arc::clone(&self.caching),
-            lookup: OnceLock::new(),
-        })
-    }
-}
-
-/// The rest of [`ModelCache::submit`], on a thread of the cache. Nobody is there to return an error
-/// to: it is the request's answer.
-fn look(handle: &RequestHandle) {
-    let Some(live) = handle.claim(ClaimReason::Execute, None) else {
-        return;
-    };
-    let version = Arc::clone(&live.shared().model);
-    let known = version
-        .cache
-        .get()
-        .and_then(|member| Some((member, key::of(&member.start, &live)?)));
-    let Some((member, key)) = known else {
-        return answer_refusal(handle, enter(live));
-    };
-    let Some(handle) = lay_down(live) else {
-        return;
-    };
-    let start_ns = monotonic_ns();
-    let outcome = catch_unwind(AssertUnwindSafe(|| member.caching.cache.lookup(key)))
-        .unwrap_or_else(|_| Err(Error::internal("panic in the response cache")));
-    let lookup = CacheLookup::ended(key, start_ns);
-    if let Some(live) = handle.claim(ClaimReason::Execute, None) {
-        answer_refusal(&handle, member.settle(live, lookup, outcome));
+    /// Lets the request be executed, as any of a model without a cache.
+    fn execute(&self, mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
+        let version = Arc::clone(&live.shared().model);
+        let place = PendingPermit::enter(&version, &live.shared().id, live.shared().facts.level);
+        match place {
+            Ok(place) => live.place = Some(place),
+            Err(error) => {
+                let live = Some(live);
+                return Err(SubmitRefusal { error, live });
+            }
+        }
+        match lay_down(live) {
+            Some(handle) => self.executor.submit(handle),
+            None => Ok(()),
+        }
     }
 }
 
@@ -135,23 +165,6 @@ fn answer_refusal(handle: &RequestHandle, outcome: Result<(), SubmitRefusal>) {
     if let Err(SubmitRefusal { error, live }) = outcome {
         drop(live);
         deliver(handle, Err(error));
-    }
-}
-
-/// Puts the request into its model's queue, as any request of a model without a cache.
-fn enter(mut live: OwnedRequest) -> Result<(), SubmitRefusal> {
-    let version = Arc::clone(&live.shared().model);
-    let place = PendingPermit::enter(&version, &live.shared().id, live.shared().facts.level);
-    match place {
-        Ok(place) => live.place = Some(place),
-        Err(error) => {
-            let live = Some(live);
-            return Err(SubmitRefusal { error, live });
-        }
-    }
-    match lay_down(live) {
-        Some(handle) => version.enqueue(handle),
-        None => Ok(()),
     }
 }
 
@@ -221,7 +234,8 @@ impl CacheLookup {
     }
 }
 
-/// See [`ModelCache::deposit`].
+/// A completion that keeps the response of a request which the cache did not know, and then passes
+/// it on to `inner`.
 #[derive(Debug)]
 pub(crate) struct CacheInsert {
     inner: Arc<dyn Completion>,

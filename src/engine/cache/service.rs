@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conch_config::Scheduling;
+use conch_config::{ResolvedConfig, Scheduling};
 use conch_log::LogLimiter;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::Error;
 use crate::cache::threads::CacheThreads;
 use crate::cache::{ResponseCache, key};
 use crate::execution::topology::Placement;
-use crate::{Error, ModelVersion};
+use crate::request::context::Executor;
 
 /// Namespace, name and number.
 type VersionId = (Arc<str>, Arc<str>, i64);
@@ -51,22 +52,25 @@ impl CacheService {
         }))
     }
 
-    /// Lets a version use the cache, if its configuration wants that. Called once per load, before
-    /// the version is published.
-    pub fn enroll(self: &Arc<Self>, version: &ModelVersion) {
+    /// `executor` behind the cache, if the configuration wants that, else itself. Called once per
+    /// load of the version.
+    pub fn in_front_of(
+        self: &Arc<Self>,
+        executor: Arc<dyn Executor>,
+        namespace: &Arc<str>,
+        config: &ResolvedConfig,
+        version: i64,
+    ) -> Arc<dyn Executor> {
         // A configuration that wants both is refused; this is where it would matter.
-        let has_one_answer = !version.config.is_decoupled
+        let has_one_answer = !config.is_decoupled
             && matches!(
-                version.config.scheduling,
+                config.scheduling,
                 Scheduling::Default | Scheduling::Dynamic(_) | Scheduling::Ensemble
             );
-        if version.config.has_response_cache && has_one_answer {
-            version.cache.get_or_init(|| self.member(version));
+        if !config.has_response_cache || !has_one_answer {
+            return executor;
         }
-    }
-
-    fn member(self: &Arc<Self>, model: &ModelVersion) -> ModelCache {
-        let (namespace, name, version) = (&model.namespace, &model.name, model.version);
+        let name = &config.name;
         let mut counts = self
             .load_counts
             .lock()
@@ -77,10 +81,11 @@ impl CacheService {
         // Upstream goes on giving it.
         let start = key::start(self.seed, namespace, name, version, *count);
         *count += 1;
-        ModelCache {
+        Arc::new(CachedExecutor(Arc::new(ModelCache {
             caching: Arc::clone(self),
             start,
-        }
+            executor,
+        })))
     }
 
     pub fn cache(&self) -> &Arc<dyn ResponseCache> {
@@ -105,9 +110,14 @@ impl std::fmt::Debug for CacheService {
     }
 }
 
-/// What a model version with a cache holds.
+/// A model version's part in the cache.
 pub(crate) struct ModelCache {
     pub(crate) caching: Arc<CacheService>,
     /// The hash of the version's identity, which the keys of its requests go on from.
     pub(crate) start: Xxh3,
+    /// What executes requests that the cache does not answer.
+    pub(crate) executor: Arc<dyn Executor>,
 }
+
+/// An executor that asks the cache first.
+pub(crate) struct CachedExecutor(pub(crate) Arc<ModelCache>);

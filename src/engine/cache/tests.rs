@@ -15,10 +15,11 @@ use crate::execution::timer_thread::TimerThread;
 use crate::execution::topology::{Placement, Topology};
 use crate::execution::warm_up::WarmUp;
 use crate::model::stats::{ExecutionSpan, InferenceStatistics};
-use crate::testing::{Recorder, draft, input, model};
+use crate::testing::{Recorder, draft, input, parts, queued};
 use crate::{
     Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
-    ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, withdraw,
+    ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, VersionParts,
+    withdraw,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -114,6 +115,17 @@ fn placement() -> Placement {
     Placement::new(&Topology::detect(), &[], true, timer_thread)
 }
 
+/// The same parts, with the cache in front.
+fn in_front(caching: &Arc<CacheService>, parts: VersionParts) -> VersionParts {
+    let executor = caching.in_front_of(
+        parts.executor,
+        &parts.namespace,
+        &parts.config,
+        parts.version,
+    );
+    VersionParts { executor, ..parts }
+}
+
 struct Bed {
     version: Arc<ModelVersion>,
     caching: Arc<CacheService>,
@@ -130,8 +142,6 @@ impl Bed {
     }
 
     fn with(config: &str, caching: Arc<CacheService>, passes: Option<usize>) -> Bed {
-        let version = model(config);
-        caching.enroll(&version);
         let echo = Arc::new(Echo {
             passes: Mutex::new(passes),
             ..Echo::default()
@@ -155,7 +165,10 @@ impl Bed {
             limiter: None,
             progress: Arc::default(),
         };
-        let cores = start_cores(&version, &as_model, instance_plan, &placement()).unwrap();
+        let placement = placement();
+        let (parts, queue) = queued(config, &instance_plan, None, &placement.timer_thread);
+        let version = Arc::new(ModelVersion::new(in_front(&caching, parts)));
+        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement).unwrap();
         Bed {
             version,
             caching,
@@ -318,9 +331,11 @@ fn models_that_do_not_ask_for_it_have_no_cache() {
         "response_cache { }",
         "dynamic_batching { } max_batch_size: 1",
     ] {
-        let version = model(config);
-        caching.enroll(&version);
-        assert!(version.cache.get().is_none(), "{config}");
+        let config = crate::testing::config(&format!("backend: 'fake' {config}"));
+        let bare = parts("m", 1, &config);
+        let executor = Arc::clone(&bare.executor);
+        let cached = in_front(&caching, bare).executor;
+        assert!(Arc::ptr_eq(&cached, &executor), "{config:?}");
     }
     caching.stop();
 }

@@ -12,8 +12,8 @@ mod run_queue;
 mod step;
 mod tensor;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use conch_config::{Ensembling, ResolvedConfig};
@@ -23,10 +23,11 @@ use crate::ensemble::limit::StepLimit;
 pub(crate) use crate::ensemble::run::Execution;
 pub use crate::ensemble::run::NESTING_MAX;
 pub use crate::ensemble::run_queue::TURN_MAX;
-use crate::execution::refusal::SubmitRefusal;
+use crate::execution::refusal::stopping;
 use crate::execution::timer_thread::TimerThread;
 use crate::model::registry::{Registry, Snapshot};
 use crate::model::version::{Pin, Rejected};
+use crate::request::context::{Executor, SubmitRefusal};
 use crate::{Error, ModelVersion, RequestHandle, admission};
 
 /// What a version of an ensemble holds.
@@ -41,6 +42,7 @@ pub struct Ensemble {
     limits: Box<[StepLimit]>,
     inflight_max: u32,
     is_closed: AtomicBool,
+    own: Weak<Ensemble>,
 }
 
 /// Which model a step runs: it is looked up for each request.
@@ -66,7 +68,7 @@ impl Ensemble {
             name: step.model.as_str().into(),
             version: step.version,
         });
-        Arc::new(Ensemble {
+        Arc::new_cyclic(|own| Ensemble {
             graph: Graph::new(
                 ensembling,
                 config.inputs.iter().map(|spec| &*spec.name),
@@ -85,19 +87,8 @@ impl Ensemble {
             },
             inflight_max: ensembling.inflight_max,
             is_closed: AtomicBool::new(false),
+            own: Weak::clone(own),
         })
-    }
-
-    /// Runs a request. Its completion may be called before this returns. Does not block.
-    ///
-    /// # Errors
-    /// UNAVAILABLE once closed: the request is gone.
-    pub(crate) fn begin(self: &Arc<Self>, handle: RequestHandle) -> Result<(), SubmitRefusal> {
-        if self.is_closed() {
-            return Err(crate::execution::refusal::stopping(&handle));
-        }
-        Execution::begin(self, handle);
-        Ok(())
     }
 
     /// How many of a decoupled step's responses may be on their way through the steps behind it, in
@@ -120,10 +111,6 @@ impl Ensemble {
     /// Refuses further requests; those that run go on.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// By step that is bounded: places taken, places in all, and how many wait for one.
@@ -163,6 +150,20 @@ impl Ensemble {
                 }
             }
         }
+    }
+}
+
+impl Executor for Ensemble {
+    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+        match self.own.upgrade().filter(|_| !self.is_closed()) {
+            Some(own) => Execution::begin(&own, handle),
+            None => return Err(stopping(&handle)),
+        }
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 }
 

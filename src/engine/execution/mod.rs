@@ -5,7 +5,6 @@ pub mod active_sequences;
 pub mod backend;
 pub mod batch_policy;
 pub mod cores;
-pub mod draining;
 pub mod host_policy;
 pub mod progress;
 pub mod queue;

@@ -7,6 +7,7 @@ use conch_sync::ClaimReason;
 
 use crate::clock::monotonic_ns;
 use crate::model::stats::FailureReason;
+use crate::request::context::SubmitRefusal;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
@@ -87,10 +88,4 @@ pub(crate) fn stopping(refused: &RequestHandle) -> SubmitRefusal {
         count(refused, live, FailureReason::Rejected);
     }
     SubmitRefusal { error, live }
-}
-
-/// What the queue did not take. The request is there unless somebody else has claimed it.
-pub(crate) struct SubmitRefusal {
-    pub(crate) error: Error,
-    pub(crate) live: Option<OwnedRequest>,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use conch_config::{ResolvedConfig, Scheduling, TensorSpec};
+use conch_config::{ResolvedConfig, Scheduling, SequenceStrategy, TensorSpec};
 use conch_memory::{ByteView, OutOfMemory, try_reserve};
 use conch_scheduler::Signature;
 
@@ -22,6 +22,18 @@ pub(crate) struct AdmissionPlan {
     /// Whether two requests of the model may be unfit for one batch.
     has_signature: bool,
     has_optional: bool,
+}
+
+/// Whether the responses of a model with this configuration leave in the order of its requests.
+pub(crate) fn preserves_order(config: &ResolvedConfig) -> bool {
+    match &config.scheduling {
+        Scheduling::Dynamic(settings) => settings.is_preserving_order,
+        Scheduling::Sequence(settings) => match &settings.strategy {
+            SequenceStrategy::Oldest(batching) => batching.is_preserving_order,
+            SequenceStrategy::Direct { .. } => false,
+        },
+        Scheduling::Default | Scheduling::Ensemble => false,
+    }
 }
 
 impl AdmissionPlan {

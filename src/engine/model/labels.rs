@@ -23,7 +23,7 @@ impl Labels {
     /// # Errors
     /// UNSUPPORTED if one lies outside of it, whatever links it goes by; INTERNAL if one cannot be
     /// read or is too large.
-    pub(crate) fn read(config: &ResolvedConfig, directory: &Path) -> Result<Labels, Error> {
+    pub fn read(config: &ResolvedConfig, directory: &Path) -> Result<Labels, Error> {
         let mut labels = Labels::default();
         for output in &config.outputs {
             if output.label_filename.is_empty() {

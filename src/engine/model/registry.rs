@@ -146,7 +146,7 @@ impl Snapshot {
         };
         let ready = snapshot.ready_models().into_iter();
         snapshot.inspected = ready
-            .filter(|model| model.inspection.get().is_some())
+            .filter(|model| model.probes.has_hooks())
             .cloned()
             .collect();
         snapshot
@@ -165,7 +165,7 @@ impl Snapshot {
             versions
                 .values()
                 .filter_map(VersionEntry::ready)
-                .filter(|model| model.inspection.get().is_some())
+                .filter(|model| model.probes.has_hooks())
                 .cloned(),
         );
         if self.inspected.len() > count {
@@ -383,7 +383,7 @@ impl std::fmt::Debug for RegistryReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Code;
+    use crate::{Code, VersionParts};
 
     fn snapshot(entries: &[(&str, i64, VersionState)]) -> Snapshot {
         let mut models: HashMap<ModelId, Versions> = HashMap::new();
@@ -392,8 +392,11 @@ mod tests {
             let mut message = conch_config::parse_text("test", "name: 'x' backend: 'b'").unwrap();
             conch_config::normalize(&mut message);
             let config = Arc::new(conch_config::ResolvedConfig::from_partial(message).unwrap());
-            let version_of = ModelVersion::new(Arc::from(name), *version, config, 1, 1);
-            let model = Arc::new(version_of.in_namespace(Arc::from(namespace)));
+            let parts = VersionParts {
+                namespace: Arc::from(namespace),
+                ..crate::testing::parts(name, *version, &config)
+            };
+            let model = Arc::new(ModelVersion::new(parts));
             let entry = VersionEntry {
                 state: state.clone(),
                 model: Some(model),

@@ -1,27 +1,26 @@
-//! One loaded version of a model, as the data plane sees it.
+//! One loaded version of a model, as the data plane sees it, and the permits of its requests.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use conch_config::{Scheduling, SequenceStrategy};
 use conch_memory::Pool;
 
+use crate::Error;
 use crate::admission::limits::Permit;
-use crate::cache::service::ModelCache;
 use crate::clock::epoch_ms;
-use crate::ensemble::Ensemble;
-use crate::execution::draining::DrainingVersions;
-use crate::execution::queue::ModelQueue;
-use crate::model::admission_plan::AdmissionPlan;
+use crate::model::admission_plan::{AdmissionPlan, preserves_order};
 use crate::model::labels::Labels;
 use crate::model::level_bounds::LevelBounds;
 use crate::model::readiness::probe_queue::ProbeQueue;
 use crate::model::sequence_ids::SequenceIds;
 use crate::model::stats::{ModelStatistics, Statistics, Totals};
-use crate::response_order::ResponseOrder;
+use crate::request::context::Executor;
+use crate::request::correlation_id::CorrelationId;
+use crate::request::messages::full;
 use crate::sequence::states::InitialStates;
 
 /// A model version with its configuration, queue and statistics. Shared by registry snapshots,
@@ -55,89 +54,65 @@ pub struct ModelVersion {
     pub(crate) plan: AdmissionPlan,
     /// Bounds of the queue policy.
     pub(crate) bounds: LevelBounds,
-    /// Present under preserve-ordering.
-    pub(crate) order: Option<Arc<ResponseOrder>>,
-    /// Names of classes; set before it is published.
-    pub(crate) labels: OnceLock<Labels>,
+    /// Names of classes.
+    pub(crate) labels: Labels,
     /// Ids of its sequences that have none of their own.
     pub(crate) sequence_names: SequenceIds,
-    /// Versions whose place it took, for the sequences that go on there.
-    pub draining_versions: DrainingVersions,
     /// What its sequences' implicit states begin with, and where their buffers come from, if it has
-    /// any; set before the cores are started.
-    pub states: OnceLock<(InitialStates, Arc<Pool>)>,
-    /// Present once the cores are started.
-    pub queue: OnceLock<Arc<ModelQueue>>,
-    /// Present once the cores are started, if the backend has a readiness hook.
-    pub inspection: OnceLock<Arc<ProbeQueue>>,
-    /// Present if it is an ensemble, which has no queue; set before it is published.
-    pub ensemble: OnceLock<Arc<Ensemble>>,
-    /// Present if its responses are cached; set before it is published.
-    pub(crate) cache: OnceLock<ModelCache>,
+    /// any.
+    pub states: Option<(InitialStates, Arc<Pool>)>,
+    /// Where the readiness hooks of its instances are asked, if its backend has one.
+    pub probes: Arc<ProbeQueue>,
+    /// What executes its requests.
+    pub(crate) executor: Arc<dyn Executor>,
+}
+
+/// What a [`ModelVersion`] is made of.
+pub struct VersionParts {
+    /// Empty unless the server tells models of the same name in different repositories apart.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+    pub version: i64,
+    pub config: Arc<conch_config::ResolvedConfig>,
+    /// How many threads will execute it.
+    pub core_count: usize,
+    /// How many requests its queue may hold.
+    pub live_max: u64,
+    /// Bounds its live requests as all models' are, unless its configuration does.
+    pub requests_max: Option<u64>,
+    pub labels: Labels,
+    pub states: Option<(InitialStates, Arc<Pool>)>,
+    pub executor: Arc<dyn Executor>,
 }
 
 impl ModelVersion {
-    /// A version without instances. `core_count` is how many threads will execute it, `live_max`
-    /// how many requests it may hold.
-    pub fn new(
-        name: Arc<str>,
-        version: i64,
-        config: Arc<conch_config::ResolvedConfig>,
-        core_count: usize,
-        live_max: u64,
-    ) -> ModelVersion {
-        let is_ordered = match &config.scheduling {
-            Scheduling::Dynamic(settings) => settings.is_preserving_order,
-            Scheduling::Sequence(settings) => match &settings.strategy {
-                SequenceStrategy::Oldest(batching) => batching.is_preserving_order,
-                SequenceStrategy::Direct { .. } => false,
-            },
-            Scheduling::Default | Scheduling::Ensemble => false,
-        };
-        let statistics = Statistics::new(core_count, config.max_batch_size);
+    /// A version that takes requests as soon as its executor does.
+    pub fn new(parts: VersionParts) -> ModelVersion {
+        let config = parts.config;
+        let requests_max = config.own.requests_max.or(parts.requests_max);
+        let requests_max = requests_max.unwrap_or(u64::MAX);
         ModelVersion {
-            namespace: Arc::from(""),
-            name,
-            version,
-            statistics,
+            namespace: parts.namespace,
+            name: parts.name,
+            version: parts.version,
+            statistics: Statistics::new(parts.core_count, config.max_batch_size),
             shown: ArcSwapOption::empty(),
             load_duration_ns: AtomicU64::new(0),
             created_ms: epoch_ms(),
             live: AtomicU64::new(0),
-            live_max: live_max.min(config.own.requests_max.unwrap_or(u64::MAX)),
-            requests_max: config.own.requests_max.unwrap_or(u64::MAX),
+            live_max: parts.live_max.min(requests_max),
+            requests_max,
             drain_waiter: OnceLock::new(),
             prior_totals: Mutex::default(),
             is_gone: AtomicBool::new(false),
             plan: AdmissionPlan::new(&config),
             bounds: LevelBounds::new(&config),
-            order: is_ordered.then(Arc::default),
-            labels: OnceLock::new(),
+            labels: parts.labels,
             sequence_names: SequenceIds::default(),
-            draining_versions: DrainingVersions::default(),
-            states: OnceLock::new(),
-            queue: OnceLock::new(),
-            inspection: OnceLock::new(),
-            ensemble: OnceLock::new(),
-            cache: OnceLock::new(),
+            states: parts.states,
+            probes: Arc::default(),
+            executor: parts.executor,
             config,
-        }
-    }
-
-    pub fn in_namespace(self, namespace: Arc<str>) -> ModelVersion {
-        ModelVersion { namespace, ..self }
-    }
-
-    /// Bounds its live requests as all models' are, unless its configuration does.
-    pub fn with_requests_max(self, requests_max: Option<u64>) -> ModelVersion {
-        let Some(requests_max) = requests_max.filter(|_| self.config.own.requests_max.is_none())
-        else {
-            return self;
-        };
-        ModelVersion {
-            live_max: self.live_max.min(requests_max),
-            requests_max,
-            ..self
         }
     }
 
@@ -183,7 +158,27 @@ impl ModelVersion {
 
     /// Whether its responses leave in the order of its requests.
     pub fn preserves_order(&self) -> bool {
-        self.order.is_some()
+        preserves_order(&self.config)
+    }
+
+    /// Names of the classes of its outputs.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The name of a class of an output.
+    pub fn label(&self, output: &str, class: usize) -> Option<&CStr> {
+        self.labels.label(output, class)
+    }
+
+    /// How many of its sequences take requests; none if that cannot be seen right now.
+    pub fn sequence_count(&self) -> Option<usize> {
+        self.executor.sequence_count()
+    }
+
+    /// Whether it takes no more requests, or none that start anything.
+    pub fn is_closed(&self) -> bool {
+        self.executor.is_closed()
     }
 
     /// How long loading took; zero until it is ready.
@@ -381,6 +376,31 @@ impl InFlightPermit {
         Ok(permit)
     }
 
+    /// A permit for a request with this id and these flags: where its sequence is under way, if that
+    /// is a version whose place `model` took. `version` is what was asked for.
+    ///
+    /// # Errors
+    /// As [`InFlightPermit::new`].
+    pub fn of_sequence(
+        model: &Arc<ModelVersion>,
+        version: Option<i64>,
+        id: &CorrelationId,
+        flags: u32,
+    ) -> Result<InFlightPermit, Rejected> {
+        InFlightPermit::of_draining(model, version, id, flags)
+            .unwrap_or_else(|| InFlightPermit::new(model))
+    }
+
+    /// [`InFlightPermit::of_sequence`], if it is not in `model` itself.
+    pub fn of_draining(
+        model: &ModelVersion,
+        version: Option<i64>,
+        id: &CorrelationId,
+        flags: u32,
+    ) -> Option<Result<InFlightPermit, Rejected>> {
+        model.executor.draining_permit(version, id, flags)
+    }
+
     /// No place at all, for a request that nobody sent: whoever made it waits for it.
     pub(crate) fn uncounted(model: &Arc<ModelVersion>) -> InFlightPermit {
         InFlightPermit {
@@ -484,6 +504,42 @@ impl std::ops::Deref for InFlightPermit {
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.free();
+    }
+}
+
+/// A request's place among those that wait: in the pending gauge and under its level's bound. Freed
+/// on drop, which is when the request joins a batch or whoever claimed it drops it.
+pub struct PendingPermit {
+    model: Arc<ModelVersion>,
+    level: u64,
+}
+
+impl PendingPermit {
+    /// A place for request `id` at `level`.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if the level is full. Not counted as a failure, as upstream counts none that was
+    /// never queued.
+    pub(crate) fn enter(
+        model: &Arc<ModelVersion>,
+        id: &str,
+        level: u64,
+    ) -> Result<PendingPermit, Error> {
+        if !model.bounds.try_enter(level) {
+            return Err(full(id));
+        }
+        model.statistics.add_pending();
+        Ok(PendingPermit {
+            model: Arc::clone(model),
+            level,
+        })
+    }
+}
+
+impl Drop for PendingPermit {
+    fn drop(&mut self) {
+        self.model.statistics.remove_pending(1);
+        self.model.bounds.leave(self.level);
     }
 }
 

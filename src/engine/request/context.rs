@@ -1,9 +1,12 @@
-//! A request from draft to execution.
+//! A request from draft to execution, and the trait of what executes it.
 //!
-//! [`Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model and
-//! makes a [`Request`], which lives in a `channel::Claim` beside its [`RequestContext`]: many
-//! threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue), but
-//! only the one that wins the claim gets the request itself ([`OwnedRequest`]).
+//! [`crate::Draft`] borrows from whatever the frontend parsed. `admit` checks it against the model
+//! and makes a [`Request`], which lives in a [`conch_sync::Claim`] beside its [`RequestContext`]:
+//! many threads may hold the claim (a [`RequestHandle`]: the shard's timer, the scheduler's queue),
+//! but only the one that wins the claim gets the request itself ([`OwnedRequest`]).
+//!
+//! A request refers to its model version, the version to its [`Executor`], which takes requests,
+//! and a response to its version: `context`, `version` and `response` import one another.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -14,17 +17,14 @@ use conch_sync::{Claim, Owned};
 use smallvec::SmallVec;
 
 use crate::flow_control::credits::Credits;
-use crate::model::pending_permit::PendingPermit;
 use crate::model::stats::ExecutionSpan;
-use crate::model::version::InFlightPermit;
+use crate::model::version::{InFlightPermit, PendingPermit, Rejected};
 use crate::request::ensemble_run::{EnsembleRun, StepGuard};
 use crate::request::observer::{ReleaseGuard, RequestObserver};
 use crate::request::response::ResponseTurn;
-use crate::sequence::return_guard::ReturnGuard;
 use crate::sequence::states::SequenceStates;
 use crate::shared_memory::RequestRegions;
-use crate::{Completion, ModelVersion};
-use crate::{CorrelationId, Input, Parameter, Timestamps};
+use crate::{Completion, CorrelationId, Error, Input, ModelVersion, Parameter, Timestamps};
 
 /// The shared handle of a request: to queue, cancel or expire it.
 pub type RequestHandle = Arc<Claim<RequestContext, Request>>;
@@ -116,5 +116,120 @@ impl Request {
     /// Who asked, if within this process.
     pub fn observer(&self) -> Option<&Arc<dyn RequestObserver>> {
         self.hold.observer()
+    }
+}
+
+/// What executes the requests of a model version: its queue with the cores that drive it, or an
+/// ensemble; either may stand behind a response cache. No method blocks.
+pub trait Executor: Send + Sync {
+    /// What stands between the request and its receiver, `completion`. `may_cache` is false for a
+    /// request whose response no cache may keep.
+    fn response_path(&self, completion: &Arc<dyn Completion>, may_cache: bool) -> ResponsePath {
+        let _ = may_cache;
+        ResponsePath::direct(completion)
+    }
+
+    /// A permit of the version where the sequence with this id is under way, if that is one whose
+    /// place this one took. `version` is what was asked for.
+    fn draining_permit(
+        &self,
+        version: Option<i64>,
+        id: &CorrelationId,
+        flags: u32,
+    ) -> Option<Result<InFlightPermit, Rejected>> {
+        let _ = (version, id, flags);
+        None
+    }
+
+    /// Takes an admitted request. Its completion may be called before this returns.
+    ///
+    /// # Errors
+    /// UNAVAILABLE once it is closed or where the queue is full.
+    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal>;
+
+    /// Whether it takes no more requests, or none that start anything.
+    fn is_closed(&self) -> bool;
+
+    /// How many sequences take requests; none if that cannot be seen right now.
+    fn sequence_count(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    /// A queued request of a sequence was cancelled: the scheduler decides what that means.
+    fn report_cancel(&self, handle: RequestHandle) {
+        let _ = handle;
+    }
+
+    /// A request that core `core` executed is done with, or is to be run again.
+    fn take_back(&self, handle: RequestHandle, core: usize) {
+        let _ = (handle, core);
+    }
+}
+
+/// What stands between a request and its receiver.
+pub struct ResponsePath {
+    /// The first that takes the request's deliveries.
+    pub(crate) completion: Arc<dyn Completion>,
+    /// Part of it under preserve-ordering.
+    pub(crate) turn: Option<Arc<dyn ResponseTurn>>,
+    /// Part of it if a cache is to be asked.
+    pub(crate) deposit: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl ResponsePath {
+    /// Nothing.
+    pub(crate) fn direct(completion: &Arc<dyn Completion>) -> ResponsePath {
+        ResponsePath {
+            completion: Arc::clone(completion),
+            turn: None,
+            deposit: None,
+        }
+    }
+}
+
+/// What an executor did not take. The request is there unless somebody else has claimed it.
+pub struct SubmitRefusal {
+    pub(crate) error: Error,
+    pub(crate) live: Option<OwnedRequest>,
+}
+
+/// Held by a request of a sequence that executes. Dropped with it, it tells the scheduler of its
+/// model; the request then goes on to wait at the core that executed it, as no other can use the
+/// slot.
+pub(crate) struct ReturnGuard {
+    /// A cycle for as long as the request executes: whoever has it drops it, and with it this.
+    handle: Option<RequestHandle>,
+    core: usize,
+}
+
+impl ReturnGuard {
+    pub(crate) fn new(handle: &RequestHandle, core: usize) -> ReturnGuard {
+        ReturnGuard {
+            handle: Some(Arc::clone(handle)),
+            core,
+        }
+    }
+
+    /// The request goes back to be run again, which tells more than its end would.
+    pub(crate) fn dismiss(mut self) -> usize {
+        self.handle = None;
+        self.core
+    }
+}
+
+impl Drop for ReturnGuard {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            let model = Arc::clone(&handle.shared().model);
+            model.executor.take_back(handle, self.core);
+        }
+    }
+}
+
+impl std::fmt::Debug for ReturnGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReturnGuard")
+            .field("core", &self.core)
+            .finish_non_exhaustive()
     }
 }

@@ -3,8 +3,8 @@
 
 pub mod controls;
 pub mod request_states;
-pub mod return_guard;
+pub mod reschedule;
 pub mod sequence_inputs;
 pub mod states;
 
-pub use return_guard::reschedule;
+pub use reschedule::reschedule;

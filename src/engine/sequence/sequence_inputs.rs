@@ -9,8 +9,8 @@ use conch_memory::Pool;
 use conch_scheduler::SchedulerOutput;
 
 use crate::execution::synthetic::null;
+use crate::request::context::ReturnGuard;
 use crate::sequence::controls::ControlInputs;
-use crate::sequence::return_guard::ReturnGuard;
 use crate::sequence::states::{InitialStates, SequenceStates};
 use crate::{Batch, ModelVersion, OwnedRequest};
 
@@ -49,7 +49,7 @@ impl SequenceInputs {
             return None;
         };
         let is_direct = matches!(settings.strategy, SequenceStrategy::Direct { .. });
-        let states = model.states.get().map(|(start, pool)| SlotStates {
+        let states = model.states.as_ref().map(|(start, pool)| SlotStates {
             start: start.clone(),
             pool: Arc::clone(pool),
             slots: vec![Vec::new(); instance_count],

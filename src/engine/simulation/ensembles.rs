@@ -307,8 +307,8 @@ impl EnsembleSimulation {
             self.note(delivery)?;
         }
         for (index, ensemble) in self.models.ensembles.iter().enumerate() {
-            let places = ensemble.model.ensemble.get().map(|own| own.places());
-            for (step, (taken, max, waiting)) in places.into_iter().flatten().enumerate() {
+            let places = ensemble.own.places();
+            for (step, (taken, max, waiting)) in places.into_iter().enumerate() {
                 if taken > max || (waiting > 0 && taken < max) {
                     return Err(format!(
                         "step {step} of e{index}: {taken} of {max} places taken, {waiting} wait"
@@ -410,7 +410,7 @@ impl EnsembleSimulation {
         }
         let models = self.models.all_versions();
         // What was cancelled lies in the queues until somebody looks.
-        let queues = models.iter().filter_map(|model| model.queue.get());
+        let queues = self.models.models.iter().flat_map(|model| &model.queues);
         if queues
             .map(|queue| queue.form_now())
             .any(|batch| !batch.is_empty())
@@ -422,8 +422,8 @@ impl EnsembleSimulation {
             return Err(format!("{model:?} is never free"));
         }
         for ensemble in &self.models.ensembles {
-            let places = ensemble.model.ensemble.get().map(|own| own.places());
-            if places.into_iter().flatten().any(|(taken, ..)| taken > 0) {
+            let places = ensemble.own.places();
+            if places.into_iter().any(|(taken, ..)| taken > 0) {
                 return Err("a place is never free".into());
             }
         }

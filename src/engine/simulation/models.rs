@@ -11,8 +11,8 @@ use crate::ensemble::Ensemble;
 use crate::execution::queue::ModelQueue;
 use crate::execution::timer_thread::TimerThread;
 use crate::model::registry::{ModelId, Registry, Snapshot, VersionEntry, VersionState, Versions};
-use crate::testing::config;
-use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response};
+use crate::testing::{config, parts};
+use crate::{ModelVersion, Output, OwnedRequest, RequestContext, Response, VersionParts};
 
 pub(super) struct Models {
     pub(super) models: Vec<ComputingModel>,
@@ -28,11 +28,14 @@ pub(super) struct ComputingModel {
     pub(super) is_decoupled: bool,
     /// The last takes requests.
     versions: Vec<Arc<ModelVersion>>,
+    /// Of the versions.
+    pub(super) queues: Vec<Arc<ModelQueue>>,
 }
 
 /// A model made of others.
 pub(super) struct EnsembleModel {
     pub(super) model: Arc<ModelVersion>,
+    pub(super) own: Arc<Ensemble>,
     pub(super) shape: EnsembleShape,
     /// By step.
     makers: Vec<StepTarget>,
@@ -65,8 +68,10 @@ impl Models {
         let kinds = kinds.into_iter().enumerate();
         let models = kinds.map(|(index, (arity, is_decoupled))| {
             let name: Arc<str> = Arc::from(format!("m{index}"));
+            let (version, queue) = version(&name, 1, arity, is_decoupled, &timer_thread);
             ComputingModel {
-                versions: vec![version(&name, 1, arity, is_decoupled, &timer_thread)],
+                versions: vec![version],
+                queues: vec![queue],
                 name,
                 arity,
                 is_decoupled,
@@ -138,10 +143,13 @@ impl Models {
         };
         let config = config(&text_of(&shape, &ensembling));
         let own = Ensemble::new(&config, &ensembling, &self.registry, &self.timer_thread);
-        let model = ModelVersion::new(Arc::from(name), 1, config, 1, u64::MAX);
-        assert!(model.ensemble.set(own).is_ok());
+        let parts = VersionParts {
+            executor: Arc::clone(&own) as _,
+            ..parts(&name, 1, &config)
+        };
         self.ensembles.push(EnsembleModel {
-            model: Arc::new(model),
+            model: Arc::new(ModelVersion::new(parts)),
+            own,
             shape,
             is_nested: makers.contains(&StepTarget::Composed(0)),
             makers,
@@ -153,7 +161,7 @@ impl Models {
     pub(super) fn replace(&mut self, model: usize) {
         let own = &mut self.models[model];
         let number = own.versions.len() as i64 + 1;
-        let next = version(
+        let (next, queue) = version(
             &own.name,
             number,
             own.arity,
@@ -161,6 +169,7 @@ impl Models {
             &self.timer_thread,
         );
         own.versions.push(next);
+        own.queues.push(queue);
         self.publish();
         let own = &self.models[model].versions;
         own[own.len() - 2].retire();
@@ -252,8 +261,7 @@ impl ComputingModel {
     /// What the core of one of its versions finds.
     pub(super) fn form(&self, random: &mut Random) -> Vec<OwnedRequest> {
         let version = random.below(self.versions.len() as u64) as usize;
-        let queue = self.versions[version].queue.get().unwrap();
-        queue.form_now()
+        self.queues[version].form_now()
     }
 
     /// Requests in its queues.
@@ -299,7 +307,7 @@ fn version(
     arity: usize,
     is_decoupled: bool,
     timer_thread: &Arc<TimerThread>,
-) -> Arc<ModelVersion> {
+) -> (Arc<ModelVersion>, Arc<ModelQueue>) {
     static CONFIGS: [OnceLock<Arc<conch_config::ResolvedConfig>>; 4] =
         [const { OnceLock::new() }; 4];
     let config = CONFIGS[(arity - 1) * 2 + usize::from(is_decoupled)].get_or_init(|| {
@@ -310,10 +318,12 @@ fn version(
             transaction(is_decoupled)
         ))
     });
-    let model = ModelVersion::new(Arc::clone(name), number, Arc::clone(config), 1, u64::MAX);
     let queue = ModelQueue::new(config, &[1], Arc::clone(timer_thread), None).unwrap();
-    assert!(model.queue.set(Arc::new(queue)).is_ok());
-    Arc::new(model)
+    let parts = VersionParts {
+        executor: Arc::clone(&queue) as _,
+        ..parts(name, number, config)
+    };
+    (Arc::new(ModelVersion::new(parts)), queue)
 }
 
 fn text_of(shape: &EnsembleShape, ensembling: &Ensembling) -> String {

@@ -3,10 +3,19 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use conch_config::DataType;
+use conch_config::{DataType, ResolvedConfig};
 use conch_memory::ByteView;
 
-use crate::{Completion, Delivery, Draft, DraftInput, ModelVersion};
+use crate::execution::cores::{InstancePlan, instance_counts};
+use crate::execution::queue::ModelQueue;
+use crate::execution::refusal::stopping;
+use crate::execution::timer_thread::TimerThread;
+use crate::model::labels::Labels;
+use crate::request::context::{Executor, SubmitRefusal};
+use crate::{
+    BatchStrategy, Completion, Delivery, Draft, DraftInput, ModelVersion, RequestHandle,
+    VersionParts,
+};
 
 /// The model that `text` (config.pbtxt) describes, named `m`.
 pub fn model(text: &str) -> Arc<ModelVersion> {
@@ -15,17 +24,74 @@ pub fn model(text: &str) -> Arc<ModelVersion> {
 
 pub fn model_with(text: &str, live_max: u64) -> Arc<ModelVersion> {
     let config = config(&format!("backend: 'fake' {text}"));
-    Arc::new(ModelVersion::new("m".into(), 1, config, 1, live_max))
+    let parts = VersionParts {
+        live_max,
+        ..parts("m", 1, &config)
+    };
+    Arc::new(ModelVersion::new(parts))
+}
+
+/// The parts of a version that nothing executes.
+pub fn parts(name: &str, version: i64, config: &Arc<ResolvedConfig>) -> VersionParts {
+    VersionParts {
+        namespace: Arc::from(""),
+        name: Arc::from(name),
+        version,
+        config: Arc::clone(config),
+        core_count: 1,
+        live_max: u64::MAX,
+        requests_max: None,
+        labels: Labels::default(),
+        states: None,
+        executor: Arc::new(NoExecutor),
+    }
+}
+
+/// A version that nothing executes.
+pub fn version(name: &str, version: i64, config: &Arc<ResolvedConfig>) -> Arc<ModelVersion> {
+    Arc::new(ModelVersion::new(parts(name, version, config)))
+}
+
+/// The parts of the version that `text` describes, with a queue for instances like these.
+pub fn queued(
+    text: &str,
+    instance_plan: &InstancePlan,
+    strategy: Option<Box<dyn BatchStrategy>>,
+    timer_thread: &Arc<TimerThread>,
+) -> (VersionParts, Arc<ModelQueue>) {
+    let config = config(&format!("backend: 'fake' {text}"));
+    let counts = instance_counts(&instance_plan.specs, instance_plan.policy);
+    let queue = ModelQueue::new(&config, &counts, Arc::clone(timer_thread), strategy)
+        .expect("the test's model has a queue");
+    let parts = VersionParts {
+        core_count: counts.len().max(1),
+        live_max: 65_536,
+        executor: Arc::clone(&queue) as _,
+        ..parts("m", 1, &config)
+    };
+    (parts, queue)
+}
+
+/// Refuses all requests.
+struct NoExecutor;
+
+impl Executor for NoExecutor {
+    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+        Err(stopping(&handle))
+    }
+
+    fn is_closed(&self) -> bool {
+        true
+    }
 }
 
 /// The configuration that `text` describes, of a model named `m`.
-pub fn config(text: &str) -> Arc<conch_config::ResolvedConfig> {
+pub fn config(text: &str) -> Arc<ResolvedConfig> {
     let text = format!("name: 'm' {text}");
     let mut message =
         conch_config::parse_text("config.pbtxt", &text).expect("the test's configuration parses");
     conch_config::normalize(&mut message);
-    let config = conch_config::ResolvedConfig::from_message(message)
-        .expect("the test's configuration is valid");
+    let config = ResolvedConfig::from_message(message).expect("the test's configuration is valid");
     Arc::new(config)
 }
 

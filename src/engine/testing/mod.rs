@@ -4,4 +4,6 @@ mod directory;
 mod fixture;
 
 pub use crate::testing::directory::Directory;
-pub use crate::testing::fixture::{Recorder, config, draft, input, model, model_with};
+pub use crate::testing::fixture::{
+    Recorder, config, draft, input, model, model_with, parts, queued, version,
+};

@@ -261,7 +261,7 @@ mod tests {
             respond: EmbedderCallback::new(note, userp),
             allocator: RequestAllocator::new(ptr::null_mut(), functions, ptr::null_mut()),
             id: CString::default(),
-            model: Arc::new(ModelVersion::new("m".into(), 1, config, 1, 1)),
+            model: conch_engine::testing::version("m", 1, &config),
             trace: Mutex::default(),
             extras: Vec::new(),
             outbox: Mutex::default(),

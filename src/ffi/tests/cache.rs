@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use conch_config::DataType;
 use conch_engine::cache::{CacheKey, ResponseCache};
-use conch_engine::{BackendHost, Code, Error, ModelVersion, Output, Response, Shape};
+use conch_engine::{BackendHost, Code, Error, Output, Response, Shape};
 use conch_ffi::host::{BackendLibraries, HostOptions};
 use conch_memory::{Budget, ByteView};
 use libloading::os::unix::Library;
@@ -88,7 +88,7 @@ fn response(byte: u8, size: usize) -> Response {
         data: ByteView::copy_of(&vec![byte; size]),
     };
     Response {
-        model: Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1)),
+        model: conch_engine::testing::version("m", 1, &Arc::new(config)),
         outputs: vec![output].into(),
         parameters: Vec::new(),
     }

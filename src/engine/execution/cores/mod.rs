@@ -107,30 +107,22 @@ pub(crate) struct WorkerSpec {
 
 /// Starts the threads of a model version and creates its instances, each on its own thread: one
 /// thread per instance, or one per GPU under [`ExecutionPolicy::DeviceBlocking`]. Blocks until all
-/// are there and warm; the version then takes requests.
+/// are there and warm. They drive `queue`, which was made for as many of them
+/// ([`instance_counts`]).
 ///
 /// # Errors
 /// The first failure to create an instance or to warm it up (the others are dropped again), or a
 /// configuration that cannot be honoured.
 pub fn start_cores(
     version: &Arc<ModelVersion>,
+    queue: &Arc<ModelQueue>,
     model: &Arc<dyn backend::Model>,
     instance_plan: InstancePlan,
     placement: &Placement,
 ) -> Result<Cores, Error> {
     let rosters = rosters(version, &instance_plan, 0)?;
-    let active = rosters
-        .iter()
-        .filter(|worker_spec| worker_spec.index.is_some());
-    let instance_counts: Vec<usize> = active.map(|worker_spec| worker_spec.specs.len()).collect();
-    let active_count = instance_counts.len();
-    let queue = Arc::new(ModelQueue::new(
-        &version.config,
-        &instance_counts,
-        Arc::clone(&placement.timer_thread),
-        model.batch_strategy(),
-    )?);
-    let made = make_cores(version, model, &queue, rosters, instance_plan, placement)?;
+    let active_count = active_count(&rosters);
+    let made = make_cores(version, model, queue, rosters, instance_plan, placement)?;
     if matches!(version.config.scheduling, Scheduling::Dynamic(_)) {
         // There is no such thread, the cores batch; but these are the words by which people see
         // that a model batches.
@@ -143,7 +135,7 @@ pub fn start_cores(
     // On the way out by an error the cores end as they are dropped.
     let cores = Cores {
         version: Arc::clone(version),
-        queue: Arc::clone(&queue),
+        queue: Arc::clone(queue),
         workers: Mutex::new(Workers {
             cores: made,
             prober: None,
@@ -152,12 +144,6 @@ pub fn start_cores(
         }),
     };
     cores.workers().inspect(version)?;
-    if version.queue.set(queue).is_err() {
-        return Err(Error::internal(format!(
-            "the cores of model '{}' were started before",
-            version.name
-        )));
-    }
     cores.workers().cores.iter().for_each(Core::serve);
     Ok(cores)
 }
@@ -263,11 +249,12 @@ impl Workers {
         match &self.prober {
             Some(prober) => prober.ask_others(checkups),
             None => {
-                self.prober = ReadinessProber::start(&version.name, version.version, checkups)?;
-                if let Some(prober) = &self.prober {
-                    let queue = || Arc::clone(prober.queue());
-                    version.inspection.get_or_init(queue);
-                }
+                self.prober = ReadinessProber::start(
+                    &version.name,
+                    version.version,
+                    &version.probes,
+                    checkups,
+                )?;
             }
         }
         Ok(())
@@ -275,6 +262,11 @@ impl Workers {
 }
 
 impl Cores {
+    /// What they drive.
+    pub fn queue(&self) -> &Arc<ModelQueue> {
+        &self.queue
+    }
+
     /// Refuses new requests, executes what is queued, drops the instances on their threads and
     /// waits for all that. Blocks as long as the backend executes.
     pub fn stop(&self) {
@@ -322,6 +314,25 @@ impl Drop for Cores {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// How many instances each of the threads has that execute instances of these `specs`, in order of
+/// their first.
+pub fn instance_counts(specs: &[InstanceSpec], policy: ExecutionPolicy) -> Vec<usize> {
+    let mut counts = Vec::new();
+    let mut by_device: BTreeMap<i32, usize> = BTreeMap::new();
+    for spec in specs.iter().filter(|spec| !spec.is_passive) {
+        let new_place = counts.len();
+        let place = match shares_thread(spec, policy) {
+            true => *by_device.entry(spec.device_id).or_insert(new_place),
+            false => new_place,
+        };
+        match counts.get_mut(place) {
+            Some(count) => *count += 1,
+            None => counts.push(1),
+        }
+    }
+    counts
 }
 
 /// Which instances share a thread, in order of their first, with their instances. Those that

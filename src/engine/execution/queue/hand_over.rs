@@ -14,7 +14,7 @@ use crate::execution::queue::ModelQueue;
 impl ModelQueue {
     /// [`ModelQueue::dismiss`] for cores that have sequences, once these have ended. Blocks until
     /// then, for `patience` at most: what is left is ended.
-    pub(crate) fn drain(self: &Arc<Self>, mut cores: Vec<usize>, patience: Duration) {
+    pub(crate) fn drain(&self, mut cores: Vec<usize>, patience: Duration) {
         let deadline_ns =
             monotonic_ns().saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
         loop {
@@ -62,7 +62,7 @@ impl ModelQueue {
     /// Begins to write down which sequences are under way: whoever asks before requests go
     /// elsewhere misses none. None if the model has no sequences, or if its cores leave no moment
     /// for a look. May block for so long.
-    pub(crate) fn hand_over(self: &Arc<Self>) -> Option<Arc<ActiveSequences>> {
+    pub(crate) fn hand_over(&self) -> Option<Arc<ActiveSequences>> {
         let active_sequences = self.active_sequences.get_or_init(Arc::default);
         // Whoever submits a start either sees the table of active sequences afterwards, or its
         // request is seen here.
@@ -83,16 +83,8 @@ impl ModelQueue {
         None
     }
 
-    /// How many sequences take requests; none if a core is just looking itself.
-    pub fn sequence_count(self: &Arc<Self>) -> Option<usize> {
-        self.inspect(|scheduler, _| match scheduler {
-            Scheduler::Sequence(sequence) => sequence.open_count(),
-            _ => 0,
-        })
-    }
-
     /// The table of active sequences has sequences that began anew elsewhere.
-    pub(crate) fn notice_restart(self: &Arc<Self>) {
+    pub(crate) fn notice_restart(&self) {
         if self.inspect(|_, _| ()).is_none() {
             self.entrust(monotonic_ns());
         }

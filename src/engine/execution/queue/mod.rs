@@ -1,26 +1,31 @@
 //! A model's queue: its inbox, its scheduler, and the cores that drive it.
 
+pub mod draining;
 mod hand_over;
+mod submit;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use conch_log::LogLimiter;
 use conch_scheduler::{
     BACKLOG_VARIABLE, EntryKind, REQUESTS_VARIABLE, Scheduler, SchedulerDelay, SchedulerOutput,
     SchedulingParams, SequenceContext, SequenceKey,
 };
-use conch_sync::{Drained, Inbox, NEVER_NS, PollState, Refused, Spin, Worker, WorkerPool};
+use conch_sync::{Drained, Inbox, NEVER_NS, PollState, Spin, Worker, WorkerPool};
 
 use crate::clock::{Monotonic, monotonic_ns};
 use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::backend::BatchStrategy;
 use crate::execution::batch_policy::BatchStrategyAdapter;
+use crate::execution::queue::draining::DrainingVersions;
 use crate::execution::rate_limiter::ResourceHandle;
 use crate::execution::refusal::{cancel, has_refusals, reject};
 use crate::execution::sequence_answers::{returned, turn_away};
 use crate::execution::timer_thread::TimerThread;
+use crate::model::admission_plan::preserves_order;
+use crate::response_order::ResponseOrder;
 use crate::{Error, OwnedRequest, PendingResponses, RequestContext, RequestHandle};
 
 impl EntryKind for RequestContext {
@@ -55,7 +60,12 @@ pub struct ModelQueue {
     pub(crate) active_sequences: OnceLock<Arc<ActiveSequences>>,
     /// Of sequences that start while they are under way.
     log_limiter: LogLimiter,
-    name: Arc<str>,
+    config: Arc<conch_config::ResolvedConfig>,
+    /// Present under preserve-ordering.
+    order: Option<Arc<ResponseOrder>>,
+    /// Versions whose place its version took, for the sequences that go on there.
+    pub draining_versions: DrainingVersions,
+    own: Weak<ModelQueue>,
 }
 
 impl ModelQueue {
@@ -65,12 +75,12 @@ impl ModelQueue {
     /// # Errors
     /// UNSUPPORTED for more priority levels than are counted, INTERNAL for an ensemble, which has
     /// no queue.
-    pub(crate) fn new(
-        config: &conch_config::ResolvedConfig,
+    pub fn new(
+        config: &Arc<conch_config::ResolvedConfig>,
         instance_counts: &[usize],
         timer_thread: Arc<TimerThread>,
         strategy: Option<Box<dyn BatchStrategy>>,
-    ) -> Result<ModelQueue, Error> {
+    ) -> Result<Arc<ModelQueue>, Error> {
         let strategy = strategy.map(|strategy| Box::new(BatchStrategyAdapter(strategy)) as _);
         let mut scheduler = Scheduler::new(config, instance_counts, strategy)
             .ok_or_else(|| Error::internal(format!("ensemble '{}' has no queue", config.name)))?;
@@ -94,7 +104,7 @@ impl ModelQueue {
             }
             _ => WorkerPool::new(scheduler, core_count_max),
         };
-        Ok(ModelQueue {
+        Ok(Arc::new_cyclic(|own| ModelQueue {
             pool,
             returns: returns.into(),
             core_count_max,
@@ -103,8 +113,11 @@ impl ModelQueue {
             is_stopping: AtomicBool::new(false),
             active_sequences: OnceLock::new(),
             log_limiter: LogLimiter::default(),
-            name: Arc::clone(&config.name),
-        })
+            config: Arc::clone(config),
+            order: preserves_order(config).then(Arc::default),
+            draining_versions: DrainingVersions::default(),
+            own: Weak::clone(own),
+        }))
     }
 
     /// How many cores may ever come, counted from the load: a number is used once.
@@ -128,7 +141,7 @@ impl ModelQueue {
     /// With a `resources` the batch forms once that is held, and what it held for the batch before
     /// is given back.
     pub(crate) fn next(
-        self: &Arc<Self>,
+        &self,
         worker: &mut Worker,
         resources: Option<&mut ResourceHandle>,
         output: &mut SchedulerOutput<OwnedRequest>,
@@ -159,7 +172,7 @@ impl ModelQueue {
     }
 
     fn next_limited(
-        self: &Arc<Self>,
+        &self,
         worker: &mut Worker,
         resources: &mut ResourceHandle,
         output: &mut SchedulerOutput<OwnedRequest>,
@@ -246,7 +259,7 @@ impl ModelQueue {
     /// After the lock: answers who is not executed, and has a deadline watched that no core
     /// watches.
     fn settle(
-        self: &Arc<Self>,
+        &self,
         unwatched_deadline_ns: Option<u64>,
         output: &mut SchedulerOutput<OwnedRequest>,
         pending: &mut PendingResponses,
@@ -262,7 +275,7 @@ impl ModelQueue {
 
     /// What a core would execute now, for tests that are the model's only core.
     #[cfg(test)]
-    pub(crate) fn form_now(self: &Arc<Self>) -> Vec<OwnedRequest> {
+    pub(crate) fn form_now(&self) -> Vec<OwnedRequest> {
         let mut output = SchedulerOutput::default();
         let visited = self
             .pool
@@ -278,46 +291,6 @@ impl ModelQueue {
         output.batch
     }
 
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        handle: RequestHandle,
-    ) -> Result<(), Refused<RequestHandle>> {
-        let is_member = handle.shared().member.is_some();
-        self.pool.submit(handle)?;
-        if is_member && self.pool.is_busy() {
-            // It may be one that is not to be queued at all, and nobody else looks before an
-            // execution ends. Nor may whoever has the lock, if that is a core that leaves with its
-            // batch.
-            if self.inspect(|_, _| ()).is_none() {
-                self.entrust(monotonic_ns());
-            }
-        }
-        Ok(())
-    }
-
-    /// A request of a sequence was cancelled: its scheduler decides what that means, soon, whoever
-    /// executes.
-    pub(crate) fn report_cancel(self: &Arc<Self>, handle: RequestHandle) {
-        // Failure: the request is linked in a queue, and the thread that takes it out sees the
-        // mark; or it executes as the last of its model.
-        let _ = self.pool.submit(handle);
-        self.entrust(monotonic_ns());
-    }
-
-    /// A request that core `core` executed is done with, or is to be run again.
-    pub(crate) fn take_back(&self, handle: RequestHandle, core: usize) {
-        let Some(returns) = self.returns.get(core) else {
-            return;
-        };
-        if let Some(member) = &handle.shared().member {
-            member.bring_back();
-        }
-        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the
-        // scheduler finds it.
-        let _ = returns.push(handle);
-        self.pool.notify(core);
-    }
-
     /// Passes on what the scheduler says beside its batch. Under the lock.
     fn pass_on(&self, output: &mut SchedulerOutput<OwnedRequest>) {
         for core in output.called.drain(..) {
@@ -331,7 +304,7 @@ impl ModelQueue {
     }
 
     /// A core has no further batch.
-    fn part_with(self: &Arc<Self>, worker: &Worker) -> bool {
+    fn part_with(&self, worker: &Worker) -> bool {
         if let Some(deadline_ns) = worker.unwatched_deadline_ns() {
             self.entrust(deadline_ns);
         }
@@ -355,14 +328,14 @@ impl ModelQueue {
     }
 
     /// Leaves a deadline to the timer thread, unless it has an earlier one.
-    pub(crate) fn entrust(self: &Arc<Self>, deadline_ns: u64) {
+    pub(crate) fn entrust(&self, deadline_ns: u64) {
         // The load first: nearly always an earlier request's timeout is pending already.
         if self.entrusted_ns.load(Ordering::Acquire) <= deadline_ns
             || self.entrusted_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns
         {
             return;
         }
-        let queue = Arc::downgrade(self);
+        let queue = Weak::clone(&self.own);
         self.timer_thread.call_at(deadline_ns, move |_| {
             if let Some(queue) = queue.upgrade() {
                 queue.attend(deadline_ns);
@@ -371,7 +344,7 @@ impl ModelQueue {
     }
 
     /// The timer thread's call: rejects what has timed out while every core executes.
-    fn attend(self: &Arc<Self>, entrusted_ns: u64) {
+    fn attend(&self, entrusted_ns: u64) {
         // Failure: an earlier deadline came in between, and its call is this one's predecessor or
         // still to come.
         let _ = self.entrusted_ns.compare_exchange(
@@ -385,10 +358,7 @@ impl ModelQueue {
 
     /// Sees to what has arrived and what has timed out, from outside the cores, then has a `look`.
     /// None if somebody else has the lock.
-    fn inspect<R>(
-        self: &Arc<Self>,
-        look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R,
-    ) -> Option<R> {
+    fn inspect<R>(&self, look: impl FnOnce(&mut Scheduler<RequestHandle>, u64) -> R) -> Option<R> {
         let mut output = SchedulerOutput::default();
         let visited = self
             .pool
@@ -420,7 +390,7 @@ impl ModelQueue {
                 monotonic_ns(),
                 format_args!(
                     "sequence {key} for model '{}' has a conflict. The previous sequence did not end before this sequence start. Previous sequence will be terminated early.",
-                    self.name
+                    self.config.name
                 ),
             );
         }

@@ -109,7 +109,7 @@ impl Future for ReadinessProbe {
                 none => match this.left.pop() {
                     None => return Poll::Ready(true),
                     Some(version) => {
-                        let request = ProbeRequest::new(version.inspection.get().cloned());
+                        let request = ProbeRequest::new(&version.probes);
                         none.insert((version, request))
                     }
                 },

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -31,9 +32,9 @@ pub(crate) struct ProbeRequest {
 }
 
 impl ProbeRequest {
-    pub(crate) fn new(queue: Option<Arc<ProbeQueue>>) -> ProbeRequest {
+    pub(crate) fn new(queue: &Arc<ProbeQueue>) -> ProbeRequest {
         ProbeRequest {
-            queue,
+            queue: queue.has_hooks().then(|| Arc::clone(queue)),
             joined: None,
         }
     }
@@ -87,7 +88,10 @@ impl Drop for ProbeRequest {
 
 /// Where questions are left for a readiness prober. The lock is held for a few instructions; only
 /// questions of readiness meet at it.
+#[derive(Default)]
 pub struct ProbeQueue {
+    /// Whether there is anything to ask. Relaxed: set before the version is published, or later.
+    has_hooks: AtomicBool,
     state: Mutex<ProbeState>,
     condvar: Condvar,
     /// A round has ended, or there will be no more.
@@ -109,7 +113,27 @@ pub(crate) struct ProbeState {
     checkups: Arc<[Arc<dyn ReadinessCheck>]>,
 }
 
+impl Default for ProbeState {
+    fn default() -> ProbeState {
+        ProbeState {
+            round: 0,
+            finished: 0,
+            finding: ProbeResult::NotReady,
+            running_since_ns: None,
+            waiting: HashMap::new(),
+            key: 0,
+            is_closed: false,
+            checkups: Arc::default(),
+        }
+    }
+}
+
 impl ProbeQueue {
+    /// Whether an instance has a readiness hook.
+    pub fn has_hooks(&self) -> bool {
+        self.has_hooks.load(Ordering::Relaxed)
+    }
+
     /// Waits for the end of the round that runs, if one does.
     pub(crate) fn await_round(&self) {
         let state = self.ended.wait_while(self.lock(), |state| {
@@ -130,34 +154,22 @@ pub(crate) struct ReadinessProber {
 }
 
 impl ReadinessProber {
-    /// None if there is nothing to ask.
+    /// A thread that answers what is left in `queue`. None if there is nothing to ask.
     ///
     /// # Errors
     /// INTERNAL if no thread can be started.
     pub(crate) fn start(
         name: &str,
         version: i64,
+        queue: &Arc<ProbeQueue>,
         checkups: Vec<Arc<dyn ReadinessCheck>>,
     ) -> Result<Option<ReadinessProber>, Error> {
         if checkups.is_empty() {
             return Ok(None);
         }
-        let queue = Arc::new(ProbeQueue {
-            state: Mutex::new(ProbeState {
-                round: 0,
-                finished: 0,
-                finding: ProbeResult::NotReady,
-                running_since_ns: None,
-                waiting: HashMap::new(),
-                key: 0,
-                is_closed: false,
-                checkups: checkups.into(),
-            }),
-            condvar: Condvar::new(),
-            ended: Condvar::new(),
-        });
+        queue.lock().checkups = checkups.into();
         let label = format!("'{name}' version {version}");
-        let own = Arc::clone(&queue);
+        let own = Arc::clone(queue);
         let thread = thread::Builder::new()
             .name("readiness".to_owned())
             .spawn(move || inspect(&own, &label))
@@ -166,8 +178,9 @@ impl ReadinessProber {
                     "failed to start a thread that asks the backend of model '{name}' whether it is ready: {error}"
                 ))
             })?;
+        queue.has_hooks.store(true, Ordering::Relaxed);
         Ok(Some(ReadinessProber {
-            queue,
+            queue: Arc::clone(queue),
             thread: Some(thread),
         }))
     }

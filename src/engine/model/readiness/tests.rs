@@ -52,12 +52,9 @@ fn bed(instance_count: usize) -> Bed {
         .iter()
         .map(|hook| Arc::clone(hook) as Arc<dyn ReadinessCheck>)
         .collect();
-    let prober = ReadinessProber::start(&version.name, 1, checkups)
+    let prober = ReadinessProber::start(&version.name, 1, &version.probes, checkups)
         .unwrap()
         .unwrap();
-    version
-        .inspection
-        .get_or_init(|| Arc::clone(prober.queue()));
     Bed {
         version,
         prober,
@@ -158,13 +155,10 @@ fn those_who_ask_meanwhile_share_a_round() {
         assert!(poll(probe).is_pending(), "as often as one likes");
     }
     bed.await_asked(&[1]);
-    assert_eq!(
-        bed.version.inspection.get().unwrap().lock().waiting.len(),
-        100
-    );
+    assert_eq!(bed.version.probes.lock().waiting.len(), 100);
     inquiries.truncate(3);
     assert_eq!(
-        bed.version.inspection.get().unwrap().lock().waiting.len(),
+        bed.version.probes.lock().waiting.len(),
         3,
         "who leaves leaves nothing behind"
     );
@@ -182,7 +176,7 @@ fn a_hook_that_hangs_counts_as_not_ready() {
     assert!(poll(&mut probe).is_pending());
     bed.await_asked(&[1]);
     // As if it had been asked long ago.
-    let queue = bed.version.inspection.get().unwrap();
+    let queue = &bed.version.probes;
     let long_ago_ns = clock::monotonic_ns() - ANSWER_WITHIN.as_nanos() as u64;
     queue.lock().running_since_ns = Some(long_ago_ns);
     assert_eq!(
@@ -227,12 +221,9 @@ fn a_panic_is_not_ready() {
         }
     }
     let version = model(CONFIG);
-    let prober = ReadinessProber::start(&version.name, 1, vec![Arc::new(Panics)])
+    let _prober = ReadinessProber::start(&version.name, 1, &version.probes, vec![Arc::new(Panics)])
         .unwrap()
         .unwrap();
-    version
-        .inspection
-        .get_or_init(|| Arc::clone(prober.queue()));
     assert!(!ReadinessProbe::about(&version).wait());
     assert!(
         !ReadinessProbe::about(&version).wait(),

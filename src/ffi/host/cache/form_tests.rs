@@ -10,7 +10,7 @@ fn model() -> Arc<ModelVersion> {
     let mut message = conch_config::parse_text("test", "name: 'm' backend: 'b'").unwrap();
     conch_config::normalize(&mut message);
     let config = conch_config::ResolvedConfig::from_partial(message).unwrap();
-    Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1))
+    conch_engine::testing::version("m", 1, &Arc::new(config))
 }
 
 fn output(name: &str, data_type: DataType, shape: &[i64], data: &[u8]) -> Output {

@@ -457,7 +457,7 @@ impl Bench {
             budget: Arc::clone(&budget),
         };
         let loaded = Arc::clone(&backend).load_model(context)?;
-        let version = Arc::new(ModelVersion::new(model.into(), 3, loaded.config(), 1, 100));
+        let version = conch_engine::testing::version(model, 3, &loaded.config());
         loaded.bind(&version);
         let library = workshop()
             .join("backends")

@@ -159,7 +159,7 @@ impl Bench {
             pool: Pool::new(1 << 20),
             budget: Arc::clone(&budget),
         })?;
-        let version = Arc::new(ModelVersion::new("model".into(), 1, config, 1, 100));
+        let version = conch_engine::testing::version("model", 1, &config);
         model.bind(&version);
         Ok(Bench {
             version,

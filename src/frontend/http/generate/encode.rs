@@ -114,7 +114,7 @@ mod tests {
     use std::sync::Arc;
 
     use conch_config::{DataType, ResolvedConfig, normalize, parse_text};
-    use conch_engine::{ModelVersion, Parameter};
+    use conch_engine::Parameter;
     use conch_memory::ByteView;
 
     use super::*;
@@ -143,7 +143,7 @@ mod tests {
         normalize(&mut message);
         let config = ResolvedConfig::from_message(message).unwrap();
         let response = Response {
-            model: Arc::new(ModelVersion::new("m".into(), 3, Arc::new(config), 1, 1)),
+            model: conch_engine::testing::version("m", 3, &Arc::new(config)),
             outputs: outputs.into_iter().collect(),
             parameters,
         };

@@ -285,8 +285,6 @@ fn write_strings(
 mod tests {
     use std::sync::Arc;
 
-    use conch_engine::ModelVersion;
-
     use super::super::decode::{JsonLimits, decode};
     use super::*;
 
@@ -315,7 +313,7 @@ mod tests {
             data: ByteView::copy_of(bytes),
         };
         let response = Response {
-            model: Arc::new(ModelVersion::new("m".into(), 1, Arc::new(config), 1, 1)),
+            model: conch_engine::testing::version("m", 1, &Arc::new(config)),
             outputs: [output].into_iter().collect(),
             parameters: Vec::new(),
         };

@@ -13,7 +13,7 @@ mod rate;
 use crate::execution::cores::*;
 use crate::execution::timer_thread::TimerThread;
 use crate::execution::topology::Topology;
-use crate::testing::{Recorder, draft, input, model};
+use crate::testing::{Recorder, draft, input, queued};
 use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, withdraw};
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
@@ -203,27 +203,29 @@ impl Bed {
         policy: ExecutionPolicy,
         parallel: bool,
     ) -> Result<Bed, Error> {
-        let version = model(config);
-        let fake = Arc::new(fake);
-        let as_model: Arc<dyn backend::Model> = fake.clone();
-        let cores = Some(start_cores(
-            &version,
-            &as_model,
-            InstancePlan {
-                specs,
-                policy,
-                is_parallel: parallel,
-                warm_up: WarmUp::default(),
-                limiter: None,
-                progress: Arc::default(),
-            },
-            &placement(),
-        )?);
+        let instance_plan = InstancePlan {
+            specs,
+            policy,
+            is_parallel: parallel,
+            warm_up: WarmUp::default(),
+            limiter: None,
+            progress: Arc::default(),
+        };
+        Bed::start(config, &Arc::new(fake), instance_plan)
+    }
+
+    fn start(config: &str, fake: &Arc<Fake>, instance_plan: InstancePlan) -> Result<Bed, Error> {
+        let placement = placement();
+        let as_model: Arc<dyn backend::Model> = Arc::clone(fake) as _;
+        let strategy = as_model.batch_strategy();
+        let (parts, queue) = queued(config, &instance_plan, strategy, &placement.timer_thread);
+        let version = Arc::new(ModelVersion::new(parts));
+        let cores = start_cores(&version, &queue, &as_model, instance_plan, &placement)?;
         Ok(Bed {
             version,
-            fake,
+            fake: Arc::clone(fake),
             recorder: Arc::default(),
-            cores,
+            cores: Some(cores),
         })
     }
 
@@ -322,36 +324,6 @@ fn sequences_under_way_may_end_while_the_server_stops() {
     bed.fake.let_go(2);
     assert_eq!(bed.recorder.wait(2).len(), 2);
     assert_eq!(bed.batches(), [[0], [1]]);
-    bed.stop();
-}
-
-#[test]
-fn a_second_set_of_cores_is_refused_and_leaves_the_first_alone() {
-    let bed = Bed::cpus(CONFIG, Fake::default(), 1);
-    let late = Arc::new(Fake::default());
-    let as_model: Arc<dyn backend::Model> = late.clone();
-    let refused = start_cores(
-        &bed.version,
-        &as_model,
-        InstancePlan {
-            specs: vec![spec(0, InstanceKind::Cpu, 0)],
-            policy: ExecutionPolicy::Blocking,
-            is_parallel: false,
-            warm_up: WarmUp::default(),
-            limiter: None,
-            progress: Arc::default(),
-        },
-        &placement(),
-    );
-    assert!(
-        refused
-            .unwrap_err()
-            .message
-            .ends_with("were started before")
-    );
-    assert_eq!(late.dropped.load(Ordering::SeqCst), 1, "its core has ended");
-    bed.submit(0);
-    assert_eq!(bed.recorder.wait(1).len(), 1);
     bed.stop();
 }
 

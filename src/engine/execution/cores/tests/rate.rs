@@ -17,9 +17,6 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
         },
         ..spec(index, InstanceKind::Cpu, 0)
     });
-    let version = model(config);
-    let fake = Arc::new(Fake::closed());
-    let as_model: Arc<dyn backend::Model> = fake.clone();
     let instance_plan = InstancePlan {
         specs: specs.collect(),
         policy: ExecutionPolicy::Blocking,
@@ -28,13 +25,7 @@ fn limited(config: &str, needs: &[u32], limiter: &Arc<RateLimiter>) -> Bed {
         limiter: Some(Arc::clone(limiter)),
         progress: Arc::default(),
     };
-    let cores = start_cores(&version, &as_model, instance_plan, &placement()).unwrap();
-    Bed {
-        version,
-        fake,
-        recorder: Arc::default(),
-        cores: Some(cores),
-    }
+    Bed::start(config, &Arc::new(Fake::closed()), instance_plan).unwrap()
 }
 
 fn limiter(capacity: u64) -> Arc<RateLimiter> {
@@ -131,7 +122,6 @@ fn a_model_that_could_never_execute_is_refused() {
         ..spec(0, InstanceKind::Cpu, 0)
     }];
     let fake = Arc::new(Fake::default());
-    let as_model: Arc<dyn backend::Model> = fake.clone();
     let instance_plan = InstancePlan {
         specs,
         policy: ExecutionPolicy::Blocking,
@@ -140,9 +130,9 @@ fn a_model_that_could_never_execute_is_refused() {
         limiter: Some(limiter),
         progress: Arc::default(),
     };
-    let refused = start_cores(&model(CONFIG), &as_model, instance_plan, &placement());
+    let refused = Bed::start(CONFIG, &fake, instance_plan);
     assert_eq!(
-        refused.unwrap_err(),
+        refused.err().unwrap(),
         Error::invalid(
             "Resource count for \"R\" is limited to 1 which will prevent scheduling of one or more model instances, the minimum required count is 2"
         )

@@ -26,6 +26,7 @@ use crate::ModelVersion;
 use crate::execution::active_sequences::ActiveSequences;
 use crate::execution::queue::ModelQueue;
 use crate::model::version::{InFlightPermit, Pin, Rejected};
+use crate::request::context::Executor;
 use crate::request::correlation_id::CorrelationId;
 
 /// A version that only its sequences keep.
@@ -38,8 +39,8 @@ pub struct DrainingVersion {
     pin: ArcSwapOption<Pin>,
     patience: Duration,
     is_given_up: AtomicBool,
-    /// Who sends it requests.
-    heirs: Mutex<Vec<Weak<ModelVersion>>>,
+    /// The queues of versions that send it requests.
+    heirs: Mutex<Vec<Weak<ModelQueue>>>,
 }
 
 /// The draining versions of a version, the oldest first.
@@ -58,7 +59,10 @@ const LOOK: Duration = Duration::from_millis(50);
 impl DrainingVersion {
     /// Makes a draining version of a version that serves and is about to be replaced. None if its
     /// sequences are to end with it, or if it has none. May block for a second.
-    pub fn new(version: &Arc<ModelVersion>) -> Option<Arc<DrainingVersion>> {
+    pub fn new(
+        version: &Arc<ModelVersion>,
+        queue: &Arc<ModelQueue>,
+    ) -> Option<Arc<DrainingVersion>> {
         if !matches!(version.config.scheduling, Scheduling::Sequence(_)) {
             return None;
         }
@@ -66,7 +70,6 @@ impl DrainingVersion {
         if patience.is_zero() {
             return None;
         }
-        let queue = Arc::clone(version.queue.get()?);
         let pin = Pin::new(version).ok()?;
         let Some(active_sequences) = queue.hand_over() else {
             log::warning!(
@@ -80,7 +83,7 @@ impl DrainingVersion {
             name: Arc::clone(&version.name),
             version: version.version,
             active_sequences,
-            queue,
+            queue: Arc::clone(queue),
             pin: ArcSwapOption::from_pointee(pin),
             patience,
             is_given_up: AtomicBool::new(false),
@@ -100,8 +103,8 @@ impl DrainingVersion {
         self.is_given_up.store(true, Ordering::Release);
     }
 
-    /// A place for a request of the sequence `key`, if that is under way here.
-    fn place(&self, key: &SequenceKey) -> Option<Result<InFlightPermit, Rejected>> {
+    /// A permit for a request of the sequence `key`, if that is under way here.
+    fn permit(&self, key: &SequenceKey) -> Option<Result<InFlightPermit, Rejected>> {
         if !self.active_sequences.has(key) {
             return None;
         }
@@ -153,13 +156,9 @@ impl DrainingVersion {
 }
 
 impl DrainingVersions {
-    /// Makes `draining`, which `version` became, and its own draining versions those of
-    /// `successor`, which does not serve yet.
-    pub fn inherit(
-        successor: &Arc<ModelVersion>,
-        version: &ModelVersion,
-        draining: &Arc<DrainingVersion>,
-    ) {
+    /// Makes `draining` and its own draining versions those of `successor`, which does not serve
+    /// yet.
+    pub fn inherit(successor: &Arc<ModelQueue>, draining: &Arc<DrainingVersion>) {
         let mut list = Vec::clone(
             &successor
                 .draining_versions
@@ -167,7 +166,8 @@ impl DrainingVersions {
                 .load_full()
                 .unwrap_or_default(),
         );
-        let theirs = version
+        let theirs = draining
+            .queue
             .draining_versions
             .list
             .load_full()
@@ -210,9 +210,9 @@ impl DrainingVersions {
         }
     }
 
-    /// A place for a request in the draining version where its sequence is under way; none if it is
-    /// not. `version` is what was asked for.
-    fn place(
+    /// A permit for a request of the draining version where its sequence is under way; none if it
+    /// is not. `version` is what was asked for.
+    pub(crate) fn permit(
         &self,
         version: Option<i64>,
         id: &CorrelationId,
@@ -221,12 +221,16 @@ impl DrainingVersions {
         if flags & START != 0 {
             return None;
         }
+        // Relaxed: a successor's is set before it is published.
+        if !self.are_there.load(Ordering::Relaxed) {
+            return None;
+        }
         let key = id.sequence_key()?;
         let list = self.list.load();
         let list = list.as_ref()?;
         list.iter()
             .filter(|draining| version.is_none_or(|version| version == draining.version))
-            .find_map(|draining| draining.place(&key))
+            .find_map(|draining| draining.permit(&key))
     }
 
     /// Forgets those that are over.
@@ -244,37 +248,6 @@ impl DrainingVersions {
                 self.are_there.store(true, Ordering::SeqCst);
             }
         }
-    }
-}
-
-impl InFlightPermit {
-    /// A place for a request with this id and these flags: where its sequence is under way, if that
-    /// is a version whose place `model` took. `version` is what was asked for.
-    ///
-    /// # Errors
-    /// As [`InFlightPermit::new`].
-    pub fn of_sequence(
-        model: &Arc<ModelVersion>,
-        version: Option<i64>,
-        id: &CorrelationId,
-        flags: u32,
-    ) -> Result<InFlightPermit, Rejected> {
-        InFlightPermit::of_draining(model, version, id, flags)
-            .unwrap_or_else(|| InFlightPermit::new(model))
-    }
-
-    /// [`InFlightPermit::of_sequence`], if it is not in `model` itself.
-    pub fn of_draining(
-        model: &ModelVersion,
-        version: Option<i64>,
-        id: &CorrelationId,
-        flags: u32,
-    ) -> Option<Result<InFlightPermit, Rejected>> {
-        // Relaxed: a successor's is set before it is published.
-        if !model.draining_versions.are_there.load(Ordering::Relaxed) {
-            return None;
-        }
-        model.draining_versions.place(version, id, flags)
     }
 }
 

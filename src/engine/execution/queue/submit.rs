@@ -1,0 +1,145 @@
+//! Requests on their way into a queue, and those that come back to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use conch_config::Scheduling;
+use conch_scheduler::{Scheduler, SchedulingParams, SequenceKey, rejection_ns};
+use conch_sync::{NEVER_NS, Refused};
+
+use crate::clock::monotonic_ns;
+use crate::execution::queue::ModelQueue;
+use crate::execution::refusal::stopping;
+use crate::request::context::{Executor, ResponsePath, SubmitRefusal};
+use crate::response_order::OrderedCompletion;
+use crate::{Completion, CorrelationId, Error, InFlightPermit, Rejected, RequestHandle};
+
+impl Executor for ModelQueue {
+    fn response_path(&self, completion: &Arc<dyn Completion>, _may_cache: bool) -> ResponsePath {
+        let Some(order) = &self.order else {
+            return ResponsePath::direct(completion);
+        };
+        let turn = OrderedCompletion::new(order, completion);
+        ResponsePath {
+            completion: Arc::clone(&turn) as _,
+            turn: Some(turn),
+            deposit: None,
+        }
+    }
+
+    fn draining_permit(
+        &self,
+        version: Option<i64>,
+        id: &CorrelationId,
+        flags: u32,
+    ) -> Option<Result<InFlightPermit, Rejected>> {
+        self.draining_versions.permit(version, id, flags)
+    }
+
+    /// Puts a request that has its pending permit into the queue, where an idle core finds it.
+    fn submit(&self, handle: RequestHandle) -> Result<(), SubmitRefusal> {
+        let rejection_ns = self.rejection_ns(&handle.shared().facts);
+        let member = handle.shared().member.as_ref();
+        let started = member
+            .filter(|member| member.is_start)
+            .map(|member| member.key.clone());
+        if started.is_some() && self.is_stopping() {
+            return Err(stopping(&handle));
+        }
+        match self.start_or_go_on(handle, started) {
+            Ok(()) => {
+                // Every core may be executing for longer than that.
+                if rejection_ns != NEVER_NS {
+                    self.entrust(rejection_ns);
+                }
+                Ok(())
+            }
+            Err(Refused::Closed(handle)) => Err(stopping(&handle)),
+            Err(Refused::Linked(_)) => Err(SubmitRefusal {
+                error: Error::internal("the request is queued already"),
+                live: None,
+            }),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_stopping()
+    }
+
+    /// None if a core is just looking itself.
+    fn sequence_count(&self) -> Option<usize> {
+        self.inspect(|scheduler, _| match scheduler {
+            Scheduler::Sequence(sequence) => sequence.open_count(),
+            _ => 0,
+        })
+    }
+
+    fn report_cancel(&self, handle: RequestHandle) {
+        // Failure: the request is linked in a queue, and the thread that takes it out sees the
+        // mark; or it executes as the last of its model.
+        let _ = self.pool.submit(handle);
+        self.entrust(monotonic_ns());
+    }
+
+    fn take_back(&self, handle: RequestHandle, core: usize) {
+        let Some(returns) = self.returns.get(core) else {
+            return;
+        };
+        if let Some(member) = &handle.shared().member {
+            member.bring_back();
+        }
+        // Failure: somebody wanted it cancelled just now, and it lies in the inbox, where the
+        // scheduler finds it.
+        let _ = returns.push(handle);
+        self.pool.notify(core);
+    }
+}
+
+impl ModelQueue {
+    /// When a request that still waits is to be rejected.
+    fn rejection_ns(&self, facts: &SchedulingParams) -> u64 {
+        match &self.config.scheduling {
+            Scheduling::Dynamic(settings) => rejection_ns(settings, facts),
+            // If it has to wait for a slot.
+            Scheduling::Sequence(_) if facts.timeout_us != 0 => facts
+                .queued_ns
+                .saturating_add(facts.timeout_us.saturating_mul(1_000)),
+            _ => NEVER_NS,
+        }
+    }
+
+    /// Queues a request that starts the sequence `started`, or none.
+    fn start_or_go_on(
+        &self,
+        handle: RequestHandle,
+        started: Option<SequenceKey>,
+    ) -> Result<(), Refused<RequestHandle>> {
+        let Some(key) = started else {
+            return self.push(handle);
+        };
+        // It may go on in a version that this one took the place of.
+        self.draining_versions.end(&key);
+        self.push(handle)?;
+        // Pairs with the fence of a hand-over: that has seen the request, or we see the table of
+        // active sequences.
+        fence(Ordering::SeqCst);
+        if let Some(active_sequences) = self.active_sequences.get() {
+            active_sequences.note(key);
+        }
+        Ok(())
+    }
+
+    fn push(&self, handle: RequestHandle) -> Result<(), Refused<RequestHandle>> {
+        let is_member = handle.shared().member.is_some();
+        self.pool.submit(handle)?;
+        if is_member && self.pool.is_busy() {
+            // It may be one that is not to be queued at all, and nobody else looks before an
+            // execution ends. Nor may whoever has the lock, if that is a core that leaves with its
+            // batch.
+            if self.inspect(|_, _| ()).is_none() {
+                self.entrust(monotonic_ns());
+            }
+        }
+        Ok(())
+    }
+}
