@@ -16,14 +16,14 @@ use super::remote_copies::RemoteCopy;
 /// Its parts go in the order of the fields: instances on their threads, then the model in its
 /// backend, then what its files needed.
 pub(super) struct Loaded {
-    executor: Executor,
+    kind: LoadedKind,
     version: Arc<ModelVersion>,
     resources: ModelResources,
     serial: u64,
 }
 
 /// What executes its requests.
-enum Executor {
+enum LoadedKind {
     Instances(Instances),
     Ensemble(Arc<Ensemble>),
 }
@@ -54,7 +54,7 @@ impl Loaded {
         version: Arc<ModelVersion>,
         resources: ModelResources,
     ) -> Loaded {
-        Loaded::of(Executor::Instances(instances), version, resources)
+        Loaded::of(LoadedKind::Instances(instances), version, resources)
     }
 
     pub(super) fn of_ensemble(
@@ -62,13 +62,13 @@ impl Loaded {
         version: Arc<ModelVersion>,
         resources: ModelResources,
     ) -> Loaded {
-        Loaded::of(Executor::Ensemble(ensemble), version, resources)
+        Loaded::of(LoadedKind::Ensemble(ensemble), version, resources)
     }
 
-    fn of(executor: Executor, version: Arc<ModelVersion>, resources: ModelResources) -> Loaded {
+    fn of(kind: LoadedKind, version: Arc<ModelVersion>, resources: ModelResources) -> Loaded {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         Loaded {
-            executor,
+            kind,
             version,
             resources,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
@@ -81,9 +81,9 @@ impl Loaded {
 
     /// Its instances; none if it is an ensemble.
     pub(super) fn instances(&self) -> Option<&Instances> {
-        match &self.executor {
-            Executor::Instances(instances) => Some(instances),
-            Executor::Ensemble(_) => None,
+        match &self.kind {
+            LoadedKind::Instances(instances) => Some(instances),
+            LoadedKind::Ensemble(_) => None,
         }
     }
 
@@ -106,9 +106,9 @@ impl Loaded {
 
     /// Refuses new requests, as the server stops.
     pub(super) fn close(&self) {
-        match &self.executor {
-            Executor::Instances(instances) => instances.cores.close(),
-            Executor::Ensemble(ensemble) => ensemble.close(),
+        match &self.kind {
+            LoadedKind::Instances(instances) => instances.cores.close(),
+            LoadedKind::Ensemble(ensemble) => ensemble.close(),
         }
     }
 
@@ -125,14 +125,14 @@ impl Loaded {
     /// backend does.
     pub(super) fn unload(self) {
         let Loaded {
-            executor,
+            kind,
             version,
             resources,
             ..
         } = self;
         version.retire();
         version.await_last_request();
-        if let Executor::Instances(instances) = executor {
+        if let LoadedKind::Instances(instances) = kind {
             instances.cores.stop();
             drop(instances);
         }

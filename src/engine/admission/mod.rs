@@ -5,6 +5,7 @@ pub mod cancel;
 pub mod limits;
 pub mod raw;
 pub mod refusal;
+pub(crate) mod request_label;
 pub mod sequence;
 pub mod submit;
 pub mod tensor;

@@ -6,7 +6,7 @@ use conch_memory::ByteView;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::admission::validate::ModelName;
+use crate::admission::request_label::RequestLabel;
 use crate::request::draft::DraftInput;
 use crate::request::tensor::Shape;
 
@@ -18,7 +18,7 @@ pub(super) const LABEL: &str = "raw_input";
 /// # Errors
 /// INVALID_ARG if the configuration does not determine them.
 pub(super) fn deduce(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     config: &ResolvedConfig,
     inputs: &mut SmallVec<[DraftInput<'_>; 4]>,
 ) -> Result<(), Error> {

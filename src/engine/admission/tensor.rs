@@ -4,7 +4,7 @@ use conch_config::{DataType, ResolvedConfig, TensorSpec};
 use conch_memory::ByteView;
 
 use crate::Error;
-use crate::admission::validate::ModelName;
+use crate::admission::request_label::RequestLabel;
 use crate::request::draft::DraftInput;
 use crate::request::messages::Dims;
 use crate::request::tensor::{Input, Shape};
@@ -19,7 +19,7 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
 
 /// Checks one input and gives it the shape that the backend sees. `label` is its name in messages.
 pub(super) fn check(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     config: &ResolvedConfig,
     spec: &TensorSpec,
     label: &str,
@@ -105,7 +105,7 @@ pub fn is_content_checked(data_type: DataType, is_shape_tensor: bool) -> bool {
 }
 
 fn check_dims(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     config: &ResolvedConfig,
     spec: &TensorSpec,
     label: &str,
@@ -196,7 +196,7 @@ fn sum_bytes(chunks: &[ByteView]) -> u64 {
 /// INVALID_ARG as soon as there is one element too many, a length is cut off, or at the end one is
 /// missing.
 fn check_elements(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     label: &str,
     shape: &[i64],
     chunks: &[ByteView],

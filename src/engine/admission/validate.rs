@@ -1,14 +1,13 @@
 //! The checks of a draft against the configuration of its model: upstream's, in its order and words
 //! (`core/src/infer_request.cc`, Normalize). They block on nothing and allocate nothing per tensor.
 
-use std::fmt;
 use std::sync::Arc;
 
 use conch_config::ResolvedConfig;
 use smallvec::SmallVec;
 
+use crate::admission::request_label::RequestLabel;
 use crate::admission::{raw, tensor};
-use crate::request::messages::RequestIdPrefix;
 use crate::{CorrelationId, Draft, DraftInput, Error, Input, ModelVersion, truncated};
 
 /// The longest textual correlation id, as upstream.
@@ -38,7 +37,7 @@ pub(crate) struct Examined {
 #[inline]
 pub(crate) fn examine(model: &Arc<ModelVersion>, draft: &mut Draft<'_>) -> Result<Examined, Error> {
     let config = &*model.config;
-    let request = ModelName {
+    let request = RequestLabel {
         model: &model.name,
         id: draft.id,
     };
@@ -72,19 +71,6 @@ pub(crate) fn examine(model: &Arc<ModelVersion>, draft: &mut Draft<'_>) -> Resul
         requested_outputs: requested_outputs.indices,
         batch_size,
     })
-}
-
-/// What messages name: the model and the request.
-pub(crate) struct ModelName<'a> {
-    pub(crate) model: &'a str,
-    id: &'a str,
-}
-
-impl ModelName<'_> {
-    /// INVALID_ARG, with the request's id in front.
-    pub(crate) fn invalid(&self, message: impl fmt::Display) -> Error {
-        Error::invalid(format!("{}{message}", RequestIdPrefix(self.id)))
-    }
 }
 
 /// A set of small numbers.
@@ -125,7 +111,7 @@ struct MatchedInputs {
 /// # Errors
 /// Duplicates; what else is wrong is kept for [`MatchedInputs::check`], which upstream does later.
 fn match_inputs(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     model: &ModelVersion,
     draft: &Draft<'_>,
 ) -> Result<MatchedInputs, Error> {
@@ -174,7 +160,7 @@ impl MatchedInputs {
     /// A wrong count, then an unknown input.
     fn check(
         &self,
-        request: &ModelName<'_>,
+        request: &RequestLabel<'_>,
         model: &ModelVersion,
         draft: &Draft<'_>,
     ) -> Result<(), Error> {
@@ -200,7 +186,7 @@ impl MatchedInputs {
 
     fn wrong_count(
         &self,
-        request: &ModelName<'_>,
+        request: &RequestLabel<'_>,
         config: &ResolvedConfig,
         draft: &Draft<'_>,
         required: usize,
@@ -250,7 +236,7 @@ struct MatchedOutputs<'a> {
 /// # Errors
 /// Duplicates; unknown ones are kept for [`MatchedOutputs::check`].
 fn match_outputs<'a>(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     model: &ModelVersion,
     draft: &Draft<'a>,
 ) -> Result<MatchedOutputs<'a>, Error> {
@@ -298,7 +284,7 @@ fn match_outputs<'a>(
 }
 
 impl MatchedOutputs<'_> {
-    fn check(&self, request: &ModelName<'_>) -> Result<(), Error> {
+    fn check(&self, request: &RequestLabel<'_>) -> Result<(), Error> {
         match self.unknown.first() {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
@@ -312,7 +298,7 @@ impl MatchedOutputs<'_> {
 
 /// The leading dimension that all inputs of a batching model share; 0 without batching.
 fn batch_size(
-    request: &ModelName<'_>,
+    request: &RequestLabel<'_>,
     config: &ResolvedConfig,
     matched: &MatchedInputs,
     inputs: &[DraftInput<'_>],

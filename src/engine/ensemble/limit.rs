@@ -5,13 +5,11 @@
 //! it to the first in line.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use crate::ensemble::run::Execution;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The places of one step. The line keeps those alive that wait in it: nobody else does.
 #[derive(Debug)]
-pub(super) struct StepLimit<W = Arc<Execution>> {
+pub(super) struct StepLimit<W> {
     place_count: u32,
     state: Mutex<StepLimitState<W>>,
 }

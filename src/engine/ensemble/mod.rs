@@ -39,7 +39,7 @@ pub struct Ensemble {
     registry: Arc<Registry>,
     timer_thread: Arc<TimerThread>,
     /// By step; empty unless the configuration bounds what is in flight.
-    limits: Box<[StepLimit]>,
+    limits: Box<[StepLimit<Arc<Execution>>]>,
     inflight_max: u32,
     is_closed: AtomicBool,
     own: Weak<Ensemble>,

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 
 use crate::admission::cancel::{CancelOutcome, mark_cancelled};
 use crate::clock::monotonic_ns;
+use crate::ensemble::run_queue::QueuedRun;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::ensemble::{Ensemble, run_queue, tensor};
 use crate::execution::refusal::refuse;
@@ -157,45 +158,6 @@ impl Execution {
         // Relaxed: the caller holds a reason already.
         self.open_count.fetch_add(1, Ordering::Relaxed);
         StepGuard::new(Arc::clone(self) as Arc<dyn EnsembleRun>)
-    }
-
-    /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread
-    /// is at it.
-    pub(super) fn attend(&self, left: &mut usize) {
-        let mut outbox = self.outbox();
-        if std::mem::replace(&mut outbox.is_attended, true) {
-            return;
-        }
-        while *left > 0 {
-            let Some(arrival) = outbox.arrivals.pop_front() else {
-                break;
-            };
-            drop(outbox);
-            let started_count = self.take(arrival, *left);
-            *left = left.saturating_sub(started_count.max(1));
-            outbox = self.outbox();
-        }
-        outbox.is_attended = false;
-        let is_left = !outbox.arrivals.is_empty();
-        drop(outbox);
-        // Neither many steps nor a model that answers faster than its answers are taken may keep
-        // this thread, which may be a shard.
-        if is_left {
-            let (own, timer_thread) = (self.own(), &self.ensemble.timer_thread);
-            timer_thread.call_at(0, move |_| run_queue::attend(own));
-        }
-    }
-
-    /// Attending it panicked: it is answered all the same.
-    pub(super) fn collapse(&self) {
-        let mut state = self.state();
-        if state.dataflow.take().is_none() {
-            return;
-        }
-        state.failure = Some(Error::internal("panic between the steps of an ensemble"));
-        drop(state);
-        self.end(None, false);
-        self.handle.shared().completion.wake();
     }
 
     /// Starts at most so many steps; returns how many.
@@ -640,6 +602,44 @@ impl Completion for Execution {
 impl fmt::Debug for Execution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+impl QueuedRun for Execution {
+    fn attend(&self, left: &mut usize) {
+        let mut outbox = self.outbox();
+        if std::mem::replace(&mut outbox.is_attended, true) {
+            return;
+        }
+        while *left > 0 {
+            let Some(arrival) = outbox.arrivals.pop_front() else {
+                break;
+            };
+            drop(outbox);
+            let started_count = self.take(arrival, *left);
+            *left = left.saturating_sub(started_count.max(1));
+            outbox = self.outbox();
+        }
+        outbox.is_attended = false;
+        let is_left = !outbox.arrivals.is_empty();
+        drop(outbox);
+        // Neither many steps nor a model that answers faster than its answers are taken may keep
+        // this thread, which may be a shard.
+        if is_left {
+            let (own, timer_thread) = (self.own(), &self.ensemble.timer_thread);
+            timer_thread.call_at(0, move |_| run_queue::attend(own));
+        }
+    }
+
+    fn collapse(&self) {
+        let mut state = self.state();
+        if state.dataflow.take().is_none() {
+            return;
+        }
+        state.failure = Some(Error::internal("panic between the steps of an ensemble"));
+        drop(state);
+        self.end(None, false);
+        self.handle.shared().completion.wake();
     }
 }
 

@@ -10,17 +10,25 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::ensemble::run::Execution;
+/// A run that waits for a thread.
+pub(super) trait QueuedRun {
+    /// Takes of what has arrived as much as is `left` of this thread's turn, unless another thread
+    /// is at it.
+    fn attend(&self, left: &mut usize);
+
+    /// Attending it panicked: it is answered all the same.
+    fn collapse(&self);
+}
 
 thread_local! {
     /// None: this thread is not at it. A thread-local because the way from one run to the next
     /// leads through interfaces that know of neither: queues, completions, caches.
-    static RUN_QUEUE: RefCell<Option<VecDeque<Arc<Execution>>>> = const { RefCell::new(None) };
+    static RUN_QUEUE: RefCell<Option<VecDeque<Arc<dyn QueuedRun>>>> = const { RefCell::new(None) };
 }
 
 /// Lets `run` look at what has arrived for it, now or as soon as this thread has done what it is
 /// doing.
-pub(super) fn attend(run: Arc<Execution>) {
+pub(super) fn attend(run: Arc<dyn QueuedRun>) {
     let first = RUN_QUEUE.with_borrow_mut(|run_queue| match run_queue {
         Some(run_queue) => {
             run_queue.push_back(run);

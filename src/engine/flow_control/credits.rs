@@ -24,7 +24,7 @@ use std::time::Duration;
 use conch_memory::{Budget, CLIENT_FACTOR, ClientCounters, ClientId};
 
 use crate::clock::monotonic_ns;
-use crate::flow_control::decoupled_step::FlowControl;
+use crate::flow_control::payment::{Pace, Payment};
 use crate::{Code, Error};
 
 /// Responses on their way.
@@ -135,18 +135,7 @@ pub struct Credits {
     is_overdrawn: AtomicBool,
     is_closed: AtomicBool,
     /// Of a step of an ensemble: there is no reader, but the steps behind it, which set the pace.
-    pace: Option<Arc<FlowControl>>,
-}
-
-/// What became of a payment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payment {
-    /// The response may leave.
-    Made,
-    /// The reader was too slow for too long: the request is to be cancelled, its response dropped.
-    Refused,
-    /// Nobody reads any more: drop the response.
-    Unwanted,
+    pace: Option<Arc<dyn Pace>>,
 }
 
 impl Default for Credits {
@@ -159,7 +148,7 @@ impl Credits {
     fn with(
         backlog: Option<Arc<StreamBacklog>>,
         client: Option<ClientId>,
-        pace: Option<Arc<FlowControl>>,
+        pace: Option<Arc<dyn Pace>>,
     ) -> Credits {
         Credits {
             word: AtomicU64::new(0),
@@ -183,7 +172,7 @@ impl Credits {
     }
 
     /// Those of a step of an ensemble.
-    pub(crate) fn of_step(pace: Arc<FlowControl>) -> Credits {
+    pub(crate) fn of_step(pace: Arc<dyn Pace>) -> Credits {
         Credits::with(None, None, Some(pace))
     }
 

@@ -10,7 +10,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::flow_control::credits::{Credits, Payment};
+use crate::flow_control::credits::Credits;
+use crate::flow_control::payment::{Pace, Payment};
 
 /// The pace of one decoupled step in one request.
 #[derive(Debug)]
@@ -30,26 +31,8 @@ struct FlowState {
     is_closed: bool,
 }
 
-impl FlowControl {
-    pub(crate) fn new(
-        window: u64,
-        patience: Duration,
-        reader: Option<Arc<Credits>>,
-    ) -> Arc<FlowControl> {
-        Arc::new(FlowControl {
-            state: Mutex::new(FlowState {
-                sent_count: 0,
-                allowed_count: window,
-                is_closed: false,
-            }),
-            changed: Condvar::new(),
-            patience,
-            reader,
-        })
-    }
-
-    /// Before a response is sent: waits until it may be, or the patience ends.
-    pub(crate) fn pay(&self) -> Payment {
+impl Pace for FlowControl {
+    fn pay(&self) -> Payment {
         let payment = self.await_room();
         if payment == Payment::Made {
             self.count();
@@ -57,13 +40,11 @@ impl FlowControl {
         payment
     }
 
-    /// A response is sent.
-    pub(crate) fn count(&self) {
+    fn count(&self) {
         self.state().sent_count += 1;
     }
 
-    /// Waits until a response may be sent, or the patience ends.
-    pub(crate) fn await_room(&self) -> Payment {
+    fn await_room(&self) -> Payment {
         let mut state = self.state();
         while !state.is_closed && state.sent_count >= state.allowed_count {
             let before = state.allowed_count;
@@ -85,6 +66,25 @@ impl FlowControl {
             Some(reader) => reader.await_room(),
             None => Payment::Made,
         }
+    }
+}
+
+impl FlowControl {
+    pub(crate) fn new(
+        window: u64,
+        patience: Duration,
+        reader: Option<Arc<Credits>>,
+    ) -> Arc<FlowControl> {
+        Arc::new(FlowControl {
+            state: Mutex::new(FlowState {
+                sent_count: 0,
+                allowed_count: window,
+                is_closed: false,
+            }),
+            changed: Condvar::new(),
+            patience,
+            reader,
+        })
     }
 
     /// So many responses may have been sent in all.

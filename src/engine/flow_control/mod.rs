@@ -2,3 +2,4 @@
 
 pub mod credits;
 pub mod decoupled_step;
+pub mod payment;

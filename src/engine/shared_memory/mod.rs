@@ -23,6 +23,7 @@ mod tests;
 pub mod usage;
 pub mod window;
 
+pub use region::RegionStatus;
 pub use regions::Regions;
 pub use usage::RequestRegions;
-pub use window::{RegionKind, RegionStatus, RegionWindow};
+pub use window::{RegionKind, RegionWindow};

@@ -7,7 +7,6 @@ use std::sync::mpsc::Sender;
 use conch_log as log;
 use conch_memory::SharedMapping;
 
-use crate::shared_memory::RegionStatus;
 use crate::{Error, truncated};
 
 /// Mapped memory with its name and its users' count.
@@ -55,6 +54,15 @@ impl RegionFacts {
     pub(super) fn is_gone(&self) -> bool {
         self.state.load(Ordering::Relaxed) == LEAVING
     }
+}
+
+/// A registered region, for who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionStatus {
+    pub name: Arc<str>,
+    pub key: Box<str>,
+    pub offset: u64,
+    pub byte_size: u64,
 }
 
 pub(super) fn status(region: &Region) -> RegionStatus {

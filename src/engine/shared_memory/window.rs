@@ -1,21 +1,10 @@
 //! Registered regions as clients name them.
 
-use std::sync::Arc;
-
 use conch_memory::ByteView;
 
 use crate::Error;
 use crate::shared_memory::region;
 use crate::shared_memory::region::RegionUse;
-
-/// A registered region, for who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionStatus {
-    pub name: Arc<str>,
-    pub key: Box<str>,
-    pub offset: u64,
-    pub byte_size: u64,
-}
 
 /// A part of a region that a request may use.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use conch_abi as abi;
 use conch_engine::clock::monotonic_ns;
-use conch_engine::flow_control::credits::Payment;
+use conch_engine::flow_control::payment::Payment;
 use conch_engine::model::stats::FailureReason;
 use conch_engine::request::request_log;
 use conch_engine::request::request_log::RequestState;

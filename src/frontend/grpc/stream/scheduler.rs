@@ -578,7 +578,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(
                 credits.pay(0),
-                conch_engine::flow_control::credits::Payment::Made
+                conch_engine::flow_control::payment::Payment::Made
             );
             scheduler.book(delivery(1, Some("a"), false));
         }
@@ -588,7 +588,7 @@ mod tests {
         // Also after its end.
         assert_eq!(
             credits.pay(0),
-            conch_engine::flow_control::credits::Payment::Made
+            conch_engine::flow_control::payment::Payment::Made
         );
         scheduler.book(delivery(1, Some("a"), false));
         scheduler.book(delivery(1, None, true));
