@@ -18,7 +18,7 @@ use conch_bench::arguments::Arguments;
 use conch_config::{DataType, InstanceKind};
 use conch_engine::{
     BackendHost, BackendSpec, Completion, Delivery, Draft, DraftInput, Error, Instance,
-    InstanceSpec, LoadContext, ModelVersion, OwnedRequest, PendingResponses, Timestamps, admission,
+    InstanceSpec, LoadContext, ModelVersion, OwnedRequest, PendingResponses, Timestamps,
 };
 use conch_ffi::host::{BackendLibraries, HostOptions};
 use conch_memory::{Budget, ByteView, Pool};
@@ -87,7 +87,13 @@ fn run(backends: PathBuf, requests: u64, executes: bool) -> Result<(), Error> {
             inputs: [input].into_iter().collect(),
             ..Draft::default()
         };
-        let handle = admission::admit(&version, draft, &completion, slot, Timestamps::default())?;
+        let handle = conch_engine::testing::admit(
+            &version,
+            draft,
+            &completion,
+            slot,
+            Timestamps::default(),
+        )?;
         let live = handle
             .claim(ClaimReason::Execute, None)
             .ok_or_else(|| Error::internal("the request was claimed by nobody else"))?;

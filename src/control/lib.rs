@@ -19,6 +19,7 @@ mod options;
 mod repository;
 pub mod server;
 pub mod server_metadata;
+mod serving_state;
 mod start_tables;
 
 pub use agents::{AgentAction, AgentContext, AgentHost, AgentModel, NoAgents, PluginHost};

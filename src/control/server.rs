@@ -3,18 +3,19 @@
 //! Made once by the executable or by an embedder. [`Server::start`] and [`Server::stop`] block for
 //! as long as models load and unload; everything else answers from memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use conch_engine::Engine;
 use conch_engine::Error;
 use conch_engine::admission::limits::AdmissionLimits;
 use conch_engine::cache::CacheService;
 use conch_engine::execution::timer_thread::TimerThread;
 use conch_engine::flow_control::credits::StreamBacklog;
 use conch_engine::model::readiness::{ReadinessAnswer, ReadinessProbe};
-use conch_engine::model::registry::{NOT_READY, Registry, Snapshot, VersionState};
+use conch_engine::model::registry::{Registry, Snapshot, VersionState};
 use conch_engine::model::stats::ModelStatistics;
 use conch_engine::shared_memory::Regions;
 use conch_log as log;
@@ -27,17 +28,8 @@ use crate::metrics::process::CpuMeter;
 use crate::on_demand::{LoadOutcome, OnDemand};
 use crate::options::EngineOptions;
 use crate::server_metadata::{EXTENSIONS, IndexRow, ServerMetadata, VERSION};
-use crate::{metrics, on_demand, start_tables};
-
-/// Phases of a server's life, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-enum Phase {
-    Serving = 1,
-    /// Not ready any more, but requests are still served.
-    Draining = 2,
-    Stopping = 3,
-}
+use crate::serving_state::{Phase, ServingState};
+use crate::{metrics, start_tables};
 
 /// A running server.
 pub struct Server {
@@ -51,12 +43,9 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     timer_thread: Arc<TimerThread>,
     regions: Arc<Regions>,
-    admission: Option<Arc<AdmissionLimits>>,
+    engine: Engine,
     demand: Option<Arc<OnDemand>>,
-    phase: AtomicU8,
-    /// The start failed before any model was looked at (`--exit-on-error=false`): only what
-    /// concerns no model is answered.
-    is_unfit: AtomicBool,
+    state: Arc<ServingState>,
     cpu_meter: CpuMeter,
 }
 
@@ -96,6 +85,13 @@ impl Server {
         if let Some(cache) = host.open_cache(&budget)? {
             lifecycle.use_cache(cache)?;
         }
+        let state = Arc::<ServingState>::default();
+        let demand = OnDemand::new(&options, &lifecycle, &registry, &state);
+        let engine = Engine::new(
+            Arc::clone(&registry),
+            AdmissionLimits::new(&options.admission),
+            demand.clone().map(|demand| demand as _),
+        );
         let server = Arc::new(Server {
             metadata: ServerMetadata {
                 name: options.server_id.clone(),
@@ -107,13 +103,12 @@ impl Server {
             pool,
             host,
             registry,
-            demand: OnDemand::new(&options, &lifecycle),
+            demand,
             lifecycle,
             timer_thread,
             regions,
-            admission: AdmissionLimits::new(&options.admission),
-            phase: AtomicU8::new(Phase::Serving as u8),
-            is_unfit: AtomicBool::new(false),
+            engine,
+            state,
             cpu_meter: CpuMeter::start(options.metrics_interval),
             options,
         });
@@ -129,7 +124,7 @@ impl Server {
             server.caching().is_some(),
         );
         if started.is_err() {
-            server.is_unfit.store(true, Ordering::Release);
+            server.state.set_unfit();
             server.registry.publish(Snapshot::closed());
         }
         let is_unwanted = server.options.stop_request.load(Ordering::Relaxed);
@@ -188,9 +183,9 @@ impl Server {
         self.demand.as_ref()
     }
 
-    /// What requests pass before they ask for a place in a model, if there are bounds of that kind.
-    pub fn admission(&self) -> Option<&Arc<AdmissionLimits>> {
-        self.admission.as_ref()
+    /// What lets requests into the models.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub fn metadata(&self) -> &ServerMetadata {
@@ -199,17 +194,14 @@ impl Server {
 
     /// Whether the process serves at all: also while it drains.
     pub fn is_live(&self) -> bool {
-        self.phase() < Phase::Stopping && !self.is_unfit()
+        self.state.phase() < Phase::Stopping && !self.state.is_unfit()
     }
 
     /// # Errors
     /// UNAVAILABLE in upstream's words if no model is served: the server stops, or its start
     /// failed.
     pub fn check_serving(&self) -> Result<(), Error> {
-        if self.is_stopping() || self.is_unfit() {
-            return Err(Error::unavailable(NOT_READY));
-        }
-        Ok(())
+        self.state.check()
     }
 
     /// Sees to it that a model is there, or is being loaded, where models are loaded on demand.
@@ -219,24 +211,16 @@ impl Server {
     /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
     /// UNAVAILABLE as the server stops.
     pub fn ensure_loaded(&self, name: &str, version: Option<i64>) -> Result<LoadOutcome, Error> {
-        let Some(demand) = &self.demand else {
-            return Ok(LoadOutcome::Here(None));
-        };
-        if let Some(here) = on_demand::find(&self.registry, name, version) {
-            return Ok(LoadOutcome::Here(here));
+        match &self.demand {
+            Some(demand) => demand.ensure(name, version),
+            None => Ok(LoadOutcome::Here(None)),
         }
-        self.check_serving()?;
-        demand.begin_load(name, version).map(LoadOutcome::Coming)
-    }
-
-    fn is_unfit(&self) -> bool {
-        self.is_unfit.load(Ordering::Acquire)
     }
 
     /// Whether new traffic is wanted. Under strict readiness that needs every model ready (or
     /// unloaded on purpose), and the backends of the ready ones to agree. Does not block.
     pub fn readiness(&self) -> ReadinessAnswer {
-        if self.phase() != Phase::Serving || self.is_unfit() {
+        if self.state.phase() != Phase::Serving || self.state.is_unfit() {
             return ReadinessAnswer::Known(false);
         }
         if !self.options.strict_readiness {
@@ -272,21 +256,20 @@ impl Server {
 
     /// Whether [`Server::stop`] began.
     pub fn is_stopping(&self) -> bool {
-        self.phase() >= Phase::Stopping
+        self.state.phase() >= Phase::Stopping
     }
 
     /// Whether the end has begun, though requests are still served: [`Server::begin_drain`] was
     /// called, or [`Server::stop`].
     pub fn is_draining(&self) -> bool {
-        self.phase() >= Phase::Draining
+        self.state.phase() >= Phase::Draining
     }
 
     /// Turns readiness off at once, so that balancers stop sending, and ends downloads of models;
     /// everything else goes on.
     pub fn begin_drain(&self) {
         self.lifecycle.begin_end();
-        self.phase
-            .fetch_max(Phase::Draining as u8, Ordering::AcqRel);
+        self.state.advance(Phase::Draining);
     }
 
     /// Waits for requests in flight, unloads all models, and finalises the backends; blocks up to
@@ -303,11 +286,7 @@ impl Server {
     /// # Errors
     /// As [`Server::stop`].
     pub fn stop_within(&self, budget: Duration) -> Result<(), Error> {
-        if self
-            .phase
-            .fetch_max(Phase::Stopping as u8, Ordering::AcqRel)
-            >= Phase::Stopping as u8
-        {
+        if !self.state.advance(Phase::Stopping) {
             return Ok(());
         }
         let deadline = Instant::now() + budget;
@@ -381,21 +360,13 @@ impl Server {
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
-
-    fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 | 1 => Phase::Serving,
-            2 => Phase::Draining,
-            _ => Phase::Stopping,
-        }
-    }
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("id", &self.options.server_id)
-            .field("phase", &self.phase())
+            .field("phase", &self.state.phase())
             .finish()
     }
 }

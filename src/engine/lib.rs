@@ -24,8 +24,9 @@ mod simulation;
 #[doc(hidden)]
 pub mod testing;
 
+pub use admission::cancel::{Cancellation, cancel};
+pub use admission::engine::{Engine, ModelLoads, RequestTarget};
 pub use admission::limits::Tenant;
-pub use admission::{cancel, withdraw};
 pub use conch_scheduler::rate_limit::ResourceCapacity;
 pub use error::{Code, Error, Truncated, truncated};
 pub use execution::backend::{

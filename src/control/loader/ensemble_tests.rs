@@ -9,7 +9,7 @@ use conch_engine::model::registry::ModelId;
 use conch_engine::testing::{Directory, Recorder};
 use conch_engine::{
     Code, Completion, CorrelationId, Delivery, Draft, Error, Parameter, ParameterValue, Response,
-    withdraw,
+    cancel,
 };
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
@@ -727,7 +727,7 @@ fn a_request_is_withdrawn_wherever_its_step_waits() {
     wait_for("the execution", || pending() == 0);
     let (second, queued) = ask();
     assert_eq!(pending(), 1);
-    assert!(withdraw(&queued).is_none(), "it is under way");
+    assert!(cancel(&queued).into_error().is_none(), "it is under way");
     let deliveries = second.wait(1);
     let error = answer(&deliveries).unwrap_err();
     assert_eq!(
@@ -736,7 +736,7 @@ fn a_request_is_withdrawn_wherever_its_step_waits() {
     );
     assert_eq!(pending(), 0, "nothing of it is left in the queue");
     // What executes goes on to its end; what comes after it does not begin.
-    assert!(withdraw(&executing).is_none());
+    assert!(cancel(&executing).into_error().is_none());
     host.gate.open();
     let deliveries = first.wait(1);
     assert_eq!(answer(&deliveries).unwrap_err().code, Code::Cancelled);
@@ -791,7 +791,7 @@ fn a_step_that_is_withdrawn_leaves_its_sequence() {
         wait_for("the execution", || pending() == 0);
         let (next, withdrawn) = ask(1, 0);
         let (other, _waits) = ask(2, START | END);
-        assert!(withdraw(&withdrawn).is_none(), "it is under way");
+        assert!(cancel(&withdrawn).into_error().is_none(), "it is under way");
         host.gate.open();
         assert!(answer(&executing.wait(1)).is_ok(), "{name}");
         assert_eq!(
@@ -843,7 +843,7 @@ fn many_requests_and_few_places() {
                         let completion = Arc::clone(&cancelled) as Arc<dyn Completion>;
                         let draft = Draft::default();
                         let handle = submit_as(&server, "outer", &completion, draft).unwrap();
-                        assert!(withdraw(&handle).is_none());
+                        assert!(cancel(&handle).into_error().is_none());
                     }
                 }
             });

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conch_config::DataType;
-use conch_engine::admission::admit_reserved;
+use conch_engine::admission::admit;
 use conch_engine::model::readiness::ReadinessAnswer;
 use conch_engine::request::correlation_id::CorrelationId;
 use conch_engine::testing::Directory;
 use conch_engine::{
-    Code, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion, Rejected,
-    Timestamps, admission, clock,
+    Code, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
+    RequestTarget, Timestamps, clock,
 };
 
 use super::control_tests::{explicit, plain, polling, settle, shown, wait_for};
@@ -88,9 +88,13 @@ impl Stage {
     fn reserve(&self, version: Option<i64>, id: u64, flags: u32) -> Result<InFlightPermit, Error> {
         let snapshot = self.server.registry().snapshot();
         let model = snapshot.find("m", version)?;
-        let id = CorrelationId::Unsigned(id);
-        InFlightPermit::of_sequence(model, version, &id, flags)
-            .map_err(|why: Rejected| admission::refuse(model, &Draft::default(), why))
+        enter(
+            &self.server,
+            model,
+            version,
+            &CorrelationId::Unsigned(id),
+            flags,
+        )
     }
 
     /// Sends a request whose answer comes under its number.
@@ -159,9 +163,29 @@ fn submit(
         ..Timestamps::default()
     };
     let completion = Arc::clone(heard) as Arc<dyn Completion>;
-    let handle = admit_reserved(permit, draft, &completion, slot, timestamps)?;
+    let handle = admit(permit, draft, &completion, slot, timestamps)?;
     let model = Arc::clone(&handle.shared().model);
     model.submit(handle)
+}
+
+/// As a shard or an embedder does.
+fn enter(
+    server: &Server,
+    model: &Arc<ModelVersion>,
+    version: Option<i64>,
+    correlation_id: &CorrelationId,
+    sequence_flags: u32,
+) -> Result<InFlightPermit, Error> {
+    let target = RequestTarget {
+        model,
+        version,
+        id: "",
+        tenant: None,
+        correlation_id,
+        sequence_flags,
+        keeps_kind: true,
+    };
+    server.engine().enter(target, None)
 }
 
 fn same(left: &Arc<ModelVersion>, right: &Arc<ModelVersion>) -> bool {
@@ -462,16 +486,8 @@ fn no_sequence_is_torn_by_a_reload_wherever_its_requests_are() {
                         for (slot, flags) in [START, 0, 0, 0, END].into_iter().enumerate() {
                             // As a shard: by a snapshot that may be old.
                             let key = CorrelationId::Unsigned(id);
-                            let mut found = Arc::clone(reader.load().find("m", None).unwrap());
-                            let permit = loop {
-                                match InFlightPermit::of_sequence(&found, None, &key, flags) {
-                                    Ok(permit) => break permit,
-                                    Err(Rejected::Retired) => {
-                                        found = Arc::clone(reader.load().find("m", None).unwrap());
-                                    }
-                                    Err(why) => panic!("{why:?}"),
-                                }
-                            };
+                            let found = Arc::clone(reader.load().find("m", None).unwrap());
+                            let permit = enter(server, &found, None, &key, flags).unwrap();
                             if (number + slot).is_multiple_of(7) {
                                 std::thread::yield_now();
                             }

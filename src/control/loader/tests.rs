@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use conch_config::DataType;
 use conch_engine::testing::Directory;
 use conch_engine::{
-    Code, Completion, Delivery, Draft, DraftInput, Error, Timestamps, admission, clock,
+    Code, Completion, Delivery, Draft, DraftInput, Error, RequestTarget, Timestamps, clock,
 };
 
 use super::fake::{Host, fault};
@@ -80,8 +80,18 @@ pub(super) fn submit_as(
         request_start_ns: now_ns,
         ..Timestamps::default()
     };
-    let handle = admission::admit(model, draft, completion, 0, timestamps)?;
-    model.submit(Arc::clone(&handle)).map(|()| handle)
+    let target = RequestTarget {
+        model,
+        version: None,
+        id: draft.id,
+        tenant: draft.tenant,
+        correlation_id: &draft.correlation_id,
+        sequence_flags: draft.sequence_flags,
+        keeps_kind: true,
+    };
+    let engine = server.engine();
+    let permit = engine.enter(target, None)?;
+    engine.submit(permit, draft, completion, 0, timestamps)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use conch_engine::ensemble::TURN_MAX;
 use conch_engine::testing::{Directory, Recorder};
-use conch_engine::{Code, Completion, Draft, withdraw};
+use conch_engine::{Code, Completion, Draft, cancel};
 
 use super::control_tests::wait_for;
 use super::fake::fault;
@@ -112,7 +112,7 @@ fn what_has_not_started_is_over_with_the_request() {
     let recorder = Arc::new(Recorder::default());
     let completion = Arc::clone(&recorder) as Arc<dyn Completion>;
     let handle = submit_as(&server, "e", &completion, Draft::default()).unwrap();
-    assert!(withdraw(&handle).is_none(), "it is under way");
+    assert!(cancel(&handle).into_error().is_none(), "it is under way");
     host.gate.open();
     let outcome = recorder.wait(1).remove(0).outcome.unwrap();
     assert_eq!(outcome.unwrap_err().code, Code::Cancelled);

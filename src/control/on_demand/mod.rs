@@ -15,20 +15,24 @@ mod work;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use conch_engine::model::version::Rejected;
-use conch_engine::{Code, Error, InFlightPermit, Registry, truncated};
+use conch_engine::{Code, Error, InFlightPermit, ModelLoads, Registry, truncated};
 
 use crate::loader::Lifecycle;
 use crate::options::{ControlMode, EngineOptions, OnDemandSettings};
+use crate::serving_state::ServingState;
 
 pub use call::LoadFuture;
 
 /// The models that are loaded when they are asked for.
 pub struct OnDemand {
     loader: Arc<Lifecycle>,
+    registry: Arc<Registry>,
+    serving: Arc<ServingState>,
+    own: Weak<OnDemand>,
     settings: OnDemandSettings,
     thread_count_max: usize,
     state: Mutex<OnDemandState>,
@@ -87,10 +91,19 @@ impl OnDemand {
     }
 
     /// Loads through `loader`, which keeps to `options`; none unless these say so.
-    pub(crate) fn new(options: &EngineOptions, loader: &Arc<Lifecycle>) -> Option<Arc<OnDemand>> {
-        Some(Arc::new(OnDemand {
+    pub(crate) fn new(
+        options: &EngineOptions,
+        loader: &Arc<Lifecycle>,
+        registry: &Arc<Registry>,
+        serving: &Arc<ServingState>,
+    ) -> Option<Arc<OnDemand>> {
+        let settings = options.demand.clone()?;
+        Some(Arc::new_cyclic(|own| OnDemand {
+            own: Weak::clone(own),
             loader: Arc::clone(loader),
-            settings: options.demand.clone()?,
+            registry: Arc::clone(registry),
+            serving: Arc::clone(serving),
+            settings,
             thread_count_max: options.model_load_thread_count.max(1),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -101,15 +114,28 @@ impl OnDemand {
         &self.settings
     }
 
+    /// Sees to it that a model is there, or is being loaded. Does not block for longer than moments.
+    ///
+    /// # Errors
+    /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago;
+    /// UNAVAILABLE as the server stops.
+    pub fn ensure(
+        self: &Arc<Self>,
+        name: &str,
+        version: Option<i64>,
+    ) -> Result<LoadOutcome, Error> {
+        if let Some(here) = find(&self.registry, name, version) {
+            return Ok(LoadOutcome::Here(here));
+        }
+        self.serving.check()?;
+        self.begin_load(name, version).map(LoadOutcome::Coming)
+    }
+
     /// Has the model loaded, which is not there. Does not block for longer than moments.
     ///
     /// # Errors
     /// EXHAUSTED if too many requests wait; why the model could not be loaded a moment ago.
-    pub(crate) fn begin_load(
-        self: &Arc<Self>,
-        name: &str,
-        version: Option<i64>,
-    ) -> Result<LoadFuture, Error> {
+    fn begin_load(self: &Arc<Self>, name: &str, version: Option<i64>) -> Result<LoadFuture, Error> {
         let mut state = self.lock();
         if let Some((error, since)) = state.failures.get(name) {
             if since.elapsed() < FAILURE_KEPT {
@@ -166,11 +192,7 @@ impl OnDemand {
 
 /// A lease of the model, if it is loaded; none in it if it is, and takes no request (of that
 /// version).
-pub(crate) fn find(
-    registry: &Registry,
-    name: &str,
-    version: Option<i64>,
-) -> Option<Option<InFlightPermit>> {
+fn find(registry: &Registry, name: &str, version: Option<i64>) -> Option<Option<InFlightPermit>> {
     let snapshot = registry.snapshot();
     match snapshot.find(name, version) {
         Ok(model) => match InFlightPermit::new(model) {
@@ -184,6 +206,16 @@ pub(crate) fn find(
             Ok(versions) if !versions.is_empty() => Some(None),
             _ => None,
         },
+    }
+}
+
+impl ModelLoads for OnDemand {
+    fn permit(&self, name: &str, version: Option<i64>) -> Result<Option<InFlightPermit>, Error> {
+        let own = self.own.upgrade().ok_or_else(|| OnDemand::later(name))?;
+        match own.ensure(name, version)? {
+            LoadOutcome::Here(permit) => Ok(permit),
+            LoadOutcome::Coming(_) => Err(OnDemand::later(name)),
+        }
     }
 }
 

@@ -12,8 +12,12 @@ use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::{Code, Error, OwnedRequest, PendingResponses, RequestHandle};
 
-/// What became of a request that somebody wants cancelled.
-pub(crate) enum CancelOutcome {
+/// What became of a request that was cancelled. Whoever cancelled it says how it is answered, if it
+/// is theirs to answer.
+#[must_use = "a request that waited has no other answer"]
+pub struct Cancellation(CancelOutcome);
+
+enum CancelOutcome {
     /// It waited: whoever cancelled it has it, and answers it.
     Taken(OwnedRequest),
     /// It is an ensemble's, of which steps may still wait: these are to be cancelled.
@@ -22,8 +26,9 @@ pub(crate) enum CancelOutcome {
     Marked,
 }
 
-/// Marks a request as cancelled, and takes it if nobody else will answer it.
-pub(crate) fn mark_cancelled(handle: &RequestHandle) -> CancelOutcome {
+/// Cancels a request: takes one that still waits, and marks one that executes, for its backend to
+/// see. Does not block.
+pub fn cancel(handle: &RequestHandle) -> Cancellation {
     let origin = handle.shared();
     if origin.member.is_some() {
         // The scheduler has its slot, and what waits behind it in its sequence.
@@ -31,60 +36,61 @@ pub(crate) fn mark_cancelled(handle: &RequestHandle) -> CancelOutcome {
         if handle.is_queued() {
             origin.model.executor.report_cancel(Arc::clone(handle));
         }
-        return CancelOutcome::Marked;
+        return Cancellation(CancelOutcome::Marked);
     }
-    match handle.claim(ClaimReason::Cancel, None) {
+    Cancellation(match handle.claim(ClaimReason::Cancel, None) {
         Some(live) => CancelOutcome::Taken(live),
         None => match origin.run.get().and_then(Weak::upgrade) {
             Some(run) => CancelOutcome::Running(run),
             None => CancelOutcome::Marked,
         },
-    }
+    })
 }
 
-/// Takes a queued request back for its owner: the client left or its deadline passed. Some: nobody
-/// else will answer it; it is counted as cancelled and its payload is gone. None: it is executing
-/// or answered; the executor sees the wish as `is_cancelled`.
-pub fn withdraw(handle: &RequestHandle) -> Option<Error> {
-    let live = match mark_cancelled(handle) {
-        CancelOutcome::Taken(live) => live,
-        CancelOutcome::Running(run) => {
-            run.cancel();
-            return None;
+impl Cancellation {
+    /// For the receiver itself: its client left, or its deadline passed. Some: nobody else will
+    /// answer the request; it is counted as cancelled and its payload is gone. None: it executes or
+    /// is answered; the executor sees the wish as `is_cancelled`.
+    pub fn into_error(self) -> Option<Error> {
+        let live = match self.0 {
+            CancelOutcome::Taken(live) => live,
+            CancelOutcome::Running(run) => {
+                run.cancel();
+                return None;
+            }
+            CancelOutcome::Marked => return None,
+        };
+        let handle = Arc::clone(live.handle());
+        count(&handle, &live, FailureReason::Canceled);
+        let id = &handle.shared().id;
+        request_log::note(id, RequestState::Pending, RequestState::Released);
+        drop(live);
+        if let Some(usage) = &handle.shared().usage {
+            // The queue still holds the handle.
+            usage.release();
         }
-        CancelOutcome::Marked => return None,
-    };
-    count(handle, &live, FailureReason::Canceled);
-    let id = &handle.shared().id;
-    request_log::note(id, RequestState::Pending, RequestState::Released);
-    drop(live);
-    if let Some(usage) = &handle.shared().usage {
-        // The queue still holds the handle.
-        usage.release();
+        Some(Error::new(Code::Cancelled, ""))
     }
-    Some(Error::new(Code::Cancelled, ""))
-}
 
-/// Cancels a request for an observer without a shard. One that still waits is answered with
-/// CANCELLED by the timer thread, so that nobody is called back on the thread that cancels; one
-/// that executes is marked, for the backend to see.
-pub fn cancel(handle: &RequestHandle, timer_thread: &TimerThread) {
-    let live = match mark_cancelled(handle) {
-        CancelOutcome::Taken(live) => live,
-        CancelOutcome::Running(run) => {
-            timer_thread.call_at(0, move |_| run.cancel());
-            return;
+    /// Answers through the request's completion, on this thread.
+    pub fn deliver(self) {
+        match self.0 {
+            CancelOutcome::Taken(live) => {
+                let mut pending = PendingResponses::default();
+                let error = Error::new(Code::Cancelled, "");
+                refuse(live, FailureReason::Canceled, error, &mut pending);
+                pending.flush();
+            }
+            CancelOutcome::Running(run) => run.cancel(),
+            CancelOutcome::Marked => {}
         }
-        CancelOutcome::Marked => return,
-    };
-    timer_thread.call_at(0, move |_| {
-        let mut pending = PendingResponses::default();
-        refuse(
-            live,
-            FailureReason::Canceled,
-            Error::new(Code::Cancelled, ""),
-            &mut pending,
-        );
-        pending.flush();
-    });
+    }
+
+    /// Answers through the request's completion, on the timer thread: nobody is called back on the
+    /// thread that cancels.
+    pub fn deliver_on(self, timer_thread: &TimerThread) {
+        if !matches!(self.0, CancelOutcome::Marked) {
+            timer_thread.call_at(0, move |_| self.deliver());
+        }
+    }
 }

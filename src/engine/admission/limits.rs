@@ -158,7 +158,7 @@ impl Drop for Permit {
 mod tests {
     use super::*;
     use crate::admission::refusal::enter_limits;
-    use crate::testing::{draft, model};
+    use crate::testing::model;
     use crate::{Code, InFlightPermit, ModelVersion, Rejected};
 
     const CONFIG: &str = "";
@@ -237,7 +237,7 @@ mod tests {
         let held = InFlightPermit::new(&model).unwrap();
         let refused = InFlightPermit::new(&model).err().unwrap();
         assert_eq!(refused, Rejected::Crowded);
-        let error = crate::admission::refuse(&model, &draft(vec![]), refused);
+        let error = crate::admission::refuse(&model, "", refused);
         assert_eq!(error.code, Code::Exhausted);
         assert!(
             error.message.ends_with(

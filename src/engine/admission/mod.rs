@@ -2,6 +2,7 @@
 //! thread that brings the request, and blocks on nothing.
 
 pub mod cancel;
+pub mod engine;
 pub mod limits;
 pub mod raw;
 pub mod refusal;
@@ -13,7 +14,6 @@ pub mod tensor;
 mod tests;
 pub mod validate;
 
-pub use cancel::{cancel, withdraw};
 pub use refusal::{enter_limits, refuse};
-pub use submit::{admit, admit_reserved};
+pub use submit::admit;
 pub use tensor::is_content_checked;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use crate::admission::limits::{AdmissionLimits, LimitReached, Permit, Tenant};
 use crate::model::stats::FailureReason;
 use crate::request::messages::{RequestIdPrefix, full};
-use crate::{Draft, Error, ModelVersion, Rejected};
+use crate::{Error, ModelVersion, Rejected};
 
 /// Why no place was to be had, for the client. The model counts who was one too many.
-pub fn refuse(model: &ModelVersion, draft: &Draft<'_>, why: Rejected) -> Error {
+pub fn refuse(model: &ModelVersion, id: &str, why: Rejected) -> Error {
     match why {
-        Rejected::Full => full(draft.id),
+        Rejected::Full => full(id),
         Rejected::Crowded => {
             let who = format_args!("model '{}'", model.name);
-            refusal(model, draft.id, &who, model.requests_max())
+            refusal(model, id, &who, model.requests_max())
         }
         Rejected::Retired => Error::unavailable(format!(
             "Request for unknown model: '{}' version {} is not at ready state",

@@ -7,8 +7,8 @@ use conch_memory::try_text;
 use conch_scheduler::SchedulingParams;
 use conch_sync::{Claim, NEVER_NS};
 
+use crate::admission::sequence;
 use crate::admission::validate::{Examined, examine};
-use crate::admission::{refuse, sequence};
 use crate::clock::monotonic_ns;
 use crate::request::context::ResponsePath;
 use crate::request::ensemble_run::StepGuard;
@@ -21,41 +21,26 @@ use crate::{
     RequestContext, RequestHandle, Timestamps,
 };
 
-/// Checks `draft` against `model` and reserves its places; the handle is ready for
-/// [`ModelVersion::submit`].
+/// Checks `draft` against the model of `permit` and reserves its place among the waiting; the handle
+/// is ready for [`ModelVersion::submit`].
 ///
 /// The answer goes to `completion` under `slot`, unless this or the submission fails.
 /// `timestamps.queue_start_ns` is set here.
 ///
 /// # Errors
-/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if the model has too many
-/// live requests or its queue policy's bound is reached.
+/// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if its queue policy's bound
+/// is reached.
 pub fn admit(
-    model: &Arc<ModelVersion>,
-    draft: Draft<'_>,
-    completion: &Arc<dyn Completion>,
-    slot: u64,
-    timestamps: Timestamps,
-) -> Result<RequestHandle, Error> {
-    let permit = InFlightPermit::new(model).map_err(|why| refuse(model, &draft, why))?;
-    admit_reserved(permit, draft, completion, slot, timestamps)
-}
-
-/// [`admit`] for who has a place among the model's live requests already.
-///
-/// # Errors
-/// As [`admit`].
-pub fn admit_reserved(
     permit: InFlightPermit,
     draft: Draft<'_>,
     completion: &Arc<dyn Completion>,
     slot: u64,
     timestamps: Timestamps,
 ) -> Result<RequestHandle, Error> {
-    enter(permit, draft, completion, slot, timestamps, None)
+    check_and_reserve(permit, draft, completion, slot, timestamps, None)
 }
 
-/// [`admit_reserved`] for a step of an ensemble's request, which is kept until that of the step is
+/// [`admit`] for a step of an ensemble's request, which is kept until that of the step is
 /// given back.
 ///
 /// # Errors
@@ -68,10 +53,10 @@ pub(crate) fn admit_step(
     timestamps: Timestamps,
     hold: StepGuard,
 ) -> Result<RequestHandle, Error> {
-    enter(permit, draft, completion, slot, timestamps, Some(hold))
+    check_and_reserve(permit, draft, completion, slot, timestamps, Some(hold))
 }
 
-fn enter(
+fn check_and_reserve(
     permit: InFlightPermit,
     mut draft: Draft<'_>,
     completion: &Arc<dyn Completion>,

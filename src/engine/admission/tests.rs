@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use conch_config::DataType::{self, Bytes, Fp32, Int32, Int64};
 
-use crate::admission::admit;
+use crate::testing::admit;
 use crate::testing::{Recorder, draft, input, model, model_with};
-use crate::{Code, CorrelationId, Draft, Error, ModelVersion, RequestHandle, Timestamps, withdraw};
+use crate::{Code, CorrelationId, Draft, Error, ModelVersion, RequestHandle, Timestamps, cancel};
 
 const PLAIN: &str = "input [ { name: 'a' data_type: TYPE_INT32 dims: [ 2 ] }, { name: 'b' data_type: TYPE_FP32 dims: [ -1 ] } ] \
                      output [ { name: 'x' data_type: TYPE_INT32 dims: [ 1 ] }, { name: 'y' data_type: TYPE_INT32 dims: [ 1 ] } ]";
@@ -574,7 +574,7 @@ fn places_are_bounded_and_given_back() {
         (model.live_count(), model.statistics.totals().pending_count),
         (2, 2)
     );
-    assert!(withdraw(&first).is_some() && withdraw(&first).is_none());
+    assert!(cancel(&first).into_error().is_some() && cancel(&first).into_error().is_none());
     assert_eq!(model.statistics.totals().pending_count, 1);
     assert_eq!(model.live_count(), 2, "a handle counts while there is one");
     let third = try_admit(&model, full(1)).unwrap();

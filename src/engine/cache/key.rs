@@ -160,7 +160,7 @@ mod tests {
                 input("b", DataType::Int32, &[1, 1], &[&[2; 4]]),
             ])
         };
-        let handle = crate::admission::admit(
+        let handle = crate::testing::admit(
             &model(CONFIG),
             drafted,
             &completion,

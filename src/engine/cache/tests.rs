@@ -19,7 +19,7 @@ use crate::testing::{Recorder, draft, input, parts, queued};
 use crate::{
     Batch, Code, Completion, Delivery, Draft, Error, ExecutionPolicy, Instance, InstanceSpec,
     ModelVersion, Output, PendingResponses, RequestHandle, Response, Timestamps, VersionParts,
-    withdraw,
+    cancel,
 };
 
 const CONFIG: &str = "max_batch_size: 8 response_cache { enable: true }
@@ -190,8 +190,7 @@ impl Bed {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        let handle =
-            crate::admission::admit(&self.version, drafted, &completion, slot, timestamps)?;
+        let handle = crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)?;
         self.version.submit(Arc::clone(&handle))?;
         Ok(handle)
     }
@@ -481,7 +480,7 @@ fn what_waits_for_a_slow_cache_can_be_withdrawn() {
     let bed = Bed::new(CONFIG, cache.clone(), None);
     let handle = bed.send(1, b"x");
     cache.wait_inside(1);
-    let error = withdraw(&handle).expect("nobody else has it");
+    let error = cancel(&handle).into_error().expect("nobody else has it");
     assert_eq!(error.code, Code::Cancelled);
     drop(handle);
     cache.open();

@@ -141,13 +141,7 @@ impl Ensemble {
                 Ok(pins) => return Ok(pins),
                 // Replaced since the snapshot: there is another by now.
                 Err((Rejected::Retired, _)) if attempts_left > 0 => attempts_left -= 1,
-                Err((why, model)) => {
-                    let draft = crate::Draft {
-                        id,
-                        ..crate::Draft::default()
-                    };
-                    return Err(admission::refuse(&model, &draft, why));
-                }
+                Err((why, model)) => return Err(admission::refuse(&model, id, why)),
             }
         }
     }

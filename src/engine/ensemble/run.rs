@@ -22,12 +22,11 @@ use conch_scheduler::ensemble_graph::{Dataflow, DataflowProgress, StepStart};
 use conch_sync::ClaimReason;
 use smallvec::SmallVec;
 
-use crate::admission::cancel::{CancelOutcome, mark_cancelled};
+use crate::admission::cancel::cancel;
 use crate::clock::monotonic_ns;
 use crate::ensemble::run_queue::QueuedRun;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::ensemble::{Ensemble, run_queue, tensor};
-use crate::execution::refusal::refuse;
 use crate::flow_control::decoupled_step::FlowControl;
 use crate::model::stats::{ExecutionSpan, FailureReason};
 use crate::model::version::Pin;
@@ -37,7 +36,7 @@ use crate::request::messages::RequestIdPrefix;
 use crate::request::request_log;
 use crate::request::request_log::RequestState;
 use crate::request::trace::TraceActivity;
-use crate::{Code, Completion, Delivery, Error, PendingResponses, Response};
+use crate::{Code, Completion, Delivery, Error, Response};
 
 /// One request that runs through an ensemble.
 pub(crate) struct Execution {
@@ -354,7 +353,9 @@ impl Execution {
         }
         drop(state);
         // What it was is delivered to this run, which is being attended: it comes to that later.
-        withdrawn.iter().for_each(withdraw_step);
+        for handle in &withdrawn {
+            cancel(handle).deliver();
+        }
         let has_news = !answers.is_empty();
         for answer in answers {
             self.deliver_outcome(Some(answer), false);
@@ -529,20 +530,6 @@ fn after(start_ns: u64, parts_ns: &[u64]) -> u64 {
 /// Loads refuse circles; should one arise all the same, its requests end here. Far beyond what
 /// pipelines are nested.
 pub const NESTING_MAX: u32 = 512;
-
-/// Takes a step's request out of its queue, or marks it if it executes.
-fn withdraw_step(handle: &RequestHandle) {
-    match mark_cancelled(handle) {
-        CancelOutcome::Taken(live) => {
-            let mut pending = PendingResponses::default();
-            let error = Error::new(Code::Cancelled, "");
-            refuse(live, FailureReason::Canceled, error, &mut pending);
-            pending.flush();
-        }
-        CancelOutcome::Running(inner) => inner.cancel(),
-        CancelOutcome::Marked => {}
-    }
-}
 
 impl ExecutionState {
     pub(super) fn reserve(&mut self) -> u64 {

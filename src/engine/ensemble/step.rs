@@ -4,19 +4,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use conch_scheduler::ensemble_graph::StepStart;
 
+use crate::admission::engine::{RequestTarget, enter_step};
 use crate::admission::submit;
 use crate::clock::monotonic_ns;
 use crate::ensemble::run::{DecoupledStep, Execution, ExecutionState, StepEvent, StepRun};
 use crate::ensemble::run_queue;
 use crate::ensemble::tensor::{StepSequence, TensorData};
 use crate::flow_control::decoupled_step::FlowControl;
-use crate::model::version::{InFlightPermit, Pin};
 use crate::request::context::RequestHandle;
 use crate::request::draft::{Draft, DraftInput};
 use crate::request::messages::RequestIdPrefix;
 use crate::request::timestamps::Timestamps;
 use crate::request::trace::Trace;
-use crate::{Completion, Credits, Error, RequestObserver, admission};
+use crate::{Completion, Credits, Error, RequestObserver};
 
 impl Execution {
     /// Starts a step, or lets it wait for its place.
@@ -140,7 +140,18 @@ impl Execution {
             .get(step)
             .ok_or_else(|| Error::internal("the step has no model"))?;
         let sequence = self.sequence_of(&values, &state.sequence, &pin.name);
-        let permit = self.place(pin, step, &sequence)?;
+        let permit = enter_step(
+            pin,
+            RequestTarget {
+                model: pin,
+                version: self.ensemble.version_of(step),
+                id: &origin.id,
+                tenant: None,
+                correlation_id: &sequence.id,
+                sequence_flags: sequence.flags,
+                keeps_kind: true,
+            },
+        )?;
         let config = Arc::clone(&permit.config);
         let live = state
             .live
@@ -211,24 +222,6 @@ impl Execution {
             Err(_) => state.free(slot),
         }
         admitted
-    }
-
-    /// A place among the live requests of a step's model, or of where its sequence goes on.
-    fn place(
-        &self,
-        pin: &Pin,
-        step: usize,
-        sequence: &StepSequence,
-    ) -> Result<InFlightPermit, Error> {
-        let version = self.ensemble.version_of(step);
-        let of_draining = InFlightPermit::of_draining(pin, version, &sequence.id, sequence.flags);
-        of_draining.unwrap_or_else(|| pin.reserve()).map_err(|why| {
-            let draft = Draft {
-                id: &self.handle.shared().id,
-                ..Draft::default()
-            };
-            admission::refuse(pin, &draft, why)
-        })
     }
 
     /// The sequence that a step's request is part of: that of the runs that made its inputs, else

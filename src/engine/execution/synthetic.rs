@@ -154,7 +154,7 @@ mod tests {
     use conch_config::DataType;
 
     use super::*;
-    use crate::admission::admit;
+    use crate::testing::admit;
     use crate::testing::{Recorder, draft, input, model};
 
     #[test]

@@ -19,7 +19,6 @@ use crate::model::readiness::probe_queue::ProbeQueue;
 use crate::model::sequence_ids::SequenceIds;
 use crate::model::stats::{ModelStatistics, Statistics, Totals};
 use crate::request::context::Executor;
-use crate::request::correlation_id::CorrelationId;
 use crate::request::messages::full;
 use crate::sequence::states::InitialStates;
 
@@ -374,31 +373,6 @@ impl InFlightPermit {
             return Err(model.no_place_beside(before));
         }
         Ok(permit)
-    }
-
-    /// A permit for a request with this id and these flags: where its sequence is under way, if that
-    /// is a version whose place `model` took. `version` is what was asked for.
-    ///
-    /// # Errors
-    /// As [`InFlightPermit::new`].
-    pub fn of_sequence(
-        model: &Arc<ModelVersion>,
-        version: Option<i64>,
-        id: &CorrelationId,
-        flags: u32,
-    ) -> Result<InFlightPermit, Rejected> {
-        InFlightPermit::of_draining(model, version, id, flags)
-            .unwrap_or_else(|| InFlightPermit::new(model))
-    }
-
-    /// [`InFlightPermit::of_sequence`], if it is not in `model` itself.
-    pub fn of_draining(
-        model: &ModelVersion,
-        version: Option<i64>,
-        id: &CorrelationId,
-        flags: u32,
-    ) -> Option<Result<InFlightPermit, Rejected>> {
-        model.executor.draining_permit(version, id, flags)
     }
 
     /// No place at all, for a request that nobody sent: whoever made it waits for it.

@@ -72,9 +72,9 @@ mod tests {
     use conch_sync::ClaimReason;
 
     use super::*;
-    use crate::admission::admit;
     use crate::execution::timer_thread::TimerThread;
     use crate::request::trace::{TraceSink, TracedTensor};
+    use crate::testing::admit;
     use crate::testing::{Recorder, draft, input, model};
     use crate::{Code, RequestHandle, cancel};
     use crate::{Completion, Draft, ModelVersion, Timestamps};
@@ -183,8 +183,8 @@ mod tests {
         let (model, diary, recorder) = (model(CONFIG), Arc::default(), Arc::<Recorder>::default());
         let timer_thread = TimerThread::default();
         let waiting = handle(&model, &diary, &recorder);
-        cancel(&waiting, &timer_thread);
-        cancel(&waiting, &timer_thread);
+        cancel(&waiting).deliver_on(&timer_thread);
+        cancel(&waiting).deliver_on(&timer_thread);
         let deliveries = recorder.wait(1);
         let [delivery] = &deliveries[..] else {
             panic!("{deliveries:?}")
@@ -196,7 +196,7 @@ mod tests {
 
         let executing = handle(&model, &diary, &recorder);
         let live = executing.claim(ClaimReason::Execute, None).unwrap();
-        cancel(&executing, &timer_thread);
+        cancel(&executing).deliver_on(&timer_thread);
         assert!(executing.is_cancelled());
         assert_eq!(diary.read(), ADMITTED);
         drop(live);

@@ -26,8 +26,8 @@ pub fn reschedule(mut live: OwnedRequest) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::admit;
     use crate::execution::synthetic::null;
+    use crate::testing::admit;
     use crate::testing::{Recorder, draft, input, model};
     use crate::{Completion, Timestamps};
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use conch_config::DataType;
 use conch_memory::{AllowedOwners, ByteView};
 
-use crate::admission::admit;
 use crate::shared_memory::completion::ShmCompletion;
 use crate::shared_memory::regions::{DISABLED, NAME_BYTES_MAX};
 use crate::shared_memory::*;
+use crate::testing::admit;
 use crate::testing::{Recorder, draft, model};
 use crate::{Code, Completion, Delivery, DraftInput, Error, Output, Response, Timestamps};
 
@@ -477,7 +477,7 @@ fn a_request_that_is_withdrawn_lets_go_although_its_handle_waits() {
     let handle = admitted(&regions, &Arc::default());
     regions.unregister("r").unwrap();
     assert_eq!(names(&regions), ["r"]);
-    assert!(crate::withdraw(&handle).is_some());
+    assert!(crate::cancel(&handle).into_error().is_some());
     assert!(names(&regions).is_empty());
     eventually("it is unmapped", || mapping_count(&object) == 0);
 }

@@ -14,7 +14,7 @@ use crate::simulation::{EVENT_COUNT_MIN, RuleResult};
 use crate::testing::{draft, input};
 use crate::{
     Code, Completion, Delivery, Draft, Error, OwnedRequest, PendingResponses, RequestHandle,
-    Timestamps, withdraw,
+    Timestamps, cancel,
 };
 
 /// One seed.
@@ -146,9 +146,8 @@ impl EnsembleSimulation {
         let completion: Arc<dyn Completion> = self.receiver.clone();
         let model = Arc::clone(&self.models.ensembles[ensemble].model);
         let timestamps = Timestamps::default();
-        let handle =
-            crate::admission::admit(&model, drafted, &completion, number as u64, timestamps)
-                .map_err(|error| format!("{number} is refused: {}", error.message))?;
+        let handle = crate::testing::admit(&model, drafted, &completion, number as u64, timestamps)
+            .map_err(|error| format!("{number} is refused: {}", error.message))?;
         self.requests.push(EnsembleRecord {
             handle: Some(Arc::clone(&handle)),
             ensemble,
@@ -285,7 +284,7 @@ impl EnsembleSimulation {
         request.is_cancelled = true;
         if let Some(handle) = &request.handle {
             assert!(
-                withdraw(handle).is_none(),
+                cancel(handle).into_error().is_none(),
                 "the run answers, not the caller"
             );
         }

@@ -13,8 +13,8 @@ use crate::execution::timer_thread::TimerThread;
 use crate::model::labels::Labels;
 use crate::request::context::{Executor, SubmitRefusal};
 use crate::{
-    BatchStrategy, Completion, Delivery, Draft, DraftInput, ModelVersion, RequestHandle,
-    VersionParts,
+    BatchStrategy, Completion, Delivery, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
+    RequestHandle, Timestamps, VersionParts, admission,
 };
 
 /// The model that `text` (config.pbtxt) describes, named `m`.
@@ -170,4 +170,20 @@ pub fn draft<'a>(inputs: Vec<DraftInput<'a>>) -> Draft<'a> {
         inputs: inputs.into_iter().collect(),
         ..Draft::default()
     }
+}
+
+/// Admits a request of `model`, as [`crate::Engine`] does where nothing is bounded.
+///
+/// # Errors
+/// As [`crate::Engine::submit`].
+pub fn admit(
+    model: &Arc<ModelVersion>,
+    draft: Draft<'_>,
+    completion: &Arc<dyn Completion>,
+    slot: u64,
+    timestamps: Timestamps,
+) -> Result<RequestHandle, Error> {
+    let permit = InFlightPermit::new(model);
+    let permit = permit.map_err(|why| admission::refuse(model, draft.id, why))?;
+    admission::admit(permit, draft, completion, slot, timestamps)
 }

@@ -5,5 +5,5 @@ mod fixture;
 
 pub use crate::testing::directory::Directory;
 pub use crate::testing::fixture::{
-    Recorder, config, draft, input, model, model_with, parts, queued, version,
+    Recorder, admit, config, draft, input, model, model_with, parts, queued, version,
 };

@@ -10,15 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conch_abi as abi;
 use conch_config::{DataType, Scheduling};
-use conch_control::on_demand::LoadOutcome;
-use conch_control::{OnDemand, Server};
+use conch_control::Server;
 use conch_engine::clock::monotonic_ns;
 use conch_engine::execution::timer_thread::TimerThread;
 use conch_engine::request::messages::RequestIdPrefix;
 use conch_engine::request::trace::Trace;
 use conch_engine::{
-    Code, Completion, CorrelationId, Draft, DraftInput, Error, InFlightPermit, ModelVersion,
-    Parameter, ParameterValue, Rejected, RequestHandle, RequestObserver, Shape, Timestamps,
+    Code, Completion, CorrelationId, Draft, DraftInput, Error, ModelVersion, Parameter,
+    ParameterValue, RequestHandle, RequestObserver, RequestTarget, Shape, Timestamps,
     WeakRequestHandle,
 };
 use conch_memory::{ByteView, MemoryPlace};
@@ -302,7 +301,7 @@ impl InferenceRequest {
         })?;
         run.is_cancelled.store(true, Ordering::Relaxed);
         if let Some(handle) = run.handle.upgrade() {
-            conch_engine::cancel(&handle, &run.timer_thread);
+            conch_engine::cancel(&handle).deliver_on(&run.timer_thread);
         }
         Ok(())
     }
@@ -346,7 +345,17 @@ impl InferenceRequest {
         let (allocator, respond) = self.respond.clone().ok_or_else(|| missing("response"))?;
         // SAFETY: by this function's contract.
         let carried = unsafe { CarriedTrace::take(trace) };
-        let permit = self.reserve(server)?;
+        let id = self.id.to_string_lossy();
+        let target = RequestTarget {
+            model: &self.model,
+            version: self.version,
+            id: &id,
+            tenant: None,
+            correlation_id: &self.sequence(),
+            sequence_flags: self.flags,
+            keeps_kind: false,
+        };
+        let permit = server.engine().enter(target, None)?;
         let model = Arc::clone(&permit);
         if let Some(carried) = &carried {
             carried.trace().begin(&model, &self.id);
@@ -375,7 +384,7 @@ impl InferenceRequest {
         let admitted = self
             .draft(Arc::clone(&asked) as Arc<dyn RequestObserver>)
             .and_then(|draft| {
-                conch_engine::admission::admit_reserved(permit, draft, &completion, 0, timestamps)
+                conch_engine::admission::admit(permit, draft, &completion, 0, timestamps)
             });
         let handle = match admitted {
             Ok(handle) => handle,
@@ -393,51 +402,6 @@ impl InferenceRequest {
             is_cancelled: AtomicBool::new(false),
         }));
         Ok(Submission { model, handle })
-    }
-
-    /// A place among the live requests of the model; if it was replaced since this request was
-    /// made, of what is in its place.
-    fn reserve(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
-        let Some(limits) = server.admission() else {
-            return self.reserve_place(server);
-        };
-        let id = self.id.to_string_lossy();
-        let pass = conch_engine::admission::enter_limits(limits, &self.model, &id, None)?;
-        let mut permit = self.reserve_place(server)?;
-        permit.carry(pass);
-        Ok(permit)
-    }
-
-    fn reserve_place(&self, server: &Arc<Server>) -> Result<InFlightPermit, Error> {
-        let sequence = self.sequence();
-        let place = |model| InFlightPermit::of_sequence(model, self.version, &sequence, self.flags);
-        let refusal = match place(&self.model) {
-            Ok(permit) => return Ok(permit),
-            Err(refusal) => refusal,
-        };
-        if refusal == Rejected::Retired {
-            let snapshot = server.registry().snapshot();
-            let successor = snapshot.find(&self.model.name, self.version);
-            if let Some(permit) = successor.ok().and_then(|model| place(model).ok()) {
-                return Ok(permit);
-            }
-            // It may have made room since this request was made.
-            match server.ensure_loaded(&self.model.name, self.version)? {
-                LoadOutcome::Here(Some(permit)) => return Ok(permit),
-                LoadOutcome::Here(None) => {}
-                LoadOutcome::Coming(_) => return Err(OnDemand::later(&self.model.name)),
-            }
-        }
-        let id = self.id.to_string_lossy();
-        let draft = Draft {
-            id: &id,
-            ..Draft::default()
-        };
-        Err(conch_engine::admission::refuse(
-            &self.model,
-            &draft,
-            refusal,
-        ))
     }
 
     fn sequence(&self) -> CorrelationId {

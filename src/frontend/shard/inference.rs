@@ -4,19 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conch_engine::{
-    Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle, Tenant, Timestamps,
-    admission, clock,
+    Draft, Error, ModelVersion, RequestHandle, RequestTarget, Tenant, Timestamps, clock,
 };
 
-use super::ensure_loaded::ModelLease;
 use super::in_flight::ResponseQueue;
 use super::response::{ResponseFuture, StreamRequest};
 use super::state::Shard;
 use super::timer::Timer;
 
-/// Reloads of one model that a request follows. A reload takes longer than all steps of admission
-/// together.
-const SUCCESSORS_MAX: usize = 8;
 impl Shard {
     /// The model version asked for (`None`: the highest ready one), or upstream's refusal. Does not
     /// block.
@@ -85,7 +80,17 @@ impl Shard {
         responses: Option<Rc<ResponseQueue>>,
     ) -> Result<(u64, RequestHandle), Error> {
         let lease = draft.lease.take();
-        let permit = self.enter(model, version, &draft, lease)?;
+        let target = RequestTarget {
+            model,
+            version,
+            id: draft.id,
+            tenant: draft.tenant,
+            correlation_id: &draft.correlation_id,
+            sequence_flags: draft.sequence_flags,
+            keeps_kind: true,
+        };
+        let engine = self.server.engine();
+        let permit = engine.enter(target, lease)?;
         let slot = self
             .in_flight
             .borrow_mut()
@@ -105,73 +110,18 @@ impl Shard {
         for chunk in draft.inputs.iter().flat_map(|input| &input.chunks) {
             chunk.settle();
         }
-        let submitted =
-            admission::admit_reserved(permit, draft, &self.completion, slot, timestamps).and_then(
-                |handle| {
-                    let model = &handle.shared().model;
-                    model.submit(Arc::clone(&handle)).map(|()| handle)
-                },
-            );
-        match submitted {
-            Ok(handle) => Ok((slot, handle)),
-            Err(error) => {
-                self.in_flight.borrow_mut().release(slot);
-                Err(error)
-            }
+        let submitted = engine.submit(permit, draft, &self.completion, slot, timestamps);
+        if submitted.is_err() {
+            self.in_flight.borrow_mut().release(slot);
         }
-    }
-
-    /// A place among the live requests of `model`, or of what has taken its place in the registry.
-    fn enter(
-        &self,
-        model: &Arc<ModelVersion>,
-        version: Option<i64>,
-        draft: &Draft<'_>,
-        lease: ModelLease,
-    ) -> Result<InFlightPermit, Error> {
-        let pass = match self.server.admission() {
-            Some(limits) => Some(admission::enter_limits(
-                limits,
-                model,
-                draft.id,
-                draft.tenant,
-            )?),
-            None => None,
-        };
-        // What kind of model it is was looked at when the first was found.
-        let lease = lease.filter(|lease| lease.config.is_decoupled == model.config.is_decoupled);
-        let (id, flags) = (&draft.correlation_id, draft.sequence_flags);
-        let mut entered = match (
-            InFlightPermit::of_draining(model, version, id, flags),
-            lease,
-        ) {
-            (Some(place), _) => place,
-            (None, Some(lease)) => Ok(*lease),
-            (None, None) => InFlightPermit::new(model),
-        };
-        for _ in 0..SUCCESSORS_MAX {
-            if !matches!(entered, Err(Rejected::Retired)) {
-                break;
-            }
-            let successor = self.find(&model.name, version)?;
-            // As above.
-            if successor.config.is_decoupled != model.config.is_decoupled {
-                break;
-            }
-            entered = InFlightPermit::of_sequence(&successor, version, id, flags);
-        }
-        let mut permit = entered.map_err(|why| admission::refuse(model, draft, why))?;
-        if let Some(pass) = pass {
-            permit.carry(pass);
-        }
-        Ok(permit)
+        Ok((slot, submitted?))
     }
 
     /// Who sends a request, by the header that says so; none where nobody wants to know. `find`
     /// finds a header's value.
     pub fn tenant<'a>(&self, find: impl FnOnce(&str) -> Option<&'a [u8]>) -> Option<Tenant> {
-        let admission = self.server.admission()?;
+        let limits = self.server.engine().limits()?;
         let header = self.options.tenant_header.as_deref()?;
-        admission.tenant(find(header).unwrap_or_default())
+        limits.tenant(find(header).unwrap_or_default())
     }
 }

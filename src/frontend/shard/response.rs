@@ -56,7 +56,7 @@ impl Drop for StreamRequest {
         if let Some(credits) = self.credits() {
             credits.close();
         }
-        match conch_engine::withdraw(&self.handle) {
+        match conch_engine::cancel(&self.handle).into_error() {
             // Ours alone: nobody will deliver for it.
             Some(_) => self.shard.in_flight.borrow_mut().release(self.slot),
             None => self.shard.in_flight.borrow_mut().abandon(self.slot),
@@ -93,7 +93,7 @@ impl ResponseFuture {
     /// answer is thrown away. The error is what the request is answered with.
     fn withdraw(&self) -> Error {
         self.is_done.set(true);
-        match conch_engine::withdraw(&self.handle) {
+        match conch_engine::cancel(&self.handle).into_error() {
             Some(error) => {
                 // Ours alone: nobody will deliver for it.
                 self.shard.in_flight.borrow_mut().release(self.slot);

@@ -36,7 +36,7 @@ use conch_engine::request::request_log::RequestState;
 use conch_engine::request::trace::{Trace, TraceActivity};
 use conch_engine::{
     CorrelationId, Credits, Delivery, Error, OwnedRequest, PendingResponses, Request,
-    RequestContext, RequestHandle, RequestObserver, Response, reschedule, withdraw,
+    RequestContext, RequestHandle, RequestObserver, Response, cancel, reschedule,
 };
 
 use super::answer::BackendResponse;
@@ -461,7 +461,7 @@ impl BackendRequest {
                 Payment::Made => paid = Some(bytes),
                 Payment::Refused => {
                     // The backend can see it from now on; what it still sends is dropped.
-                    withdraw(&source.handle);
+                    cancel(&source.handle).deliver();
                     return Ok(());
                 }
                 Payment::Unwanted => return Ok(()),

@@ -532,7 +532,7 @@ impl Bench {
                 requested_outputs: call.requested_outputs.iter().copied().collect(),
                 ..Draft::default()
             };
-            let handle = conch_engine::admission::admit(
+            let handle = conch_engine::testing::admit(
                 &self.version,
                 draft,
                 &completion,

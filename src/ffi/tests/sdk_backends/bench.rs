@@ -227,7 +227,7 @@ impl Bench {
             inputs: inputs.collect(),
             ..Draft::default()
         };
-        conch_engine::admission::admit(
+        conch_engine::testing::admit(
             &self.version,
             draft,
             &completion,

@@ -14,7 +14,7 @@ use crate::execution::cores::*;
 use crate::execution::timer_thread::TimerThread;
 use crate::execution::topology::Topology;
 use crate::testing::{Recorder, draft, input, queued};
-use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, withdraw};
+use crate::{Code, Completion, CorrelationId, Draft, RequestHandle, Timestamps, cancel};
 
 const CONFIG: &str = "max_batch_size: 8 input [ { name: 'a' data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: 'x' data_type: \
                       TYPE_INT32 dims: [ 1 ] } ]";
@@ -130,7 +130,10 @@ impl backend::BatchStrategy for Few {
 
     fn includes(&mut self, request: OwnedRequest) -> (OwnedRequest, bool) {
         if request.shared().slot == self.cancels {
-            assert!(withdraw(request.handle()).is_none(), "it is looked at");
+            assert!(
+                cancel(request.handle()).into_error().is_none(),
+                "it is looked at"
+            );
         }
         let joins = self.joined < self.most;
         self.joined += usize::from(joins);
@@ -256,7 +259,7 @@ impl Bed {
             request_start_ns: crate::clock::monotonic_ns(),
             ..Timestamps::default()
         };
-        crate::admission::admit(&self.version, drafted, &completion, slot, timestamps)
+        crate::testing::admit(&self.version, drafted, &completion, slot, timestamps)
     }
 
     fn submit(&self, slot: u64) -> RequestHandle {
@@ -369,7 +372,7 @@ fn a_batch_grows_while_the_instance_is_busy() {
     (1..12).for_each(|slot| drop(bed.submit(slot)));
     let cancelled = bed.submit(12);
     let wakes = bed.recorder.wake_count();
-    assert!(withdraw(&cancelled).is_some());
+    assert!(cancel(&cancelled).into_error().is_some());
     bed.fake.let_go(3);
     bed.recorder.wait(12);
     assert_eq!(

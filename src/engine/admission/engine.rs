@@ -1,0 +1,272 @@
+//! The way of a request into a model, the same for the network and for embedders: its limits, the
+//! version that is there by now, the permit, the checks, the queue. A step of an ensemble has its
+//! version pinned by the ensemble's request, and goes the same way from the permit on.
+
+use std::sync::Arc;
+
+use crate::admission::limits::{AdmissionLimits, Tenant};
+use crate::admission::refusal::{enter_limits, refuse};
+use crate::admission::submit::admit;
+use crate::model::registry::Registry;
+use crate::model::version::Pin;
+use crate::{
+    Completion, CorrelationId, Draft, Error, InFlightPermit, ModelVersion, Rejected, RequestHandle,
+    Timestamps,
+};
+
+/// Lets requests into models. One per server.
+pub struct Engine {
+    registry: Arc<Registry>,
+    limits: Option<Arc<AdmissionLimits>>,
+    loads: Option<Arc<dyn ModelLoads>>,
+}
+
+/// Loads models when requests ask for them. Implemented by `control`.
+pub trait ModelLoads: Send + Sync {
+    /// A permit of the model, if it is there; none if it has no place for a request, or lacks the
+    /// version. Else begins to load it. Does not block for longer than moments.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while it is loaded, and why it cannot be loaded.
+    fn permit(&self, name: &str, version: Option<i64>) -> Result<Option<InFlightPermit>, Error>;
+}
+
+/// Where a request is to go, and whose it is.
+#[derive(Clone, Copy)]
+pub struct RequestTarget<'a> {
+    /// What the registry showed when the request was parsed.
+    pub model: &'a Arc<ModelVersion>,
+    /// What was asked for; none: the highest that is ready.
+    pub version: Option<i64>,
+    pub id: &'a str,
+    pub tenant: Option<Tenant>,
+    pub correlation_id: &'a CorrelationId,
+    pub sequence_flags: u32,
+    /// Whoever sends it is prepared for the model's kind of answer (one, or any number), and for no
+    /// other.
+    pub keeps_kind: bool,
+}
+
+/// Reloads of one model that a request follows. A reload takes longer than all steps of admission
+/// together.
+const RELOADS_MAX: usize = 8;
+
+impl Engine {
+    pub fn new(
+        registry: Arc<Registry>,
+        limits: Option<Arc<AdmissionLimits>>,
+        loads: Option<Arc<dyn ModelLoads>>,
+    ) -> Engine {
+        Engine {
+            registry,
+            limits,
+            loads,
+        }
+    }
+
+    /// What requests pass before they ask for a permit, if there are bounds of that kind.
+    pub fn limits(&self) -> Option<&Arc<AdmissionLimits>> {
+        self.limits.as_ref()
+    }
+
+    /// The permit of a request: of the model that it was parsed for, of the version where its
+    /// sequence is under way, or of what has taken the model's place in the registry. `lease` is one
+    /// that was taken before the request was parsed. Does not block.
+    ///
+    /// # Errors
+    /// EXHAUSTED over a limit; UNAVAILABLE if the model has too many live requests, is gone, or has
+    /// to be loaded.
+    pub fn enter(
+        &self,
+        target: RequestTarget<'_>,
+        lease: Option<Box<InFlightPermit>>,
+    ) -> Result<InFlightPermit, Error> {
+        let RequestTarget {
+            model, id, tenant, ..
+        } = target;
+        let limit = match &self.limits {
+            Some(limits) => Some(enter_limits(limits, model, id, tenant)?),
+            None => None,
+        };
+        let lease = lease.filter(|lease| target.suits(lease));
+        let entered = match (target.draining(model), lease) {
+            (Some(permit), _) => permit,
+            (None, Some(lease)) => Ok(*lease),
+            (None, None) => InFlightPermit::new(model),
+        };
+        let mut permit = match entered {
+            Ok(permit) => permit,
+            Err(Rejected::Retired) => self.follow(target)?,
+            Err(why) => return Err(refuse(model, id, why)),
+        };
+        if let Some(limit) = limit {
+            permit.carry(limit);
+        }
+        Ok(permit)
+    }
+
+    /// A permit of what has taken the model's place.
+    fn follow(&self, target: RequestTarget<'_>) -> Result<InFlightPermit, Error> {
+        let RequestTarget { model, version, .. } = target;
+        for _ in 0..RELOADS_MAX {
+            let snapshot = self.registry.snapshot();
+            let successor = match (snapshot.find(&model.name, version), &self.loads) {
+                (Ok(successor), _) => successor,
+                (Err(error), None) => return Err(error),
+                // It made room for others.
+                (Err(error), Some(loads)) => {
+                    return loads.permit(&model.name, version)?.ok_or(error);
+                }
+            };
+            if !target.suits(successor) {
+                break;
+            }
+            let permit = target.draining(successor);
+            match permit.unwrap_or_else(|| InFlightPermit::new(successor)) {
+                Ok(permit) => return Ok(permit),
+                Err(Rejected::Retired) => {}
+                Err(why) => return Err(refuse(successor, target.id, why)),
+            }
+        }
+        Err(refuse(model, target.id, Rejected::Retired))
+    }
+
+    /// Checks `draft` against the model of `permit`, and hands the request to what executes it. The
+    /// answer goes to `completion` under `slot`, perhaps before this returns; unless this fails.
+    /// Does not block.
+    ///
+    /// # Errors
+    /// INVALID_ARG in upstream's words for what does not agree; UNAVAILABLE if its queue is full or
+    /// the model stops.
+    pub fn submit(
+        &self,
+        permit: InFlightPermit,
+        draft: Draft<'_>,
+        completion: &Arc<dyn Completion>,
+        slot: u64,
+        timestamps: Timestamps,
+    ) -> Result<RequestHandle, Error> {
+        let handle = admit(permit, draft, completion, slot, timestamps)?;
+        handle.shared().model.submit(Arc::clone(&handle))?;
+        Ok(handle)
+    }
+}
+
+impl RequestTarget<'_> {
+    fn suits(&self, model: &ModelVersion) -> bool {
+        !self.keeps_kind || model.config.is_decoupled == self.model.config.is_decoupled
+    }
+
+    /// A permit where its sequence is under way, if that is a version whose place `model` took.
+    fn draining(&self, model: &ModelVersion) -> Option<Result<InFlightPermit, Rejected>> {
+        model
+            .executor
+            .draining_permit(self.version, self.correlation_id, self.sequence_flags)
+    }
+}
+
+/// The permit of a step's request: of the pinned version, or of where its sequence is under way.
+///
+/// # Errors
+/// As [`Engine::enter`], but for limits, which the ensemble's request has passed.
+pub(crate) fn enter_step(pin: &Pin, target: RequestTarget<'_>) -> Result<InFlightPermit, Error> {
+    let permit = target.draining(pin).unwrap_or_else(|| pin.reserve());
+    permit.map_err(|why| refuse(pin, target.id, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::model::registry::{ModelId, Snapshot, VersionEntry, VersionState, Versions};
+    use crate::testing::model;
+
+    const ONE_TO_ONE: &str = "output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ]";
+    const DECOUPLED: &str = "output [ { name: 'x' data_type: TYPE_INT8 dims: [ 1 ] } ] model_transaction_policy { decoupled: true }";
+
+    fn engine(shown: Option<&Arc<ModelVersion>>, loads: Option<Arc<dyn ModelLoads>>) -> Engine {
+        let registry = Arc::<Registry>::default();
+        registry.publish(Snapshot::new(shown.map(|model| {
+            let entry = VersionEntry {
+                state: VersionState::Ready,
+                model: Some(Arc::clone(model)),
+            };
+            (ModelId::plain(&model.name), Versions::from([(1, entry)]))
+        })));
+        Engine::new(registry, None, loads)
+    }
+
+    fn target(model: &Arc<ModelVersion>) -> RequestTarget<'_> {
+        RequestTarget {
+            model,
+            version: None,
+            id: "",
+            tenant: None,
+            correlation_id: &CorrelationId::Unsigned(0),
+            sequence_flags: 0,
+            keeps_kind: true,
+        }
+    }
+
+    #[test]
+    fn a_request_goes_to_what_took_the_place_of_its_model() {
+        let (gone, successor, decoupled) = (model(ONE_TO_ONE), model(ONE_TO_ONE), model(DECOUPLED));
+        let both = engine(Some(&successor), None);
+        let entered = both.enter(target(&gone), None).unwrap();
+        assert!(Arc::ptr_eq(&entered, &gone), "it is there");
+        drop(entered);
+        gone.retire();
+        let entered = both.enter(target(&gone), None).unwrap();
+        assert!(Arc::ptr_eq(&entered, &successor));
+
+        let retired = "Request for unknown model: 'm' version 1 is not at ready state";
+        let other_kind = engine(Some(&decoupled), None);
+        let error = other_kind.enter(target(&gone), None).err().unwrap();
+        assert_eq!(error.message, retired);
+        let any_kind = RequestTarget {
+            keeps_kind: false,
+            ..target(&gone)
+        };
+        let entered = other_kind.enter(any_kind, None).unwrap();
+        assert!(Arc::ptr_eq(&entered, &decoupled));
+        // Replaced again and again, faster than a request can follow.
+        let error = engine(Some(&gone), None).enter(target(&gone), None);
+        assert_eq!(error.err().unwrap().message, retired);
+    }
+
+    /// Remembers what it was asked for, and has nothing.
+    #[derive(Default)]
+    struct Absent(Mutex<Vec<String>>);
+
+    impl ModelLoads for Absent {
+        fn permit(&self, name: &str, _: Option<i64>) -> Result<Option<InFlightPermit>, Error> {
+            self.0.lock().unwrap().push(name.to_owned());
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_model_that_made_room_is_loaded_again() {
+        let gone = model(ONE_TO_ONE);
+        gone.retire();
+        let loads = Arc::new(Absent::default());
+        let engine = engine(None, Some(Arc::clone(&loads) as _));
+        let unknown = engine.registry.snapshot().find("m", None).err().unwrap();
+        let error = engine.enter(target(&gone), None).err().unwrap();
+        assert_eq!(error, unknown, "it cannot be had");
+        assert_eq!(*loads.0.lock().unwrap(), ["m"]);
+    }
+
+    #[test]
+    fn a_lease_of_another_kind_is_no_permit() {
+        let (one, decoupled) = (model(ONE_TO_ONE), model(DECOUPLED));
+        let engine = engine(None, None);
+        for (lease, expected) in [(&one, &one), (&decoupled, &one)] {
+            let lease = Box::new(InFlightPermit::new(lease).unwrap());
+            let entered = engine.enter(target(&one), Some(lease)).unwrap();
+            assert!(Arc::ptr_eq(&entered, expected));
+        }
+        assert_eq!((one.live_count(), decoupled.live_count()), (0, 0));
+    }
+}
