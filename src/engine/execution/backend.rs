@@ -22,7 +22,7 @@ pub trait BackendHost: Send + Sync {
     /// Opens (or returns the already open) backend of a model.
     ///
     /// # Errors
-    /// In the words of spec: no library found, cannot be loaded, entry point missing, or what its
+    /// In upstream's words: no library found, cannot be loaded, entry point missing, or what its
     /// Initialize returned.
     fn open(&self, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Error>;
 

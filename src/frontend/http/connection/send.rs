@@ -10,8 +10,8 @@ use crate::http::answer::{BodyDelimiter, ContentType, HttpResponse, ResponseHead
 use crate::http::head::HeadRefusal;
 use crate::shard::WaitReason;
 
-/// Answers up to this size are copied together and sent by one plain call; above, the parts are
-/// sent by reference. Measured in the design's runtime notes.
+/// Answers up to this size are copied together and sent by one plain call, which is cheaper then;
+/// above, the parts are sent by reference.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Collected answers to pipelined requests before they are sent.
 pub(super) const COLLECTED_BYTES_MAX: usize = 64 << 10;
