@@ -110,12 +110,13 @@ impl Engine {
         let RequestTarget { model, version, .. } = target;
         for _ in 0..RELOADS_MAX {
             let snapshot = self.registry.snapshot();
-            let successor = match (snapshot.find(&model.name, version), &self.loads) {
-                (Ok(successor), _) => successor,
-                (Err(error), None) => return Err(error),
-                // It made room for others.
-                (Err(error), Some(loads)) => {
-                    return loads.permit(&model.name, version)?.ok_or(error);
+            let Ok(successor) = snapshot.find(&model.name, version) else {
+                // It may have made room for others.
+                let loads = self.loads.as_ref();
+                let loaded = loads.map(|loads| loads.permit(&model.name, version));
+                match loaded.transpose()?.flatten() {
+                    Some(permit) => return Ok(permit),
+                    None => break,
                 }
             };
             if !target.suits(successor) {
@@ -252,9 +253,8 @@ mod tests {
         gone.retire();
         let loads = Arc::new(Absent::default());
         let engine = engine(None, Some(Arc::clone(&loads) as _));
-        let unknown = engine.registry.snapshot().find("m", None).err().unwrap();
         let error = engine.enter(target(&gone), None).err().unwrap();
-        assert_eq!(error, unknown, "it cannot be had");
+        assert_eq!(error.code, crate::Code::Unavailable, "it cannot be had");
         assert_eq!(*loads.0.lock().unwrap(), ["m"]);
     }
 
