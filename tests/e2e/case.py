@@ -10,6 +10,7 @@ import unittest
 import server as servers
 import wire
 from repository import Repository, identity
+from waiting import until
 
 KIND = os.environ.get("CONCH_TEST_SERVER", "conch")
 IS_TRITON = KIND == "triton"
@@ -45,6 +46,8 @@ class ServerCase(unittest.TestCase):
     flags = ()
     environment = None
     models = None
+    # With what header the server is asked whether it is ready.
+    ready_headers = None
     repository_path = None
     # Whether a backend of these tests panics on purpose.
     may_panic = False
@@ -56,7 +59,7 @@ class ServerCase(unittest.TestCase):
         if cls.models:
             cls.models(cls.repository)
         path = cls.repository_path or cls.repository.path
-        cls.server = servers.Server(path, *cls.flags, kind=KIND, environment=cls.environment)
+        cls.server = servers.Server(path, *cls.flags, kind=KIND, environment=cls.environment, ready_headers=cls.ready_headers)
         cls.addClassCleanup(cls.server.kill)
 
     @classmethod
@@ -108,15 +111,13 @@ class Cancelling:
     def assert_cancelled(self, model, before, within=60):
         """One request more was cancelled while it executed, and no response is made for it any more. A look at the statistics of many
         thousand responses takes a second on a busy machine."""
-        deadline = time.monotonic() + within
-        while self.figures(model)["cancel"] == before["cancel"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        after = self.figures(model)
+        after = until(lambda: self.figures(model), f"a request more of {model} that was cancelled than in {before}", within,
+                      lambda now: now["cancel"] != before["cancel"])
         if after["cancel"] != before["cancel"] + 1:
             statistics = self.server.statistics(model)
             statistics.pop("response_stats", None)
             self.fail(f"before {before}, after {after}, statistics {statistics}")
-        time.sleep(0.2)
+        time.sleep(0.2)  # the test itself: nothing more may come
         self.assertEqual(self.figures(model), after)
 
 

@@ -3,10 +3,10 @@
 import collections
 import pathlib
 import tempfile
-import time
 
 from case import ServerCase
 from repository import tensors
+from waiting import until
 
 Event = collections.namedtuple("Event", "number time thread edge call object detail")
 
@@ -40,12 +40,8 @@ class Record:
 
     def wait_for(self, count, edge, call, within=10):
         """Waits until a call has begun or ended that often, and returns these lines."""
-        deadline = time.monotonic() + within
-        while len(found := [event for event in self.events(call) if event.edge == edge]) < count:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{len(found)} instead of {count} times {edge} {call}")
-            time.sleep(0.005)
-        return found
+        return until(lambda: [event for event in self.events(call) if event.edge == edge], f"{count} times {edge} {call}", within,
+                     lambda found: len(found) >= count)
 
 
 class ProbeCase(ServerCase):

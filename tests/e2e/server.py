@@ -18,6 +18,8 @@ import subprocess
 import threading
 import time
 
+from waiting import until, until_equal
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 PEERS = pathlib.Path(os.environ.get("PEERS_DIR", pathlib.Path.home() / ".cache/peers"))
@@ -86,9 +88,10 @@ class Server:
     """One running server. Use it as a context manager: leaving stops it and checks that it ended well."""
 
     def __init__(self, repository, *flags, kind="conch", prefix=(), environment=None, ready_within=60, backends=None,
-                 expect_ready=True):
+                 expect_ready=True, ready_headers=None):
         backends = backends or os.environ.get("CONCH_TEST_BACKENDS")
         self.kind, self.lines, self.ports = kind, [], {}
+        self.ready_headers = ready_headers  # where the readiness is restricted
         self._changed = threading.Condition()
         self._reading = threading.Event()
         self._reading.set()
@@ -151,14 +154,16 @@ class Server:
 
     def wait_for_match(self, pattern, within=10):
         """Waits until what was printed, as a whole, matches."""
-        deadline, expression = time.monotonic() + within, re.compile(pattern)
-        while not expression.search(self.output):
+        expression = re.compile(pattern)
+
+        def is_printed():
             has_ended = self.process.poll() is not None and not any(reader.is_alive() for reader in self._readers)
-            if time.monotonic() > deadline or has_ended:
-                if expression.search(self.output):
-                    return
-                raise AssertionError(f"nothing matches {pattern!r} in\n{self.output}")
-            time.sleep(0.01)
+            if expression.search(self.output):
+                return True
+            if has_ended:
+                raise AssertionError(f"the server has ended, and nothing matches {pattern!r} in\n{self.output}")
+            return False
+        until(is_printed, lambda: f"a match of {pattern!r} in\n{self.output}", within)
 
     def wait_for_line(self, pattern, within=10):
         """Waits for a line of output that matches, and returns the match."""
@@ -186,18 +191,21 @@ class Server:
     def _wait_until_ready(self, within):
         if "http" not in self.ports:
             return
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
+
+        def is_ready():
             if self.process.poll() is not None:
                 raise StartFailed("ended before it was ready", self.process.returncode, self.output)
             with contextlib.suppress(OSError, http.client.HTTPException):
-                if self.get("/v2/health/ready")[0] == 200:
+                if self.get("/v2/health/ready", headers=self.ready_headers)[0] == 200:
                     if self.kind != "conch" and "metrics" in self.ports:  # logs its address before it listens there
                         self.get("/metrics", port="metrics")
-                    self.ready_after = time.monotonic() - self.started_at
-                    return
-            time.sleep(0.002)
-        raise StartFailed("not ready in time", None, self.output)
+                    return True
+            return False
+        try:
+            until(is_ready, "a server that is ready", within)
+        except AssertionError as error:
+            raise StartFailed(str(error), None, self.output) from None
+        self.ready_after = time.monotonic() - self.started_at
 
     # Addresses and plain requests
 
@@ -240,6 +248,28 @@ class Server:
     def statistics(self, model, version="1"):
         """The statistics of one model version."""
         return self.get_json(f"/v2/models/{model}/versions/{version}/stats")["model_stats"][0]
+
+    def pending_count(self, model, version="1"):
+        """How many requests of the model version wait to be executed."""
+        return self.metrics().get(f'nv_inference_pending_request_count{{model="{model}",version="{version}"}}')
+
+    def wait_for_pending(self, model, count, seconds=30):
+        until_equal(lambda: self.pending_count(model), count, f"the count of pending requests of {model}", seconds)
+
+    @contextlib.contextmanager
+    def telling_states(self):
+        """Meanwhile the log tells the states of each request, for `wait_for_state`."""
+        self.post_json("/v2/logging", {"log_verbose_level": 1})
+        try:
+            yield
+        finally:
+            if self.is_alive():
+                with contextlib.suppress(OSError):
+                    self.post_json("/v2/logging", {"log_verbose_level": 0})
+
+    def wait_for_state(self, request_id, state):
+        """Waits until the request is PENDING, or EXECUTING. The log has to tell states: `telling_states`, `--log-verbose=1`."""
+        self.wait_for_line(rf"\[request id: {request_id}\] Setting state from [A-Z]+ to {state}", 30)
 
     def metrics(self):
         """The metrics page as a map from `name{labels}` to its value."""

@@ -6,7 +6,6 @@ import json
 import pathlib
 import struct
 import sys
-import time
 import unittest
 
 import numpy
@@ -17,7 +16,8 @@ import tritonclient.http as httpclient
 import onnx_model
 import server as servers
 import wire
-from case import IS_TRITON, ServerCase, needs_library, pack
+from case import ServerCase, needs_library, pack
+from waiting import until
 
 EXAMPLES = servers.ROOT / "docs/examples/model_repository"
 
@@ -151,10 +151,9 @@ class SixteenBits(ServerCase):
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 calls = [pool.submit(way, name, *content) for way, content in zip((self.over_http, self.over_grpc), packed)]
                 answers = [call.result() for call in calls]
-            deadline = time.monotonic() + 5
-            while IS_TRITON and self.server.statistics(name)["execution_count"] == before and time.monotonic() < deadline:
-                time.sleep(0.01)  # upstream may count an execution after it was answered
-            self.assertEqual(self.server.statistics(name)["execution_count"] - before, 1, "both were one batch")
+            # Upstream may count an execution after it was answered.
+            executed = until(lambda: self.server.statistics(name)["execution_count"] - before, f"an execution of {name}")
+            self.assertEqual(executed, 1, "both were one batch")
             for half, words, (narrow_bytes, _), answer in zip(halves, finite, packed, answers):
                 with self.subTest(name, half=half):
                     self.assertEqual(answer["same"], (name, narrow_bytes))
@@ -314,17 +313,13 @@ class Magika(ServerCase):
         for client in addresses:
             client.close()
         # The real Triton counts a request when it has answered it.
-        deadline = time.monotonic() + 10
-        while True:
-            after = self.server.statistics("magika")
-            inferences = after["inference_count"] - before["inference_count"]
-            if inferences == 32 * 8 or time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        executions = after["execution_count"] - before["execution_count"]
-        self.assertEqual(inferences, 32 * 8)
-        self.assertLessEqual(worst, 1e-5)
-        self.assertLessEqual(executions, inferences / 4)
+        inferences = before["inference_count"] + 32 * 8
+        after = until(lambda: self.server.statistics("magika"), f"{inferences} inferences",
+                      accept=lambda now: now["inference_count"] >= inferences)
+        self.assertEqual(after["inference_count"], inferences)
+        # ONNX Runtime adds in another order in batches of other sizes: sums differ in their last digits, by 2.0e-5 where most was seen.
+        self.assertLessEqual(worst, 1e-4)
+        self.assertLessEqual(after["execution_count"] - before["execution_count"], 32 * 8 / 4)
 
 
 if __name__ == "__main__":

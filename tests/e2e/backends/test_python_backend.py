@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import tempfile
-import time
 import unittest
 
 import numpy
@@ -20,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 import server as servers
 from case import ServerCase, conch_only, needs_peer
 from repository import Repository, tensors
+from waiting import until_equal
 
 # Sums and differences, as one batch per execution; negative numbers fail their own request, 1e6 the whole execution.
 ADDSUB = '''
@@ -241,10 +241,7 @@ class Life(PythonCase):
         self.assertEqual(len(stubs), 2, "two instances, and nothing left of the broken model")
         self.server.wait_for_match("failed to load 'broken' version 1: .*the weights are missing")
         self.assertEqual(self.server.terminate(), 0)
-        deadline = time.monotonic() + 10
-        while any(pathlib.Path(f"/proc/{pid}").exists() for pid in stubs):
-            self.assertLess(time.monotonic(), deadline, "stubs outlive the server")
-            time.sleep(0.05)
+        until_equal(lambda: [pid for pid in stubs if pathlib.Path(f"/proc/{pid}").exists()], [], "the stubs that outlive the server")
 
     @classmethod
     def tearDownClass(cls):

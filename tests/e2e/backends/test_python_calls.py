@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import tempfile
-import time
 import unittest
 
 import numpy
@@ -23,6 +22,7 @@ import server as servers
 from case import conch_only, needs_library, needs_peer
 from repository import Repository, identity, tensors
 from test_python_backend import DIRECTORY, ENVIRONMENT, TEXTS, PythonCase, python
+from waiting import until, until_equal
 
 # Calls the model that a parameter names, so often as another says: one after the other, all at once, or as one with many responses.
 CALLER = '''
@@ -149,7 +149,7 @@ class TritonPythonModel:
                 open(os.path.join(self.directory, "waiting"), "w").close()
                 end = time.monotonic() + 20
                 while not request.is_cancelled() and time.monotonic() < end:
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # a model's own pause: it has only this process to look from
                 with open(os.path.join(self.directory, "outcome"), "w") as file:
                     file.write("cancelled" if request.is_cancelled() else "in time")
                 responses.append(pb_utils.InferenceResponse(
@@ -374,11 +374,8 @@ class Stubs(PythonCase):
         repository.model("waits", python(*NUMBER), files={"1/model.py": WAITS.encode()})
 
     def wait_for(self, file):
-        deadline = time.monotonic() + 20
         path = self.repository.path / "waits" / file
-        while not path.exists() or (file == "outcome" and not path.read_text()):
-            self.assertLess(time.monotonic(), deadline, f"no {file}")
-            time.sleep(0.01)
+        until(lambda: path.exists() and (file != "outcome" or path.read_text()), f"the file {file}")
         text = path.read_text()
         path.unlink()
         return text
@@ -401,16 +398,14 @@ class Stubs(PythonCase):
             with self.assertRaises(InferenceServerException) as caught:
                 call(client, httpclient, "waits", 2)
             self.assertTrue(caught.exception.message(), "an error says what happened")
-            deadline = time.monotonic() + 30
-            while True:
+
+            def is_settled():
                 try:
                     self.assertEqual(int(call(client, httpclient, "waits", 7).as_numpy("OUTPUT0")[0]), 8)
-                    break
+                    return True
                 except InferenceServerException:
-                    if not client.is_model_ready("waits"):
-                        break
-                    self.assertLess(time.monotonic(), deadline, "neither served nor unready")
-                    time.sleep(0.1)
+                    return not client.is_model_ready("waits")
+            until(is_settled, "a model that serves, or is not ready", 30)
             # A model that lost its stub comes back by a reload.
             client.unload_model("waits")
             client.load_model("waits")
@@ -437,21 +432,15 @@ class Stubs(PythonCase):
     def test_unload_leaves_nothing(self):
         with httpclient.InferenceServerClient(self.server.http) as client:
             client.unload_model("waits")
-            deadline = time.monotonic() + 20
-            while self.children():
-                self.assertLess(time.monotonic(), deadline, "a stub outlives its model")
-                time.sleep(0.05)
+            until_equal(self.children, set(), "the stubs that outlive their model")
             before, files = shared_memory(), self.server.file_count()
             for _ in range(3):
                 client.load_model("waits")
                 self.assertEqual(int(call(client, httpclient, "waits", 8).as_numpy("OUTPUT0")[0]), 9)
                 client.unload_model("waits")
-            deadline = time.monotonic() + 20
             # What a connection or an unload had open goes a moment after what it was for.
-            while self.children() or shared_memory() != before or self.server.file_count() > files:
-                left = f"{self.children()} {shared_memory() - before}, {self.server.file_count()} files instead of {files}"
-                self.assertLess(time.monotonic(), deadline, f"left: {left}")
-                time.sleep(0.05)
+            until(lambda: (self.children(), shared_memory() ^ before, self.server.file_count()),
+                  f"no stubs, no more shared memory, and {files} files", accept=lambda left: not left[0] and not left[1] and left[2] <= files)
             client.load_model("waits")
 
 

@@ -21,7 +21,8 @@ import server as servers
 from bucket import Bucket
 from case import ServerCase, conch_only
 from repository import Repository, identity
-from test_control import Asking, configuration, parameters, wait_until
+from test_control import Asking, configuration, parameters
+from waiting import until
 
 LIBRARY = servers.built("libtritonserver.so")
 EXPLICIT = "--model-control-mode=explicit"
@@ -106,10 +107,10 @@ class RemoteCase(Asking, ServerCase):
     def wait_for(self, name, state, reason=None):
         def is_so():
             return any(row["name"] == name and row.get("state") == state and (reason is None or row.get("reason") == reason) for row in self.rows())
-        wait_until(is_so, lambda: f"{name} is not {state}: {self.rows()}\n{self.server.output[-3000:]}")
+        until(is_so, lambda: f"{name} is not {state}: {self.rows()}\n{self.server.output[-3000:]}")
 
     def serves(self, name, within=20):
-        wait_until(lambda: self.is_ready(name), lambda: f"{name} is not ready: {self.rows()}\n{self.server.output[-3000:]}", within)
+        until(lambda: self.is_ready(name), lambda: f"{name} is not ready: {self.rows()}\n{self.server.output[-3000:]}", within)
         self.assert_serves(name)
 
 
@@ -140,7 +141,7 @@ class AllModes:
         self.assertEqual(sorted(row["name"] for row in self.rows()), ["empty", "first", "second"])
         # Polls that find nothing new download nothing.
         self.bucket.forget()
-        wait_until(lambda: self.bucket.requests.count((None, "models/first/")) >= 3, "no polls")
+        until(lambda: self.bucket.requests.count((None, "models/first/")) >= 3, "no polls")
         self.assertEqual(self.bucket.downloads(), [])
         # A new one, from one poll to the next.
         added = repository("third")
@@ -151,7 +152,7 @@ class AllModes:
         before = self.server.statistics("first")
         self.bucket.forget()
         self.bucket["models/first/1/data"] = b"y" * 100
-        wait_until(lambda: [path.read_bytes() for path in self.mount.path.glob("*/first/1/data")] == [b"y" * 100], "the change does not arrive")
+        until(lambda: [path.read_bytes() for path in self.mount.path.glob("*/first/1/data")] == [b"y" * 100], "the change does not arrive")
         self.assertEqual({key.split("/")[1] for key, _ in self.bucket.downloads()}, {"first"})
         self.serves("first")
         self.assertGreaterEqual(self.server.statistics("first")["inference_count"], before["inference_count"])
@@ -162,14 +163,14 @@ class AllModes:
         self.server.wait_for_line("Poll failed for model directory 'second'")
         self.assert_serves("second")
         asked = len(self.bucket.requests)
-        wait_until(lambda: self.bucket.requests[asked:].count((None, "models/second/")) >= 3, "no polls")
+        until(lambda: self.bucket.requests[asked:].count((None, "models/second/")) >= 3, "no polls")
         self.assertEqual(len(self.bucket.downloads("second/config.pbtxt")), 1)
         self.bucket["models/second/config.pbtxt"] = config
-        wait_until(lambda: len(self.bucket.downloads("second/config.pbtxt")) == 2, "the repaired one is not read")
+        until(lambda: len(self.bucket.downloads("second/config.pbtxt")) == 2, "the repaired one is not read")
         self.serves("second")
         # Gone there, gone here.
         self.bucket.remove("models/first/")
-        wait_until(lambda: not self.is_ready("first") and not self.mount.copies("first"), lambda: f"{self.rows()} {self.mount.copies('first')}")
+        until(lambda: not self.is_ready("first") and not self.mount.copies("first"), lambda: f"{self.rows()} {self.mount.copies('first')}")
         self.assertNotIn("first", [row["name"] for row in self.rows()])
         self.assert_serves("second")
 
@@ -265,7 +266,7 @@ class Explicit(RemoteCase):
         self.assertEqual((status, message), (500, f"failed to load '{name}', failed to poll from model repository"))
         def said():
             return "\n".join(self.server.lines[start:])
-        wait_until(lambda: all(word in said() for word in words), lambda: f"{words} are not in {said()!r}")
+        until(lambda: all(word in said() for word in words), lambda: f"{words} are not in {said()!r}")
         self.assertEqual(self.mount.copies(name), [])
         self.assertFalse(self.is_ready(name))
 
@@ -287,7 +288,7 @@ class Explicit(RemoteCase):
         self.assertEqual(self.server.get_json("/v2/models/m/config")["max_batch_size"], 8)
         self.assertEqual(self.unload("m"), (200, ""))
         self.wait_for("m", "UNAVAILABLE", "unloaded")
-        wait_until(lambda: not self.mount.copies("m"), "the copy stays")
+        until(lambda: not self.mount.copies("m"), "the copy stays")
         self.assertEqual(self.load("absent"), (500, "failed to load 'absent', failed to poll from model repository"))
 
     def test_broken_connections_are_resumed(self):
@@ -317,7 +318,7 @@ class Explicit(RemoteCase):
                 rows = [row for row in self.rows() if row["name"] == "gated"]
                 return len(rows) == 1 and rows[0].get("state") == "LOADING" and re.fullmatch(
                     r"downloading: \d of 2 files, [1-9]\d* of \d+ bytes", rows[0].get("reason", ""))
-            wait_until(is_shown, lambda: str(self.rows()))
+            until(is_shown, lambda: str(self.rows()))
             self.assertEqual(self.server.get("/v2/health/ready")[0], 400)
             # Others go on meanwhile.
             self.assert_serves("start")
@@ -333,13 +334,13 @@ class Explicit(RemoteCase):
         loading = threading.Thread(target=self.load, args=("gated",))
         loading.start()
         try:
-            wait_until(lambda: any(row.get("reason", "").startswith("successor is downloading: ") and row["state"] == "READY"
+            until(lambda: any(row.get("reason", "").startswith("successor is downloading: ") and row["state"] == "READY"
                                    for row in self.rows()), lambda: str(self.rows()))
             self.assert_serves("gated")
         finally:
             self.bucket.gate.set()
             loading.join()
-        wait_until(lambda: not any("successor" in row.get("reason", "") for row in self.rows()), lambda: str(self.rows()))
+        until(lambda: not any("successor" in row.get("reason", "") for row in self.rows()), lambda: str(self.rows()))
         self.assertEqual(self.unload("gated"), (200, ""))
 
     def test_names_that_lead_elsewhere(self):
@@ -545,7 +546,7 @@ class Trouble(unittest.TestCase):
             self.assertEqual(server.get("/v2/models/m/ready")[0], 200)
             bucket.put("models", models.model("n", identity(batch=8)))
             bucket.keys = None
-            wait_until(lambda: server.get("/v2/models/n/ready")[0] == 200, lambda: server.output[-2000:])
+            until(lambda: server.get("/v2/models/n/ready")[0] == 200, lambda: server.output[-2000:])
 
     def test_an_end_during_a_download(self):
         bucket = Bucket()
@@ -557,7 +558,7 @@ class Trouble(unittest.TestCase):
             bucket.gate.clear()
             connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
             connection.request("POST", "/v2/repository/models/m/load")
-            wait_until(lambda: bucket.downloads(), "no download")
+            until(lambda: bucket.downloads(), "no download")
             began = time.monotonic()
             self.assertEqual(server.terminate(), 0)
             self.assertLess(time.monotonic() - began, 9, "shorter than any patience with the store")

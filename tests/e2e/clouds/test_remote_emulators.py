@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.parse
 from email.utils import formatdate
@@ -20,8 +19,8 @@ from email.utils import formatdate
 import server as servers
 from case import conch_only
 from repository import Repository, identity
-from test_control import wait_until
 from test_remote import EXPLICIT, NOBODY, POLL, Mount
+from waiting import until
 
 EMULATORS = servers.CACHE / "emulators"
 MOTO = EMULATORS / "moto/bin/moto_server"
@@ -40,14 +39,16 @@ class EmulatorCase(unittest.TestCase):
         cls.addClassCleanup(log.close)
         cls.process = subprocess.Popen(cls.command(), stdout=log, stderr=log, cwd=cls.folder.name, env={**os.environ, **cls.variables()})
         cls.addClassCleanup(cls.stop)
-        deadline = time.monotonic() + 60
-        while True:
+        told = (pathlib.Path(cls.folder.name) / "log").read_text
+
+        def answers():
+            if cls.process.poll() is not None:
+                raise AssertionError(told())
             with contextlib.suppress(OSError):
                 cls.ask("GET", "/")
-                break
-            if cls.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError((pathlib.Path(cls.folder.name) / "log").read_text())
-            time.sleep(0.05)
+                return True
+            return False
+        until(answers, lambda: f"an answer of the emulator: {told()}", 60)
 
     @classmethod
     def stop(cls):
@@ -97,12 +98,12 @@ class EmulatorCase(unittest.TestCase):
             # Large enough for several ranges.
             weights = os.urandom(33 << 20)
             self.put("models/first/1/weights", weights)
-            wait_until(lambda: [path.read_bytes() for path in self.mount.path.glob("*/first/1/weights")] == [weights], lambda: server.output[-3000:], 60)
+            until(lambda: [path.read_bytes() for path in self.mount.path.glob("*/first/1/weights")] == [weights], lambda: server.output[-3000:], 60)
             self.put_models("models", "third")
-            wait_until(lambda: ready("third"), lambda: server.output[-3000:])
+            until(lambda: ready("third"), lambda: server.output[-3000:])
             for name in ("config.pbtxt", "1/weights"):
                 self.delete(f"models/second/{name}")
-            wait_until(lambda: not ready("second") and not self.mount.copies("second"), lambda: server.output[-3000:])
+            until(lambda: not ready("second") and not self.mount.copies("second"), lambda: server.output[-3000:])
             self.assertTrue(ready("first") and ready("third"))
         self.assertEqual(list(self.mount.path.iterdir()), [])
 

@@ -13,8 +13,8 @@ from bucket import Bucket
 from case import conch_only
 from identity_service import IdentityService
 from repository import identity
-from test_control import wait_until
 from test_remote import EXPLICIT, NOBODY, POLL, Mount, repository
+from waiting import until
 
 SECRETS = ("SECRET", "ISSUED", "SESSION", "TOKEN", "REFRESH")
 
@@ -115,9 +115,9 @@ class Profiles(unittest.TestCase):
         self.service.lifetime_secs = 2
         self.write("config", "[profile p]\nrole_arn = r\nsource_profile = base\n")
         with self.start(*POLL) as server:
-            wait_until(lambda: len(self.service.issued) >= 3, lambda: server.output[-3000:])
+            until(lambda: len(self.service.issued) >= 3, lambda: server.output[-3000:])
             self.bucket.put("models", self.models.model("n", identity(batch=8)))
-            wait_until(lambda: server.get("/v2/models/n/ready")[0] == 200, lambda: server.output[-3000:])
+            until(lambda: server.get("/v2/models/n/ready")[0] == 200, lambda: server.output[-3000:])
             self.assertNotIn("failed to poll", server.output)
 
     def test_one_request_for_all(self):
@@ -141,7 +141,7 @@ class Profiles(unittest.TestCase):
             self.assertEqual(status, 500, reply)
             server.wait_for_line(re.escape(why))
             self.service.refusal = None
-            wait_until(lambda: server.request("POST", "/v2/repository/models/m/load")[0] == 200, lambda: server.output[-3000:])
+            until(lambda: server.request("POST", "/v2/repository/models/m/load")[0] == 200, lambda: server.output[-3000:])
 
     def sign_on(self, name, expires, **more):
         """Leaves a token as `aws sso login` does."""

@@ -15,6 +15,7 @@ import server as servers
 import wire
 from case import IS_TRITON, KIND, ListenerCase, conch_only, pack
 from repository import Repository, identity
+from waiting import until, until_equal
 
 MIME = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 MODELS = pathlib.Path("/opt/ml/models")
@@ -196,24 +197,25 @@ class Serve(unittest.TestCase):
         return process, port
 
     def ask(self, process, port, method, path, body=None):
-        while process.poll() is None:
+        def answer():
+            if process.poll() is not None:
+                self.fail(process.stdout.read())
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
             try:
                 connection.request(method, path, body and json.dumps(body))
                 response = connection.getresponse()
                 return response.status, response.read()
             except ConnectionRefusedError:
-                time.sleep(0.05)
+                return None
             finally:
                 connection.close()
-        self.fail(process.stdout.read())
+        return until(answer, f"an answer to {path}", 60)
 
     def test_the_only_model(self):
         with Repository() as repository:
             repository.model("only", identity())
             process, port = self.run_script(repository)
-            while self.ask(process, port, "GET", "/ping")[0] != 200:
-                time.sleep(0.05)
+            until_equal(lambda: self.ask(process, port, "GET", "/ping")[0], 200, "the status of /ping", 60)
             status, body = self.ask(process, port, "POST", "/invocations", BODY)
             self.assertEqual((status, json.loads(body)["model_name"]), (200, "only"))
             process.terminate()

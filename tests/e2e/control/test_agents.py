@@ -7,12 +7,12 @@ import pathlib
 import re
 import subprocess
 import tempfile
-import time
 import unittest
 
 import server as servers
 from case import conch_only, needs_peer
 from repository import Repository, identity
+from waiting import until
 
 LIBRARY = "libtritonrepoagent_{}.so"
 # What the recorder writes of one load: each call of the interface with its outcome.
@@ -99,15 +99,6 @@ def load(server, name, body=b"{}"):
 def unload(server, name):
     status, reply = server.post_json(f"/v2/repository/models/{name}/unload", b"{}")
     assert status == 200, reply
-
-
-def until(is_so, what):
-    """Waits: what follows an unload comes when its model is gone."""
-    deadline = time.monotonic() + 20
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise AssertionError(what() if callable(what) else what)
-        time.sleep(0.005)
 
 
 class Life:

@@ -21,6 +21,7 @@ import certificates
 from case import conch_only, needs_library
 from repository import Repository, identity
 from server import Server, backend_directory, built
+from waiting import until, until_equal
 
 EXPLICIT = "--model-control-mode=explicit"
 HANGS = {"creation_delay_sec": "1000"}
@@ -143,10 +144,7 @@ class Files(ControlPlaneCase):
         self.odd(repository.path / "odd/config.pbtxt", "fifo")
         server.wait_for_line(r"Poll failed for model directory 'odd'.*no regular file", within=20)
         repository.model("late", identity(batch=4))
-        deadline = time.monotonic() + 20
-        while infer(server, "late")[0] != 200:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+        until_equal(lambda: infer(server, "late")[0], 200, "the status of an inference of the new model")
         self.assertEqual(infer(server, "odd")[0], 200, "what served goes on")
         self.assertEqual(server.terminate(), 0)
 
@@ -373,10 +371,7 @@ class Signals(ControlPlaneCase):
             self.assertNotIn("SIGTERM received", old.read_text())
 
     def wait_for(self, path, text):
-        deadline = time.monotonic() + 30
-        while not (path.exists() and text in path.read_text()):
-            self.assertLess(time.monotonic(), deadline, text)
-            time.sleep(0.01)
+        until(lambda: path.exists() and text in path.read_text(), f"'{text}' in {path}", 30)
 
     def test_sighup_reads_the_certificates_anew(self):
         files = certificates.Certificates()

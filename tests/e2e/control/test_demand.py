@@ -19,6 +19,7 @@ from case import ServerCase, conch_only, needs_library
 from probe import Record, probe
 from repository import Repository, identity
 from test_limits import BODY, PATIENCE, WAIT, message
+from waiting import until_equal
 
 WEIGHTS = 100_000
 MODELS, FIT = 24, 4
@@ -129,10 +130,7 @@ class Room(ServerCase):
         self.assertFalse(call.done())
         call.cancel()
         # What could not be loaded is tried again a few seconds later.
-        deadline = time.monotonic() + WAIT
-        while self.server.request("POST", "/v2/models/other/infer", json.dumps(BODY))[0] != 200:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.2)
+        until_equal(lambda: self.server.request("POST", "/v2/models/other/infer", json.dumps(BODY))[0], 200, "the status of an inference", WAIT)
         self.assertNotEqual(states(self.server)["held"], "READY")
 
 
@@ -154,7 +152,7 @@ class Turnover(ServerCase):
         def watch():
             while not is_over.is_set():
                 most.append(sum(state != "UNAVAILABLE" and state != "" for state in states(self.server).values()))
-                time.sleep(0.002)
+                time.sleep(0.002)  # a sample now and then, for as long as the requests last
 
         def over_http(seed):
             chance = random.Random(seed)

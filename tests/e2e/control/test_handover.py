@@ -8,8 +8,9 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from case import conch_only, needs_library
-from test_control import EXPLICIT, Asking, wait_until
+from test_control import EXPLICIT, Asking
 from test_sequences import IDLE, NUMBERS, OPEN, WAIT, ZEROS, Sequences, told
+from waiting import until
 
 STRATEGIES = {"direct": "direct { }", "oldest": "oldest { max_candidate_sequences: 8 }"}
 POLLED = "--model-control-mode=poll"
@@ -21,7 +22,7 @@ class Handover(Asking, Sequences):
         return sum(event.edge == "end" and event.object.startswith(f"{model}:") for event in self.record.events(call))
 
     def wait_for_ends(self, call, model, count):
-        wait_until(lambda: self.ends(call, model) == count, lambda: f"{self.ends(call, model)} of {count} {call}")
+        until(lambda: self.ends(call, model) == count, lambda: f"{self.ends(call, model)} of {count} {call}")
 
     def touch(self, model):
         self.touched = getattr(self, "touched", 0) + 1
@@ -67,7 +68,7 @@ class Handover(Asking, Sequences):
         try:
             for change in changes:
                 seen = dict(finished)
-                wait_until(lambda: failures or all(finished[name] >= seen[name] + 2 for name in seen), lambda: (seen, finished), WAIT)
+                until(lambda: failures or all(finished[name] >= seen[name] + 2 for name in seen), lambda: (seen, finished), WAIT)
                 change()
         finally:
             is_over.set()
@@ -143,7 +144,7 @@ class Reloads(Handover):
         # One waits for its turn, another for a slot.
         for sequence, marks, value in ((1, "", 2), (2, "<", 10)):
             self.send("waiting", sequence, marks, value)
-        self.wait_for_pending("waiting", 2)
+        self.server.wait_for_pending("waiting", 2)
         self.reload("waiting")
         for sequence, marks, value in ((2, "", 20), (1, ">", 3), (2, ">", 30)):
             self.send("waiting", sequence, marks, value)
@@ -194,7 +195,7 @@ class Polled(Handover):
     def test_a_new_version_takes_over(self):
         self.assertEqual(self.infer("versions", 1, "<", 5), [5] * 4)
         self.repository.model("versions", None, files={"2/file": b""})
-        wait_until(lambda: self.states("versions") == {"1": "UNLOADING", "2": "READY"}, lambda: self.states("versions"))
+        until(lambda: self.states("versions") == {"1": "UNLOADING", "2": "READY"}, lambda: self.states("versions"))
         # It stays for its sequence's sake, not because anything is wrong.
         self.assertEqual(self.server.get("/v2/health/ready")[0], 200)
         result = self.rpc.infer("versions", self.tensor(1), sequence_id=1)
@@ -206,14 +207,14 @@ class Polled(Handover):
         self.assertIn("'versions' version 1 is not at ready state", error.message())
         self.assertIn(MISSING, self.refused("versions", 1, model_version="2").message())
         self.assertEqual(self.infer("versions", 1, ">", 1), [7] * 4)
-        wait_until(lambda: self.states("versions") == {"1": "UNAVAILABLE", "2": "READY"}, lambda: self.states("versions"))
+        until(lambda: self.states("versions") == {"1": "UNAVAILABLE", "2": "READY"}, lambda: self.states("versions"))
         self.assertEqual(self.infer("versions", 2, ">", 1), [2] * 4)
 
     def test_speakers_do_not_notice(self):
         def touch():
             loads = self.ends("ModelInitialize", "touched")
             self.touch("touched")
-            wait_until(lambda: self.ends("ModelInitialize", "touched") > loads, "no poll")
+            until(lambda: self.ends("ModelInitialize", "touched") > loads, "no poll")
         self.among_speakers("touched", [touch] * 3)
         self.wait_for_ends("ModelFinalize", "touched", 3)
 
@@ -251,7 +252,7 @@ class Instances(Handover):
         self.assertEqual(self.load("one"), (200, ""))
         self.infer("one", 1, "<", 1)
         self.send("one", 2, "<", 10)
-        self.wait_for_pending("one", 1)
+        self.server.wait_for_pending("one", 1)
         self.resize("one", 2)
         # For its slot nobody had to go.
         self.assertEqual(self.answer().as_numpy("OUTPUT0")[0].tolist(), [10] * 4)
@@ -262,10 +263,10 @@ class Instances(Handover):
         self.assertEqual(self.infer("one", 1, "", 1), [2] * 4)
         # The one that leaves takes no other.
         self.send("one", 3, "<", 100)
-        self.wait_for_pending("one", 1)
+        self.server.wait_for_pending("one", 1)
         self.assertEqual(self.infer("one", 2, ">", 10), [30] * 4)
         self.wait_for_ends("InstanceFinalize", "one", 1)
-        self.wait_for_pending("one", 1)
+        self.server.wait_for_pending("one", 1)
         self.assertEqual(self.infer("one", 1, ">", 1), [3] * 4)
         self.assertEqual(self.answer().as_numpy("OUTPUT0")[0].tolist(), [100] * 4)
         self.infer("one", 3, ">")

@@ -6,7 +6,8 @@ import unittest
 
 from case import conch_only, needs_library
 from probe import ProbeCase, probe
-from test_control import EXPLICIT, Asking, wait_until
+from test_control import EXPLICIT, Asking
+from waiting import until
 
 GROUP = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -28,7 +29,7 @@ class Update(Asking, ProbeCase):
         return sum(event.edge == edge and event.object.startswith(f"{model}:") for event in self.record.events(call))
 
     def wait_for_end(self, model, count):
-        wait_until(lambda: self.count("InstanceFinalize", model) == count, lambda: self.count("InstanceFinalize", model))
+        until(lambda: self.count("InstanceFinalize", model) == count, lambda: self.count("InstanceFinalize", model))
 
     def test_instances_come_and_go_under_traffic(self):
         self.write("busy", "{ count: 1 kind: KIND_CPU }", execute_ms=2)
@@ -44,7 +45,7 @@ class Update(Asking, ProbeCase):
         ended = 0
         for round_number in range(6):
             seen = len(answers)
-            wait_until(lambda: len(answers) > seen + 10, "no traffic")
+            until(lambda: len(answers) > seen + 10, "no traffic")
             self.write("busy", f"{{ count: {3 if round_number % 2 == 0 else 1} kind: KIND_CPU }}", execute_ms=2)
             self.assertEqual(self.load("busy"), (200, ""))
             ended += 2 * (round_number % 2)
@@ -65,7 +66,7 @@ class Update(Asking, ProbeCase):
         clients = [threading.Thread(target=self.infer, args=(BODY,), kwargs={"model": "leaving"}) for _ in range(3)]
         for client in clients:
             client.start()
-        wait_until(lambda: self.count("Execute", "leaving", "begin") >= 3, "they execute")
+        until(lambda: self.count("Execute", "leaving", "begin") >= 3, "they execute")
         self.write("leaving", "{ count: 1 kind: KIND_CPU }", execute_ms=100)
         self.assertEqual(self.load("leaving"), (200, ""))
         self.assertEqual(self.count("InstanceFinalize", "leaving"), 2)

@@ -89,7 +89,7 @@ class Everything(ServerCase):
         answers = queue.Queue()
         call = client.async_infer(model, self.tensor(value), lambda result, error: answers.put((result, error)), **more)
         if chance.random() < 0.5:
-            time.sleep(chance.random() * 0.002)
+            time.sleep(chance.random() * 0.002)  # a client that leaves at any time
             call.cancel()
         result, error = answers.get(timeout=2 * PATIENCE)
         if error:
@@ -143,7 +143,7 @@ class Everything(ServerCase):
                     self.load(client, model)
                 elif what < 0.75:
                     client.unload_model(model, unload_dependents=chance.random() < 0.3)
-                    time.sleep(chance.random() * 0.05)
+                    time.sleep(chance.random() * 0.05)  # any time between two changes, here and below
                     self.load(client, model)
                 else:
                     client.get_model_repository_index()

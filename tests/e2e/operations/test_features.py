@@ -3,10 +3,8 @@ and configuration, and what a configuration's fields do to requests."""
 
 import concurrent.futures
 import json
-import re
 import struct
 import tempfile
-import time
 import pathlib
 import unittest
 
@@ -308,19 +306,19 @@ class Batches(ServerCase):
         return self.server.statistics(model)["execution_count"] - before
 
     def test_what_comes_while_the_instance_is_busy(self):
-        def ask(model, size):
-            body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [size, 1], "data": [1] * size}]}
+        def ask(model, size, **more):
+            body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [size, 1], "data": [1] * size}], **more}
             self.assertEqual(self.infer(body, model=model)[0], 200)
 
         def run(model):
             _, sizes, _ = self.QUEUED[model]
             with concurrent.futures.ThreadPoolExecutor(1 + len(sizes)) as own:
-                first = own.submit(ask, model, 1)
-                time.sleep(0.2)
+                first = own.submit(ask, model, 1, id=model)
+                self.server.wait_for_state(model, "EXECUTING")
                 for asked in [first, *(own.submit(ask, model, size) for size in sizes)]:
                     asked.result()
             return {row["batch_size"]: row["compute_infer"]["count"] for row in self.server.statistics(model)["batch_stats"]}
-        with concurrent.futures.ThreadPoolExecutor(len(self.QUEUED)) as pool:
+        with self.server.telling_states(), concurrent.futures.ThreadPoolExecutor(len(self.QUEUED)) as pool:
             made = dict(zip(self.QUEUED, pool.map(run, self.QUEUED)))
         for model, (_, _, expected) in self.QUEUED.items():
             self.assertEqual(made[model], {**expected, 1: 1 + expected.get(1, 0)}, model)

@@ -19,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 from case import IS_TRITON, ServerCase, conch_only, needs_library
 from repository import Repository, identity
 from server import Server
+from waiting import until, until_equal
 
 START = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0, "log_format": "default"}
 
@@ -91,8 +92,14 @@ class Logging(ServerCase):
         return [line for line in self.server.lines if wanted in line]
 
     def settle(self):
-        """Lines may still be on their way to us."""
-        time.sleep(0.2)
+        """Lines may still be on their way to us: they come before one that is caused now."""
+        self.settled_count = getattr(self, "settled_count", 0) + 1
+        path = f"/settled/{self.id()}/{self.settled_count}"
+        level = self.server.get_json("/v2/logging")["log_verbose_level"]
+        self.set({"log_verbose_level": 1})
+        self.server.get(path)
+        self.set({"log_verbose_level": level})
+        self.server.wait_for_text(path)
 
     def test_a_change_counts_at_once_and_in_every_thread(self):
         """Verbose lines of HTTP requests begin with the very next request, on whatever shard, and end so."""
@@ -146,7 +153,8 @@ class Logging(ServerCase):
         before = len(self.server.lines)
         self.assertNotEqual(self.server.post_json("/v2/repository/models/none/load", {})[0], 200)
         self.settle()
-        self.assertEqual(self.server.lines[before:], [])
+        own = '"HTTP request: '  # of `settle`
+        self.assertEqual([line for line in self.server.lines[before:] if own not in line], [])
 
     def test_refusals(self):
         bool_text = "attempt to access JSON non-boolean as boolean"
@@ -253,10 +261,7 @@ class StoppedReader(unittest.TestCase):
             server.read_on()
             server.wait_for_line(r'^W\d{4} .* sink\.rs:\d+\] "\d+ log lines were dropped: they could not be written as fast as they came"')
             # Whatever else the server had to say meanwhile: what it counts is what it tells.
-            deadline = time.monotonic() + 30
-            while (told := self.told(server)) != self.dropped(server) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            self.assertEqual(told, self.dropped(server))
+            until(lambda: (self.told(server), self.dropped(server)), "as many lines told as counted", 30, lambda counts: counts[0] == counts[1])
 
     @staticmethod
     def told(server):
@@ -290,10 +295,7 @@ class StoppedReader(unittest.TestCase):
 class LinesCase(ServerCase):
     def wait_for_count(self, line, count):
         """A thread of its own writes the log: a line may follow the answer."""
-        deadline = time.monotonic() + 10
-        while self.server.output.count(line) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertEqual(self.server.output.count(line), count, line)
+        until_equal(lambda: self.server.output.count(line), count, f"the count of '{line}'")
 
 
 @needs_library("identity")

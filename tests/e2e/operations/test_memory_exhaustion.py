@@ -27,6 +27,7 @@ import server as servers
 import wire
 from case import conch_only, needs_library
 from repository import Repository, identity
+from waiting import until
 
 SEEDS = int(os.environ.get("CONCH_MEMORY_SEEDS", "24"))
 MESSAGES_MAX = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -92,17 +93,13 @@ class Case(unittest.TestCase):
 
     def assert_serves(self, count=4):
         """Over both protocols, and again after a moment: what was under way may hold memory a little longer."""
-        deadline = time.monotonic() + 20
-        while True:
+        def answer():
             try:
-                status, _, reply = self.server.request("POST", "/v2/models/identity/infer", *self.asked(count))
-                if status not in REFUSED_HTTP or time.monotonic() > deadline:
-                    break
-            except OSError:
+                return self.server.request("POST", "/v2/models/identity/infer", *self.asked(count))
+            except OSError as error:
                 self.check_alive()
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)
+                return None, None, repr(error)
+        status, _, reply = until(answer, "an answer that is no refusal", accept=lambda got: got[0] and got[0] not in REFUSED_HTTP)
         self.check_alive()
         self.assertEqual((status, len(reply) >= 4 * count), (200, True), reply[:300])
         with grpc.insecure_channel(self.server.grpc, options=MESSAGES_MAX) as channel:
@@ -206,7 +203,7 @@ class Mappings(Case):
                 peer.send(wire.frame(wire.PING, 0, 0, bytes(8)))
                 while (got := peer.wait_for(wire.PING, wire.HEADERS)) is not None and got[:2] != (wire.PING, ACK):
                     self.assertEqual(got[0], wire.PING, "a call was answered")
-            time.sleep(0.5)  # for the calls behind the ping
+            time.sleep(0.5)  # time must pass: mappings that should not be would come now
             grown = self.mapping_count() - before
             # A mapping per message would be half of 6,000.
             self.assertLess(grown, 500)

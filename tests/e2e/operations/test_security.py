@@ -208,7 +208,7 @@ class Security(ServerCase):
                     value.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 2])
                 yield value
                 if noise.random() < 0.3:
-                    time.sleep(noise.random() * 0.01)
+                    time.sleep(noise.random() * 0.01)  # a client that takes its time
 
         def client():
             for turn in range(60):
@@ -231,11 +231,7 @@ class Security(ServerCase):
 
     def settled(self, model):
         """Nothing is left of what was cancelled: no request waits, and the model answers."""
-        pending = f'nv_inference_pending_request_count{{model="{model}",version="1"}}'
-        deadline = time.monotonic() + 20
-        while self.server.metrics().get(pending) != 0:
-            self.assertLess(time.monotonic(), deadline, self.server.metrics().get(pending))
-            time.sleep(0.05)
+        self.server.wait_for_pending(model, 0)
 
     def test_t12_resets_at_every_frame(self):
         value = pb.ModelInferRequest(model_name="slow", raw_input_contents=[pack([1, 2])])

@@ -6,10 +6,10 @@ import re
 import subprocess
 import sys
 import threading
-import time
 
 from case import ServerCase, conch_only
 from repository import identity
+from waiting import until
 
 WARNING = re.compile(r"requests are delayed: network thread \d+ waited \d+ of \d+ ms for CPU (\d+)")
 
@@ -77,10 +77,8 @@ class AffinityCase(ServerCase):
         return end
 
     def wait_for_mask(self, expected, within=60):
-        deadline = time.monotonic() + within
-        while (found := mask(self.shard)) != expected and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertEqual(found, expected, f"{(self.shard / 'schedstat').read_text()}\n{self.server.output[-2000:]}")
+        until(lambda: mask(self.shard), lambda: f"the shard's CPUs should be {expected}; {(self.shard / 'schedstat').read_text()}\n"
+              f"{self.server.output[-2000:]}", within, lambda found: found == expected)
 
     def warnings(self):
         return [line for line in self.server.lines if WARNING.search(line)]
@@ -96,9 +94,7 @@ class Auto(AffinityCase):
         [home] = mask(self.shard)
         end_neighbours, end_requests = self.neighbours(home), self.keep_busy()
         self.wait_for_mask(self.all)
-        deadline = time.monotonic() + 10
-        while not self.warnings() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(self.warnings, "a warning")
         end_neighbours()
         end_requests()
         self.wait_for_mask({home}, within=240)
@@ -128,10 +124,7 @@ class Pinned(AffinityCase):
         [home] = mask(self.shard)
         self.neighbours(home)
         self.keep_busy()
-        deadline = time.monotonic() + 60
-        while not self.warnings() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        [warning] = self.warnings()
+        [warning] = until(self.warnings, "a warning", 60)
         self.assertIn("and it may not run elsewhere", warning)
         self.assertEqual(mask(self.shard), {home})
 

@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2_grpc
 import wire
 from case import ServerCase, conch_only
 from repository import identity
+from waiting import until
 
 MIB = 1 << 20
 LIMIT = 256 * MIB
@@ -196,9 +197,7 @@ class Hogs(Base):
             self.assertGreater(self.dropped_count(), 0)
             self.server.wait_for_line(r"dropped a connection that held \d+ bytes without moving .*; \d+ so far")
             # Who was dropped sees it when it looks.
-            deadline = time.monotonic() + 30
-            while not sum(attack.ended_count for attack in attacks) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(lambda: sum(attack.ended_count for attack in attacks), "a connection of the attack that was ended", 30)
         finally:
             for attack in attacks:
                 attack.stop.set()
@@ -281,7 +280,7 @@ class Patience(Base):
 
     def test_who_rests_is_not_dropped_while_there_is_room(self):
         link = self.hold(upload(32 * MIB))
-        time.sleep(3)
+        time.sleep(3)  # the rest itself
         link.sendall(b"\0")
         self.assertEqual(wire.Replies(link).next()[0], 200)
 
@@ -320,10 +319,12 @@ class Places(Base):
         """Of 60 idle connections some are ended; one with an open call is not, and whoever comes is served."""
         busy = self.busy_grpc()
         held = [idle() for _ in range(60)]
-        until, closed = time.monotonic() + 60, set()
-        while len(closed) < 4 and time.monotonic() < until:
-            closed |= {index for index, one in enumerate(held) if index not in closed and is_closed(one)}
-        self.assertGreaterEqual(len(closed), 4)
+        closed = set()
+
+        def look():
+            closed.update(index for index, one in enumerate(held) if index not in closed and is_closed(one))
+            return len(closed)
+        until(look, "at least 4 closed connections", 60, lambda count: count >= 4)
         self.assertLess(len(closed), 40)
         self.assertEqual(self.status(upload(64)), 200)
         self.call(busy, 3)
@@ -331,8 +332,7 @@ class Places(Base):
             one.close()
         busy.close()
         # Their places are free before the next test takes them.
-        while self.server.file_count() > 60 and time.monotonic() < until:
-            time.sleep(0.05)
+        until(self.server.file_count, "at most 60 open files", 60, lambda count: count <= 60)
 
     def test_idle_http(self):
         def is_closed(link):

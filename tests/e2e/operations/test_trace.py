@@ -6,7 +6,6 @@ import json
 import pathlib
 import queue
 import tempfile
-import time
 import unittest
 
 import grpc
@@ -23,6 +22,7 @@ from probe import probe
 from repository import Repository, identity
 from test_cache import OWN
 from test_stream import REPEAT, Call, repeat
+from waiting import until_equal
 
 CORE = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "REQUEST_END"]
 HTTP = ["HTTP_RECV_START", "HTTP_RECV_END", *CORE, "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"]
@@ -238,10 +238,7 @@ class Files(unittest.TestCase):
         self.assertEqual(self.names(), ["trace.json.0", "trace.json.1", "trace.json.2"])
 
     def wait_for(self, names):
-        deadline = time.monotonic() + 10
-        while self.names() != names and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertEqual(self.names(), names)
+        until_equal(self.names, names, "the names of files")
 
     def test_off_anywhere_is_off(self):
         with self.server("rate=1", flags=["--trace-level=OFF", "--trace-config=level=TIMESTAMPS"]) as server:

@@ -5,11 +5,11 @@ import os
 import pathlib
 import platform
 import struct
-import time
 import unittest
 
 from case import ServerCase, conch_only
 from repository import identity
+from waiting import until
 
 # sched_getattr.
 NUMBER = {"x86_64": 315, "aarch64": 275}
@@ -32,13 +32,6 @@ def turns_of(pid, name):
     return {turn_ns(int(task.name)) for task in tasks if (task / "comm").read_text().strip() == name}
 
 
-def wait_until(condition, within=10):
-    deadline = time.monotonic() + within
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
-
-
 @conch_only
 @unittest.skipUnless(platform.machine() in NUMBER, "no number of the system call for this machine")
 class Turns(ServerCase):
@@ -57,7 +50,7 @@ class Turns(ServerCase):
         shards = [name for name in turns if name.startswith("shard-")]
         self.assertTrue(shards)
         # A thread has its name before it asks.
-        self.assertTrue(wait_until(lambda: all(turns_of(self.server.pid, name) - {usual} for name in shards)))
+        until(lambda: all(turns_of(self.server.pid, name) - {usual} for name in shards), "turns of their own for all shards")
         turns.update({name: turns_of(self.server.pid, name) for name in shards})
         for name in shards:
             # Its runtime has a helper of that name, which is in no hurry.

@@ -31,6 +31,7 @@ from case import IS_TRITON, ServerCase, needs_library
 from region import FLAG, unregister
 from repository import identity
 from test_stream import square
+from waiting import until_async
 from watch import Watch, public_classes
 
 LIBRARY = "tritonclient"
@@ -313,11 +314,11 @@ class Scenes:
         for model in ("made", "spare"):
             numpy.testing.assert_array_equal((await client("infer", model, [client.input()])).as_numpy("OUTPUT0"), ROWS)
             await client("unload_model", model, unload_dependents=model == "made")
-            end = time.monotonic() + 10
-            # A server is not ready while it unloads.
-            while await self.is_ready(client, model) or not await client("is_server_ready"):
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.02)
+
+            async def is_unloaded():
+                # A server is not ready while it unloads.
+                return not await self.is_ready(client, model) and await client("is_server_ready")
+            await until_async(is_unloaded, f"{model} is unloaded, and the server ready")
         with self.assertRaisesRegex(InferenceServerException, "failed to load 'absent'"):
             await client("load_model", "absent")
 

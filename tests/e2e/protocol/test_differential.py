@@ -6,7 +6,6 @@ import fnmatch
 import pathlib
 import re
 import subprocess
-import time
 import tomllib
 import unittest
 
@@ -23,14 +22,8 @@ ENTRIES = table.entries()
 
 def start(world, kind, repository):
     own = world.conch if kind == "conch" else world.triton
-    server = servers.Server(repository.path, *world.flags, *own, kind=kind, expect_ready=not world.is_restricted)
-    deadline = time.monotonic() + 60
-    while world.is_restricted and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if server.request("GET", "/v2/health/ready", headers={"key": "value"})[0] == 200:
-                break
-        time.sleep(0.05)
-    return server
+    key = {"key": "value"} if world.is_restricted else None
+    return servers.Server(repository.path, *world.flags, *own, kind=kind, ready_headers=key)
 
 
 class Accepted:

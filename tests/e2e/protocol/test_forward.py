@@ -195,7 +195,7 @@ class Deadlines(ServerCase):
     def test_an_http_deadline_ends_the_wait(self):
         status, body, seconds = self.infer_within(200)
         self.assertEqual((status, json.loads(body)), (504, {"error": "Deadline Exceeded"}))
-        self.assertTrue(0.2 <= seconds < 1.2, seconds)
+        self.assertTrue(0.2 <= seconds < 1.5, f"{seconds} s: the deadline, and less than the model takes")
 
     def test_an_http_deadline_that_holds(self):
         self.assertEqual(self.infer_within(20_000)[0], 200)
@@ -217,7 +217,7 @@ class Deadlines(ServerCase):
         raw = wire.infer_json(BODY, b"", "/v2/models/identity/infer", "Wait-Ms: 100")
         with wire.connect(self.server) as link:
             link.sendall(raw[:-5])
-            time.sleep(0.3)
+            time.sleep(0.3)  # a pause of the client, longer than the deadline
             link.sendall(raw[-5:])
             self.assertEqual(wire.Replies(link).next()[0], 504)
 
@@ -230,7 +230,8 @@ class Deadlines(ServerCase):
                 link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head(method, ("grpc-timeout", "200m"))))
                 status = trailers_of(link, 1)
                 self.assertEqual(status.get("grpc-status"), "4", status)
-                self.assertTrue(0.19 <= time.monotonic() - begun < 2)
+                # Anything else that could end it takes longer.
+                self.assertTrue(0.19 <= time.monotonic() - begun < 8)
 
 
     def test_t18_numbers_in_headers_and_paths(self):

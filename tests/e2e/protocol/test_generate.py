@@ -20,6 +20,7 @@ from case import Cancelling, ServerCase, conch_only, needs_library, needs_peer
 from repository import identity
 from test_python_backend import DIRECTORY, ENVIRONMENT, python
 from test_stream import REPEAT, square
+from waiting import until
 
 MANY = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
 KIND = "has invalid type. It should be either 'int', 'bool', or 'string'."
@@ -446,18 +447,19 @@ class Leaving(GenerateCase):
     @conch_only  # the peer notices it with the next response
     def test_while_nothing_is_sent(self):
         """Before the first response, and between two that are far apart: the model stops at once."""
-        def leave_repeat(values, delays, wait):
-            events = wire.connect(self.server)
-            events.sendall(wire.post(path("repeat", True), json.dumps(repeated(values, delays, wait)).encode()))
-            time.sleep(0.3)
-            events.close()
-        for values, delays in (([1, 2, 3], [3000, 0, 0]), ([1, 2, 3], [0, 3000, 0])):
+        for name, delays in (("first", [20_000, 0, 0]), ("second", [0, 20_000, 0])):
             start = time.monotonic()
-            leave_repeat(values, delays, 0)
+            link = wire.connect(self.server)
+            with self.server.telling_states():
+                link.sendall(wire.post(path("repeat", True), json.dumps({"id": name, **repeated([1, 2, 3], delays)}).encode()))
+                self.server.wait_for_state(name, "EXECUTING")
+            if name == "second":
+                self.assertEqual(Events(link).next()["OUT"], 1)
+            link.close()
             # One instance: who comes next waits for it.
             status, _, events = self.post("repeat", repeated([9]), True)
             self.assertEqual((status, [event["OUT"] for event in events]), (200, [9]))
-            self.assertLess(time.monotonic() - start, 5)
+            self.assertLess(time.monotonic() - start, 15, "less than the model takes")
 
     @conch_only
     def test_behind_what_it_sent_too_early(self):
@@ -473,7 +475,7 @@ class Leaving(GenerateCase):
         before = self.figures("steady")
         link = wire.connect(self.server)
         link.sendall(wire.post(path("steady"), b'{"IN": 1000}'))
-        time.sleep(0.3)
+        until(lambda: self.figures("steady")["success"], "a response of 'steady'", accept=lambda count: count > before["success"])
         link.close()
         self.assert_cancelled("steady", before)
 
@@ -486,9 +488,9 @@ class Deadlines(GenerateCase):
     def test_before_the_first_response(self):
         for stream in (False, True):
             start = time.monotonic()
-            answer = self.post("repeat", repeated([1, 2], [3000, 0]), stream, {"test-timeout-ms": "300"})
+            answer = self.post("repeat", repeated([1, 2], [9000, 0]), stream, {"test-timeout-ms": "300"})
             self.assertEqual(answer, (504, JSON, {"error": "Deadline Exceeded"}))
-            self.assertLess(time.monotonic() - start, 2)
+            self.assertLess(time.monotonic() - start, 8, "less than the model takes")
         self.assertEqual(self.post("square", {"IN": 1}, headers={"test-timeout-ms": "9000"})[0], 200)
 
     def test_within_a_stream(self):
@@ -524,7 +526,7 @@ class SlowReaders(GenerateCase):
     def test_what_is_held_is_bounded_and_the_end_is_clear(self):
         before, figures = self.server.resident_bytes(), self.figures("flooding")
         link = self.flood()
-        # Kernel buffers fill, and then the server's patience ends.
+        # A client that reads nothing: kernel buffers fill, and then the server's patience ends.
         time.sleep(3)
         self.assertLess(self.server.resident_bytes() - before, 30 << 20)
         self.assert_cancelled("flooding", figures, within=20)
@@ -539,14 +541,12 @@ class SlowReaders(GenerateCase):
 
     def test_others_are_not_slowed(self):
         figures, link, durations = self.figures("flooding"), self.flood(), []
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
+        for _ in range(50):
             start = time.monotonic()
             self.assertEqual(self.post("square", {"IN": 2}, True)[0], 200)
             durations.append(time.monotonic() - start)
-        durations.sort()
-        self.assertGreater(len(durations), 20)
-        self.assertLess(durations[len(durations) // 2], 0.1)
+        # What waits for the flood waits for its patience, a second.
+        self.assertLess(sorted(durations)[len(durations) // 2], 0.5)
         link.close()
         self.assert_cancelled("flooding", figures, within=20)
 
@@ -556,7 +556,7 @@ class SlowReaders(GenerateCase):
         link.sendall(wire.post(path("rapid", True), b'{"IN": 30000}'))
         events = Events(link)
         events.next()
-        time.sleep(0.5)
+        time.sleep(0.5)  # the reader's pause
         self.assertEqual(events.rest(), [reply("rapid", OUT=30000)] * 29_999)
 
 
@@ -660,7 +660,7 @@ class LoadMetrics(GenerateCase):
                     self.assertEqual(self.ask(stream, wish), expected)
 
     def test_the_log_says_why_not(self):
-        time.sleep(1)  # one line per second
+        time.sleep(1)  # time must pass: there is one such line per second, and another test may have had it
         self.ask(False, "another")
         self.server.wait_for_line("orca_type is set to an invalid type: another")
 

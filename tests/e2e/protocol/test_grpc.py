@@ -1,7 +1,7 @@
 """gRPC: server and model calls, the standard health service, typed and raw contents, deadlines and cancellation."""
 
+import re
 import signal
-import threading
 import time
 import unittest
 
@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 import server as servers
 import wire
-from case import IS_TRITON, KIND, ServerCase, conch_only, pack
+from case import KIND, ServerCase, conch_only, pack
 from repository import Repository, identity
 
 # Field of InferTensorContents by data type, and values for it.
@@ -48,6 +48,7 @@ def models(repository):
         repository.model(f"type_{name}", identity([("INPUT0", name, (-1,))]))
     repository.model("type_BYTES", identity([("INPUT0", "STRING", (-1,))]))
     repository.model("slow", identity([("INPUT0", "FP32", (-1, -1))], parameters={"execute_delay_ms": "300"}))
+    repository.model("slower", identity([("INPUT0", "FP32", (-1, -1))], parameters={"execute_delay_ms": "2000"}))
 
 
 class Calls(GrpcCase):
@@ -156,23 +157,22 @@ class Calls(GrpcCase):
             self.assertEqual(call.result(timeout=20).raw_output_contents[0], pack([float(index), 0.0]))
 
     def test_deadline(self):
-        started = time.monotonic()
         with self.assertRaises(grpc.RpcError) as caught:
             self.stub.ModelInfer(self.message("slow"), timeout=0.05)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
-        self.assertLess(time.monotonic() - started, 0.25)
         self.assertEqual(self.stub.ModelInfer(self.message("slow"), timeout=5).raw_output_contents[0], pack([1.0, 2.0]))
 
     @conch_only
     def test_cancelled_requests_are_not_executed(self):
-        before = self.server.statistics("slow")["execution_count"]
-        calls = [self.stub.ModelInfer.future(self.message("slow")) for _ in range(6)]
-        time.sleep(0.1)
+        before = self.server.statistics("slower")["execution_count"]
+        with self.server.telling_states():
+            calls = [self.stub.ModelInfer.future(self.message("slower", id=f"cancelled-{index}")) for index in range(6)]
+            self.server.wait_for_state("cancelled-0", "EXECUTING")
         for call in calls[1:]:
             call.cancel()
         calls[0].result(timeout=5)
-        self.stub.ModelInfer(self.message("slow"), timeout=5)
-        executed = self.server.statistics("slow")["execution_count"] - before
+        self.stub.ModelInfer(self.message("slower"), timeout=5)
+        executed = self.server.statistics("slower")["execution_count"] - before
         self.assertLessEqual(executed, 3)  # the first, the last, and at most one more that had begun
 
 
@@ -183,6 +183,7 @@ class Frames(GrpcCase):
     def models(repository):
         repository.model("identity", identity(batch=8))
         repository.model("slow", identity([("INPUT0", "FP32", (-1, -1))], parameters={"execute_delay_ms": "300"}))
+        repository.model("slower", identity([("INPUT0", "FP32", (-1, -1))], parameters={"execute_delay_ms": "3000"}))
 
     def body(self, **more):
         text = self.message(**more).SerializeToString()
@@ -283,7 +284,8 @@ class Frames(GrpcCase):
             self.assertTrue(call.result(timeout=20).raw_output_contents[0] == raw)
         for _ in range(10):  # one after the other: the end of an answer must not wait for the next
             self.assertTrue(self.stub.ModelInfer(self.message(raw=raw, shape=(1, count)), timeout=5).raw_output_contents[0] == raw)
-        self.assertLess(time.monotonic() - begun, 5)
+        # An end that waits for something else waits for the deadline of its call.
+        self.assertLess(time.monotonic() - begun, 20)
 
     def test_withdrawn_at_every_point(self):
         link, payload = self.open(), self.body()
@@ -307,11 +309,12 @@ class Frames(GrpcCase):
     @conch_only
     def test_gone_while_it_executes(self):
         before = self.server.statistics("slow")["inference_stats"]["success"]["count"]
-        for _ in range(5):
-            link = self.open()
-            self.call(link, self.body(model="slow"))
-            time.sleep(0.05)
-            link.close()
+        with self.server.telling_states():
+            for index in range(5):
+                link = self.open()
+                self.call(link, self.body(model="slow", id=f"gone-{index}"))
+                self.server.wait_for_state(f"gone-{index}", "PENDING")
+                link.close()
         self.stub.ModelInfer(self.message("slow"), timeout=5)
         done = self.server.statistics("slow")["inference_stats"]["success"]["count"] - before
         self.assertLessEqual(done, 3)  # the last, and what had begun when its client went
@@ -322,16 +325,16 @@ class Frames(GrpcCase):
         link.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer", ("grpc-timeout", "200m"))))
         fields, _ = self.reply(link)
         self.assertTrue(fields.get("grpc-status") == "4" or fields.get("reset") == 8, fields)
-        self.assertLess(time.monotonic() - begun, 1)
+        self.assertLess(time.monotonic() - begun, 8, "before the link gives up")
 
     def test_deadline_while_it_executes(self):
         """Kept by the server, whether or not the client keeps its own."""
         link = self.open()
         begun = time.monotonic()
-        self.call(link, self.body(model="slow"), head=wire.call_head("ModelInfer", ("grpc-timeout", "100m")))
+        self.call(link, self.body(model="slower"), head=wire.call_head("ModelInfer", ("grpc-timeout", "100m")))
         fields, _ = self.reply(link)
         self.assertTrue(fields.get("grpc-status") == "4" or fields.get("reset") == 8, fields)
-        self.assertLess(time.monotonic() - begun, 0.25)
+        self.assertLess(time.monotonic() - begun, 3, "before the execution ends")
 
     def test_deadline_is_past(self):
         for value in ("0n", "1n"):
@@ -435,7 +438,7 @@ class Drain(unittest.TestCase):
         return server
 
     def slow(self, channel):
-        value = pb.ModelInferRequest(model_name="slow")
+        value = pb.ModelInferRequest(model_name="slow", id="slow")
         value.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
         value.raw_input_contents.append(pack([1.0, 2.0]))
         return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(value, timeout=20)
@@ -462,7 +465,7 @@ class Drain(unittest.TestCase):
         self.assertEqual(wire.Replies(idle).next()[0], 200)
         begun = time.monotonic()
         self.assertEqual(server.terminate(), 0)
-        self.assertLess(time.monotonic() - begun, 2)
+        self.assertLess(time.monotonic() - begun, 15, "half of the time that an exit may take")
         # The bare one was told, at last with the number of the last call that was served: none.
         last = None
         while frame := bare.wait_for(wire.GOAWAY):
@@ -470,16 +473,16 @@ class Drain(unittest.TestCase):
         self.assertEqual(last[3][:8], bytes(8))
 
     def test_what_is_in_flight_is_answered(self):
-        server = self.start()
+        server = self.start("--log-verbose=1")
         call, watch = self.slow(self.channel(server)), self.channel(server).unary_stream("/grpc.health.v1.Health/Watch")(b"")
         self.assertEqual(next(watch), b"\x08\x01")
         self.channel(server)
-        time.sleep(0.2)
+        server.wait_for_state("slow", "EXECUTING")
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(call.result().raw_output_contents[0], pack([1.0, 2.0]))
         self.assertEqual(server.terminate(), 0)
-        self.assertLess(time.monotonic() - begun, 2.5)
+        self.assertLess(time.monotonic() - begun, 15, "half of the time that an exit may take")
         with self.assertRaises(grpc.RpcError) as caught:
             while next(watch):
                 pass
@@ -487,11 +490,11 @@ class Drain(unittest.TestCase):
 
     def test_calls_that_come_while_it_drains(self):
         """They are refused as not served, not lost: on the old connection by a status, and no new one is taken."""
-        server = self.start(delay_ms=1000)
+        server = self.start("--log-verbose=1", delay_ms=1000)
         slow, other = self.channel(server), wire.Http2(server).start()
         self.addCleanup(other.close)
         call = self.slow(slow)
-        time.sleep(0.2)
+        server.wait_for_state("slow", "EXECUTING")
         server.process.send_signal(signal.SIGTERM)
         other.wait_for(wire.GOAWAY)
         other.send(wire.frame(wire.HEADERS, 4, 1, wire.call_head("ModelInfer")), wire.frame(wire.DATA, 1, 1, b"\0\0\0\0\0"))
@@ -507,12 +510,12 @@ class Drain(unittest.TestCase):
 
     def test_deadline_of_the_drain(self):
         """A call that does not end in time is dropped with its connection."""
-        server = self.start("--exit-timeout-secs=1", delay_ms=20_000)
+        server = self.start("--exit-timeout-secs=1", "--log-verbose=1", delay_ms=20_000)
         call = self.slow(self.channel(server))
-        time.sleep(0.2)
+        server.wait_for_state("slow", "EXECUTING")
         begun = time.monotonic()
         self.assertEqual(server.terminate(), 1)
-        self.assertLess(time.monotonic() - begun, 4)
+        self.assertLess(time.monotonic() - begun, 15, "less than the execution takes")
         self.assertEqual(call.code(), grpc.StatusCode.UNAVAILABLE)
 
     def test_reader_that_takes_nothing_does_not_outlive_the_deadline(self):
@@ -530,7 +533,7 @@ class Drain(unittest.TestCase):
         self.assertIsNotNone(link.wait_for(wire.HEADERS))
         begun = time.monotonic()
         server.terminate()
-        self.assertLess(time.monotonic() - begun, 4)
+        self.assertLess(time.monotonic() - begun, 15)
         while link.next() is not None:  # up to the end of the connection
             pass
 
@@ -540,27 +543,19 @@ class Overlap(GrpcCase):
 
     @staticmethod
     def models(repository):
-        repository.model("three", identity([("INPUT0", "FP32", (-1, -1))], count=3, parameters={"execute_delay_ms": "400"}))
+        repository.model("three", identity([("INPUT0", "FP32", (-1, -1))], count=3, parameters={"execute_delay_ms": "700"}))
 
     def test_three_instances(self):
-        ends, lock, begun = [], threading.Lock(), time.monotonic()
-
-        def done(_):
-            with lock:
-                ends.append(time.monotonic() - begun)
-
-        calls = [self.stub.ModelInfer.future(self.message("three")) for _ in range(4)]
-        for call in calls:
-            call.add_done_callback(done)
-        for call in calls:
-            call.result(timeout=10)
-        deadline = time.monotonic() + 5
-        while len(ends) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        ends.sort()
-        self.assertGreater(ends[0], 0.39)
-        self.assertLess(ends[2], 0.75, ends)
-        self.assertGreater(ends[3], 0.79, ends)
+        with self.server.telling_states():
+            calls = [self.stub.ModelInfer.future(self.message("three", id=f"overlap-{index}")) for index in range(4)]
+            for call in calls:
+                call.result(timeout=10)
+            for index in range(4):
+                self.server.wait_for_state(f"overlap-{index}", "RELEASED")
+        inside = []
+        for state in re.findall(r"request id: overlap-\d\] Setting state from [A-Z]+ to (EXECUTING|RELEASED)", self.server.output):
+            inside.append((inside or [0])[-1] + (1 if state == "EXECUTING" else -1))
+        self.assertEqual((max(inside), len(inside), inside[-1]), (3, 8, 0), inside)
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ class Age(Base):
                 # A call that meets the end of its connection before it was taken is repeated by the library itself.
                 self.assertEqual(live(b"", timeout=10, wait_for_ready=True), b"\x08\x01")
                 count += 1
-                time.sleep(0.002)
+                time.sleep(0.002)  # a pause of the client: some calls come as a connection ends
             self.assertGreater(count, 100)
 
 
@@ -336,7 +336,7 @@ class Reflection(Base):
         call = self.channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 
         def silent():
-            time.sleep(3)
+            time.sleep(3)  # the silence itself
             yield b""
         with self.assertRaises(grpc.RpcError) as caught:
             list(call(silent(), timeout=0.5))

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 import wire
 from case import ServerCase, conch_only, pack
 from repository import identity
+from waiting import until, until_equal
 
 GOOD = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 PATH = "/v2/models/identity/infer"
@@ -153,7 +154,7 @@ class Http(ServerCase):
                 try:
                     sent += link.send(whole[sent:sent + (1 << 20)])
                 except BlockingIOError:
-                    time.sleep(0.02)
+                    time.sleep(0.02)  # a client that sends as fast as it may
             self.assertLess(self.server.resident_bytes() - before, 64 << 20)
             self.assert_serves()
 
@@ -273,7 +274,7 @@ class Http2(ServerCase):
                 if turn % 20 == 0:
                     begun = time.monotonic()
                     self.serves_grpc()
-                    self.assertLess(time.monotonic() - begun, 1)
+                    self.assertLess(time.monotonic() - begun, 10, "the flood goes on without an end")
             self.assertTrue(ended or link.wait_for(H.GOAWAY), "20,000 resets on one connection were all taken")
         self.serves_grpc()
 
@@ -300,7 +301,7 @@ class Http2(ServerCase):
                         try:
                             link.link.send(flood * 100)
                         except BlockingIOError:
-                            time.sleep(0.001)
+                            time.sleep(0.001)  # a client that sends as fast as it may
                 except ConnectionError:
                     pass
                 self.assertLess(self.server.resident_bytes() - before, 32 << 20)
@@ -367,20 +368,14 @@ class Flood(ServerCase):
                     self.serve_all((link, channel), index)
             # Each is still there, and what it sent has been read: otherwise its memory would not be in the figure.
             self.assertGreater(self.server.file_count(), self.COUNT)
-            deadline = time.monotonic() + 10
-            while (unread := self.unread(port)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            self.assertEqual(unread, 0)
+            until_equal(lambda: self.unread(port), 0, "the count of unread bytes")
             growth = self.server.resident_bytes() - before
             self.serve_all((link, channel), self.COUNT)
             self.assertLess(growth, self.GROWTH_MAX)
         finally:
             for hostile in links:
                 hostile.close()
-        deadline = time.monotonic() + 10
-        while self.server.file_count() > 200 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertLess(self.server.file_count(), 200)
+        until(self.server.file_count, "less than 200 open files", accept=lambda count: count < 200)
         self.serve_all((link, channel), 2)
 
     def hostile(self, port, raw, source):

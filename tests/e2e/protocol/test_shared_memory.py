@@ -9,7 +9,6 @@ import struct
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
 import grpc as grpcio
@@ -465,9 +464,10 @@ class InUse(Case):
     def test_unregistered_in_flight(self):
         target = self.registered("r", 4096, pack(VALUES))
         outcome = []
-        asker = threading.Thread(target=lambda: outcome.append(self.ask(part("r"), part("r", 64), model="slow", shape=(4,))))
-        asker.start()
-        time.sleep(0.15)
+        asker = threading.Thread(target=lambda: outcome.append(self.ask(part("r"), part("r", 64), model="slow", shape=(4,), id="in-use")))
+        with self.server.telling_states():
+            asker.start()
+            self.server.wait_for_state("in-use", "EXECUTING")
         self.assertEqual(unregister(self.server, "r"), (200, b""))
         self.assertEqual(listed(self.server), ["r"], "until the last request is done")
         self.assertEqual(register(self.server, "r", target.key, 4096)[0], 400, "the name is taken")

@@ -22,6 +22,7 @@ import wire
 from case import ServerCase, conch_only, pack
 from region import FLAG, Object, Sharing, listed, mapping_count, part, path, register, unregister
 from repository import Repository, identity, tensors
+from waiting import until_equal
 
 VALUES = [1.0, 2.0, 3.0, 4.0]
 GONE = "the memory of shared memory region 'r' is gone"
@@ -50,7 +51,7 @@ class Case(Sharing, ServerCase):
         status, _, reply = self.infer(body, model=model)
         return status, json.loads(reply)
 
-    def ask_grpc(self, source, target=None, model="identity", count=4):
+    def ask_grpc(self, source, target=None, model="identity", count=4, id=""):
         """As `ask`: None, or the error's status and message."""
         def name(tensor, place):
             if place is not None:
@@ -61,7 +62,7 @@ class Case(Sharing, ServerCase):
         outputs = [name(grpcclient.InferRequestedOutput("OUTPUT0"), target)]
         with grpcclient.InferenceServerClient(self.server.grpc) as client:
             try:
-                client.infer(model, inputs, outputs=outputs, client_timeout=20)
+                client.infer(model, inputs, outputs=outputs, client_timeout=20, request_id=id)
             except InferenceServerException as error:
                 return error.status(), error.message()
         return None
@@ -161,9 +162,11 @@ class Safety(Case):
         outside = part("r", (1 << 20) - 64)
         places = {"input": (outside, None), "output": (part("r"), outside), "both": (part("r"), part("r", 64))}
         outcome = []
-        asker = threading.Thread(target=lambda: outcome.append(ask(*places[what], model="slow")))
-        asker.start()
-        time.sleep(0.2)
+        name = f"{what}-{ask.__name__}"
+        asker = threading.Thread(target=lambda: outcome.append(ask(*places[what], model="slow", id=name)))
+        with self.server.telling_states():
+            asker.start()
+            self.server.wait_for_state(name, "EXECUTING")
         target.resize(size)
         asker.join()
         # At once for whoever comes later.
@@ -193,7 +196,7 @@ class Safety(Case):
         target = self.registered("r", 1 << 16, pack(VALUES))
         sound = self.registered("sound", 4096, pack(VALUES))
         results = queue.Queue()
-        with grpcclient.InferenceServerClient(self.server.grpc) as client:
+        with grpcclient.InferenceServerClient(self.server.grpc) as client, self.server.telling_states():
             client.start_stream(lambda result, error: results.put((result, error)))
             for region in ("r", "sound"):
                 source = grpcclient.InferInput("INPUT0", [4], "FP32")
@@ -201,7 +204,8 @@ class Safety(Case):
                 wanted = grpcclient.InferRequestedOutput("OUTPUT0")
                 wanted.set_shared_memory(region, 16, offset=2048)
                 client.async_stream_infer("slow", [source], outputs=[wanted], request_id=region)
-            time.sleep(0.2)
+            self.server.wait_for_state("r", "EXECUTING")
+            self.server.wait_for_state("sound", "PENDING")
             target.resize(0)
             (_, error), (result, other) = results.get(timeout=10), results.get(timeout=10)
             client.stop_stream()
@@ -284,7 +288,7 @@ class Safety(Case):
             while time.monotonic() < deadline and not failures:
                 with wire.connect(self.server) as link:
                     link.sendall(wire.post("/v2/models/controlled/infer", text))
-                    time.sleep(random.random() * 0.003)
+                    time.sleep(random.random() * 0.003)  # a client that leaves at any time
 
         def register_all():
             while time.monotonic() < deadline and not failures:
@@ -305,11 +309,7 @@ class Safety(Case):
         self.assertGreater(counts["ok"], 20, counts)
         self.assertGreater(counts["register"], 50, counts)
         unregister(self.server)
-        patience = time.monotonic() + 10
-        while (listed(self.server) or mapping_count(self.server, target) > maps_before) and time.monotonic() < patience:
-            time.sleep(0.01)
-        self.assertEqual(listed(self.server), [])
-        self.assertEqual(mapping_count(self.server, target), maps_before)
+        until_equal(lambda: (listed(self.server), mapping_count(self.server, target)), ([], maps_before), "regions and mappings")
         self.assert_alive()
 
     def test_t6_clients_that_leave_let_go_of_their_regions(self):
@@ -320,17 +320,14 @@ class Safety(Case):
         with contextlib.ExitStack() as links:
             for _ in range(4):
                 links.enter_context(wire.connect(self.server)).sendall(wire.post("/v2/models/slow/infer", body))
-            time.sleep(0.1)
+            self.server.wait_for_pending("slow", 3)
         with grpcclient.InferenceServerClient(self.server.grpc) as client:
             tensor = grpcclient.InferInput("INPUT0", [4], "FP32")
             tensor.set_shared_memory("r", 16)
             with self.assertRaises(InferenceServerException):
                 client.infer("slow", [tensor], client_timeout=0.1)
         self.assertEqual(unregister(self.server, "r")[0], 200)
-        patience = time.monotonic() + 10
-        while listed(self.server) and time.monotonic() < patience:
-            time.sleep(0.01)
-        self.assertEqual(listed(self.server), [])
+        until_equal(lambda: listed(self.server), [], "regions")
         self.assertEqual(mapping_count(self.server, target), 0)
 
     def test_the_response_cache_keeps_nothing_of_shared_memory(self):

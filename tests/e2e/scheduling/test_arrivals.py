@@ -18,6 +18,7 @@ from arrivals import GO, LONG, SHORT, Reference, Request, Rules, Tail, drawn
 from case import IS_TRITON, ServerCase, needs_library
 from probe import Record
 from repository import tensors
+from waiting import until
 
 WAIT = 30
 OPEN = 1_000_000
@@ -85,18 +86,15 @@ class Arrivals(ServerCase):
         return [[row["INPUT0"][1][0] for row in json.loads(detail)] for detail in self.tail.executions(model)]
 
     def wait_for_executions(self, model, count):
-        deadline = time.monotonic() + WAIT
-        while len(self.tail.executions(model)) < count:
-            if time.monotonic() > deadline:
-                self.fail(f"{len(self.executions(model))} of {count} executions of {model}: {self.executions(model)}")
-            time.sleep(0.001)
+        until(lambda: len(self.tail.executions(model)), lambda: f"{count} executions of {model} in {self.executions(model)}", WAIT,
+              lambda seen: seen >= count)
 
     def wait_for_arrivals(self):
         """Until all that was sent is where it waits: a server takes the requests of a stream one after the other."""
         before = len(self.tail.executions("marker"))
         self.rpc.async_stream_infer("marker", self.tensors_of(Request(0), False))
         self.wait_for_executions("marker", before + 1)
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)  # upstream does not say when its batcher has them
 
     def play(self, model, rules, script):
         """Plays a script, and returns the batches, and the messages of what was refused."""
@@ -111,7 +109,7 @@ class Arrivals(ServerCase):
                 self.wait_for_arrivals()
                 markers += 1
                 if has_late:
-                    time.sleep(LATE_S)
+                    time.sleep(LATE_S)  # time must pass: it makes requests late
                 reference.go()
                 gone += 1
                 self.gate(model, gone)
@@ -281,12 +279,6 @@ class Cancels(Arrivals):
     def models(cls, repository):
         cls.add(repository, "sizes", Rules(preferred=(3, 5)), policy=ROOM)
 
-    def wait_for_pending(self, count):
-        deadline = time.monotonic() + WAIT
-        while (seen := self.server.metrics()['nv_inference_pending_request_count{model="sizes",version="1"}']) != count:
-            self.assertLess(time.monotonic(), deadline, f"{seen} instead of {count} pending")
-            time.sleep(0.01)
-
     def test_who_is_cancelled_makes_room(self):
         for count, cancelled, batches in ((4, [2], [[1, 3, 4]]), (6, [1, 6], [[2, 3, 4], [5]]), (7, [3, 5], [[1, 2, 4, 6, 7]]), (2, [1, 2], [])):
             with self.subTest(count=count, cancelled=cancelled):
@@ -298,13 +290,13 @@ class Cancels(Arrivals):
                     calls.append(self.rpc.async_infer("sizes", self.tensors_of(Request(number)),
                                                       lambda result, error: answered.put(error and error.status())))
                     self.wait_for_executions("sizes", before + 1)
-                    self.wait_for_pending(number)
+                    self.server.wait_for_pending("sizes", number)
                 for number in cancelled:
                     calls[number].cancel()
                 if IS_TRITON:
                     time.sleep(0.2)  # where it only shows when the batcher comes by
                 else:
-                    self.wait_for_pending(count - len(cancelled))
+                    self.server.wait_for_pending("sizes", count - len(cancelled))
                 for gone in range(1, 2 + len(batches)):
                     self.gate("sizes", before + gone)
                     self.wait_for_executions("sizes", before + min(1 + gone, 1 + len(batches)))
@@ -335,7 +327,7 @@ class Ahead(Arrivals):
         for gone in range(1, 1 + len(batches)):
             self.gate(model, gone)
             self.wait_for_executions(model, 1 + gone)
-            time.sleep(SETTLE_S)
+            time.sleep(SETTLE_S)  # upstream does not say when its batcher looks again
         self.gate(model, OPEN)
         with self.subTest(model):
             self.assertEqual(self.executions(model), [[0], *batches])
@@ -374,10 +366,8 @@ class Order(Arrivals):
 
     def test_who_came_first_leaves_first(self):
         answered = self.ask("ordered")
-        deadline = time.monotonic() + WAIT
-        while not [event for event in self.record.events("Execute") if event.object.startswith("ordered:") and event.edge == "end"]:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
+        until(lambda: [event for event in self.record.events("Execute") if event.object.startswith("ordered:") and event.edge == "end"],
+              "the end of an execution", WAIT)
         with self.assertRaises(queue.Empty):
             answered.get(timeout=0.2)
         self.gate("ordered", OPEN)

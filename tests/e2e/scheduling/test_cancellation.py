@@ -7,7 +7,6 @@ instance was busy.
 import concurrent.futures
 import json
 import queue
-import time
 import unittest
 
 import grpc
@@ -21,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 import wire
 from case import conch_only, needs_library
 from probe import ProbeCase, probe
+from waiting import until
 
 # How long an execution waits for a cancel, and how long a test waits for what ought to come, in seconds.
 PATIENCE, WAIT = 300, 30
@@ -62,10 +62,8 @@ class Cancellation(ProbeCase):
         return self.count("end", "Execute") + self.count("fail", "Execute")
 
     def wait_until_idle(self):
-        deadline = time.monotonic() + WAIT
-        while self.ended() != self.count("begin", "Execute"):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
+        until(lambda: (self.ended(), self.count("begin", "Execute")), "as many ends of executions as begins", WAIT,
+              lambda counts: counts[0] == counts[1])
 
     def submit(self, model, array=NUMBERS, **more):
         """A request by upstream's client; its answer goes into the queue."""
@@ -99,15 +97,10 @@ class Cancellation(ProbeCase):
 
     def settled(self, model):
         """The numbers of a model once nothing of it is in flight: (success, fail, executions)."""
-        deadline = time.monotonic() + WAIT
-        while True:
-            numbers = self.server.statistics(model)
-            pending = self.server.metrics()[f'nv_inference_pending_request_count{{model="{model}",version="1"}}']
-            if pending == 0 or time.monotonic() > deadline:
-                self.assertEqual(pending, 0)
-                stats = numbers["inference_stats"]
-                return stats["success"]["count"], stats["fail"]["count"], numbers["execution_count"]
-            time.sleep(0.01)
+        self.server.wait_for_pending(model, 0)
+        numbers = self.server.statistics(model)
+        stats = numbers["inference_stats"]
+        return stats["success"]["count"], stats["fail"]["count"], numbers["execution_count"]
 
     def failures(self, model):
         """nv_inference_request_failure by reason."""
@@ -186,13 +179,10 @@ class Cancellation(ProbeCase):
         busy = self.submit("alone")
         self.wait_until_executing()
         leavers = [begin() for _ in range(5)]
-        name, deadline = 'nv_inference_pending_request_count{model="alone",version="1"}', time.monotonic() + WAIT
-        while self.server.metrics()[name] != 5:
-            self.assertLess(time.monotonic(), deadline, self.server.metrics()[name])
+        self.server.wait_for_pending("alone", 5)
         for leave in leavers:
             leave()
-        while self.server.metrics()[name] != 0:
-            self.assertLess(time.monotonic(), deadline, self.server.metrics()[name])
+        self.server.wait_for_pending("alone", 0)
         self.assertEqual(self.server.statistics("alone")["inference_stats"]["fail"]["count"] - before[1], 5)
         gained = {reason: after - reasons[reason] for reason, after in self.failures("alone").items()}
         self.assertEqual(gained, {"CANCELED": 5, "REJECTED": 0, "BACKEND": 0, "OTHER": 0})

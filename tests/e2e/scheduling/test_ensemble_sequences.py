@@ -71,7 +71,7 @@ class Ensembles(Sequences):
         narrow, = self.count("narrow")
         self.assertEqual(self.infer("thin", 1, "<", 1), [1] * 4)
         self.send("thin", 2, "<", 10)
-        self.wait_for_pending("narrow", 1)
+        self.server.wait_for_pending("narrow", 1)
         self.assertEqual(self.infer("thin", 1, ">", 1), [1 + 2] * 4)
         self.assertEqual(self.answer().as_numpy("OUTPUT0")[0].tolist(), [10] * 4)
         self.assertEqual(self.infer("thin", 2, ">", 10), [10 + 20] * 4)

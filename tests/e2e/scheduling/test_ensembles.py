@@ -7,7 +7,6 @@ import re
 import struct
 import tempfile
 import threading
-import time
 import unittest
 
 import grpc as grpcio
@@ -23,6 +22,7 @@ from test_cache import CACHES, OWN
 from test_stream import Call, final, repeat, request, square
 from test_stream import REPEAT
 from test_trace import CORE, HTTP, Traces
+from waiting import until
 
 FP32 = [("INPUT0", "FP32", (-1,))]
 OUT = [("OUTPUT0", "FP32", (-1,))]
@@ -184,13 +184,10 @@ class Life(EnsembleCase):
 
     def states(self):
         """What the index shows of models that have a state, once nothing is on its way out."""
-        deadline = time.monotonic() + 10
-        while True:
+        def shown():
             rows = json.loads(self.server.request("POST", "/v2/repository/index", b"")[2])
-            shown = {row["name"]: row["state"] + " " + (row.get("reason") or "") for row in rows if row.get("state")}
-            if not any(state.startswith("UNLOADING") for state in shown.values()) or time.monotonic() > deadline:
-                return shown
-            time.sleep(0.01)
+            return {row["name"]: row["state"] + " " + (row.get("reason") or "") for row in rows if row.get("state")}
+        return until(shown, "no model is unloading", accept=lambda states: not any(state.startswith("UNLOADING") for state in states.values()))
 
     def test_it_goes_and_comes_back_with_its_models(self):
         ready = dict.fromkeys(("a", "b", "inner", "whole"), "READY ")
@@ -447,10 +444,8 @@ class Probed(ProbeCase, EnsembleCase):
             self.record.wait_for(executed + 1, "begin", "Execute")
             call.cancel()
             self.record.wait_for(seen + 1, "begin", "SeeCancel")
-            deadline = time.monotonic() + 10
-            while self.server.statistics(model)["inference_stats"]["fail"]["count"] == (model == "cancelled"):
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.01)
+            until(lambda: self.server.statistics(model)["inference_stats"]["fail"]["count"], f"a failure more of {model}",
+                  accept=lambda count: count != (model == "cancelled"))
             self.assertEqual(self.counts("prepare"), before)
             self.assertEqual(self.failures(model), {"CANCELED": 1 if model == "around" else 2})
 

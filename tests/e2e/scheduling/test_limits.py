@@ -4,7 +4,6 @@ where a model goes by deadlines. Requests are held by executions that end when t
 import json
 import queue
 import threading
-import time
 import unittest
 
 import grpc
@@ -18,6 +17,7 @@ import test_vertex_ai
 from case import conch_only, needs_library
 from probe import ProbeCase, probe
 from repository import Repository, identity
+from waiting import until
 
 # How long an execution waits for a cancel, and how long a test waits for what ought to come, in seconds.
 PATIENCE, WAIT = 300, 30
@@ -76,10 +76,7 @@ class LimitCase(ProbeCase):
 
     def until_served(self, serve):
         """Its place is free as soon as a request is over, and that is soon after it was cancelled."""
-        deadline = time.monotonic() + WAIT
-        while not serve():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
+        until(serve, "a request that is served", WAIT)
 
     def rejected(self, model):
         return self.server.metrics().get(f'nv_inference_request_failure{{model="{model}",reason="REJECTED",version="1"}}', 0)
@@ -216,19 +213,13 @@ class Deadlines(LimitCase):
     def count(self, call):
         return len([event for event in self.record.events(call) if event.edge == "begin"])
 
-    def wait_until_pending(self, model, count):
-        deadline = time.monotonic() + WAIT
-        while self.server.metrics()[f'nv_inference_pending_request_count{{model="{model}",version="1"}}'] != count:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
-
     def check(self, model, expected):
         """In the order of `expected` requests execute that come with timeouts of 900, 500 .. seconds, or none."""
         self.hold(model)
         calls = []
         for timeout in (None, 900, 500, None, 300, 800):
             calls.append(self.stub.ModelInfer.future(message(model), timeout=timeout))
-            self.wait_until_pending(model, len(calls))
+            self.server.wait_for_pending(model, len(calls))
         executed, executing = self.count("Execute"), self.held.pop()
         for number in expected:
             # The backend sees the cancel of what it executes; a request that waits would be withdrawn, and nobody would see it.
@@ -238,7 +229,7 @@ class Deadlines(LimitCase):
             executed += 1
             self.record.wait_for(executed, "begin", "Execute", WAIT)
             executing = calls[number]
-        self.wait_until_pending(model, 0)
+        self.server.wait_for_pending(model, 0)
         executing.cancel()
 
     def test_the_order_of_arrival(self):

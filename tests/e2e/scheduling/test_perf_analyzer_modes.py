@@ -9,7 +9,6 @@ import re
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
 import tritonclient.grpc as grpcclient
@@ -20,6 +19,7 @@ from case import IS_TRITON, ServerCase, needs_library, needs_peer
 from region import FLAG, listed
 from repository import identity
 from test_stream import square
+from waiting import until_equal
 
 REQUESTS = 1000
 COUNTED = f"--request-count={REQUESTS}"
@@ -280,10 +280,7 @@ class ModelAnalyzer(Analyzing):
         return config | ({"dynamic_batching": {}} if is_dynamic else {})
 
     def wait_until(self, client, is_ready):
-        end = time.monotonic() + 20
-        while client.is_model_ready("identity") != is_ready:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        until_equal(lambda: client.is_model_ready("identity"), is_ready, "the readiness")
 
     def loop(self, client, protocol):
         for count, batch, is_dynamic in ((1, 1, False), (2, 4, True), (1, 8, True), (2, 8, False)):
@@ -298,10 +295,7 @@ class ModelAnalyzer(Analyzing):
                 self.check("--concurrency-range=4", batch=batch, protocol=protocol)
                 self.assertIn("nv_cpu_utilization", self.server.get("/metrics", port="metrics")[1].decode())
                 client.unload_model("identity", unload_dependents=True)
-                end = time.monotonic() + 20
-                while [row for row in client_index(client) if row.get("state") in ("READY", "UNLOADING")]:
-                    self.assertLess(time.monotonic(), end)
-                    time.sleep(0.02)
+                until_equal(lambda: [row for row in client_index(client) if row.get("state") in ("READY", "UNLOADING")], [], "models that are left")
 
     def test_over_http(self):
         with httpclient.InferenceServerClient(self.server.http) as client:

@@ -3,8 +3,6 @@
 import collections
 import concurrent.futures
 import http.client
-import re
-import time
 import unittest
 
 import numpy
@@ -45,17 +43,6 @@ class Limited(Asking, ProbeCase):
         with concurrent.futures.ThreadPoolExecutor(len(models)) as pool:
             for done in [pool.submit(self.ask, model) for model in models]:
                 done.result()
-
-    def wait_for_pending(self, model, count):
-        """Waits until so many requests of the model are not executed."""
-        pattern = rf'nv_inference_pending_request_count{{model="{model}",version="1"}} ([0-9]+)'
-        deadline = time.monotonic() + 30
-        while True:
-            seen = re.findall(pattern, self.server.get("/metrics", port="metrics")[1].decode())
-            if seen == [str(count)]:
-                return
-            self.assertLess(time.monotonic(), deadline, f"{seen} instead of {count} pending")
-            time.sleep(0.01)
 
     def at_most(self, *models):
         """The most executions of these models that ever overlapped."""
@@ -183,7 +170,7 @@ class Shares(Limited):
         with concurrent.futures.ThreadPoolExecutor(32) as pool:
             asked = [pool.submit(self.ask, model) for model in ("first", "second") for _ in range(16)]
             for model in ("first", "second"):
-                self.wait_for_pending(model, 16)
+                self.server.wait_for_pending(model, 16)
             holder.cancel()
             for done in asked:
                 done.result()

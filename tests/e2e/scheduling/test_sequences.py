@@ -3,8 +3,6 @@ sees and holds executions back, so every story has one outcome, and the real Tri
 
 import json
 import queue
-import re
-import time
 
 import numpy
 import tritonclient.grpc as grpcclient
@@ -12,6 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from case import IS_TRITON, conch_only, needs_library
 from probe import ProbeCase, probe
+from waiting import until
 
 WAIT = 30
 OPEN = 1_000_000
@@ -83,23 +82,7 @@ class Sequences(ProbeCase):
         return [(event.object, json.loads(event.detail)) for event in events]
 
     def wait_for_executions(self, model, count):
-        deadline = time.monotonic() + WAIT
-        while len(found := self.executions(model)) < count:
-            self.assertLess(time.monotonic(), deadline, f"{len(found)} of {count} executions")
-            time.sleep(0.005)
-        return found
-
-    def wait_for_pending(self, model, count):
-        """Waits until so many requests of the model have arrived and are not executed."""
-        deadline = time.monotonic() + WAIT
-        pattern = rf'nv_inference_pending_request_count{{model="{model}",version="1"}} ([0-9.]+)'
-        while True:
-            text = self.server.get("/metrics", port="metrics")[1].decode()
-            seen = [float(number) for number in re.findall(pattern, text)]
-            if seen == [count]:
-                return
-            self.assertLess(time.monotonic(), deadline, f"{seen} instead of {count} pending")
-            time.sleep(0.01)
+        return until(lambda: self.executions(model), f"{count} executions of {model}", WAIT, lambda found: len(found) >= count)
 
 
 def told(rows):
@@ -134,7 +117,7 @@ class Direct(Sequences):
             self.send("example", sequence, marks)
         # A fifth one waits for a slot.
         self.send("example", 5, "<>")
-        self.wait_for_pending("example", 5)
+        self.server.wait_for_pending("example", 5)
         self.gate("example", 4)
         begun = self.wait_for_executions("example", 4)
         first = {instance: told(rows) for instance, rows in begun[:2]}
@@ -174,7 +157,7 @@ class Direct(Sequences):
         for sequence, marks in ((7, "<"), (8, "<"), (7, ""), (8, ""), (7, ">"), (8, ">")):
             self.send("single", sequence, marks)
         self.wait_for_executions("single", before + 1)
-        self.wait_for_pending("single", 5)
+        self.server.wait_for_pending("single", 5)
         self.gate("single", OPEN)
         begun = self.wait_for_executions("single", before + 6)[before:]
         self.assertEqual([told(rows) for _, rows in begun], ["7<", "7", "7>", "8<", "8", "8>"])
@@ -207,7 +190,7 @@ class Direct(Sequences):
         for sequence in (2, 3, 4):
             send(sequence, "<>", sequence)
         send(1, ">", 1)
-        self.wait_for_pending("shapes", 4)
+        self.server.wait_for_pending("shapes", 4)
         self.gate("shapes", OPEN)
         begun = self.wait_for_executions("shapes", 5)
         self.assertEqual([told(rows) for _, rows in begun], ["1<", "1> . . .", ". 2<> . .", ". . 3<> .", ". . . 4<>"])
@@ -284,7 +267,7 @@ class Oldest(Sequences):
         for marks in ("<", "", ">"):
             for sequence in (3, 4):
                 self.send("pairs", sequence, marks)
-        self.wait_for_pending("pairs", 10)
+        self.server.wait_for_pending("pairs", 10)
         self.gate("pairs", OPEN)
         for _ in range(12):
             self.answer()
@@ -388,7 +371,7 @@ class Iterative(Sequences):
                 self.rpc.async_stream_infer(model, self.tensor(4), request_id="long")
                 self.wait_for_executions(model, before + 1)
                 self.rpc.async_stream_infer(model, self.tensor(2), request_id="short")
-                self.wait_for_pending(model, 1)
+                self.server.wait_for_pending(model, 1)
                 self.gate(model, OPEN)
                 tokens = {"long": [], "short": []}
                 for _ in range(6):
@@ -415,7 +398,7 @@ class Delayed(Sequences):
     def test_a_batcher_waits_for_so_many(self):
         for number in (1, 2):
             self.send("dynamic", 0)
-            self.wait_for_pending("dynamic", number)
+            self.server.wait_for_pending("dynamic", number)
         self.assertEqual(self.executions("dynamic"), [])
         self.send("dynamic", 0)
         for _ in range(3):
@@ -428,7 +411,7 @@ class Delayed(Sequences):
     def test_the_direct_batcher_waits_for_its_backlog_too(self):
         for sequence, marks in ((1, "<"), (2, "<"), (3, "<>"), (1, ">")):
             self.send("direct", sequence, marks)
-        self.wait_for_pending("direct", 4)
+        self.server.wait_for_pending("direct", 4)
         self.assertEqual(self.executions("direct"), [])
         self.send("direct", 4, "<>")
         for _ in range(5):
@@ -439,9 +422,9 @@ class Delayed(Sequences):
     def test_candidates_wait_for_each_other(self):
         for sequence in (1, 2):
             self.send("oldest", sequence, "<")
-        self.wait_for_pending("oldest", 2)
+        self.server.wait_for_pending("oldest", 2)
         self.send("oldest", 1, "")
-        self.wait_for_pending("oldest", 3)
+        self.server.wait_for_pending("oldest", 3)
         self.assertEqual(self.executions("oldest"), [])
         self.send("oldest", 3, "<")
         for _ in range(4):
@@ -469,10 +452,10 @@ class OwnWays(Sequences):
         calls = []
         for number in (1, 2):
             calls.append(self.rpc.async_infer("held", self.tensor(), lambda result, error: self.answers.put((result, error)), sequence_id=1))
-            self.wait_for_pending("held", number)
+            self.server.wait_for_pending("held", number)
         calls[0].cancel()
         # That it waits no more shows at once, and so does the end of what was behind it.
-        self.wait_for_pending("held", 0)
+        self.server.wait_for_pending("held", 0)
         errors = [self.answers.get(timeout=WAIT)[1] for _ in range(2)]
         self.assertEqual([error.status() for error in errors], ["StatusCode.CANCELLED"] * 2)
         self.assertIn("must specify the START flag", self.refused("held", 1).message())
@@ -497,7 +480,7 @@ class OwnWays(Sequences):
                 self.wait_for_executions(model, 1)
                 for sequence, marks in admitted:
                     self.send(model, sequence, marks)
-                self.wait_for_pending(model, len(admitted))
+                self.server.wait_for_pending(model, len(admitted))
                 error = self.refused(model, 3, "<")
                 self.assertEqual((error.status(), "Exceeds maximum queue size" in error.message()), ("StatusCode.UNAVAILABLE", True))
                 self.gate(model, OPEN)
